@@ -1,0 +1,234 @@
+"""One action as a bounded motion: a reference that speeds up, cruises and brakes, and feedback on it.
+
+The reference is a trapezoid of speed whose area is the step. A base that follows commands with a
+first-order lag covers the same area a little later, so the reference alone (no odometry) already
+ends close; with odometry the error to the *delayed* reference is fed back, which takes out slip,
+drift of the heading and a wrong guess of the lag.
+
+Frames and units: metres, seconds, radians; x forward, y left, yaw to the left (ROS REP 103).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+
+from .action import Action
+
+GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop is damped by 0.7
+GRACE = 1.0  # s beyond 1.5 times the planned time; then the motion gives up
+
+
+@dataclass(frozen=True)
+class Pose:
+    """Where the base is in its odometry frame: metres and radians."""
+
+    x: float = 0.0
+    y: float = 0.0
+    yaw: float = 0.0
+
+
+@dataclass(frozen=True)
+class Velocity:
+    """A velocity command in the base's frame: m/s forward, m/s left, rad/s left."""
+
+    vx: float = 0.0
+    vy: float = 0.0
+    wz: float = 0.0
+
+
+STILL = Velocity()
+
+
+def bounded(default: float, low: float, high: float, about: str) -> float:
+    """A dataclass field with a default, a range and a description (see ``check_bounds``)."""
+    value: float = field(default=default, metadata={"range": (low, high), "about": about})
+    return value
+
+
+def check_bounds(config: object) -> None:
+    """Raise ValueError naming the first field of a dataclass that is outside its range."""
+    for item in fields(config):  # type: ignore[arg-type]
+        if "range" in item.metadata:
+            low, high = item.metadata["range"]
+            value = getattr(config, item.name)
+            if not (isinstance(value, (int, float)) and low <= value <= high):
+                raise ValueError(f"{item.name} must be from {low:g} to {high:g}, not {value!r}")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How fast the base may be asked to go. Raises ValueError naming a field out of its range."""
+
+    speed: float = bounded(0.6, 0.05, 1.5, "forward and backward speed at most, m/s")
+    lateral_speed: float = bounded(0.2, 0.0, 0.5, "sideways speed to hold a line at most, m/s")
+    turn_speed: float = bounded(1.2, 0.1, 2.5, "turning speed at most, rad/s")
+    acceleration: float = bounded(2.0, 0.1, 5.0, "speeding up and braking, m/s^2")
+    turn_acceleration: float = bounded(6.0, 0.2, 20.0, "speeding up and braking a turn, rad/s^2")
+    response: float = bounded(0.1, 0.0, 1.0, "time constant with which the base follows, s")
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What the sizes of the action language mean. Raises ValueError naming a field out of range."""
+
+    move_small: float = bounded(0.2, 0.02, 3.0, "move small, m")
+    move_medium: float = bounded(0.45, 0.02, 3.0, "move medium, m")
+    move_large: float = bounded(0.9, 0.02, 3.0, "move large, m")
+    turn_small: float = bounded(12.0, 1.0, 180.0, "turn small, degrees")
+    turn_medium: float = bounded(24.0, 1.0, 180.0, "turn medium, degrees")
+    turn_large: float = bounded(48.0, 1.0, 180.0, "turn large, degrees")
+    search: float = bounded(48.0, -180.0, 180.0, "turn of a search, degrees, left positive")
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A step relative to where it begins: metres forward or radians to the left; one of them 0."""
+
+    distance: float = 0.0
+    angle: float = 0.0
+
+
+def goal_of(action: Action, steps: Steps) -> Goal:
+    """The step that an action asks for; ``stop`` is no step at all."""
+    if action.verb == "stop":
+        return Goal()
+    if action.verb == "search":
+        return Goal(angle=math.radians(steps.search))
+    size: float = getattr(steps, f"{action.verb}_{action.size}")
+    if action.verb == "move":
+        return Goal(distance=size if action.direction == "forward" else -size)
+    return Goal(angle=math.radians(size if action.direction == "left" else -size))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A trapezoid of speed with area ``length`` >= 0, from rest to rest."""
+
+    length: float
+    speed: float
+    acceleration: float
+
+    @property
+    def peak(self) -> float:
+        return min(self.speed, math.sqrt(self.length * self.acceleration))
+
+    @property
+    def duration(self) -> float:
+        return self.length / self.peak + self.peak / self.acceleration if self.length else 0.0
+
+    def at(self, time: float) -> tuple[float, float]:
+        """(covered, speed) at ``time`` seconds after the start."""
+        ramp, total = self.peak / self.acceleration, self.duration
+        if time <= 0.0:
+            return 0.0, 0.0
+        if time >= total:
+            return self.length, 0.0
+        if time > total - ramp:
+            left = total - time
+            return self.length - self.acceleration * left * left / 2, self.acceleration * left
+        if time < ramp:
+            return self.acceleration * time * time / 2, self.acceleration * time
+        return self.peak * (time - ramp / 2), self.peak
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to command now; ``done`` ends the motion, ``arrived`` says whether at its goal."""
+
+    velocity: Velocity
+    done: bool = False
+    arrived: bool = False
+
+
+class Motion:
+    """One step from where the base is at ``now``; closed-loop if ``pose`` is given, else timed.
+
+    ``now`` is a steady clock in seconds, the caller's. Call ``step`` at about 20 Hz.
+    """
+
+    TOLERANCE = (0.015, math.radians(0.8))  # m, rad
+    AT_REST = (0.12, 0.25)  # m/s, rad/s
+
+    def __init__(self, goal: Goal, limits: Limits, now: float, pose: Pose | None = None) -> None:
+        self.goal, self._limits, self._begin, self._start = goal, limits, now, pose
+        self._turns = goal.angle != 0.0
+        length = goal.angle if self._turns else goal.distance
+        speed = limits.turn_speed if self._turns else limits.speed
+        acceleration = limits.turn_acceleration if self._turns else limits.acceleration
+        self._sign = math.copysign(1.0, length)
+        self._profile = Profile(abs(length), speed, acceleration)
+        self._last: tuple[float, Pose] | None = None if pose is None else (now, pose)
+        self._turned = 0.0
+        self._rate = 0.0
+
+    @property
+    def duration(self) -> float:
+        """Planned seconds, without the base's lag."""
+        return self._profile.duration
+
+    @property
+    def deadline(self) -> float:
+        """The latest time at which the motion ends, arrived or not."""
+        return self._begin + 1.5 * self._profile.duration + GRACE
+
+    def step(self, now: float, pose: Pose | None = None) -> Step:
+        """The command at ``now``; ``pose`` is the newest odometry (None: go on by the clock)."""
+        time = now - self._begin
+        over = time >= self._profile.duration
+        if pose is None or self._start is None:
+            speed = self._sign * self._profile.at(time)[1]
+            return Step(self._along(speed, 0.0, 0.0), done=over, arrived=over)
+        ahead, aside, turned = self._observe(now, pose)
+        progress = turned if self._turns else ahead
+        covered, _ = self._profile.at(time - self._limits.response)
+        error = self._sign * covered - progress
+        tolerance, at_rest = self.TOLERANCE[self._turns], self.AT_REST[self._turns]
+        rest_error = error - self._rate * self._limits.response  # where it would roll out
+        near = over and abs(rest_error) <= tolerance
+        if near and abs(self._rate) <= at_rest:
+            return Step(STILL, done=True, arrived=True)
+        if now >= self.deadline:
+            return Step(STILL, done=True, arrived=near)
+        speed = self._sign * self._profile.at(time)[1] + GAIN * error
+        return Step(self._along(speed, -GAIN * aside, -GAIN * turned))
+
+    def _along(self, speed: float, lateral: float, turn: float) -> Velocity:
+        limits = self._limits
+        if self._turns:
+            return Velocity(wz=_clip(speed, limits.turn_speed))
+        return Velocity(
+            _clip(speed, limits.speed),
+            _clip(lateral, limits.lateral_speed),
+            _clip(turn, limits.turn_speed),
+        )
+
+    def _observe(self, now: float, pose: Pose) -> tuple[float, float, float]:
+        """(metres ahead, metres to the left, radians turned) since the start; updates the rate."""
+        assert self._start is not None and self._last is not None
+        before, last = self._last
+        turned = _wrap(pose.yaw - last.yaw)
+        self._turned += turned
+        dx, dy = pose.x - self._start.x, pose.y - self._start.y
+        cos, sin = math.cos(self._start.yaw), math.sin(self._start.yaw)
+        if now > before and pose != last:
+            moved = cos * (pose.x - last.x) + sin * (pose.y - last.y)
+            self._rate = (turned if self._turns else moved) / (now - before)
+            self._last = (now, pose)
+        elif now - before > 0.1:
+            self._rate = 0.0
+        return cos * dx + sin * dy, cos * dy - sin * dx, self._turned
+
+
+def _clip(value: float, bound: float) -> float:
+    return max(-bound, min(bound, value))
+
+
+def _wrap(angle: float) -> float:
+    return math.atan2(math.sin(angle), math.cos(angle))
