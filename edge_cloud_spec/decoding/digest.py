@@ -1,0 +1,37 @@
+"""The prefix digest: how robot and cloud name the place in the answer that they mean."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class PrefixDigest:
+    """How many tokens are verified, and their 64-bit rolling hash seeded with the request."""
+
+    length: int
+    hash: int
+
+    def extend(self, tokens: Sequence[int]) -> PrefixDigest:
+        """The digest after these tokens."""
+        rolled = self.hash
+        for token in tokens:
+            rolled = ((rolled ^ (token + 1)) * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & _MASK
+            rolled ^= rolled >> 29
+        return PrefixDigest(self.length + len(tokens), rolled)
+
+
+def request_digest(*parts: bytes | str | int | float) -> PrefixDigest:
+    """The digest of the empty prefix of one request, from everything that defines its answer:
+
+    nonce, image, prompt, policy and both models' identities.
+    """
+    hashed = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        data = part if isinstance(part, bytes) else repr(part).encode()
+        hashed.update(len(data).to_bytes(8, "little") + data)
+    return PrefixDigest(0, int.from_bytes(hashed.digest(), "little"))

@@ -1,0 +1,70 @@
+"""The sampling policy: part of the target's definition, applied before anything else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class SamplingPolicy:
+    """How a distribution is made from logits; temperature 0 is greedy, top_k 0 keeps all."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 100):
+            raise ValueError(f"temperature must be between 0 and 100, not {self.temperature}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be 0 (keep all) or more, not {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must be a number of 64 bits, not {self.seed}")
+
+
+def scaled_logits(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArray[np.float64]:
+    """Logits of the policy's distribution, -inf outside its support; [..., V] to [..., V] float64.
+
+    At temperature 0 the logits come back as they are: only their argmax has a meaning.
+    """
+    scaled = np.asarray(logits, np.float64)
+    if policy.temperature > 0:
+        scaled = scaled / policy.temperature
+    if 0 < policy.top_k < scaled.shape[-1]:
+        smallest = np.partition(scaled, -policy.top_k, axis=-1)[..., -policy.top_k, None]
+        scaled = np.where(scaled < smallest, -np.inf, scaled)
+    if policy.top_p < 1:
+        order = np.argsort(-scaled, axis=-1, kind="stable")
+        ranked = np.take_along_axis(softmax(scaled), order, -1)
+        before = np.cumsum(ranked, axis=-1) - ranked
+        outside = np.empty(scaled.shape, bool)
+        np.put_along_axis(outside, order, before >= policy.top_p, -1)
+        scaled = np.where(outside, -np.inf, scaled)
+    return scaled
+
+
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities of logits [..., V]; -inf becomes 0."""
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    normalized: NDArray[np.float64] = weights / weights.sum(-1, keepdims=True)
+    return normalized
+
+
+def distribution(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArray[np.float32]:
+    """The policy's distribution, float32 [..., V]: the same numbers are sampled, sent and tested.
+
+    At temperature 0 all mass is on the argmax.
+    """
+    scaled = scaled_logits(logits, policy)
+    if policy.temperature == 0:
+        scaled = np.where(
+            np.arange(scaled.shape[-1]) == scaled.argmax(-1, keepdims=True), 0.0, -np.inf
+        )
+    return softmax(scaled).astype(np.float32)

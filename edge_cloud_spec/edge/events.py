@@ -1,0 +1,107 @@
+"""What happens to an edge decoder, and what it wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..wire.messages import ClientMessage, ServerMessage
+
+
+@dataclass(frozen=True)
+class PromptReady:
+    """The prompt stands on the robot. ``digest`` names it; ``end_tokens`` end an answer."""
+
+    digest: bytes
+    target_identity: str
+    end_tokens: tuple[int, ...]
+    max_tokens: int
+
+
+@dataclass(frozen=True, eq=False)
+class Drafted:
+    """The draft model proposed one more token; ``row`` is Q [V] where the rule needs it."""
+
+    token: int
+    row: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message came from the cloud."""
+
+    message: ServerMessage
+
+
+@dataclass(frozen=True)
+class LinkLost:
+    """The stream broke; the link tries again by itself."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class LinkUp:
+    """A new stream stands after one was lost."""
+
+
+@dataclass(frozen=True)
+class Abort:
+    """The decode is not wanted any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """The decoder's deadline may have come."""
+
+
+Event = PromptReady | Drafted | Received | LinkLost | LinkUp | Abort | Tick
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send this to the cloud."""
+
+    message: ClientMessage
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Build the prompt from this specification (empty: the drafter's own) and prefill the drafter."""
+
+    spec: bytes
+
+
+@dataclass(frozen=True)
+class StartDraft:
+    """Draft this many tokens after the verified tokens ``prefix``, one Drafted event for each.
+
+    It replaces the draft under way.
+    """
+
+    prefix: tuple[int, ...]
+    length: int
+
+
+@dataclass(frozen=True)
+class Emit:
+    """Tokens of the answer, settled by a verdict (or by nobody, where ``verified`` is False)."""
+
+    position: int
+    tokens: tuple[int, ...]
+    verified: bool
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The decode is over: end, length, aborted, or what went wrong."""
+
+    reason: str
+    text: str = ""
+
+
+Action = Send | Prepare | StartDraft | Emit | Finish

@@ -1,0 +1,49 @@
+"""What each round of a decode cost, measured where it happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Round:
+    """One draft and its verdict; times in seconds."""
+
+    base: int  # verified tokens before it
+    drafted: int
+    accepted: int
+    emitted: int
+    start: float  # when the drafting began, on the decode's clock
+    sent: float
+    settled: float
+    verify_s: float = 0.0
+    queue_s: float = 0.0
+
+    @property
+    def link_s(self) -> float:
+        """Waiting that no model accounts for: codec, hops and the way there and back."""
+        return max(0.0, self.settled - self.sent - self.verify_s - self.queue_s)
+
+
+@dataclass
+class Ledger:
+    """The rounds of one decode and what was dropped; bytes are counted at the codec."""
+
+    rounds: list[Round] = field(default_factory=list)
+    stale: int = 0
+    resumed: int = 0
+    up_bytes: int = 0
+    down_bytes: int = 0
+
+    @property
+    def drafted(self) -> int:
+        return sum(r.drafted for r in self.rounds)
+
+    @property
+    def accepted(self) -> int:
+        return sum(r.accepted for r in self.rounds)
+
+    @property
+    def tested(self) -> int:
+        """Drafted tokens that the target judged: the accepted ones and the first rejected one."""
+        return sum(r.accepted + (r.accepted < r.drafted) for r in self.rounds)
