@@ -11,8 +11,9 @@ Frames and units: metres, seconds, radians; x forward, y left, yaw to the left (
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 
+from ..bounds import bounded, check_bounds
 from .action import Action
 
 GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop is damped by 0.7
@@ -38,22 +39,6 @@ class Velocity:
 
 
 STILL = Velocity()
-
-
-def bounded(default: float, low: float, high: float, about: str) -> float:
-    """A dataclass field with a default, a range and a description (see ``check_bounds``)."""
-    value: float = field(default=default, metadata={"range": (low, high), "about": about})
-    return value
-
-
-def check_bounds(config: object) -> None:
-    """Raise ValueError naming the first field of a dataclass that is outside its range."""
-    for item in fields(config):  # type: ignore[arg-type]
-        if "range" in item.metadata:
-            low, high = item.metadata["range"]
-            value = getattr(config, item.name)
-            if not (isinstance(value, (int, float)) and low <= value <= high):
-                raise ValueError(f"{item.name} must be from {low:g} to {high:g}, not {value!r}")
 
 
 @dataclass(frozen=True)
@@ -132,7 +117,10 @@ class Profile:
             return self.length, 0.0
         if time > total - ramp:
             left = total - time
-            return self.length - self.acceleration * left * left / 2, self.acceleration * left
+            return (
+                self.length - self.acceleration * left * left / 2,
+                self.acceleration * left,
+            )
         if time < ramp:
             return self.acceleration * time * time / 2, self.acceleration * time
         return self.peak * (time - ramp / 2), self.peak
@@ -151,22 +139,36 @@ class Motion:
     """One step from where the base is at ``now``; closed-loop if ``pose`` is given, else timed.
 
     ``now`` is a steady clock in seconds, the caller's. Call ``step`` at about 20 Hz.
+    The goal is relative to ``anchor``, the pose where the step was decided (default: ``pose``); what
+    the base has moved since then is part of the step.
     """
 
     TOLERANCE = (0.015, math.radians(0.8))  # m, rad
     AT_REST = (0.12, 0.25)  # m/s, rad/s
 
-    def __init__(self, goal: Goal, limits: Limits, now: float, pose: Pose | None = None) -> None:
-        self.goal, self._limits, self._begin, self._start = goal, limits, now, pose
+    def __init__(
+        self,
+        goal: Goal,
+        limits: Limits,
+        now: float,
+        pose: Pose | None = None,
+        anchor: Pose | None = None,
+    ) -> None:
+        self.goal, self._limits, self._begin = goal, limits, now
         self._turns = goal.angle != 0.0
-        length = goal.angle if self._turns else goal.distance
+        self._turned = self._rate = self._offset = 0.0
+        self._last: tuple[float, Pose] | None = None
+        self._start = anchor or pose
+        if pose is not None and self._start is not None:
+            self._last = (now - 1.0, self._start)
+            ahead, _, turned = self._observe(now, pose)
+            self._last, self._rate = (now, pose), 0.0
+            self._offset = turned if self._turns else ahead
+        length = (goal.angle if self._turns else goal.distance) - self._offset
         speed = limits.turn_speed if self._turns else limits.speed
         acceleration = limits.turn_acceleration if self._turns else limits.acceleration
         self._sign = math.copysign(1.0, length)
         self._profile = Profile(abs(length), speed, acceleration)
-        self._last: tuple[float, Pose] | None = None if pose is None else (now, pose)
-        self._turned = 0.0
-        self._rate = 0.0
 
     @property
     def duration(self) -> float:
@@ -182,13 +184,13 @@ class Motion:
         """The command at ``now``; ``pose`` is the newest odometry (None: go on by the clock)."""
         time = now - self._begin
         over = time >= self._profile.duration
-        if pose is None or self._start is None:
+        if pose is None or self._last is None:
             speed = self._sign * self._profile.at(time)[1]
             return Step(self._along(speed, 0.0, 0.0), done=over, arrived=over)
         ahead, aside, turned = self._observe(now, pose)
         progress = turned if self._turns else ahead
         covered, _ = self._profile.at(time - self._limits.response)
-        error = self._sign * covered - progress
+        error = self._offset + self._sign * covered - progress
         tolerance, at_rest = self.TOLERANCE[self._turns], self.AT_REST[self._turns]
         rest_error = error - self._rate * self._limits.response  # where it would roll out
         near = over and abs(rest_error) <= tolerance

@@ -1,0 +1,45 @@
+"""Configuration fields that know their range and what they are for.
+
+A frozen dataclass built from these checks itself with ``check_bounds`` in ``__post_init__``; the ROS
+nodes declare the same fields as parameters with the same ranges (``nodes/parameters.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import field, fields
+from typing import Any
+
+
+def bounded(default: float, low: float, high: float, about: str) -> Any:
+    """A number from ``low`` to ``high``; an int default makes it a whole number."""
+    return field(default=default, metadata={"range": (low, high), "about": about})
+
+
+def chosen(default: str, choices: tuple[str, ...], about: str) -> Any:
+    """One of ``choices``."""
+    return field(default=default, metadata={"choices": choices, "about": about})
+
+
+def described(default: bool | str, about: str) -> Any:
+    """A switch or a free text."""
+    return field(default=default, metadata={"about": about})
+
+
+def check_bounds(config: Any) -> None:
+    """Raise ValueError naming the first field of a dataclass that is out of its range."""
+    for item in fields(config):
+        complaint = complaint_about(item.name, getattr(config, item.name), item.metadata)
+        if complaint:
+            raise ValueError(complaint)
+
+
+def complaint_about(name: str, value: Any, metadata: Any) -> str:
+    """What is wrong with ``value`` for the field ``name``, in one sentence; empty if nothing is."""
+    if "range" in metadata:
+        low, high = metadata["range"]
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not (number and low <= value <= high):
+            return f"{name} must be a number from {low:g} to {high:g}, not {value!r}"
+    if "choices" in metadata and value not in metadata["choices"]:
+        return f"{name} must be one of {', '.join(metadata['choices'])}, not {value!r}"
+    return ""

@@ -1,0 +1,57 @@
+"""What an operator may ask: checked before a model or a motor hears of it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from ..errors import UserError
+
+LONGEST = 500  # characters
+
+
+def is_stop(text: str) -> bool:
+    """Whether an instruction is the word ``stop``; case, blanks and a final mark do not matter."""
+    return text.strip().rstrip(".!").casefold() == "stop"
+
+
+def check_instruction(text: str, known: re.Pattern[str] | None = None) -> str:
+    """The instruction without blanks around it.
+
+    ``known`` is what the model was trained to understand (case does not matter); None: anything.
+    Raises UserError if it is empty, longer than 500 characters, holds characters that are no text,
+    or is not known.
+    """
+    if len(text) > LONGEST:
+        raise UserError(
+            f"the instruction has {len(text)} characters; give one of at most {LONGEST}"
+        )
+    text = text.strip()
+    if not text:
+        raise UserError("the instruction is empty; say what to find")
+    if any(_is_no_text(character) for character in text):
+        raise UserError(
+            f"the instruction {ascii(text)[:80]} has control characters or is not UTF-8; "
+            "send plain text"
+        )
+    if known is not None and not re.fullmatch(known.pattern, text, known.flags | re.IGNORECASE):
+        raise UserError(
+            f"the model does not understand the instruction {text[:80]!r}; "
+            f"it knows: {_readable(known.pattern)}"
+        )
+    return text
+
+
+def _is_no_text(character: str) -> bool:
+    # Cc control, Cs surrogate, Co private, Cn unassigned; U+FFFD is what undecodable bytes become.
+    return character == "\ufffd" or unicodedata.category(character) in (
+        "Cc",
+        "Cs",
+        "Co",
+        "Cn",
+    )
+
+
+def _readable(pattern: str) -> str:
+    """A pattern of words and alternatives for people: no anchors, no group syntax."""
+    return re.sub(r"\?P<\w+>|\?:|^\^|\$$|\\b", "", pattern)
