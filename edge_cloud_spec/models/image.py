@@ -1,0 +1,103 @@
+"""One path from JPEG bytes to the patches that the vision part reads, for robot and cloud alike."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from edge_cloud_spec.errors import UserError
+
+MAX_BYTES = 32 * 1024 * 1024
+MAX_SIDE = 8192
+MAX_ASPECT = 200  # of the family's own resize rule
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """How large an image may be, in pixels, and how it is cut into patches.
+
+    Robot and cloud must share it: it decides how many image tokens a prompt has.
+    """
+
+    min_pixels: int
+    max_pixels: int
+    patch_size: int
+    merge_size: int
+    temporal_patch_size: int
+
+    def __post_init__(self) -> None:
+        side = self.patch_size * self.merge_size
+        if min(self.patch_size, self.merge_size, self.temporal_patch_size) < 1:
+            raise ValueError(f"patch, merge and temporal patch size must be positive: {self}")
+        if not 0 < self.min_pixels <= self.max_pixels or self.max_pixels < side * side:
+            raise ValueError(f"pixels must obey 0 < min <= max, max >= {side * side}: {self}")
+
+
+def decode_image(data: bytes) -> Image.Image:
+    """RGB image from JPEG (or PNG) bytes; UserError when it is damaged or absurd in size."""
+    if not data:
+        raise UserError("the camera frame is empty: check the camera topic")
+    if len(data) > MAX_BYTES:
+        raise UserError(f"the camera frame has {len(data)} bytes, more than {MAX_BYTES}: shrink it")
+    try:
+        image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
+        _check_size(*image.size)
+        return image.convert("RGB")
+    except UnidentifiedImageError as error:
+        raise UserError("the camera frame is not a JPEG or PNG image: check its encoding") from error
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"the camera frame is damaged ({error}): send another frame") from error
+
+
+def _check_size(width: int, height: int) -> None:
+    if max(width, height) > MAX_SIDE or min(width, height) < 1:
+        raise UserError(f"a camera frame of {width}x{height} is too large: at most {MAX_SIDE} a side")
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise UserError(f"a camera frame of {width}x{height} is too narrow to be a picture")
+
+
+def is_black(image: Image.Image, level: int = 8) -> bool:
+    """Whether no pixel is brighter than `level` of 255: a covered lens or a camera that is off."""
+    return max(high for _, high in image.getextrema()) <= level
+
+
+def target_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
+    """Height and width after the family's `smart_resize`: multiples of a merged patch, within limits."""
+    factor = spec.patch_size * spec.merge_size
+    high, wide = round(height / factor) * factor, round(width / factor) * factor
+    if high * wide > spec.max_pixels:
+        beta = math.sqrt(height * width / spec.max_pixels)
+        high = max(factor, math.floor(height / beta / factor) * factor)
+        wide = max(factor, math.floor(width / beta / factor) * factor)
+    elif high * wide < spec.min_pixels:
+        beta = math.sqrt(spec.min_pixels / (height * width))
+        high = math.ceil(height * beta / factor) * factor
+        wide = math.ceil(width * beta / factor) * factor
+    return high, wide
+
+
+def patches(
+    image: Image.Image, spec: ImageSpec, mean: tuple[float, ...], std: tuple[float, ...]
+) -> tuple[np.ndarray, tuple[int, int, int]]:
+    """Pixel values float32 [t*h*w, 3*temporal*patch*patch] and the grid (t, h, w) in patches.
+
+    The same numbers as `Qwen2VLImageProcessorPil` of transformers (tested), without its overhead.
+    """
+    high, wide = target_size(image.height, image.width, spec)
+    if (wide, high) != image.size:
+        image = image.resize((wide, high), Image.Resampling.BICUBIC)
+    scale = 1.0 / (255.0 * np.asarray(std, np.float32))
+    shift = np.asarray(mean, np.float32) / np.asarray(std, np.float32)
+    pixels = np.asarray(image, np.float32) * scale - shift  # [H, W, 3]
+    patch, merge = spec.patch_size, spec.merge_size
+    grid_h, grid_w = high // patch, wide // patch
+    cut = pixels.reshape(grid_h // merge, merge, patch, grid_w // merge, merge, patch, 3)
+    cut = cut.transpose(0, 3, 1, 4, 6, 2, 5)  # [h/m, w/m, m, m, 3, patch, patch]
+    cut = np.broadcast_to(
+        cut[:, :, :, :, :, None], (*cut.shape[:5], spec.temporal_patch_size, *cut.shape[5:])
+    )
+    return cut.reshape(grid_h * grid_w, -1), (1, grid_h, grid_w)

@@ -1,0 +1,229 @@
+"""A model from a local directory or a hub name: the same code for any checkpoint of the families."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models.image import ImageSpec
+from edge_cloud_spec.models.quantize import check_quantization, quantize_text
+from edge_cloud_spec.models.vlm import ImageForm, Vlm
+
+FAMILIES = {
+    "qwen2_vl": "Qwen2VLForConditionalGeneration",
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
+}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
+
+
+def load(
+    name_or_dir: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    quantize: str = "none",
+    threads: int | None = None,
+) -> Vlm:
+    """Load a Qwen2-VL, Qwen2.5-VL or Qwen3-VL checkpoint.
+
+    threads: torch's intra-operation threads, of the whole process. UserError names what is missing
+    or does not fit, and what to do.
+    """
+    if dtype not in DTYPES:
+        raise UserError(f"dtype {dtype!r} is unknown: choose one of {', '.join(DTYPES)}")
+    _check_device(device)
+    directory = _directory(str(name_or_dir))
+    config = _read_json(directory, "config.json")
+    family = config.get("model_type", "nothing")
+    if family not in FAMILIES:
+        raise UserError(
+            f"{directory} holds a {family!r} model: choose one of {', '.join(FAMILIES)}"
+        )
+    check_quantization(quantize, device, family, config)
+    weights = _weight_files(directory)
+    form = _image_form(directory)
+    if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+        raise _missing(directory, "tokenizer.json")
+    if threads is not None:
+        if threads < 1:
+            raise UserError(f"threads is {threads}: give 1 or more")
+        torch.set_num_threads(threads)
+    try:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+        model = _model(directory, family, config, device, DTYPES[dtype])
+        quantize_text(model, quantize)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a library throws at a damaged file, the user can mend it
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"the model in {directory} cannot be loaded ({type(error).__name__}: {reason}): "
+            "fetch its files again"
+        ) from error
+    if tokenizer.convert_ids_to_tokens(model.config.image_token_id) is None:
+        raise UserError(
+            f"the tokenizer in {directory} has no image token {model.config.image_token_id}: "
+            "its files belong to another model"
+        )
+    return Vlm(
+        model,
+        tokenizer,
+        form,
+        identity=_identity(family, directory, weights, dtype, quantize),
+        chat_template=_chat_template(directory, tokenizer),
+        end_ids=_end_ids(directory, config, tokenizer),
+    )
+
+
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise UserError(f"device {device!r} is unknown: choose cpu or cuda") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UserError("no CUDA device is usable here: choose device cpu, or install CUDA torch")
+
+
+def _directory(name: str) -> Path:
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists() or not _HUB_NAME.fullmatch(name):
+        raise UserError(f"{name} is not a model directory: give a directory or a hub name owner/name")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(_FILES)))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"there is no directory {name}, and the hub has not given it ({reason}): check the "
+            "name and the network, or download the model and give its directory"
+        ) from error
+
+
+def _missing(directory: Path, name: str) -> UserError:
+    return UserError(
+        f"{name} is missing in the model directory {directory}: copy it there from the checkpoint"
+    )
+
+
+def _read_json(directory: Path, name: str) -> dict[str, Any]:
+    try:
+        content = json.loads((directory / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise _missing(directory, name) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{directory / name} cannot be read ({error}): fetch it again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{directory / name} is not a JSON object: fetch it again")
+    return content
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(_read_json(directory, index.name).get("weight_map", {}).values()))
+    else:
+        names = ["model.safetensors"]
+    for name in names:
+        if not (directory / name).is_file():
+            raise _missing(directory, name)
+    return [directory / name for name in names]
+
+
+def _image_form(directory: Path) -> ImageForm:
+    """Of preprocessor_config.json, or the newer processor_config.json that contains it."""
+    name = "preprocessor_config.json"
+    if not (directory / name).is_file():
+        name = "processor_config.json"
+        if not (directory / name).is_file():
+            raise _missing(directory, "preprocessor_config.json")
+    content = _read_json(directory, name)
+    content = content.get("image_processor", content)
+    size = content.get("size") or {}
+    low = content.get("min_pixels") or size.get("shortest_edge") or size.get("min_pixels")
+    high = content.get("max_pixels") or size.get("longest_edge") or size.get("max_pixels")
+    try:
+        return ImageForm(
+            ImageSpec(
+                min_pixels=int(low or 56 * 56),
+                max_pixels=int(high or 28 * 28 * 1280),
+                patch_size=int(content["patch_size"]),
+                merge_size=int(content["merge_size"]),
+                temporal_patch_size=int(content["temporal_patch_size"]),
+            ),
+            mean=tuple(float(value) for value in content["image_mean"]),
+            std=tuple(float(value) for value in content["image_std"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{directory / name} does not describe a Qwen image processor ({error}): "
+            "copy it from the checkpoint"
+        ) from error
+
+
+def _model(
+    directory: Path, family: str, config: dict[str, Any], device: str, dtype: torch.dtype
+) -> Any:
+    import transformers
+
+    kind = getattr(transformers, FAMILIES[family])
+    options: dict[str, Any] = {"attn_implementation": "sdpa", "use_safetensors": True}
+    if "quantization_config" in config:  # its kernels want to be loaded where they will run
+        options["device_map"] = {"": device}
+    model, report = kind.from_pretrained(
+        directory, dtype=dtype, local_files_only=True, output_loading_info=True, **options
+    )
+    if report["missing_keys"]:
+        names = sorted(report["missing_keys"])
+        raise UserError(
+            f"the weights in {directory} lack {len(names)} tensors, {names[0]} first: "
+            "fetch the checkpoint again"
+        )
+    if "quantization_config" not in config:
+        model = model.to(device)
+    return model.eval().requires_grad_(False)
+
+
+def _identity(
+    family: str, directory: Path, weights: list[Path], dtype: str, quantize: str
+) -> str:
+    """Names the numbers that will be computed. Large files are told apart by size, head and tail."""
+    whole = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=8)
+    for path in weights:
+        with path.open("rb") as file:
+            whole.update(file.read(1 << 20))
+            size = file.seek(0, 2)
+            file.seek(max(0, size - (1 << 20)))
+            whole.update(file.read() + size.to_bytes(8, "little"))
+    return f"{family}:{whole.hexdigest()}:{dtype}" + (f":{quantize}" if quantize != "none" else "")
+
+
+def _chat_template(directory: Path, tokenizer: Any) -> str | None:
+    if (directory / "chat_template.json").is_file():  # Qwen2-VL's older place
+        template = _read_json(directory, "chat_template.json").get("chat_template")
+        return template if isinstance(template, str) else None
+    template = tokenizer.chat_template
+    return template if isinstance(template, str) else None
+
+
+def _end_ids(directory: Path, config: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
+    ids: Any = None
+    if (directory / "generation_config.json").is_file():
+        ids = _read_json(directory, "generation_config.json").get("eos_token_id")
+    ids = ids if ids is not None else config.get("eos_token_id", tokenizer.eos_token_id)
+    if ids is None:
+        raise UserError(f"the model in {directory} names no end token: add generation_config.json")
+    return tuple(int(index) for index in (ids if isinstance(ids, list) else [ids]))

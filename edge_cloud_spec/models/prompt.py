@@ -1,0 +1,149 @@
+"""From an instruction and a camera frame to the token ids that both models start from.
+
+The cloud owns the form of a prompt (`PromptSpec`) and sends it to the robot; the robot renders it
+with its own tokenizer, and equal digests prove that both start from the same ids and picture.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models.image import ImageSpec
+
+MAX_INSTRUCTION = 2000  # characters
+ORDERS = ("action first", "reason first")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the operator wants and what the robot sees: `jpeg` as it came from the camera."""
+
+    instruction: str
+    jpeg: bytes
+    order: str = "action first"
+
+    @cached_property
+    def image_digest(self) -> bytes:
+        """16 bytes that name the picture."""
+        return hashlib.blake2b(self.jpeg, digest_size=16).digest()
+
+
+@dataclass(frozen=True)
+class PromptSpec:
+    """The form of a prompt, as the target's side defines it; travels to the robot as bytes."""
+
+    chat_template: str
+    system_text: str
+    image: ImageSpec
+    end_ids: tuple[int, ...]
+    max_tokens: int
+    target: str  # identity of the target model
+    vocabulary: int  # ids both sides may use: the common vocabulary
+
+    def __post_init__(self) -> None:
+        if not self.chat_template:
+            raise ValueError("a prompt needs a chat template")
+        if self.max_tokens < 1 or self.vocabulary < 2 or not self.end_ids:
+            raise ValueError(
+                f"max_tokens {self.max_tokens}, vocabulary {self.vocabulary}, end_ids {self.end_ids}"
+            )
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False, sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PromptSpec:
+        """UserError when the bytes are not a specification of this version."""
+        try:
+            fields = json.loads(data)
+            fields["image"] = ImageSpec(**fields["image"])
+            fields["end_ids"] = tuple(int(index) for index in fields["end_ids"])
+            return cls(**fields)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UserError(
+                f"the cloud's prompt specification cannot be read ({error}): run the same version "
+                "of edge_cloud_spec on robot and cloud"
+            ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """Token ids and picture that a session starts from.
+
+    input_ids: int64 [n]; pixel_values: float32 [patches, values]; grid: (t, h, w) in patches.
+    """
+
+    input_ids: np.ndarray
+    pixel_values: np.ndarray
+    image_grid_thw: tuple[int, int, int]
+    image_digest: bytes
+
+    @cached_property
+    def digest(self) -> bytes:
+        """16 bytes over ids, grid and the picture's bytes; the same on robot and cloud."""
+        whole = hashlib.blake2b(digest_size=16)
+        whole.update(np.asarray(self.input_ids, "<i8").tobytes())
+        whole.update(np.asarray(self.image_grid_thw, "<i8").tobytes())
+        whole.update(self.image_digest)
+        return whole.digest()
+
+
+def check_instruction(text: str, control: Sequence[str] = ()) -> str:
+    """The instruction without outer blanks; UserError when no model should be asked it."""
+    text = text.strip()
+    if not text:
+        raise UserError("the instruction is empty: say what to find, as in 'find the silver bottle'")
+    if len(text) > MAX_INSTRUCTION:
+        raise UserError(
+            f"the instruction has {len(text)} characters: shorten it to {MAX_INSTRUCTION} at most"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError("the instruction is not valid UTF-8: publish it as UTF-8 text") from error
+    if "\0" in text or "\N{REPLACEMENT CHARACTER}" in text:
+        raise UserError("the instruction has undecodable characters: publish it as UTF-8 text")
+    for token in control:
+        if token in text:
+            raise UserError(f"the instruction contains {token!r}, a control token: leave it out")
+    return text
+
+
+def render(
+    tokenizer: Any, request: Request, spec: PromptSpec, grid: tuple[int, int, int], image_token: str
+) -> np.ndarray:
+    """Token ids int64 [n] of the spec's chat template around the request, image tokens included."""
+    control = [token.content for token in tokenizer.added_tokens_decoder.values()]
+    instruction = check_instruction(request.instruction, control)
+    if request.order not in ORDERS:
+        raise UserError(f"the order {request.order!r} is unknown: use one of {', '.join(ORDERS)}")
+    messages = [
+        {"role": "system", "content": spec.system_text},
+        {
+            "role": "user",
+            "content": [
+                {"type": "image"},
+                {"type": "text", "text": f"{instruction}\n{request.order}"},
+            ],
+        },
+    ]
+    text = tokenizer.apply_chat_template(
+        messages, chat_template=spec.chat_template, tokenize=False, add_generation_prompt=True
+    )
+    if text.count(image_token) != 1:
+        raise UserError(
+            f"the chat template renders {text.count(image_token)} times {image_token!r} where one "
+            "image is due: use the template of a Qwen vision-language model"
+        )
+    count = grid[0] * grid[1] * grid[2] // spec.image.merge_size**2
+    text = text.replace(image_token, image_token * count)
+    return np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], np.int64)

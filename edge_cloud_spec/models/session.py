@@ -1,0 +1,192 @@
+"""One decode's state over a model: the rows that are computed, and what follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from edge_cloud_spec.models.decoder import OnExit, Segment
+
+if TYPE_CHECKING:
+    from edge_cloud_spec.models.cache import KeyValueCache
+    from edge_cloud_spec.models.decoder import Decoder
+
+
+class Session:
+    """Scores chains and trees after a prefix; owns its cache and positions; one owner thread.
+
+    The prefix is the prompt and the tokens after it. Its last tokens may not be computed yet
+    (`extend`); the next pass computes them together with the nodes it is asked about. Nodes stay
+    until `commit`, `extend`, `truncate` or another `forward`.
+    """
+
+    def __init__(
+        self, decoder: Decoder, cache: KeyValueCache, rows: int, delta: int, row: np.ndarray
+    ) -> None:
+        """rows: of the prompt, in the cache. delta: position of a row minus its index, after the
+        image (its tokens share positions). row: logits [V] after the prompt."""
+        self._decoder, self._cache = decoder, cache
+        self._prompt_rows, self._delta, self._prompt_row = rows, delta, row
+        self._vocabulary = len(row)
+        self._tokens: list[int] = []  # the prefix after the prompt
+        self._computed = 0  # how many of them are in the cache
+        self._row: np.ndarray | None = row  # logits after the computed tokens, where known
+        self._drop_nodes()
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prefix after the prompt."""
+        return len(self._tokens)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The prefix after the prompt."""
+        return tuple(self._tokens)
+
+    def forward(
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int] | None = None,
+        on_exit: OnExit | None = None,
+    ) -> np.ndarray:
+        """Logits float32 [1 + n, V]: row 0 follows the prefix, row i + 1 follows node i.
+
+        parents[i] < i is the index of node i's parent, or -1 for the prefix; None is a chain.
+        on_exit(layer, hidden): hidden rows [m, hidden_size] of the computed tail of what is
+        returned (all but row 0, or all, when the prefix had tokens to compute).
+        """
+        self._drop_nodes()
+        if self._computed == len(self._tokens) and self._row is None:
+            self._computed -= 1  # after truncate: what follows the last token is not known
+        if self._computed == len(self._tokens):
+            head = self._row
+            assert head is not None
+            if not len(tokens):
+                return head[None]
+            rows = self._pass(tokens, _chain(len(tokens)) if parents is None else parents, on_exit)
+            return np.concatenate([head[None], rows])
+        rows = self._pass(tokens, _chain(len(tokens)) if parents is None else parents, on_exit)
+        self._row = rows[0]
+        return rows
+
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], on_exit: OnExit | None = None
+    ) -> np.ndarray:
+        """Logits float32 [n, V] of more nodes, after those that are there already.
+
+        Indices go on from the nodes of the last `forward`; a parent is any earlier node or -1.
+        """
+        if self._computed < len(self._tokens) or self._row is None:
+            return self.forward(tokens, parents, on_exit)[1:]
+        return self._pass(tokens, parents, on_exit)
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keep these nodes (indices from root to leaf) as prefix; roll back all others."""
+        parent = -1
+        for index in path:
+            if not 0 <= index < len(self._nodes) or self._parents[index] != parent:
+                raise ValueError(f"{list(path)} is not a path of the nodes {self._parents}")
+            parent = index
+        if path:
+            base = self._prompt_rows + self._computed
+            self._cache.gather(base, [base + index for index in path])
+            self._tokens += [self._nodes[index] for index in path]
+            self._computed += len(path)
+            self._row = self._rows[path[-1]]
+        self._drop_nodes()
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Known tokens after the prefix; the next forward computes them."""
+        self._drop_nodes()
+        self._tokens += [int(token) for token in tokens]
+
+    def truncate(self, length: int) -> None:
+        """Roll the prefix back to `length` tokens after the prompt."""
+        if not 0 <= length <= len(self._tokens):
+            raise ValueError(f"cannot truncate {len(self._tokens)} tokens to {length}")
+        self._drop_nodes()
+        del self._tokens[length:]
+        if length < self._computed:
+            self._computed = length
+            self._row = self._prompt_row if length == 0 else None
+
+    def _drop_nodes(self) -> None:
+        self._nodes: list[int] = []
+        self._parents: list[int] = []
+        self._depths: list[int] = []
+        self._rows: list[np.ndarray] = []
+        self._sees: np.ndarray | None = None  # bool [nodes, nodes]; None while nodes are a chain
+
+    def _pass(
+        self, tokens: Sequence[int], parents: Sequence[int], on_exit: OnExit | None
+    ) -> np.ndarray:
+        """Compute the prefix's tail and the new nodes; logits of the tail's last row and these."""
+        tail = self._tokens[self._computed :]
+        before = len(self._nodes)
+        start = self._prompt_rows + self._computed + before
+        count = len(tail) + len(tokens)
+        self._append(tokens, parents)
+        end = self._prompt_rows + len(self._tokens)
+        positions = list(range(self._prompt_rows + self._computed, end))
+        if before or not tail:
+            positions = []
+        positions += [end + depth for depth in self._depths[before:]]
+        positions = [position + self._delta for position in positions]
+        decoder = self._decoder
+        self._cache.reserve(start + count, start)
+        if self._sees is None:
+            mask = decoder.causal_mask(start, count)
+        else:
+            mask = self._tree_mask(start, count, before)
+        keep = max(len(tail) - 1, 0)
+        with torch.inference_mode():
+            hidden = decoder.forward(
+                decoder.embed(tail + [int(token) for token in tokens]),
+                positions,
+                (Segment(self._cache, start, count, mask),),
+                on_exit=None if on_exit is None else lambda at, rows: on_exit(at, rows[keep:]),
+            )
+            rows = decoder.logits(hidden[keep:], self._vocabulary).cpu().numpy()
+        self._computed = len(self._tokens)
+        self._rows += list(rows[1:] if tail else rows)
+        return rows
+
+    def _append(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+        if len(parents) != len(tokens):
+            raise ValueError(f"{len(tokens)} tokens but {len(parents)} parents")
+        before = len(self._nodes)
+        chain = self._sees is None
+        for index, parent in enumerate(parents, before):
+            if not -1 <= parent < index:
+                raise ValueError(f"the parent of node {index} is {parent}, not an earlier node")
+            chain = chain and parent == index - 1
+            self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
+        self._nodes += [int(token) for token in tokens]
+        self._parents += [int(parent) for parent in parents]
+        if not chain:
+            total = len(self._nodes)
+            sees = np.tri(total, dtype=bool)  # right for a chain
+            if self._sees is not None:
+                sees[:before, :before] = self._sees
+            for index in range(before if self._sees is not None else 0, total):
+                parent = self._parents[index]
+                sees[index] = sees[parent] if parent >= 0 else False
+                sees[index, index] = True
+            self._sees = sees
+
+    def _tree_mask(self, start: int, count: int, before: int) -> torch.Tensor:
+        """Additive mask [count, start + count]: prefix rows are causal, a node sees its path."""
+        total = len(self._nodes)
+        new = total - before
+        mask = np.zeros((count, start + count), np.float32)
+        mask[:, start:] = np.where(np.tri(count, dtype=bool), 0.0, -np.inf)
+        assert self._sees is not None
+        mask[count - new :, start + count - total :] = np.where(self._sees[before:], 0.0, -np.inf)
+        return torch.from_numpy(mask).to(self._decoder.device, self._decoder.dtype)
+
+
+def _chain(count: int) -> range:
+    return range(-1, count - 1)
