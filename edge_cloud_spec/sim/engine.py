@@ -1,0 +1,70 @@
+"""MuJoCo, imported once with a GL back end that exists.
+
+MuJoCo reads ``MUJOCO_GL`` at its import and fails there when the library is missing, so the
+library is probed before. Everything in this folder takes ``mujoco`` from here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+_EGL_DEFAULT_DISPLAY = 0
+_EGL_PLATFORM_DEVICE = 0x313F
+
+
+def why_no_egl() -> str | None:
+    """None when EGL can open a display in this process, else one clause that says what is missing."""
+    try:
+        ctypes.CDLL("libGL.so.1")
+    except OSError:
+        return "libGL.so.1 is not installed (Debian: apt install libgl1)"
+    try:
+        egl = ctypes.CDLL("libEGL.so.1")
+    except OSError:
+        return "libEGL.so.1 is not installed (Debian: apt install libegl1)"
+    egl.eglGetProcAddress.restype = ctypes.c_void_p
+    egl.eglGetDisplay.restype = ctypes.c_void_p
+    egl.eglGetDisplay.argtypes = [ctypes.c_void_p]
+    egl.eglInitialize.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    displays = [egl.eglGetDisplay(_EGL_DEFAULT_DISPLAY), *_device_displays(egl)]
+    if any(display and egl.eglInitialize(display, None, None) for display in displays):
+        return None
+    return "no EGL display could be opened"
+
+
+def _device_displays(egl: ctypes.CDLL) -> list[int]:
+    query = egl.eglGetProcAddress(b"eglQueryDevicesEXT")
+    platform = egl.eglGetProcAddress(b"eglGetPlatformDisplayEXT")
+    if not query or not platform:
+        return []
+    query_devices = ctypes.CFUNCTYPE(
+        ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)
+    )(query)
+    get_display = ctypes.CFUNCTYPE(
+        ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p
+    )(platform)
+    devices = (ctypes.c_void_p * 16)()
+    count = ctypes.c_int()
+    if not query_devices(16, devices, ctypes.byref(count)):
+        return []
+    return [
+        get_display(_EGL_PLATFORM_DEVICE, devices[i], None) for i in range(count.value)
+    ]
+
+
+def _import_mujoco() -> str | None:
+    """Settle MUJOCO_GL unless the user did; returns why EGL cannot be had, or None when it can."""
+    chosen = os.environ.get("MUJOCO_GL", "").lower()
+    if chosen not in ("", "egl"):
+        return None if chosen == "osmesa" else f"MUJOCO_GL is set to {chosen}"
+    reason = why_no_egl()
+    os.environ["MUJOCO_GL"] = "disable" if reason else "egl"
+    return reason
+
+
+no_gl_because = _import_mujoco()
+
+import mujoco  # noqa: E402
+
+__all__ = ["mujoco", "no_gl_because", "why_no_egl"]

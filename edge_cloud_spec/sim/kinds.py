@@ -1,0 +1,290 @@
+"""What stands in the rooms: the nameable kinds, what resembles them, and neutral furniture.
+
+Every thing is a few primitive shapes, so that both renderers draw it from the same numbers. Small
+things are a little larger than life: at 3.2 m a bottle must still cover some 50 of 128 x 128 pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+Rgb = tuple[float, float, float]
+
+KINDS = (
+    "silver bottle",
+    "silver can",
+    "green bottle",
+    "red chair",
+    "red box",
+    "blue box",
+    "yellow ball",
+    "brown door",
+)
+"""The nameable kinds; class ``i + 1`` of a view's grid is ``KINDS[i]``."""
+
+LOOKALIKES = {
+    "silver bottle": ("silver can", "green bottle"),
+    "silver can": ("silver bottle",),
+    "green bottle": ("silver bottle",),
+    "red chair": ("red box",),
+    "red box": ("blue box", "red chair"),
+    "blue box": ("red box",),
+    "yellow ball": ("yellow crate",),
+    "brown door": ("brown cabinet",),
+}
+"""What shares a kind's shape or colour; the last two look-alikes are never asked for."""
+
+_COLOURS: dict[str, Rgb] = {
+    "silver": (0.76, 0.78, 0.82),
+    "green": (0.10, 0.48, 0.18),
+    "red": (0.78, 0.09, 0.08),
+    "blue": (0.10, 0.20, 0.72),
+    "yellow": (0.93, 0.78, 0.06),
+    "brown": (0.40, 0.22, 0.09),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One primitive: MuJoCo ``shape`` and half ``size`` (m), centre ``at`` and ``yaw`` in the thing's frame."""
+
+    shape: str
+    size: tuple[float, ...]
+    at: tuple[float, float, float]
+    rgb: Rgb
+    metal: bool = False
+    solid: bool = True
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A thing on the floor at (x, y, yaw) with its parts and its footprint.
+
+    The footprint is a disc of radius ``half[0]`` when ``round``, else a rectangle of half sides
+    ``half`` (m) turned by ``yaw``.
+    """
+
+    name: str
+    x: float
+    y: float
+    yaw: float
+    half: tuple[float, float]
+    round: bool
+    parts: tuple[Part, ...]
+
+    def distance(self, x: float, y: float) -> float:
+        """Horizontal distance in metres from (x, y) to the nearest point of the footprint."""
+        along, across = self._local(x, y)
+        if self.round:
+            return max(0.0, math.hypot(along, across) - self.half[0])
+        return math.hypot(
+            max(0.0, abs(along) - self.half[0]), max(0.0, abs(across) - self.half[1])
+        )
+
+    def bearing(self, x: float, y: float, yaw: float) -> float:
+        """Direction of the footprint's centre from (x, y) heading ``yaw``, radians, left positive."""
+        angle = math.atan2(self.y - y, self.x - x) - yaw
+        return math.atan2(math.sin(angle), math.cos(angle))
+
+    def outline(self, spacing: float = 0.1) -> np.ndarray:
+        """Points [n, 2] on and in the footprint, at most ``spacing`` metres apart along its edge."""
+        if self.round:
+            angle = np.linspace(0.0, 2 * np.pi, 12, endpoint=False)
+            local = self.half[0] * np.stack([np.cos(angle), np.sin(angle)], 1)
+        else:
+            sides = [
+                np.linspace(-h, h, max(2, math.ceil(2 * h / spacing) + 1))
+                for h in self.half
+            ]
+            local = np.stack(np.meshgrid(*sides), -1).reshape(-1, 2)
+        cos, sin = math.cos(self.yaw), math.sin(self.yaw)
+        return local @ np.array([[cos, sin], [-sin, cos]]) + np.array([self.x, self.y])
+
+    def _local(self, x: float, y: float) -> tuple[float, float]:
+        dx, dy = x - self.x, y - self.y
+        cos, sin = math.cos(self.yaw), math.sin(self.yaw)
+        return cos * dx + sin * dy, cos * dy - sin * dx
+
+
+def tint(rng: np.random.Generator, colour: str) -> Rgb:
+    """The named colour as one instance has it: a little lighter or darker, a little off in hue."""
+    base = np.array(_COLOURS[colour]) * rng.uniform(0.82, 1.12) + rng.uniform(
+        -0.03, 0.03, 3
+    )
+    return _rgb(base)
+
+
+def _rgb(values: np.ndarray) -> Rgb:
+    red, green, blue = np.clip(values, 0.02, 0.98)
+    return float(red), float(green), float(blue)
+
+
+def _shade(rgb: Rgb, factor: float) -> Rgb:
+    return _rgb(np.array(rgb) * factor)
+
+
+Shape = tuple[tuple[float, float], bool, tuple[Part, ...]]
+"""Half footprint, whether it is round, and the parts."""
+
+
+def build(name: str, rng: np.random.Generator, x: float, y: float, yaw: float) -> Thing:
+    """One instance of a nameable kind or of a look-alike that is never asked for."""
+    colour, noun = name.split()
+    half, is_round, parts = _SHAPES[noun](rng, tint(rng, colour))
+    return Thing(name, x, y, yaw, half, is_round, parts)
+
+
+def _bottle(rng: np.random.Generator, rgb: Rgb) -> Shape:
+    r, h = 0.065 * rng.uniform(0.95, 1.1), 0.34 * rng.uniform(0.94, 1.08)
+    metal = rgb[2] > 0.4
+    cap = _shade(rgb, 0.35) if metal else (0.85, 0.83, 0.75)
+    body = 0.58 * h
+    return (
+        (r, r),
+        True,
+        (
+            Part("cylinder", (r, body / 2), (0, 0, body / 2), rgb, metal),
+            Part("ellipsoid", (r, r, 0.16 * h), (0, 0, body), rgb, metal),
+            Part("cylinder", (0.38 * r, 0.17 * h), (0, 0, 0.78 * h), rgb, metal),
+            Part("cylinder", (0.46 * r, 0.035 * h), (0, 0, 0.965 * h), cap),
+        ),
+    )
+
+
+def _can(rng: np.random.Generator, rgb: Rgb) -> Shape:
+    r, h = 0.09 * rng.uniform(0.94, 1.08), 0.20 * rng.uniform(0.92, 1.08)
+    rim = _shade(rgb, 0.6)
+    return (
+        (r, r),
+        True,
+        (
+            Part("cylinder", (r, 0.42 * h), (0, 0, 0.5 * h), rgb, True),
+            Part("cylinder", (0.93 * r, 0.04 * h), (0, 0, 0.04 * h), rim, True),
+            Part("cylinder", (0.93 * r, 0.04 * h), (0, 0, 0.96 * h), rim, True),
+        ),
+    )
+
+
+def _chair(rng: np.random.Generator, rgb: Rgb) -> Shape:
+    w, seat, top = 0.21 * rng.uniform(0.95, 1.08), 0.42, 0.82 * rng.uniform(0.95, 1.05)
+    leg = _shade(rgb, 0.75)
+    legs = tuple(
+        Part(
+            "box",
+            (0.022, 0.022, seat / 2),
+            (i * (w - 0.03), j * (w - 0.03), seat / 2),
+            leg,
+        )
+        for i in (-1, 1)
+        for j in (-1, 1)
+    )
+    posts = tuple(
+        Part(
+            "box",
+            (0.02, 0.025, (top - seat) / 2),
+            (-w + 0.02, j * (w - 0.03), (top + seat) / 2),
+            rgb,
+        )
+        for j in (-1, 1)
+    )
+    slats = tuple(
+        Part("box", (0.015, w, 0.055), (-w + 0.02, 0, seat + share * (top - seat)), rgb)
+        for share in (0.5, 0.88)
+    )
+    plate = Part("box", (w, w, 0.025), (0, 0, seat), rgb)
+    return (w, w), False, (*legs, plate, *posts, *slats)
+
+
+def _box(rng: np.random.Generator, rgb: Rgb) -> Shape:
+    a, b, h = (0.15 * rng.uniform(0.92, 1.12) for _ in range(3))
+    tape = _shade(rgb, 1.35) if max(rgb) < 0.7 else _shade(rgb, 0.7)
+    return (
+        (a, b),
+        False,
+        (
+            Part("box", (a, b, h), (0, 0, h), rgb),
+            Part("box", (a + 0.002, 0.02, h + 0.002), (0, 0, h), tape),
+        ),
+    )
+
+
+def _ball(rng: np.random.Generator, rgb: Rgb) -> Shape:
+    r = 0.14 * rng.uniform(0.93, 1.1)
+    return (r, r), True, (Part("sphere", (r,), (0, 0, r), rgb),)
+
+
+def _door(rng: np.random.Generator, rgb: Rgb) -> Shape:
+    """A closed door in its frame; its back is the wall, its front looks along +x."""
+    w, h, frame = 0.43, 1.92, _rgb(np.full(3, rng.uniform(0.75, 0.93)))
+    panel = _shade(rgb, rng.choice([0.78, 1.25]))
+    side = float(rng.choice([-1.0, 1.0]))
+    return (
+        (0.03, w + 0.06),
+        False,
+        (
+            Part("box", (0.02, w, h / 2), (0, 0, h / 2), rgb),
+            Part("box", (0.03, 0.03, h / 2 + 0.03), (0, w + 0.03, h / 2 + 0.03), frame),
+            Part(
+                "box", (0.03, 0.03, h / 2 + 0.03), (0, -w - 0.03, h / 2 + 0.03), frame
+            ),
+            Part("box", (0.03, w, 0.03), (0, 0, h + 0.03), frame),
+            Part("box", (0.008, 0.30, 0.28), (0.02, 0, 0.45), panel),
+            Part("box", (0.008, 0.30, 0.38), (0.02, 0, 1.35), panel),
+            Part(
+                "sphere",
+                (0.035,),
+                (0.05, side * (w - 0.07), 0.95),
+                (0.75, 0.73, 0.65),
+                True,
+                False,
+            ),
+        ),
+    )
+
+
+def _crate(rng: np.random.Generator, rgb: Rgb) -> Shape:
+    """As yellow as the ball, but with edges: an open-topped crate."""
+    a, h = 0.13 * rng.uniform(0.95, 1.12), 0.12 * rng.uniform(0.9, 1.15)
+    return (
+        (a, a),
+        False,
+        (
+            Part("box", (a, a, h), (0, 0, h), rgb),
+            Part("box", (a - 0.02, a - 0.02, 0.004), (0, 0, 2 * h), _shade(rgb, 0.35)),
+        ),
+    )
+
+
+def _cabinet(rng: np.random.Generator, rgb: Rgb) -> Shape:
+    """As brown as the door, but low: its top can be seen from wherever it can be stopped at."""
+    w, h = 0.26 * rng.uniform(0.92, 1.08), 0.62 * rng.uniform(0.9, 1.08)
+    return (
+        (0.17, w),
+        False,
+        (
+            Part("box", (0.17, w, h / 2 - 0.04), (0, 0, h / 2 + 0.04), rgb),
+            Part("box", (0.13, w - 0.04, 0.04), (0, 0, 0.04), (0.08, 0.08, 0.08)),
+            Part(
+                "box",
+                (0.002, 0.006, h / 2 - 0.06),
+                (0.172, 0, h / 2 + 0.04),
+                _shade(rgb, 0.3),
+            ),
+            Part("box", (0.18, w + 0.01, 0.012), (0, 0, h), _shade(rgb, 1.5)),
+        ),
+    )
+
+
+_SHAPES = {
+    "bottle": _bottle,
+    "can": _can,
+    "chair": _chair,
+    "box": _box,
+    "ball": _ball,
+    "door": _door,
+    "crate": _crate,
+    "cabinet": _cabinet,
+}
