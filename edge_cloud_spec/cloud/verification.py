@@ -110,6 +110,11 @@ class Verification:
         self._draft_s = 0.0
 
     @property
+    def generating(self) -> bool:
+        """Whether it goes on by itself after each verdict."""
+        return self._generating is not None
+
+    @property
     def digest(self) -> PrefixDigest:
         """Where the verified prefix stands."""
         return self._digest

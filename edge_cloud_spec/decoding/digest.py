@@ -25,7 +25,7 @@ class PrefixDigest:
         return PrefixDigest(self.length + len(tokens), rolled)
 
 
-def request_digest(*parts: bytes | str | int | float) -> PrefixDigest:
+def request_digest(*parts: bytes | str | float) -> PrefixDigest:
     """The digest of the empty prefix of one request, from everything that defines its answer:
 
     nonce, image, prompt, policy and both models' identities.

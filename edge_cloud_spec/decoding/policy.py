@@ -19,6 +19,8 @@ class SamplingPolicy:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "temperature", float(self.temperature))  # digests tell 0 from 0.0
+        object.__setattr__(self, "top_p", float(self.top_p))
         if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 100):
             raise ValueError(f"temperature must be between 0 and 100, not {self.temperature}")
         if self.top_k < 0:
@@ -27,6 +29,9 @@ class SamplingPolicy:
             raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}")
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"seed must be a number of 64 bits, not {self.seed}")
+
+
+GREEDY = SamplingPolicy()
 
 
 def scaled_logits(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArray[np.float64]:

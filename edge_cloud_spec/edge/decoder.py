@@ -6,7 +6,6 @@ It owns the verified tokens of one decode. Threads, models, links and clocks sta
 
 from __future__ import annotations
 
-
 import numpy as np
 
 from ..decoding.digest import PrefixDigest

@@ -22,7 +22,7 @@ class Open:
     policy: SamplingPolicy
     rule: str
     payload: str = "ids"
-    tokenizer_digest: str = ""  # empty where the robot has no drafter
+    tokenizer_digest: bytes = b""  # empty where the robot has no drafter
     draft_identity: str = ""
     spec_digest: bytes = b""
     max_tokens: int = 0

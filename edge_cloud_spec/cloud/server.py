@@ -1,0 +1,123 @@
+"""The verifier as a server: address, TLS, token, health, and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+
+from ..errors import UserError
+from ..wire.channel import SERVER_OPTIONS, SERVICE, is_loopback
+from .service import DecodeService
+from .worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Where and how to serve. Off loopback, TLS and a token are required.
+
+    ``certificate`` and ``key`` are PEM files; ``grace_s`` is given to open streams at the end.
+    """
+
+    address: str = "127.0.0.1:50151"
+    certificate: str = ""
+    key: str = ""
+    token: str = ""
+    grace_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if ":" not in self.address:
+            raise UserError(f"the address must be HOST:PORT, not {self.address!r}")
+        if bool(self.certificate) != bool(self.key):
+            raise UserError("TLS needs both --certificate and --key")
+        if not is_loopback(self.address) and not (self.certificate and self.token):
+            raise UserError(
+                f"{self.address} can be reached from other machines: give --certificate, --key "
+                "and --token, or serve on 127.0.0.1 behind a tunnel"
+            )
+
+
+def _read(path: str, what: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"the {what} {path} cannot be read: {error.strerror}") from None
+
+
+class Server:
+    """A gRPC server around a worker; lives on one asyncio loop."""
+
+    def __init__(self, worker: Worker, settings: ServerSettings) -> None:
+        self._worker = worker
+        self._settings = settings
+        self._server: grpc.aio.Server | None = None
+        self._health = health.HealthServicer()
+
+    async def start(self) -> str:
+        """Bind and serve; returns the address with the port in use. Raises UserError."""
+        settings = self._settings
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        service = DecodeService(self._worker, settings.token)
+        server.add_generic_rpc_handlers((service.handler(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        try:
+            if settings.certificate:
+                pair = (_read(settings.key, "key"), _read(settings.certificate, "certificate"))
+                credentials = grpc.ssl_server_credentials([pair])
+                port = server.add_secure_port(settings.address, credentials)
+            else:
+                port = server.add_insecure_port(settings.address)
+        except RuntimeError:
+            port = 0
+        if not port and not settings.address.startswith("unix:"):
+            raise UserError(
+                f"cannot listen on {settings.address}: the port is taken or the host unknown"
+            )
+        await server.start()
+        for name in ("", SERVICE):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._server = server
+        host = settings.address.rpartition(":")[0]
+        return settings.address if settings.address.startswith("unix:") else f"{host}:{port}"
+
+    async def stop(self) -> None:
+        """Say NOT_SERVING, let open streams end within the grace, then end."""
+        await self._health.enter_graceful_shutdown()
+        if self._server is not None:
+            await self._server.stop(self._settings.grace_s)
+
+
+async def _serve(
+    worker: Worker, settings: ServerSettings, on_ready: Callable[[str], None]
+) -> None:
+    server = Server(worker, settings)
+    address = await server.start()
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    on_ready(address)
+    await stopped.wait()
+    await server.stop()
+
+
+def serve(
+    worker: Worker, settings: ServerSettings, on_ready: Callable[[str], None] = lambda _: None
+) -> None:
+    """Serve until SIGINT or SIGTERM. ``on_ready`` gets the address once robots can connect."""
+    worker.start()
+    try:
+        asyncio.run(_serve(worker, settings, on_ready))
+    finally:
+        worker.stop()
+        worker.join(timeout=10)

@@ -1,0 +1,281 @@
+"""The model thread of the cloud: it owns the models and every session, and runs one pass at a time.
+
+Work comes through one queue, first come first served; a session that generates by itself queues
+each pass anew, so that others get their turn in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from ..decoding.draft import Draft
+from ..errors import UserError
+from ..models.drafter import Drafter, Recipe
+from ..models.prompt import PromptSpec, Request
+from ..wire.codec import decode_client, encode_server
+from ..wire.messages import (
+    PROTOCOL,
+    Close,
+    Fault,
+    Open,
+    Opened,
+    Resume,
+    ServerMessage,
+    base_digest,
+)
+from .verification import Action, Event, Keep, Propose, Proposed, Say, Score, Scored, Verification
+
+if TYPE_CHECKING:
+    from ..models.load import Vlm
+    from ..models.session import Session
+
+log = logging.getLogger(__name__)
+
+Outlet = Callable[[bytes | None], None]  # takes a message's bytes; None ends the stream
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """How much the worker holds. A session outlives its stream by ``keep_s`` seconds; a stream
+
+    that says nothing for ``idle_s`` seconds makes room when room is needed.
+    """
+
+    sessions: int = 64
+    keep_s: float = 60.0
+    idle_s: float = 120.0
+
+
+class Stream:
+    """One robot's connection; ``session`` is the one it opened or resumed."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+        self.session: Served | None = None
+
+    def say(self, message: ServerMessage) -> None:
+        """Send this to the robot; from any thread."""
+        self.outlet(encode_server(message))
+
+
+class Served:
+    """A session as the worker holds it: its verification, its models' caches and who listens."""
+
+    def __init__(self, verification: Verification, target: Session, opening: Open) -> None:
+        self.verification = verification
+        self.target = target
+        self.opening = opening
+        self.drafter: Drafter | None = None
+        self.stream: Stream | None = None
+        self.arrived = time.perf_counter()  # of the last word, or when its stream broke
+
+
+class Worker(threading.Thread):
+    """Runs ``target`` (and ``drafter``, for ``cloud_sd``) for all sessions, in its own thread."""
+
+    def __init__(
+        self,
+        target: Vlm,
+        spec: PromptSpec,
+        drafter: Vlm | None = None,
+        limits: WorkerLimits | None = None,
+    ) -> None:
+        super().__init__(name="model", daemon=True)
+        self._target = target
+        self._drafter = drafter
+        self._spec = spec
+        self._spec_bytes = spec.to_bytes()
+        self._spec_digest = hashlib.blake2b(self._spec_bytes, digest_size=16).digest()
+        self._limits = limits or WorkerLimits()
+        self._sessions: dict[str, Served] = {}
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        target.crop(spec.vocabulary)
+        if drafter is not None:
+            drafter.crop(spec.vocabulary)
+
+    def receive(self, stream: Stream, data: bytes) -> None:
+        """Queue a message that arrived on this stream; from any thread."""
+        arrived = time.perf_counter()
+        self._queue.put(lambda: self._guard(stream, lambda: self._on_message(stream, data, arrived)))
+
+    def leave(self, stream: Stream) -> None:
+        """The stream is gone; its session is kept for a while. From any thread."""
+        self._queue.put(lambda: self._on_leave(stream))
+
+    def stop(self) -> None:
+        """End the thread after the pass under way."""
+        self._queue.put(None)
+
+    def run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            try:
+                job()
+            except Exception:
+                log.exception("a job of the model thread failed; the others go on")
+
+    def _guard(self, stream: Stream | None, job: Callable[[], None]) -> None:
+        """Run a job; what goes wrong is told to the robot, and the thread goes on."""
+        try:
+            job()
+        except (UserError, ValueError) as error:
+            fault = Fault("bad_request", str(error))
+        except Exception as error:
+            log.exception("a request failed")
+            text = f"the verifier failed on this request ({type(error).__name__}); see its log"
+            fault = Fault("internal", text)
+        else:
+            return
+        if stream is not None:
+            stream.say(fault)
+
+    def _on_message(self, stream: Stream, data: bytes, arrived: float) -> None:
+        message = decode_client(data)
+        if isinstance(message, Open):
+            self._open(stream, message)
+        elif isinstance(message, Resume):
+            self._resume(stream, message)
+        elif stream.session is None:
+            stream.say(Fault("no_session", "open or resume a session first"))
+        else:
+            stream.session.arrived = arrived
+            self._advance(stream.session, message)
+            if isinstance(message, Close):
+                self._sessions.pop(stream.session.verification.session, None)
+                stream.outlet(None)
+
+    def _on_leave(self, stream: Stream) -> None:
+        served, stream.session = stream.session, None
+        if served is not None and served.stream is stream:
+            served.stream = None
+            served.arrived = time.perf_counter()
+            served.verification.pause()
+
+    def _open(self, stream: Stream, opening: Open) -> None:
+        self._check(opening)
+        self._forget_old()
+        if len(self._sessions) >= self._limits.sessions:
+            text = f"all {self._limits.sessions} sessions are taken; try again later"
+            stream.say(Fault("overloaded", text))
+            return
+        spec = self._spec
+        prompt = self._target.prompt(
+            Request(opening.instruction, opening.jpeg, opening.order), spec
+        )
+        base = base_digest(opening, prompt.digest, spec.target)
+        name = secrets.token_hex(8)
+        spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
+        stream.say(Opened(name, spec_bytes, base))  # the robot prefills while we do
+        verification = Verification(
+            name,
+            opening,
+            base,
+            end_tokens=spec.end_ids,
+            max_tokens=min(opening.max_tokens or spec.max_tokens, spec.max_tokens),
+            vocabulary=spec.vocabulary,
+        )
+        served = Served(verification, self._target.open(prompt), opening)
+        if stream.session is not None:
+            self._sessions.pop(stream.session.verification.session, None)
+        served.stream, stream.session = stream, served
+        self._sessions[name] = served
+
+    def _check(self, opening: Open) -> None:
+        if opening.protocol != PROTOCOL:
+            raise UserError(
+                f"robot speaks protocol {opening.protocol} and cloud {PROTOCOL}; "
+                "install the same version of edge_cloud_spec on both"
+            )
+        greedy = opening.policy.temperature == 0
+        if opening.rule not in ("greedy", "coupled", "rejection"):
+            raise UserError(f"rule must be greedy, coupled or rejection, not {opening.rule!r}")
+        if greedy != (opening.rule == "greedy"):
+            raise UserError(
+                "rule greedy goes with temperature 0, coupled and rejection with one above 0; "
+                f"got {opening.rule} at {opening.policy.temperature:g}"
+            )
+        mine = self._target.tokenizer_digest
+        if opening.tokenizer_digest and opening.tokenizer_digest != mine:
+            raise UserError(
+                "the robot's drafter and the cloud's target have different tokenizers; "
+                "use two checkpoints of one family"
+            )
+
+    def _resume(self, stream: Stream, message: Resume) -> None:
+        served = self._sessions.get(message.session)
+        if served is None:
+            text = "the cloud does not hold this session any more; start the decode again"
+            stream.say(Fault("unknown_session", text))
+            return
+        if served.stream is not None:
+            served.stream.session = None
+        served.stream, stream.session = stream, served
+        self._advance(served, message)
+
+    def _forget_old(self) -> None:
+        now = time.perf_counter()
+        for name, served in list(self._sessions.items()):
+            kept = self._limits.keep_s if served.stream is None else self._limits.idle_s
+            if now - served.arrived > kept:
+                del self._sessions[name]
+                if served.stream is not None:
+                    served.stream.outlet(None)
+
+    def _advance(self, served: Served, event: Event) -> None:
+        for action in served.verification.handle(event):
+            self._perform(served, action)
+
+    def _perform(self, served: Served, action: Action) -> None:
+        match action:
+            case Say(message):
+                if served.stream is not None:
+                    served.stream.say(message)
+            case Keep(path, tokens):
+                served.target.commit(path)
+                served.target.extend(tokens)
+            case Score(draft) if served.verification.generating:
+                self._later(served, lambda: self._score(served, draft))
+            case Score(draft):
+                self._score(served, draft)
+            case Propose(prefix, length):
+                self._later(served, lambda: self._propose(served, prefix, length))
+
+    def _later(self, served: Served, job: Callable[[], None]) -> None:
+        """Queue a pass of a session that generates, so that others get their turn before it."""
+        self._queue.put(lambda: self._guard(served.stream, job))
+
+    def _score(self, served: Served, draft: Draft) -> None:
+        started = time.perf_counter()
+        logits = served.target.forward(draft.tokens, draft.parents)
+        ended = time.perf_counter()
+        queue_s = max(0.0, started - served.arrived)
+        served.arrived = ended  # a generated pass waits from here on
+        self._advance(served, Scored(logits, ended - started, queue_s))
+
+    def _propose(self, served: Served, prefix: tuple[int, ...], length: int) -> None:
+        if not served.verification.generating:
+            return
+        started = time.perf_counter()
+        drafter = self._drafter_of(served)
+        drafter.follow(prefix)
+        draft = drafter.chain(length, self._spec.end_ids)
+        draft_s = time.perf_counter() - started
+        served.arrived += draft_s
+        self._advance(served, Proposed(draft, draft_s))
+
+    def _drafter_of(self, served: Served) -> Drafter:
+        if served.drafter is None:
+            if self._drafter is None:
+                raise UserError("cloud_sd needs a drafter in the cloud; serve with --drafter")
+            opening = served.opening
+            request = Request(opening.instruction, opening.jpeg, opening.order)
+            session = self._drafter.open(self._drafter.prompt(request, self._spec))
+            served.drafter = Drafter(session, Recipe(opening.rule, opening.policy))
+        return served.drafter

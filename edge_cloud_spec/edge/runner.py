@@ -1,0 +1,248 @@
+"""A decode in earnest: the edge decoder with a draft model, a stream and a clock around it.
+
+One thread runs it all: between two drafted tokens it looks whether something arrived.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Protocol
+
+from ..decoding.policy import GREEDY, SamplingPolicy
+from ..decoding.preset import Preset
+from ..errors import UserError
+from ..models.drafter import Drafter, Recipe
+from ..models.prompt import PromptSpec, Request
+from ..wire.codec import decode_server, encode_client
+from ..wire.messages import Open, Opened, WireError
+from .decoder import EdgeDecoder
+from .events import (
+    Abort,
+    Action,
+    Drafted,
+    Emit,
+    Event,
+    Finish,
+    LinkLost,
+    LinkUp,
+    Prepare,
+    PromptReady,
+    Received,
+    Send,
+    StartDraft,
+    Tick,
+)
+from .rounds import Ledger
+
+if TYPE_CHECKING:
+    from ..models.vlm import Vlm
+
+Item = bytes | LinkLost | LinkUp | Abort
+Inbox = SimpleQueue[Item]
+Inlet = Callable[[bytes | LinkLost | LinkUp], None]
+
+
+class Outlet(Protocol):
+    """Where a decode's bytes go: a gRPC stream, or the ROS bridge's topics."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """What a robot asks of every decode; ``patience`` in seconds."""
+
+    preset: Preset
+    rule: str = "greedy"
+    policy: SamplingPolicy = GREEDY
+    max_tokens: int = 0
+    patience: float = 10.0
+
+    def __post_init__(self) -> None:
+        if (self.rule == "greedy") != (self.policy.temperature == 0):
+            raise UserError(
+                "rule greedy goes with temperature 0, coupled and rejection with one above 0; "
+                f"got {self.rule} at temperature {self.policy.temperature:g}"
+            )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a decode ended, with the answer's tokens and what it cost (seconds on its own clock)."""
+
+    reason: str
+    text: str
+    tokens: tuple[int, ...]
+    seconds: float
+    ledger: Ledger
+
+    @property
+    def completed(self) -> bool:
+        """Whether the answer is whole (ended by the model, or at the length limit)."""
+        return self.reason in ("end", "length")
+
+
+class DecodeRunner:
+    """Runs decodes one after another with one draft model; remembers the cloud's prompt form."""
+
+    def __init__(self, draft_model: Vlm, local_spec: PromptSpec) -> None:
+        self.draft_model = draft_model
+        self._local_spec = local_spec  # for edge_only, where no cloud says how to prompt
+        self._known_spec = b""
+
+    def run(
+        self,
+        request: Request,
+        settings: DecodeSettings,
+        nonce: int,
+        connect: Callable[[Inlet], Outlet],
+        on_emit: Callable[[Emit], None] = lambda _: None,
+        inbox: Inbox | None = None,
+    ) -> Outcome:
+        """Decode one request to its end, in the calling thread.
+
+        ``connect`` gives the way to the cloud, whose bytes go to the inbox; an Abort put there ends
+        the decode. ``on_emit`` is called as soon as tokens are settled.
+        """
+        inbox = inbox if inbox is not None else SimpleQueue()
+        model = self.draft_model
+        known = self._known_spec
+        opening = Open(
+            nonce,
+            request.instruction,
+            request.jpeg,
+            request.order,
+            settings.policy,
+            settings.rule,
+            settings.preset.payload(settings.rule),
+            model.tokenizer_digest,
+            model.identity if settings.preset.drafts_on_robot else "",
+            hashlib.blake2b(known, digest_size=16).digest() if known else b"",
+            settings.max_tokens,
+            settings.preset.draft_length,
+        )
+        run = _Run(self, request, EdgeDecoder(opening, settings.preset, settings.patience), inbox)
+        run.recipe = Recipe(settings.rule, settings.policy)
+        run.on_emit = on_emit
+        if settings.preset.uses_cloud:
+            run.outlet = connect(inbox.put)
+        return run.to_end(known)
+
+    def spec_of(self, data: bytes) -> PromptSpec:
+        """The prompt specification to use: the cloud's, or the drafter's own where there is none."""
+        return PromptSpec.from_bytes(data) if data else self._local_spec
+
+    def remember(self, spec: bytes) -> None:
+        """Keep what the cloud said of prompts, so that the next decode need not wait for it."""
+        self._known_spec = spec
+
+
+class _Run:
+    """The state of one decode around its decoder."""
+
+    recipe: Recipe
+    on_emit: Callable[[Emit], None]
+
+    def __init__(
+        self, runner: DecodeRunner, request: Request, decoder: EdgeDecoder, inbox: Inbox
+    ) -> None:
+        self._runner = runner
+        self._request = request
+        self._decoder = decoder
+        self._inbox = inbox
+        self.outlet: Outlet | None = None
+        self._drafter: Drafter | None = None
+        self._to_draft = 0
+        self._end_tokens: tuple[int, ...] = ()
+        self._finish: Finish | None = None
+
+    def to_end(self, known_spec: bytes) -> Outcome:
+        """Handle events until the decoder is finished."""
+        started = time.perf_counter()
+        try:
+            self._perform(self._decoder.start(started, known_spec))
+            while self._finish is None:
+                event = self._next_event()
+                if event is not None:
+                    self._perform(self._decoder.handle(event, time.perf_counter()))
+        except UserError as error:
+            self._finish = Finish("bad_request", str(error))
+        finally:
+            if self.outlet is not None:
+                self.outlet.close()
+        seconds = time.perf_counter() - started
+        assert self._finish is not None
+        return Outcome(
+            self._finish.reason,
+            self._finish.text,
+            tuple(self._decoder.tokens),
+            seconds,
+            self._decoder.ledger,
+        )
+
+    def _next_event(self) -> Event | None:
+        if self._to_draft:
+            try:
+                return self._read(self._inbox.get_nowait())
+            except Empty:
+                return self._draft_one()
+        deadline = self._decoder.deadline
+        wait = None if deadline is None else max(0.0, deadline - time.perf_counter())
+        try:
+            return self._read(self._inbox.get(timeout=wait))
+        except Empty:
+            return Tick()
+
+    def _read(self, item: Item) -> Event | None:
+        if not isinstance(item, bytes):
+            return item
+        self._decoder.ledger.down_bytes += len(item)
+        try:
+            message = decode_server(item)
+        except WireError:
+            self._decoder.ledger.stale += 1
+            return None
+        if isinstance(message, Opened) and message.spec:
+            self._runner.remember(message.spec)
+        return Received(message)
+
+    def _draft_one(self) -> Drafted:
+        assert self._drafter is not None
+        token, row = self._drafter.step()
+        self._to_draft = 0 if token in self._end_tokens else self._to_draft - 1
+        return Drafted(token, row)
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(message):
+                    if self.outlet is not None:
+                        data = encode_client(message)
+                        self._decoder.ledger.up_bytes += len(data)
+                        self.outlet.send(data)
+                case StartDraft(prefix, length):
+                    assert self._drafter is not None
+                    self._drafter.follow(prefix)
+                    self._to_draft = length
+                case Emit():
+                    self.on_emit(action)
+                case Prepare(spec):
+                    ready = self._prepare(self._runner.spec_of(spec))
+                    self._perform(self._decoder.handle(ready, time.perf_counter()))
+                case Finish():
+                    self._finish = action
+                    self._to_draft = 0
+
+    def _prepare(self, spec: PromptSpec) -> PromptReady:
+        model = self._runner.draft_model
+        model.crop(spec.vocabulary)
+        prompt = model.prompt(self._request, spec)
+        self._drafter = Drafter(model.open(prompt), self.recipe)
+        self._end_tokens = spec.end_ids
+        return PromptReady(prompt.digest, spec.target, spec.end_ids, spec.max_tokens)

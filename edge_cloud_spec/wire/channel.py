@@ -1,0 +1,35 @@
+"""What both ends of the gRPC channel agree on: the method, limits and keepalive."""
+
+from __future__ import annotations
+
+METHOD = "/edge_cloud_spec.v1.Verifier/Decode"
+SERVICE, METHOD_NAME = METHOD[1:].split("/")
+MESSAGE_BYTES = 16 * 2**20  # a camera frame or dense rows; above it a peer is refused
+
+# A dead link is noticed within seconds even when nothing is being said.
+CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a coin toss
+)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a ``host:port`` (or ``unix:`` path) stays on this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    return address.startswith("unix:") or host in ("localhost", "::1") or host.startswith("127.")
