@@ -1,7 +1,7 @@
 """Configuration fields that know their range and what they are for.
 
-A frozen dataclass built from these checks itself with ``check_bounds`` in ``__post_init__``; the ROS
-nodes declare the same fields as parameters with the same ranges (``nodes/parameters.py``).
+A frozen dataclass built from these checks itself with ``check_bounds`` in ``__post_init__``; the
+ROS nodes declare the same fields as parameters with the same ranges (``nodes/parameters.py``).
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ from dataclasses import field, fields
 from typing import Any
 
 
-def bounded(default: float, low: float, high: float, about: str) -> Any:
-    """A number from ``low`` to ``high``; an int default makes it a whole number."""
-    return field(default=default, metadata={"range": (low, high), "about": about})
+def bounded(default: float, low: float, high: float, about: str, fixed: bool = False) -> Any:
+    """A number from ``low`` to ``high``; an int default makes it a whole number.
+
+    ``fixed``, here and below: read when a program starts, not changed while it runs.
+    """
+    metadata = {"range": (low, high), "about": about, "fixed": fixed}
+    return field(default=default, metadata=metadata)
 
 
-def chosen(default: str, choices: tuple[str, ...], about: str) -> Any:
+def chosen(default: str, choices: tuple[str, ...], about: str, fixed: bool = False) -> Any:
     """One of ``choices``."""
-    return field(default=default, metadata={"choices": choices, "about": about})
+    return field(default=default, metadata={"choices": choices, "about": about, "fixed": fixed})
 
 
-def described(default: bool | str, about: str) -> Any:
+def described(default: bool | str, about: str, fixed: bool = False) -> Any:
     """A switch or a free text."""
-    return field(default=default, metadata={"about": about})
+    return field(default=default, metadata={"about": about, "fixed": fixed})
 
 
 def check_bounds(config: Any) -> None:

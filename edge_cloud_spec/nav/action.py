@@ -8,7 +8,7 @@ from dataclasses import dataclass
 SIZES = ("small", "medium", "large")
 
 _ACTION = re.compile(
-    r"(?:(?P<verb>move|turn) (?P<direction>forward|backward|left|right) (?P<size>small|medium|large))"
+    r"(?P<verb>move|turn) (?P<direction>forward|backward|left|right) (?P<size>small|medium|large)"
     r"|(?P<bare>search|stop)"
 )
 _DIRECTIONS = {"move": ("forward", "backward"), "turn": ("left", "right")}
@@ -16,7 +16,7 @@ _DIRECTIONS = {"move": ("forward", "backward"), "turn": ("left", "right")}
 
 @dataclass(frozen=True)
 class Action:
-    """One action: ``verb`` is move, turn, search or stop; the others are empty for search and stop."""
+    """One action: ``verb`` is move, turn, search or stop; the last two have nothing else."""
 
     verb: str
     direction: str = ""

@@ -1,7 +1,8 @@
 """Reading a model's answer clause by clause, while its words are still arriving.
 
-An answer is a sequence of clauses ``key: text;`` with the keys ``action`` and ``reason``. The action
-of an answer is known as soon as the ``;`` of its ``action`` clause is verified, whatever follows it.
+An answer is a sequence of clauses ``key: text;`` with the keys ``action`` and ``reason``. The
+action of an answer is known as soon as the ``;`` of its ``action`` clause is verified, whatever
+follows it.
 """
 
 from __future__ import annotations

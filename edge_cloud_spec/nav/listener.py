@@ -27,7 +27,7 @@ class Settled:
 
 
 class Listener:
-    """Hears words, drops and counts what is late, repeated or out of order; settles each request once.
+    """Hears words, drops and counts the late, repeated and misplaced; settles a request once.
 
     ``counts`` has the keys ``stale`` (an older request), ``repeated`` and ``out_of_order``.
     """

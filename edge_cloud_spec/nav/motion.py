@@ -1,4 +1,4 @@
-"""One action as a bounded motion: a reference that speeds up, cruises and brakes, and feedback on it.
+"""One action as a bounded motion: a reference that speeds up, cruises and brakes, with feedback.
 
 The reference is a trapezoid of speed whose area is the step. A base that follows commands with a
 first-order lag covers the same area a little later, so the reference alone (no odometry) already
@@ -139,8 +139,8 @@ class Motion:
     """One step from where the base is at ``now``; closed-loop if ``pose`` is given, else timed.
 
     ``now`` is a steady clock in seconds, the caller's. Call ``step`` at about 20 Hz.
-    The goal is relative to ``anchor``, the pose where the step was decided (default: ``pose``); what
-    the base has moved since then is part of the step.
+    The goal is relative to ``anchor``, the pose where the step was decided (default: ``pose``);
+    what the base has moved since then is part of the step.
     """
 
     TOLERANCE = (0.015, math.radians(0.8))  # m, rad

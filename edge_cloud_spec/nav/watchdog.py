@@ -15,7 +15,7 @@ PERIOD = 0.05  # s between repeats
 
 
 class Watchdog:
-    """Calls ``stop(0), stop(1), ...`` from its thread ``grace`` seconds after the last command expired.
+    """Calls ``stop(0), stop(1), ...`` from its thread, ``grace`` s after the last command expired.
 
     ``feed(until)`` when a command is given that is valid until then (steady seconds), ``calm()``
     when the robot was told to stand. ``fired`` counts how often it had to act.

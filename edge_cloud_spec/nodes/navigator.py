@@ -1,0 +1,242 @@
+"""The navigator node: verified words on a topic, velocity commands to the base.
+
+``python -m edge_cloud_spec.nodes.navigator --ros-args ...``; what it decides is ``nav.Navigator``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from nav_msgs.msg import Odometry as OdometryMsg
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.clock import Clock, ClockType
+from rclpy.duration import Duration
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
+from rclpy.time import Time
+from std_msgs.msg import Bool, String
+from visualization_msgs.msg import MarkerArray
+
+from edge_cloud_spec.msg import NavCommand, VerifiedTokens
+
+from ..bounds import bounded, chosen, described
+from ..nav.events import (
+    Announce,
+    Drive,
+    Effect,
+    EStop,
+    Event,
+    Halt,
+    Hold,
+    Instruction,
+    Odometry,
+    Report,
+    Show,
+    Tick,
+    Words,
+)
+from ..nav.motion import Pose
+from ..nav.navigator import PERIOD, Navigator, Settings
+from ..nav.watchdog import REPEATS, Watchdog
+from .markers import action_markers, no_markers
+from .output import Output, SportOutput, TwistOutput
+from .parameters import Parameters
+from .run import spin
+
+ACTIONS = {
+    "stop": NavCommand.STOP,
+    "move": NavCommand.MOVE,
+    "turn": NavCommand.TURN,
+    "search": NavCommand.SEARCH,
+}
+LAST = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+@dataclass(frozen=True)
+class OutputSettings:
+    """How the base is spoken to."""
+
+    kind: str = chosen("twist", ("twist", "unitree_sport"), "what the base takes", fixed=True)
+    stamped: bool = described(False, "twist: send TwistStamped", fixed=True)
+    stop_nudge: float = bounded(
+        0.001, 0.0, 0.004, "twist: every other Twist of a stop goes ahead by this, m/s", fixed=True
+    )
+
+
+@dataclass(frozen=True)
+class NodeSettings(Settings):
+    """The navigator's settings and those of its node."""
+
+    output: OutputSettings = field(default_factory=OutputSettings)
+    watchdog: float = bounded(0.5, 0.1, 0.5, "stop this long after a command expired, s", True)
+    base_frame: str = described("base_link", "frame of the base, for stamps and markers", True)
+
+
+class NavigatorNode(Node):
+    """Topics and threads around ``Navigator``: one lock, held for one event at a time.
+
+    e_stop and ``stop`` have a callback group of their own, so no other callback delays them; the
+    watchdog has its own thread and needs neither the executor nor the lock.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("navigator")
+        self._lock = threading.Lock()
+        self._parameters = Parameters(self, NodeSettings(), self._on_parameters)
+        settings = self._parameters.value
+        self._base_frame = settings.base_frame
+        self._navigator = Navigator(settings)
+        self._output: Output = (
+            SportOutput(self)
+            if settings.output.kind == "unitree_sport"
+            else TwistOutput(
+                self, settings.output.stamped, settings.base_frame, settings.output.stop_nudge
+            )
+        )
+        self._repeat = REPEATS  # of the stop under way; REPEATS: none is
+        self._problem = ""
+        self._commands = self.create_publisher(NavCommand, "nav_command", 10)
+        self._status = self.create_publisher(String, "nav_status", LAST)
+        self._markers = self.create_publisher(MarkerArray, "markers", 10)
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self._watchdog = Watchdog(self._output.stop, settings.watchdog)
+        self._watchdog.start()
+        safety = MutuallyExclusiveCallbackGroup()
+        ticks = MutuallyExclusiveCallbackGroup()
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self.create_subscription(Bool, "e_stop", self._on_e_stop, 10, callback_group=safety)
+        self.create_subscription(
+            String, "instruction", self._on_instruction, 10, callback_group=safety
+        )
+        self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, 100)
+        self.create_subscription(OdometryMsg, "odom", self._on_odometry, qos_profile_sensor_data)
+        self.create_timer(PERIOD, self._on_tick, clock=steady, callback_group=ticks)
+        self.create_timer(1.0, self._diagnose, clock=steady)
+        self._carry_out(Show(self._navigator.status))
+        self._on_parameters(self._parameters)
+
+    def close(self) -> None:
+        """Stop the robot for good: nobody will watch it any more."""
+        self._output.stop(0)
+        if self._lock.acquire(timeout=0.5):  # a callback that hangs must not keep us from the rest
+            try:
+                self._run(Hold("the navigator ends"))
+            finally:
+                self._lock.release()
+        self._watchdog.close()
+        for repeat in range(3):
+            self._output.stop(repeat)
+            time.sleep(0.02)
+
+    # What comes in
+
+    def _on_e_stop(self, message: Bool) -> None:
+        if message.data:
+            self._output.stop(0)  # at once, whoever holds the lock
+        self._handle(EStop(message.data))
+
+    def _on_instruction(self, message: String) -> None:
+        self._handle(Instruction(message.data))
+
+    def _on_words(self, message: VerifiedTokens) -> None:
+        stamp = Time.from_msg(message.header.stamp).nanoseconds
+        age = (self.get_clock().now().nanoseconds - stamp) / 1e9 if stamp else math.inf
+        words = Words(
+            request=message.request_id,
+            position=message.position,
+            count=len(message.tokens),
+            text=message.text,
+            verified=message.verified,
+            finished=message.finished,
+            stamp=stamp,
+            age=age,
+        )
+        self._handle(words)
+
+    def _on_odometry(self, message: OdometryMsg) -> None:
+        position, q = message.pose.pose.position, message.pose.pose.orientation
+        yaw = math.atan2(2 * (q.w * q.z + q.x * q.y), 1 - 2 * (q.y * q.y + q.z * q.z))
+        stamp = Time.from_msg(message.header.stamp).nanoseconds
+        self._handle(Odometry(Pose(position.x, position.y, yaw), stamp))
+
+    def _on_tick(self) -> None:
+        with self._lock:
+            if self._repeat < REPEATS:
+                self._output.stop(self._repeat)
+                self._repeat += 1
+            self._run(Tick())
+
+    def _on_parameters(self, parameters: Parameters[NodeSettings]) -> None:
+        why = "; ".join(parameters.problems.values())
+        with self._lock:
+            self._navigator.settings = parameters.value
+            self._run(Hold(f"parameter {why}" if why else ""))
+
+    # What goes out
+
+    def _handle(self, event: Event) -> None:
+        with self._lock:
+            self._run(event)
+
+    def _run(self, event: Event) -> None:
+        for effect in self._navigator.on(event, time.monotonic()):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Drive):
+            self._repeat = REPEATS
+            self._watchdog.feed(effect.until)
+            self._output.command(effect.velocity)
+        elif isinstance(effect, Halt):
+            self._output.stop(0)
+            self._watchdog.calm()
+            self._repeat = 1
+        elif isinstance(effect, Report):
+            self._problem = effect.problem
+            self.get_logger().warning(effect.problem)
+        elif isinstance(effect, Show):
+            self._status.publish(String(data=str(effect.status)))
+            if effect.status.state in ("idle", "stopped"):
+                self._markers.publish(no_markers())
+        else:
+            self._announce(effect)
+
+    def _announce(self, announce: Announce) -> None:
+        goal, now = announce.goal, self.get_clock().now()
+        message = NavCommand(
+            request_id=announce.request,
+            action=ACTIONS[announce.action.verb],
+            magnitude=goal.angle or goal.distance,
+            expiry=(now + Duration(seconds=announce.lasts)).to_msg(),
+            verified=announce.verified,
+            text=str(announce.action),
+        )
+        message.header.stamp = Time(nanoseconds=announce.stamp).to_msg()
+        message.header.frame_id = self._base_frame
+        self._commands.publish(message)
+        self._markers.publish(action_markers(str(announce.action), goal, self._base_frame, now))
+
+    def _diagnose(self) -> None:
+        with self._lock:
+            status, counts = self._navigator.status, self._navigator.counts
+        level = DiagnosticStatus.WARN if status.state == "stopped" else DiagnosticStatus.OK
+        values = {**counts, "watchdog": self._watchdog.fired, "last problem": self._problem}
+        report = DiagnosticStatus(level=level, name=self.get_name(), message=str(status))
+        report.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
+        array = DiagnosticArray(status=[report])
+        array.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(array)
+
+
+def main() -> int:
+    """Run the node until a signal."""
+    return spin(NavigatorNode, threads=4)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Velocity commands to a base: as Twist, or as requests to the Go2's own sport service.
+
+Both have two verbs, ``command(velocity)`` and ``stop(repeat)``; they may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+from geometry_msgs.msg import Twist, TwistStamped
+from rclpy.node import Node
+
+from ..errors import UserError
+from ..nav.motion import Velocity
+
+API_MOVE, API_STOP = 1008, 1003  # unitree_api/msg/Request, header.identity.api_id
+SPORT_TOPIC = "/api/sport/request"
+
+
+class Output(Protocol):
+    """What a base takes."""
+
+    def command(self, velocity: Velocity) -> None:
+        """Go at ``velocity``."""
+
+    def stop(self, repeat: int) -> None:
+        """Stand still; called again with 0, 1, 2, ... (an odd number of times), then no more."""
+
+
+class TwistOutput:
+    """Twist (or TwistStamped) on ``cmd_vel``.
+
+    A stop is several zero Twists and then silence, so that a base's own timeout acts as well. The
+    widely used go2_ros2_sdk drops all-zero Twists but rounds the others to 0.01 before it sends
+    them, so every other Twist of a stop is ``nudge`` (m/s, below 0.005) ahead: there it arrives as
+    the zero that it means, elsewhere it is no motion. The first and the last are true zeros.
+    """
+
+    def __init__(self, node: Node, stamped: bool, frame: str, nudge: float) -> None:
+        self._node, self._frame, self._nudge = node, frame, nudge
+        kind = TwistStamped if stamped else Twist
+        self._publisher = node.create_publisher(kind, "cmd_vel", 10)
+        self._stamped = stamped
+
+    def command(self, velocity: Velocity) -> None:
+        twist = Twist()
+        twist.linear.x, twist.linear.y = velocity.vx, velocity.vy
+        twist.angular.z = velocity.wz
+        if not self._stamped:
+            self._publisher.publish(twist)
+            return
+        stamped = TwistStamped(twist=twist)
+        stamped.header.stamp = self._node.get_clock().now().to_msg()
+        stamped.header.frame_id = self._frame
+        self._publisher.publish(stamped)
+
+    def stop(self, repeat: int) -> None:
+        self.command(Velocity(vx=self._nudge if repeat % 2 else 0.0))
+
+
+class SportOutput:
+    """Move and StopMove requests to the Go2's sport service (``unitree_api``)."""
+
+    def __init__(self, node: Node) -> None:
+        try:
+            from unitree_api.msg import Request
+        except ImportError:
+            raise UserError(
+                "output.kind is unitree_sport, but the package unitree_api is not installed; "
+                "build it from unitree_ros2, or set output.kind to twist"
+            ) from None
+        self._request = Request
+        self._publisher = node.create_publisher(Request, SPORT_TOPIC, 10)
+
+    def command(self, velocity: Velocity) -> None:
+        self._send(API_MOVE, {"x": velocity.vx, "y": velocity.vy, "z": velocity.wz})
+
+    def stop(self, repeat: int) -> None:
+        self._send(API_STOP, None)
+
+    def _send(self, api: int, parameter: dict[str, float] | None) -> None:
+        request = self._request()
+        request.header.identity.api_id = api
+        request.parameter = "" if parameter is None else json.dumps(parameter)
+        self._publisher.publish(request)

@@ -1,0 +1,147 @@
+"""ROS parameters from a dataclass, which declares names, ranges and descriptions once.
+
+A nested dataclass gives dotted names (``limits.speed``). Fields come from ``bounds.bounded``,
+``bounds.chosen`` and ``bounds.described``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from rcl_interfaces.msg import (
+    FloatingPointRange,
+    IntegerRange,
+    ParameterDescriptor,
+    SetParametersResult,
+)
+from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValueException
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from ..bounds import complaint_about
+
+T = TypeVar("T")
+
+
+class Parameters(Generic[T]):
+    """The parameters of one node as one frozen dataclass, ``value``; replaced whole on a change.
+
+    A bad value is refused with a reason that names the parameter, and the old value stays. A bad
+    value given at the start is left at its default, logged, and listed in ``problems``: parameter
+    name -> sentence, until a good value is set. ``on_change`` is called after every good change,
+    in the thread that serves parameters.
+    """
+
+    def __init__(
+        self, node: Node, default: T, on_change: Callable[[Parameters[T]], None] | None = None
+    ) -> None:
+        self.value = default
+        self.problems: dict[str, str] = {}
+        self._fields = _flatten(default)
+        self._on_change = on_change
+        for name, (start, metadata) in self._fields.items():
+            self._declare(node, name, start, metadata)
+        node.add_on_set_parameters_callback(self._set)
+
+    def _declare(self, node: Node, name: str, start: Any, metadata: Any) -> None:
+        descriptor = _descriptor(start, metadata)
+        try:
+            value = node.declare_parameter(name, start, descriptor).value
+            self.value = _changed(self.value, {name: _fit(name, start, value, metadata)})
+        except (ValueError, InvalidParameterValueException, InvalidParameterTypeException) as bad:
+            if node.has_parameter(name):
+                node.set_parameters([Parameter(name, value=start)])
+            else:
+                node.declare_parameter(name, start, descriptor, ignore_override=True)
+            problem = str(bad) if isinstance(bad, ValueError) else _complaint(name, metadata, start)
+            self.problems[name] = problem
+            node.get_logger().error(f"parameter {problem}; it stays at {start!r}")
+
+    def _set(self, parameters: list[Parameter]) -> SetParametersResult:
+        mine = {p.name: p.value for p in parameters if p.name in self._fields}
+        if not mine:
+            return SetParametersResult(successful=True)
+        try:
+            fitted = {name: _fit(name, *self._with(name, value)) for name, value in mine.items()}
+            self.value = _changed(self.value, fitted)
+        except ValueError as bad:
+            return SetParametersResult(successful=False, reason=f"parameter {bad}")
+        for name in mine:
+            self.problems.pop(name, None)
+        if self._on_change is not None:
+            self._on_change(self)
+        return SetParametersResult(successful=True)
+
+    def _with(self, name: str, value: Any) -> tuple[Any, Any, Any]:
+        start, metadata = self._fields[name]
+        if metadata.get("fixed") and value != _flatten(self.value)[name][0]:
+            raise ValueError(f"{name} is read at the start only; set it there and start again")
+        return start, value, metadata
+
+
+def _flatten(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted name -> (value, metadata) of every field that is no dataclass itself."""
+    flat: dict[str, tuple[Any, Any]] = {}
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if is_dataclass(value):
+            flat |= _flatten(value, f"{prefix}{item.name}.")
+        else:
+            flat[prefix + item.name] = (value, item.metadata)
+    return flat
+
+
+def _changed(config: Any, values: dict[str, Any]) -> Any:
+    """``config`` with the fields of dotted names replaced, all at once."""
+    changes: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        head, dot, rest = name.partition(".")
+        if dot:
+            inner.setdefault(head, {})[rest] = value
+        else:
+            changes[head] = value
+    for head, nested in inner.items():
+        changes[head] = _changed(getattr(config, head), nested)
+    return replace(config, **changes)
+
+
+def _fit(name: str, start: Any, value: Any, metadata: Any) -> Any:
+    """``value`` in the type of the field; raises ValueError naming the parameter."""
+    if type(start) is float and type(value) is int:
+        value = float(value)  # YAML and `ros2 param set` take 1 for an integer
+    if type(value) is not type(start) or complaint_about(name, value, metadata):
+        raise ValueError(_complaint(name, metadata, start, value))
+    return value
+
+
+def _complaint(name: str, metadata: Any, start: Any, value: Any = MISSING) -> str:
+    given = "" if value is MISSING else f", not {value!r}"
+    if "range" in metadata:
+        low, high = metadata["range"]
+        kind = "a whole number" if type(start) is int else "a number"
+        return f"{name} must be {kind} from {low:g} to {high:g}{given}"
+    if "choices" in metadata:
+        return f"{name} must be one of {', '.join(metadata['choices'])}{given}"
+    kind = {bool: "true or false", str: "a text"}.get(type(start), "a number")
+    return f"{name} must be {kind}{given}"
+
+
+def _descriptor(start: Any, metadata: Any) -> ParameterDescriptor:
+    descriptor = ParameterDescriptor(description=metadata.get("about", ""))
+    constraints = ["one of " + ", ".join(metadata["choices"])] if "choices" in metadata else []
+    constraints += ["read at the start only"] if metadata.get("fixed") else []
+    descriptor.additional_constraints = "; ".join(constraints)
+    if type(start) is float:
+        descriptor.dynamic_typing = True  # whole numbers are welcome too; checked in _fit
+    if "range" in metadata:
+        low, high = metadata["range"]
+        if type(start) is int:
+            descriptor.integer_range = [IntegerRange(from_value=int(low), to_value=int(high))]
+        else:
+            descriptor.floating_point_range = [
+                FloatingPointRange(from_value=float(low), to_value=float(high))
+            ]
+    return descriptor

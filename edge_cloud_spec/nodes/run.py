@@ -1,0 +1,87 @@
+"""Running one node as a program: an executor in a thread, signals in the main thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+import rclpy
+from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+from ..errors import UserError
+
+
+def spin(make: Callable[[], Node], threads: int = 3, args: Sequence[str] | None = None) -> int:
+    """Make a node and serve it until SIGINT or SIGTERM; the exit status.
+
+    ``close()`` of the node, if it has one, is called while ROS still works, so a node can say its
+    last words. A launch sends SIGINT twice: the second one finds the shutdown under way and does
+    nothing. A UserError in the making ends with 2 and one sentence; what a callback raises is
+    logged and the node goes on.
+    """
+    stop = threading.Event()
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask_to_stop)
+    try:
+        _init(args)
+        node = make()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        rclpy.try_shutdown()
+        return 2
+    executor = MultiThreadedExecutor(threads)
+    executor.add_node(node)
+    thread = threading.Thread(target=_serve, args=(executor, node, stop), name="executor")
+    thread.start()
+    try:
+        while not stop.wait(1.0) and rclpy.ok():
+            pass
+    finally:
+        stop.set()
+        close = getattr(node, "close", None)
+        if close is not None:
+            close()
+        executor.shutdown(timeout_sec=2.0)
+        thread.join(2.0)
+        if not thread.is_alive():
+            node.destroy_node()
+        rclpy.try_shutdown()
+    if thread.is_alive():  # a callback that never returns must not keep the program
+        print("error: a callback did not end; leaving without it", file=sys.stderr, flush=True)
+        os._exit(1)
+    return 0
+
+
+def _init(args: Sequence[str] | None) -> None:
+    try:
+        rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    except Exception as error:  # the classes differ between distributions
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(f"ROS does not take the arguments or a parameter file: {first}") from error
+
+
+def _serve(executor: MultiThreadedExecutor, node: Node, stop: threading.Event) -> None:
+    while not stop.is_set() and rclpy.ok():
+        try:
+            executor.spin()
+        except ExternalShutdownException:
+            return
+        except UserError as error:
+            node.get_logger().error(str(error))
+        except Exception as error:
+            if stop.is_set():
+                return
+            node.get_logger().error(f"a callback failed, going on: {error!r}")
+            node.get_logger().debug(traceback.format_exc())
+            stop.wait(0.01)  # what fails at once and always must not take the processor

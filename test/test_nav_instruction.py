@@ -1,0 +1,58 @@
+"""Instructions: what cannot be meant is refused with a sentence that says what to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nav.instruction import check_instruction, is_stop
+
+KNOWN = re.compile(r"(?:find|go to) the (silver bottle|red chair)")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", "empty"),
+        (" \t\n", "empty"),
+        ("x" * 501, "501 characters"),
+        ("find " * 20_000, "100000 characters"),
+        ("find the \x00bottle", "control"),
+        (b"find the \xff\xfe".decode(errors="replace"), "UTF-8"),
+        (b"find the \xff".decode(errors="surrogateescape"), "UTF-8"),
+        ("найди серебряную бутылку", "silver bottle"),
+        ("find the golden bottle", "silver bottle"),
+        ("find the silver bottle and more", "silver bottle"),
+    ],
+)
+def test_a_bad_instruction_is_refused_by_what_is_wrong(text: str, names: str) -> None:
+    with pytest.raises(UserError, match=names) as refusal:
+        check_instruction(text, KNOWN)
+    message = str(refusal.value)
+    assert "\n" not in message and len(message) < 400 and message.encode()
+
+
+@pytest.mark.parametrize("text", ["find the silver bottle", "  Go to the red chair \n"])
+def test_a_known_instruction_comes_back_without_blanks(text: str) -> None:
+    assert check_instruction(text, KNOWN) == text.strip()
+
+
+def test_without_a_list_any_plain_text_is_taken() -> None:
+    assert check_instruction("найди бутылку") == "найди бутылку"
+
+
+@given(st.text())
+def test_any_text_is_taken_or_refused_in_one_line(text: str) -> None:
+    try:
+        assert check_instruction(text)
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+def test_stop_is_heard_however_it_is_written_and_nothing_else_is() -> None:
+    assert all(is_stop(text) for text in ("stop", "Stop", " STOP \n", "stop.", "stop!"))
+    assert not any(is_stop(text) for text in ("", "don't stop", "stop at the red chair", "stopp"))
