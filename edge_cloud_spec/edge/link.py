@@ -15,8 +15,8 @@ import grpc.aio
 
 from ..errors import UserError
 from ..wire.channel import CLIENT_OPTIONS, METHOD, is_loopback
-from ..wire.codec import encode_server
-from ..wire.messages import Fault
+from ..wire.codec import encode_client, encode_server
+from ..wire.messages import ClientMessage, Fault
 from .events import LinkLost, LinkUp
 
 Inlet = Callable[[bytes | LinkLost | LinkUp], None]
@@ -117,6 +117,23 @@ class Stream:
         await call.done_writing()
 
 
+class GrpcOutlet:
+    """A decode's way to the cloud over a stream of its own."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def send(self, message: ClientMessage) -> int:
+        """Encode and send; the number of bytes."""
+        data = encode_client(message)
+        self._stream.send(data)
+        return len(data)
+
+    def close(self) -> None:
+        """End the stream once everything is out."""
+        self._stream.close()
+
+
 class Link:
     """A channel to the verifier on an asyncio loop in its own thread; many streams may share it."""
 
@@ -134,6 +151,10 @@ class Link:
         stream = Stream(self, inlet)
         self.call(lambda: self._spawn(stream))
         return stream
+
+    def connect(self, inlet: Inlet) -> GrpcOutlet:
+        """The way to the cloud for one decode (``DecodeRunner.run``)."""
+        return GrpcOutlet(self.open(inlet))
 
     def call(self, job: Callable[[], None]) -> None:
         """Run a job on the link's loop; from any thread."""

@@ -17,8 +17,8 @@ from ..decoding.preset import Preset
 from ..errors import UserError
 from ..models.drafter import Drafter, Recipe
 from ..models.prompt import PromptSpec, Request
-from ..wire.codec import decode_server, encode_client
-from ..wire.messages import Open, Opened, WireError
+from ..wire.codec import decode_server
+from ..wire.messages import ClientMessage, Open, Opened, WireError
 from .decoder import EdgeDecoder
 from .events import (
     Abort,
@@ -47,11 +47,13 @@ Inlet = Callable[[bytes | LinkLost | LinkUp], None]
 
 
 class Outlet(Protocol):
-    """Where a decode's bytes go: a gRPC stream, or the ROS bridge's topics."""
+    """Where a decode's messages go: a gRPC stream, or the topics of the ROS bridge."""
 
-    def send(self, data: bytes) -> None: ...
+    def send(self, message: ClientMessage) -> int:
+        """Send it; the bytes that it takes on the wire."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Nothing more is sent or wanted."""
 
 
 @dataclass(frozen=True)
@@ -223,9 +225,7 @@ class _Run:
             match action:
                 case Send(message):
                     if self.outlet is not None:
-                        data = encode_client(message)
-                        self._decoder.ledger.up_bytes += len(data)
-                        self.outlet.send(data)
+                        self._decoder.ledger.up_bytes += self.outlet.send(message)
                 case StartDraft(prefix, length):
                     assert self._drafter is not None
                     self._drafter.follow(prefix)
