@@ -33,3 +33,8 @@ def share() -> Path:
         "the package's config folder is missing: install it with `pip install .` or build it with "
         "colcon and source install/setup.bash"
     )
+
+
+def rules_text() -> str:
+    """What a model that is not of the embedded pair is told about the action language."""
+    return (share() / "config" / "rules.txt").read_text(encoding="utf-8")

@@ -3,3 +3,7 @@
 Prompts, image preprocessing, tokenizers and quantization belong here. Sampling, acceptance and
 anything that knows of a link do not.
 """
+
+from pathlib import Path
+
+EMBEDDED = Path(__file__).parent / "pair"  # the folder of the embedded target and drafter

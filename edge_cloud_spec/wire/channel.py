@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from ..errors import UserError
+
 METHOD = "/edge_cloud_spec.v1.Verifier/Decode"
 SERVICE, METHOD_NAME = METHOD[1:].split("/")
 MESSAGE_BYTES = 16 * 2**20  # a camera frame or dense rows; above it a peer is refused
@@ -33,3 +37,14 @@ def is_loopback(address: str) -> bool:
     """Whether a ``host:port`` (or ``unix:`` path) stays on this machine."""
     host = address.rpartition(":")[0].strip("[]")
     return address.startswith("unix:") or host in ("localhost", "::1") or host.startswith("127.")
+
+
+def read_token(path: str) -> str:
+    """The bearer token in this file (a file, so that no process list shows it); UserError."""
+    try:
+        token = Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"the token file {path} cannot be read: {error}") from None
+    if not token or not token.isascii():
+        raise UserError(f"the token file {path} must hold one line of ASCII")
+    return token

@@ -1,0 +1,115 @@
+"""``edge-cloud-spec``: one command, a subcommand for each thing a person does with the package.
+
+Every subcommand exits 0 only when it did what it says, and prints one clear sentence when what it
+was given cannot be used. Modules are imported by the subcommand that needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from . import __version__
+from .errors import UserError
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser(arguments[:2])
+    args = parser.parse_args(arguments)
+    try:
+        run: Run = args.run
+        return run(args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="edge-cloud-spec",
+        description="Vision-language navigation by edge-cloud speculative decoding.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, (about, add) in _COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about)
+        if name in chosen:
+            command.set_defaults(run=add(command))
+    return parser
+
+
+def _demo(parser: argparse.ArgumentParser) -> Run:
+    from .demo import add_demo_arguments, run_demo
+
+    add_demo_arguments(parser)
+    return run_demo
+
+
+def _replay(parser: argparse.ArgumentParser) -> Run:
+    from .demo.replay import add_replay_arguments, run_replay
+
+    add_replay_arguments(parser)
+    return run_replay
+
+
+def _serve(parser: argparse.ArgumentParser) -> Run:
+    from .cloud.command import add_serve_arguments, run_serve
+
+    add_serve_arguments(parser)
+    return run_serve
+
+
+def _decode(parser: argparse.ArgumentParser) -> Run:
+    from .edge.command import add_decode_arguments, run_decode
+
+    add_decode_arguments(parser)
+    return run_decode
+
+
+def _bench(parser: argparse.ArgumentParser) -> Run:
+    from .bench import add_bench_arguments, run_bench
+
+    add_bench_arguments(parser)
+    return run_bench
+
+
+def _train(parser: argparse.ArgumentParser) -> Run:
+    from .models.tiny.train import add_train_tiny_arguments, train_tiny
+
+    kinds = parser.add_subparsers(required=True, metavar="WHAT")
+    about = "train or evaluate the embedded pair on simulated views"
+    add_train_tiny_arguments(kinds.add_parser("tiny", help=about, description=about))
+    return train_tiny
+
+
+def _doctor(parser: argparse.ArgumentParser) -> Run:
+    from .doctor import add_doctor_arguments, run
+
+    add_doctor_arguments(parser)
+    return run
+
+
+_COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], Run]]] = {
+    "demo": ("watch a simulated Go2 follow an instruction", _demo),
+    "serve": ("run the cloud verifier", _serve),
+    "decode": ("decode one picture and instruction through the link, without ROS", _decode),
+    "replay": ("replay a bag's camera and instruction to the nodes", _replay),
+    "bench": ("measure, with figures as JSON", _bench),
+    "train": ("train and evaluate the embedded models", _train),
+    "doctor": ("check what this machine has, and say what to do", _doctor),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""``edge-cloud-spec serve``: the verifier with a model, from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+
+from ..models import EMBEDDED
+from ..share import rules_text
+from ..wire.channel import read_token
+from .server import ServerSettings, serve
+from .worker import Worker, WorkerLimits
+
+
+def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``serve``."""
+    models = parser.add_argument_group("models")
+    models.add_argument(
+        "--target", default=str(EMBEDDED / "target"), help="directory or hub name of the target"
+    )
+    models.add_argument("--drafter", default="", help="a drafter beside it, for preset cloud_sd")
+    models.add_argument("--device", default="cpu", help="cpu or cuda (default %(default)s)")
+    models.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
+    models.add_argument("--quantize", default="none", help="none, int8, int4 or dynamic-int8")
+    models.add_argument("--threads", type=int, default=None, help="torch threads")
+    models.add_argument("--max-tokens", type=int, default=128, help="longest answer")
+    models.add_argument("--system-text", default="", help="file to tell the model instead of ours")
+    link = parser.add_argument_group("link")
+    link.add_argument("--address", default="127.0.0.1:50151", help="HOST:PORT (%(default)s)")
+    link.add_argument("--certificate", default="", help="PEM file; TLS (with --key)")
+    link.add_argument("--key", default="", help="PEM file of the certificate's key")
+    link.add_argument("--token-file", default="", help="file with the token robots must show")
+    link.add_argument("--sessions", type=int, default=64, help="robots at once (%(default)s)")
+    link.add_argument("--keep", type=float, default=60.0, help="seconds a lost session is kept")
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    token = read_token(args.token_file) if args.token_file else ""
+    settings = ServerSettings(args.address, args.certificate, args.key, token)
+    from ..models.load import load  # torch: seconds that a wrong option should not cost
+
+    options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}
+    target = load(args.target, threads=args.threads, **options)
+    drafter = load(args.drafter, **options) if args.drafter else None
+    text = open(args.system_text, encoding="utf-8").read() if args.system_text else rules_text()
+    spec = target.spec(text, args.max_tokens)
+    worker = Worker(target, spec, drafter, WorkerLimits(args.sessions, args.keep))
+    print(f"target {target.identity}", flush=True)
+    serve(worker, settings, lambda address: print(f"serving on {address}", flush=True))
+    return 0

@@ -1,0 +1,91 @@
+"""``edge-cloud-spec decode``: one request through the link, words as they are settled."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from pathlib import Path
+
+from ..decoding.policy import SamplingPolicy
+from ..decoding.preset import load_preset, preset_names
+from ..errors import UserError
+from ..models import EMBEDDED
+from ..share import rules_text
+from ..wire.channel import read_token
+from .events import Emit
+from .link import Link, LinkSettings
+from .runner import DecodeRunner, DecodeSettings, Outcome
+
+
+def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``decode``."""
+    parser.add_argument("image", type=Path, help="a JPEG file")
+    parser.add_argument("instruction", help="such as 'find the silver bottle'")
+    parser.add_argument("--cloud", default="127.0.0.1:50151", help="the verifier's HOST:PORT")
+    parser.add_argument("--authority", default="", help="PEM file of its certificate authority")
+    parser.add_argument("--token-file", default="", help="file with the verifier's token")
+    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="the draft model")
+    parser.add_argument("--preset", default="dsd", help=", ".join(preset_names()))
+    parser.add_argument("--rule", default="greedy", help="greedy, coupled or rejection")
+    parser.add_argument("--temperature", type=float, default=None, help="0.8 unless greedy")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--order", default="action first", help="or 'reason first'")
+    parser.add_argument("--json", type=Path, help="write the outcome there")
+
+
+def run_decode(args: argparse.Namespace) -> int:
+    """Decode once; 0 when the answer is whole."""
+    temperature = args.temperature
+    if temperature is None:
+        temperature = 0.0 if args.rule == "greedy" else 0.8
+    try:
+        policy = SamplingPolicy(temperature, seed=args.seed)
+        jpeg = args.image.read_bytes()
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        raise UserError(f"{args.image} cannot be read: {error.strerror}") from None
+    settings = DecodeSettings(load_preset(args.preset), args.rule, policy)
+    token = read_token(args.token_file) if args.token_file else ""
+    link_settings = LinkSettings(args.cloud, args.authority, token)
+    from ..models.load import load
+    from ..models.prompt import Request
+    from ..models.text import TextStream
+
+    model = load(args.drafter)
+    words = TextStream(model.tokenizer)
+
+    def show(emit: Emit) -> None:
+        print(words.add(emit.tokens), end="", flush=True)
+
+    link = Link(link_settings)
+    try:
+        runner = DecodeRunner(model, model.spec(rules_text(), 128))
+        request = Request(args.instruction, jpeg, args.order)
+        outcome = runner.run(request, settings, secrets.randbits(64), link.connect, show)
+    finally:
+        link.close()
+    print()
+    if not outcome.completed:
+        raise UserError(outcome.text or outcome.reason)
+    figures = figures_of(outcome)
+    print(", ".join(f"{name} {value:g}" for name, value in figures.items()))
+    if args.json:
+        args.json.write_text(json.dumps({"answer": words.text, **figures}) + "\n")
+    return 0
+
+
+def figures_of(outcome: Outcome) -> dict[str, float]:
+    """What one decode cost, flat, for people and JSON."""
+    ledger = outcome.ledger
+    return {
+        "tokens": len(outcome.tokens),
+        "rounds": len(ledger.rounds),
+        "drafted": ledger.drafted,
+        "accepted": ledger.accepted,
+        "up_bytes": ledger.up_bytes,
+        "down_bytes": ledger.down_bytes,
+        "ms": round(1e3 * outcome.seconds, 2),
+        "tokens_per_s": round(len(outcome.tokens) / outcome.seconds, 1),
+    }

@@ -1,0 +1,38 @@
+"""Camera messages to the one picture that both models see."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image as Picture
+from sensor_msgs.msg import Image
+
+from ..errors import UserError
+
+_CHANNELS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}
+
+
+def encode_frame(message: Image, quality: int = 90) -> bytes:
+    """JPEG bytes of a raw image, encoded once for robot and cloud; raises UserError."""
+    channels = _CHANNELS.get(message.encoding)
+    if channels is None:
+        raise UserError(
+            f"camera frames have encoding {message.encoding!r}; "
+            f"publish {', '.join(_CHANNELS)}, or compressed frames"
+        )
+    row = message.width * channels
+    data = np.frombuffer(message.data, np.uint8)
+    if not row or message.step < row or data.size < message.step * message.height:
+        raise UserError(
+            f"a camera frame of {message.width}x{message.height} {message.encoding} holds only "
+            f"{data.size} bytes: it is truncated"
+        )
+    pixels = data[: message.step * message.height].reshape(message.height, message.step)[:, :row]
+    pixels = pixels.reshape(message.height, message.width, channels)
+    if message.encoding.startswith("bgr"):
+        pixels = pixels[..., [2, 1, 0]]
+    encoded = io.BytesIO()
+    picture = Picture.fromarray(pixels[..., 0] if channels == 1 else pixels[..., :3])
+    picture.convert("RGB").save(encoded, "JPEG", quality=quality)
+    return encoded.getvalue()
