@@ -1,0 +1,62 @@
+# `make demo` and `make test` set up .venv by themselves; a second run finds it ready.
+#
+#   PYTHON=python3.12    the interpreter that .venv is made from (3.10 to 3.13)
+#   TORCH_INDEX=URL      a package index to take torch from, e.g. one with CPU-only builds
+#   ARGS="--seed 3"      further arguments for the demo, or for pytest
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet
+REQUIREMENTS := $(addprefix requirements/,base.txt sim.txt ros.txt dev.txt)
+
+.PHONY: demo test lint format messages setup
+.DELETE_ON_ERROR:
+
+demo: setup
+	$(BIN)/edge-cloud-spec demo $(ARGS)
+
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+messages setup: $(VENV)/.package
+
+# The checkout's code, edge_cloud_spec.msg and the edge-cloud-spec command, installed to be edited.
+$(VENV)/.package: $(wildcard msg/*.msg) CMakeLists.txt package.xml setup.py pyproject.toml $(VENV)/.requirements
+	@echo "building the ROS 2 messages"
+	@$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.requirements: $(REQUIREMENTS) $(VENV)/.torch
+	@echo "installing the requirements (a minute)"
+	@$(INSTALL) $(addprefix --requirement ,requirements/torch.txt $(REQUIREMENTS))
+	@touch $@
+
+$(VENV)/.torch: requirements/torch.txt $(VENV)/.python
+	@echo "installing torch (minutes where the package index has only CUDA builds; see TORCH_INDEX)"
+	@$(INSTALL) $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)") --requirement requirements/torch.txt
+	@touch $@
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "error: $(PYTHON) is not a Python from 3.10 to 3.13; name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sysconfig as s, sys; sys.exit(not os.path.exists(s.get_path("include") + "/Python.h"))' || \
+	  { echo "error: $(PYTHON) has no Python.h; install its headers (Debian: apt install python3-dev)" >&2; exit 1; }
+	@command -v c++ >/dev/null || \
+	  { echo "error: no C++ compiler; install one (Debian: apt install g++)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "error: $(PYTHON) cannot make a venv (Debian: apt install python3-venv)" >&2; exit 1; }
+	@touch $@
