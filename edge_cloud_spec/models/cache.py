@@ -18,9 +18,17 @@ class KeyValueCache:
     """
 
     def __init__(
-        self, layers: int, heads: int, size: int, rows: int, dtype: torch.dtype, device: torch.device
+        self,
+        layers: int,
+        heads: int,
+        size: int,
+        rows: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
-        self._buffer = torch.empty(layers, 2, heads, _rounded(rows), size, dtype=dtype, device=device)
+        self._buffer = torch.empty(
+            layers, 2, heads, _rounded(rows), size, dtype=dtype, device=device
+        )
         self._split()
 
     def _split(self) -> None:

@@ -18,6 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edge_cloud_spec.models.cache import KeyValueCache
+from edge_cloud_spec.models.linear import (
+    PackedLinear,
+    RmsNorm,
+    can_pack,
+    is_plain,
+    join,
+    pack_linears,
+)
+from edge_cloud_spec.models.quantize import quantize_linears
 
 OnExit = Callable[[int, Tensor], None]  # (layer index, hidden [rows, hidden_size])
 
@@ -44,20 +53,28 @@ class Deepstack:
 
 
 class Decoder:
-    """embed -> layers -> logits. Hidden rows are [n, hidden_size] without a batch axis."""
+    """embed -> layers -> logits. Hidden rows are [n, hidden_size] without a batch axis.
 
-    def __init__(self, language_model: Any, lm_head: nn.Module) -> None:
+    It takes the layers over from the language model it is made of, whose own forward no longer
+    works afterwards: the weights are joined and laid out anew, and held once.
+    """
+
+    def __init__(self, language_model: Any, lm_head: nn.Module, quantize: str = "none") -> None:
         config = language_model.config
         first = language_model.layers[0].self_attn
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.head_dim: int = first.head_dim
-        self._embed = language_model.embed_tokens.weight
-        self._norm = language_model.norm
-        self._head = lm_head
-        self._layers = [_Layer(layer, self) for layer in language_model.layers]
+        self._embed: Tensor = language_model.embed_tokens.weight
         self.device: torch.device = self._embed.device
         self.dtype: torch.dtype = self._embed.dtype
+        self._norm = RmsNorm.of(language_model.norm)
+        self._head = lm_head
+        self._cropped: tuple[int, nn.Module] | None = None
+        self._layers: list[_Layer] = []
+        for index, layer in enumerate(language_model.layers):
+            self._layers.append(_Layer(layer, self, quantize))
+            language_model.layers[index] = nn.Identity()  # frees the parts that were joined
         self._rotary = _Rotary(language_model.rotary_emb, config, self.dtype)
         self._triangle = torch.full((64, 64), float("-inf"), device=self.device).triu(1)
         self._triangle = self._triangle.to(self.dtype)
@@ -106,42 +123,59 @@ class Decoder:
 
     def logits(self, hidden: Tensor, vocabulary: int) -> Tensor:
         """float32 [n, vocabulary] of hidden rows (of the last layer, or of an exit)."""
-        hidden = _rms_norm(hidden, self._norm)
-        if _plain(self._head):
-            return F.linear(hidden, self._head.weight[:vocabulary]).float()
-        return self._head(hidden)[:, :vocabulary].float()
+        if self._cropped is None or self._cropped[0] != vocabulary:
+            self._cropped = (vocabulary, self._crop(vocabulary))
+        rows: Tensor = self._cropped[1](self._norm(hidden))
+        return rows[:, :vocabulary].float()
+
+    def _crop(self, vocabulary: int) -> nn.Module:
+        """The head with the rows of the common vocabulary only."""
+        head = self._head
+        if not isinstance(head, nn.Linear) or not is_plain(head):
+            return head
+        if can_pack(head):
+            return PackedLinear(head, vocabulary)
+        cropped = nn.Linear(1, 1, bias=False)
+        cropped.weight = nn.Parameter(head.weight.data[:vocabulary], requires_grad=False)
+        return cropped
 
 
 class _Layer:
     """One transformer block; Qwen3's norm of queries and keys where the block has one."""
 
-    def __init__(self, layer: Any, decoder: Decoder) -> None:
+    def __init__(self, layer: Any, decoder: Decoder, quantize: str) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._heads, self._kv_heads = decoder.heads, decoder.kv_heads
         self._dim = decoder.head_dim
-        self._norm_in, self._norm_mid = layer.input_layernorm, layer.post_attention_layernorm
-        self._qkv = _joined([attention.q_proj, attention.k_proj, attention.v_proj])
-        self._out = attention.o_proj
-        self._gate_up = _joined([mlp.gate_proj, mlp.up_proj])
-        self._down, self._activation = mlp.down_proj, mlp.act_fn
-        self._qk_scale: Tensor | None = None  # [heads + kv_heads, dim]
+        self._norm_in = RmsNorm.of(layer.input_layernorm)
+        self._norm_mid = RmsNorm.of(layer.post_attention_layernorm)
+        self._norm_qk: RmsNorm | None = None
         if hasattr(attention, "q_norm"):
-            self._qk_eps = attention.q_norm.variance_epsilon
-            self._qk_scale = torch.cat(
-                [
-                    attention.q_norm.weight.detach().expand(self._heads, -1),
-                    attention.k_norm.weight.detach().expand(self._kv_heads, -1),
-                ]
-            )
+            query = attention.q_norm.weight.data.expand(self._heads, -1)
+            key = attention.k_norm.weight.data.expand(self._kv_heads, -1)
+            self._norm_qk = RmsNorm(torch.cat([query, key]), attention.q_norm.variance_epsilon)
+        products = nn.ModuleDict(
+            {
+                "qkv": join([attention.q_proj, attention.k_proj, attention.v_proj]),
+                "out": attention.o_proj,
+                "gate_up": join([mlp.gate_proj, mlp.up_proj]),
+                "down": mlp.down_proj,
+            }
+        )
+        quantize_linears(products, quantize)
+        pack_linears(products)
+        self._qkv, self._out = products["qkv"], products["out"]
+        self._gate_up, self._down = products["gate_up"], products["down"]
+        self._activation = mlp.act_fn
 
     def __call__(
         self, index: int, hidden: Tensor, cos: Tensor, sin: Tensor, segments: Sequence[Segment]
     ) -> Tensor:
         rows, split = hidden.shape[0], self._heads + self._kv_heads
-        qkv = self._qkv(_rms_norm(hidden, self._norm_in)).view(rows, -1, self._dim)
+        qkv = self._qkv(self._norm_in(hidden)).view(rows, -1, self._dim)
         qk = qkv[:, :split]  # [n, heads + kv_heads, dim]
-        if self._qk_scale is not None:
-            qk = F.rms_norm(qk, (self._dim,), None, self._qk_eps) * self._qk_scale
+        if self._norm_qk is not None:
+            qk = self._norm_qk(qk)
         qk = torch.addcmul(qk * cos, qk.roll(self._dim // 2, -1), sin)
         if len(segments) == 1:
             attended = self._attend(index, qk, qkv, segments[0])
@@ -154,7 +188,7 @@ class _Layer:
                 ]
             )
         hidden = hidden + self._out(attended)
-        gate, up = self._gate_up(_rms_norm(hidden, self._norm_mid)).chunk(2, -1)
+        gate, up = self._gate_up(self._norm_mid(hidden)).chunk(2, -1)
         return hidden + self._down(self._activation(gate) * up)
 
     def _attend(self, index: int, qk: Tensor, qkv: Tensor, segment: Segment) -> Tensor:
@@ -227,32 +261,3 @@ class _Rotary:
             return self._cos.narrow(0, first, count), self._sin.narrow(0, first, count)
         index = torch.tensor(positions, device=self._axis.device)
         return self._cos.index_select(0, index), self._sin.index_select(0, index)
-
-
-def _rms_norm(hidden: Tensor, norm: Any) -> Tensor:
-    return F.rms_norm(hidden, norm.weight.shape, norm.weight, norm.variance_epsilon)
-
-
-def _plain(module: nn.Module) -> bool:
-    """A linear layer of ordinary numbers (quantized weights are subclasses or other modules)."""
-    return type(module) is nn.Linear and type(module.weight.data) is Tensor
-
-
-def _joined(parts: Sequence[nn.Linear]) -> Callable[[Tensor], Tensor]:
-    """One product instead of several of the same input. The parts' weights become views of the
-    joined one, so memory does not grow; quantized parts are called one by one."""
-    if not all(_plain(part) for part in parts):
-        return lambda rows: torch.cat([part(rows) for part in parts], -1)
-    weight = torch.cat([part.weight.data for part in parts])
-    sizes = [part.weight.shape[0] for part in parts]
-    for part, view in zip(parts, weight.split(sizes), strict=True):
-        part.weight.data = view
-    bias = None
-    if any(part.bias is not None for part in parts):
-        bias = torch.cat(
-            [
-                weight.new_zeros(size) if part.bias is None else part.bias.data
-                for part, size in zip(parts, sizes, strict=True)
-            ]
-        )
-    return lambda rows: F.linear(rows, weight, bias)

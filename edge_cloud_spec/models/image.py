@@ -48,14 +48,18 @@ def decode_image(data: bytes) -> Image.Image:
         _check_size(*image.size)
         return image.convert("RGB")
     except UnidentifiedImageError as error:
-        raise UserError("the camera frame is not a JPEG or PNG image: check its encoding") from error
+        raise UserError(
+            "the camera frame is not a JPEG or PNG image: check its encoding"
+        ) from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"the camera frame is damaged ({error}): send another frame") from error
 
 
 def _check_size(width: int, height: int) -> None:
     if max(width, height) > MAX_SIDE or min(width, height) < 1:
-        raise UserError(f"a camera frame of {width}x{height} is too large: at most {MAX_SIDE} a side")
+        raise UserError(
+            f"a camera frame of {width}x{height} is too large: at most {MAX_SIDE} a side"
+        )
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise UserError(f"a camera frame of {width}x{height} is too narrow to be a picture")
 

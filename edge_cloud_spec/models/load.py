@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models.decoder import Decoder
 from edge_cloud_spec.models.image import ImageSpec
-from edge_cloud_spec.models.quantize import check_quantization, quantize_text
+from edge_cloud_spec.models.linear import PatchLinear, pack_linears
+from edge_cloud_spec.models.quantize import check_quantization
 from edge_cloud_spec.models.vlm import ImageForm, Vlm
 
 FAMILIES = {
@@ -62,7 +64,10 @@ def load(
 
         tokenizer = AutoTokenizer.from_pretrained(directory)
         model = _model(directory, family, config, device, DTYPES[dtype])
-        quantize_text(model, quantize)
+        decoder = Decoder(model.model.language_model, model.lm_head, quantize)
+        visual = model.model.visual
+        visual.patch_embed.proj = PatchLinear(visual.patch_embed.proj)
+        pack_linears(visual)
     except UserError:
         raise
     except Exception as error:  # whatever a library throws at a damaged file, the user can mend it
@@ -78,6 +83,7 @@ def load(
         )
     return Vlm(
         model,
+        decoder,
         tokenizer,
         form,
         identity=_identity(family, directory, weights, dtype, quantize),
@@ -100,7 +106,9 @@ def _directory(name: str) -> Path:
     if path.is_dir():
         return path
     if path.exists() or not _HUB_NAME.fullmatch(name):
-        raise UserError(f"{name} is not a model directory: give a directory or a hub name owner/name")
+        raise UserError(
+            f"{name} is not a model directory: give a directory or a hub name owner/name"
+        )
     from huggingface_hub import snapshot_download
 
     try:
@@ -197,9 +205,7 @@ def _model(
     return model.eval().requires_grad_(False)
 
 
-def _identity(
-    family: str, directory: Path, weights: list[Path], dtype: str, quantize: str
-) -> str:
+def _identity(family: str, directory: Path, weights: list[Path], dtype: str, quantize: str) -> str:
     """Names the numbers that will be computed. Large files are told apart by size, head and tail."""
     whole = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=8)
     for path in weights:

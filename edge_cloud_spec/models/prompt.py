@@ -101,7 +101,9 @@ def check_instruction(text: str, control: Sequence[str] = ()) -> str:
     """The instruction without outer blanks; UserError when no model should be asked it."""
     text = text.strip()
     if not text:
-        raise UserError("the instruction is empty: say what to find, as in 'find the silver bottle'")
+        raise UserError(
+            "the instruction is empty: say what to find, as in 'find the silver bottle'"
+        )
     if len(text) > MAX_INSTRUCTION:
         raise UserError(
             f"the instruction has {len(text)} characters: shorten it to {MAX_INSTRUCTION} at most"

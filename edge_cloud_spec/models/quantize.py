@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -30,22 +31,27 @@ def check_quantization(kind: str, device: str, model_type: str, config: dict[str
         raise UserError("dynamic-int8 runs on a CPU only: choose int8 or int4")
 
 
-def quantize_text(model: Any, kind: str) -> None:
-    """Replace the weights of the text layers in place; vision, embeddings and head stay.
+def quantize_linears(module: nn.Module, kind: str) -> None:
+    """Quantize the linear layers below `module` in place.
 
-    The head is tied to the embeddings in small checkpoints, and the vision part runs once a frame.
+    Only the text layers come here: embeddings, head and the vision part, which runs once a frame,
+    stay as they are.
     """
     if kind == "none":
         return
-    layers = model.model.language_model.layers
     if kind == "dynamic-int8":
         from torch.ao.quantization import quantize_dynamic
 
-        quantize_dynamic(layers, {nn.Linear}, dtype=torch.qint8, inplace=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecated, and still the fastest on a CPU
+            quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8, inplace=True)
         return
     try:
-        from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
+        from torchao.quantization import (
+            Int4WeightOnlyConfig,
+            Int8WeightOnlyConfig,
+            quantize_,
+        )
     except ImportError as error:
         raise UserError("quantization needs torchao: pip install torchao") from error
-    config = Int8WeightOnlyConfig() if kind == "int8" else Int4WeightOnlyConfig()
-    quantize_(layers, config)
+    quantize_(module, Int8WeightOnlyConfig() if kind == "int8" else Int4WeightOnlyConfig())

@@ -146,7 +146,9 @@ def _make_tokenizer(directory: Path) -> Any:
 def _config(family: str, shape: Shape, tokenizer: Any) -> Any:
     import transformers
 
-    ids = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad")}
+    ids = {
+        name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad")
+    }
     tokens = {
         "image_token_id": ids["image_pad"],
         "video_token_id": ids["video_pad"],
@@ -155,7 +157,11 @@ def _config(family: str, shape: Shape, tokenizer: Any) -> Any:
     }
     half = shape.head_dim // 2
     side = half // 3
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [half - 2 * side, side, side]}
+    rope = {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [half - 2 * side, side, side],
+    }
     text: dict[str, Any] = {
         "vocab_size": shape.vocabulary or len(tokenizer),
         "hidden_size": shape.hidden,

@@ -62,6 +62,7 @@ class Vlm:
     def __init__(
         self,
         model: Any,
+        decoder: Decoder,
         tokenizer: Any,
         form: ImageForm,
         *,
@@ -69,14 +70,14 @@ class Vlm:
         chat_template: str | None,
         end_ids: tuple[int, ...],
     ) -> None:
-        self.model, self.tokenizer, self.form = model, tokenizer, form
+        self._config = model.config
+        self._image_features = model.model.get_image_features
+        self.decoder, self.tokenizer, self.form = decoder, tokenizer, form
         self.identity = identity
         self.chat_template, self.end_ids = chat_template, end_ids
-        self.decoder = Decoder(model.model.language_model, model.lm_head)
-        config = model.config
-        self._image_id: int = config.image_token_id
+        self._image_id: int = model.config.image_token_id
         self._image_token: str = tokenizer.convert_ids_to_tokens(self._image_id)
-        rows = config.text_config.vocab_size
+        rows = model.config.text_config.vocab_size
         self.vocabulary: int = min(rows, len(tokens_of(tokenizer)))
         self.tokenizer_digest: bytes = tokenizer_digest(tokenizer)
         self._pictures: Latest[tuple[np.ndarray, tuple[int, int, int]]] = Latest(2)
@@ -85,7 +86,7 @@ class Vlm:
 
     def crop(self, vocabulary: int) -> None:
         """Keep this many rows of the logits (the common vocabulary) in sessions opened from now."""
-        if not 1 < vocabulary <= self.model.config.text_config.vocab_size:
+        if not 1 < vocabulary <= self._config.text_config.vocab_size:
             raise ValueError(f"cannot crop the vocabulary of {self.identity} to {vocabulary}")
         self.vocabulary = vocabulary
 
@@ -123,7 +124,7 @@ class Vlm:
             lambda: patches(decode_image(request.jpeg), spec.image, self.form.mean, self.form.std),
         )
         ids = render(self.tokenizer, request, spec, grid, self._image_token)
-        if ids.max() >= self.model.config.text_config.vocab_size:
+        if ids.max() >= self._config.text_config.vocab_size:
             raise UserError(
                 f"{self.identity} has no embedding for token {ids.max()} of its own tokenizer: "
                 "its directory mixes files of two models"
@@ -180,7 +181,7 @@ class Vlm:
         device = self.decoder.device
         pixels = torch.from_numpy(prompt.pixel_values).to(device)
         grid = torch.tensor([prompt.image_grid_thw], device=device)
-        seen = self.model.model.get_image_features(pixels, grid, return_dict=True)
+        seen = self._image_features(pixels, grid, return_dict=True)
         deep = getattr(seen, "deepstack_features", None) or ()
         return torch.cat(list(seen.pooler_output)), tuple(torch.cat(list(each)) for each in deep)
 
