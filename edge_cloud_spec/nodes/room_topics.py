@@ -1,0 +1,155 @@
+"""What the simulated robot publishes of itself and its room."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from geometry_msgs.msg import Quaternion, TransformStamped
+from nav_msgs.msg import Odometry
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
+from rclpy.time import Time
+from sensor_msgs.msg import CameraInfo, CompressedImage
+from std_msgs.msg import String
+from visualization_msgs.msg import MarkerArray
+
+from ..sim.camera import FIELD_OF_VIEW, FORWARD, HEIGHT, Camera, Eye, encode_jpeg, eye_at
+from ..sim.episode import REACH, thing_in_front
+from ..sim.room import Pose, Room
+from ..sim.world import World
+from .room_markers import path_marker, room_markers
+
+LAST = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+STILL = 0.02  # m/s and rad/s under which the base stands
+OPTICAL = Quaternion(x=-0.5, y=0.5, z=-0.5, w=0.5)  # z ahead, x to the right, y down
+STEP = 0.05  # m between two points of the path
+
+
+class RoomTopics:
+    """Publishers of one room; used by the room's thread only.
+
+    Transforms are published where ``tf2_msgs`` is installed (a full ROS has it): RViz needs them.
+    """
+
+    def __init__(
+        self, node: Node, room: Room, quality: int, odom: str, base: str, camera: str
+    ) -> None:
+        self._room, self._quality = room, quality
+        self._odom, self._base, self._camera = odom, base, camera
+        sensor = qos_profile_sensor_data
+        self._pictures = node.create_publisher(
+            CompressedImage, "camera/image_raw/compressed", sensor
+        )
+        self._infos = node.create_publisher(CameraInfo, "camera/camera_info", sensor)
+        self._odometry = node.create_publisher(Odometry, "odom", sensor)
+        self._outcome = node.create_publisher(String, "sim/outcome", LAST)
+        self._markers = node.create_publisher(MarkerArray, "markers", 10)
+        self._path = [room.start]
+        self._contacts, self._touching = 0, False
+        try:
+            from tf2_msgs.msg import TFMessage
+        except ImportError:
+            self._transforms = None
+        else:
+            self._transforms = node.create_publisher(TFMessage, "/tf", 100)
+            self._tf_message = TFMessage
+
+    def note(self, world: World) -> None:
+        """Remember where the robot was and what it touched."""
+        pose, last = world.pose, self._path[-1]
+        if math.hypot(pose.x - last.x, pose.y - last.y) > STEP:
+            self._path.append(pose)
+        self._contacts += world.contact and not self._touching
+        self._touching = world.contact
+
+    def publish_picture(self, camera: Camera, eye: Eye, now: Time) -> None:
+        """What the camera sees, and its intrinsics, under one stamp."""
+        picture = CompressedImage(format="jpeg")
+        picture.data.frombytes(encode_jpeg(camera.render(eye), self._quality))
+        picture.header.stamp, picture.header.frame_id = now.to_msg(), self._camera
+        self._pictures.publish(picture)
+        info = camera_info(camera.size)
+        info.header = picture.header
+        self._infos.publish(info)
+
+    def publish_odometry(self, world: World, now: Time) -> None:
+        """Pose since the start and velocity, as the base believes them."""
+        state = world.odometry
+        message = Odometry(child_frame_id=self._base)
+        message.header.stamp, message.header.frame_id = now.to_msg(), self._odom
+        message.pose.pose.position.x, message.pose.pose.position.y = state.x, state.y
+        message.pose.pose.orientation = _about_z(state.yaw)
+        twist = message.twist.twist
+        twist.linear.x, twist.linear.y, twist.angular.z = state.vx, state.vy, state.wz
+        self._odometry.publish(message)
+        if self._transforms is not None:
+            moving = _transform(self._odom, self._base, now, state.x, state.y, 0.0)
+            moving.transform.rotation = message.pose.pose.orientation
+            fixed = _transform(self._base, self._camera, now, FORWARD, 0.0, HEIGHT)
+            fixed.transform.rotation = OPTICAL
+            self._transforms.publish(self._tf_message(transforms=[moving, fixed]))
+
+    def publish_outcome(self, world: World) -> None:
+        """How the task stands, as JSON (``standing``)."""
+        state = standing(self._room, world.pose, world.velocity, self._touching, self._contacts)
+        self._outcome.publish(String(data=json.dumps({"time": round(world.time, 3), **state})))
+
+    def publish_markers(self, world: World, now: Time) -> None:
+        """The room and the path so far; again and again, for an RViz that comes late."""
+        markers = room_markers(self._room, self._odom, now)
+        markers.append(path_marker(self._room, self._path, self._odom, now))
+        self._markers.publish(MarkerArray(markers=markers))
+
+
+def standing(
+    room: Room, pose: Pose, velocity: tuple[float, float, float], touching: bool, contacts: int
+) -> dict[str, str | float | bool | int]:
+    """How the task stands: metres from the camera, degrees to the left, the pose in the room.
+
+    ``at`` is the thing within reach and ahead, ``facing`` whether that is the named one, ``standing``
+    whether the base stands still; ``success`` is both. A stop *command* is for others to know.
+    """
+    eye, target = eye_at(pose), room.thing(room.target)
+    at = thing_in_front(room, pose)
+    still = all(abs(value) < STILL for value in velocity)
+    return {
+        "seed": room.seed,
+        "target": room.target,
+        "distance": round(target.distance(eye.x, eye.y), 3),
+        "bearing": round(math.degrees(target.bearing(eye.x, eye.y, eye.yaw)), 1),
+        "reach": REACH,
+        "at": at,
+        "facing": at == room.target,
+        "standing": still,
+        "success": still and at == room.target,
+        "in_contact": touching,
+        "contacts": contacts,
+        "x": round(pose.x, 3),
+        "y": round(pose.y, 3),
+        "yaw": round(pose.yaw, 4),
+    }
+
+
+def camera_info(size: int) -> CameraInfo:
+    """An ideal pinhole of ``size`` x ``size`` pixels."""
+    focal, middle = size / 2 / math.tan(FIELD_OF_VIEW / 2), size / 2
+    info = CameraInfo(width=size, height=size, distortion_model="plumb_bob", d=[0.0] * 5)
+    info.k = [focal, 0.0, middle, 0.0, focal, middle, 0.0, 0.0, 1.0]
+    info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+    info.p = [focal, 0.0, middle, 0.0, 0.0, focal, middle, 0.0, 0.0, 0.0, 1.0, 0.0]
+    return info
+
+
+def _about_z(yaw: float) -> Quaternion:
+    return Quaternion(z=math.sin(yaw / 2), w=math.cos(yaw / 2))
+
+
+def _transform(
+    parent: str, child: str, now: Time, x: float, y: float, z: float
+) -> TransformStamped:
+    transform = TransformStamped(child_frame_id=child)
+    transform.header.stamp, transform.header.frame_id = now.to_msg(), parent
+    place = transform.transform.translation
+    place.x, place.y, place.z = x, y, z
+    return transform

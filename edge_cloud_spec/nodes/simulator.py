@@ -1,0 +1,172 @@
+"""The simulator node: a Go2 stand-in in its room, with the topics that a real robot has.
+
+``python -m edge_cloud_spec.nodes.simulator --ros-args ...``; room, physics and camera are ``sim``'s.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from geometry_msgs.msg import Twist, TwistStamped
+from rclpy.node import Node
+
+from ..bounds import bounded, check_bounds, chosen, described
+from ..errors import UserError
+from ..sim.camera import RENDERERS, Camera
+from ..sim.kinds import KINDS
+from ..sim.room import Room, make_room
+from ..sim.scene import Scene
+from ..sim.world import World
+from .parameters import Parameters
+from .room_topics import RoomTopics
+from .run import spin
+
+CYCLE = 0.02  # s between two looks at the clock; commands are taken and physics caught up
+LONGEST = 0.5  # s of physics at a time; a machine that slept longer loses the rest
+SLOW = 1.0  # Hz of what people look at
+SMALLEST = 32  # pixels
+
+
+@dataclass(frozen=True)
+class SimulatorSettings:
+    """Which room, and how often what of it is published. All are read at the start only."""
+
+    seed: int = bounded(0, 0, 2**31 - 1, "which room", fixed=True)
+    target: str = chosen("", ("", *KINDS), "what is to be found; empty: the room's own", fixed=True)
+    renderer: str = chosen("auto", RENDERERS, "auto: egl where it can be had", fixed=True)
+    image_size: int = bounded(
+        0, 0, 512, "side of the square picture, pixels, from 32; 0: the renderer's own", fixed=True
+    )
+    jpeg_quality: int = bounded(85, 30, 100, "of the camera's JPEG", fixed=True)
+    camera_rate: float = bounded(15.0, 1.0, 50.0, "pictures per second", fixed=True)
+    odom_rate: float = bounded(50.0, 5.0, 50.0, "odometry messages per second", fixed=True)
+    outcome_rate: float = bounded(4.0, 1.0, 20.0, "sim/outcome messages per second", fixed=True)
+    drift: float = bounded(0.0, 0.0, 0.2, "odometry's errors, relative, 1 sigma", fixed=True)
+    stamped_commands: bool = described(False, "cmd_vel is a TwistStamped", fixed=True)
+    odom_frame: str = described("odom", "frame of odometry and markers", fixed=True)
+    base_frame: str = described("base_link", "frame of the base", fixed=True)
+    camera_frame: str = described("camera_optical_frame", "frame of the pictures", fixed=True)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if 0 < self.image_size < SMALLEST:
+            raise ValueError(f"image_size must be 0 or from 32 to 512, not {self.image_size}")
+
+
+class SimulatorNode(Node):
+    """A room in real time.
+
+    World, camera and publishers belong to one thread of their own, paced by the steady clock;
+    callbacks only leave the last command for it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("simulator")
+        self.settings = Parameters(self, SimulatorSettings()).value
+        self.room: Room = make_room(self.settings.seed, self.settings.target or None)
+        self._topics = RoomTopics(
+            self,
+            self.room,
+            self.settings.jpeg_quality,
+            self.settings.odom_frame,
+            self.settings.base_frame,
+            self.settings.camera_frame,
+        )
+        self._commands: deque[tuple[float, float, float]] = deque(maxlen=1)
+        kind = TwistStamped if self.settings.stamped_commands else Twist
+        self.create_subscription(kind, "cmd_vel", self._on_command, 10)
+        self._stop = threading.Event()
+        self._begun = threading.Event()
+        self._problem: UserError | None = None
+        self._thread = threading.Thread(target=self._live, name="room", daemon=True)
+        self._thread.start()
+        self._begun.wait()
+        if self._problem is not None:
+            raise self._problem
+
+    def close(self) -> None:
+        """End the room's thread, and with it the renderer."""
+        self._stop.set()
+        self._thread.join(5.0)
+
+    def _on_command(self, message: Twist | TwistStamped) -> None:
+        twist = message.twist if isinstance(message, TwistStamped) else message
+        velocity = (twist.linear.x, twist.linear.y, twist.angular.z)
+        if all(math.isfinite(value) for value in velocity):
+            self._commands.append(velocity)
+        else:
+            self.get_logger().warning("a cmd_vel that is not a number was dropped")
+
+    # The room's thread
+
+    def _live(self) -> None:
+        settings = self.settings
+        try:
+            world = World(Scene(self.room), settings.drift)
+            # a GL context belongs to the thread that makes it
+            camera = Camera(world.scene, settings.renderer, settings.image_size or None)
+        except UserError as error:
+            self._problem = error
+            return
+        finally:
+            self._begun.set()
+        self.get_logger().info(
+            f"room {self.room.seed}, {self.room.instruction!r}: "
+            f"{camera.renderer} {camera.size}x{camera.size} at {settings.camera_rate:g} Hz"
+        )
+        with camera:
+            try:
+                self._pass_time(world, camera)
+            except Exception as error:
+                if not self._stop.is_set():  # at the end publishers may be gone already
+                    self.get_logger().fatal(f"the room came to an end: {error!r}")
+                    self.context.try_shutdown()
+
+    def _pass_time(self, world: World, camera: Camera) -> None:
+        topics, settings = self._topics, self.settings
+        odometry, picture = _Beat(settings.odom_rate), _Beat(settings.camera_rate)
+        outcome, show = _Beat(settings.outcome_rate), _Beat(SLOW)
+        last = time.monotonic()
+        while not self._stop.wait(max(0.0, last + CYCLE - time.monotonic())):
+            if self._commands:
+                world.command(*self._commands.popleft())
+            passed = time.monotonic() - last
+            last += passed
+            world.step(min(passed, LONGEST))
+            now = self.get_clock().now()
+            topics.note(world)
+            if odometry.is_due(last):
+                topics.publish_odometry(world, now)
+            if outcome.is_due(last):
+                topics.publish_outcome(world)
+            if show.is_due(last):
+                topics.publish_markers(world, now)
+            if picture.is_due(last):
+                topics.publish_picture(camera, world.eye, now)
+
+
+class _Beat:
+    """Says when something is due that happens ``rate`` times a second; what was missed is left out."""
+
+    def __init__(self, rate: float) -> None:
+        self._period, self._next = 1 / rate, 0.0
+
+    def is_due(self, now: float) -> bool:
+        if now < self._next - CYCLE / 4:  # cycles come a little early or late
+            return False
+        self._next = max(self._next + self._period, now - self._period)
+        return True
+
+
+def main() -> int:
+    """Run the node until a signal."""
+    return spin(SimulatorNode, threads=2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
