@@ -32,7 +32,7 @@ def has_generators(prefixes: list[str]) -> bool:
 
 
 def build_environment(prefixes: list[str]) -> dict[str, str]:
-    """pip's build isolation hides the venv from child interpreters; rosidl's generators live there."""
+    """pip's build isolation hides the venv from its children; rosidl's generators live there."""
     libraries = [str(d) for p in prefixes for d in Path(p).glob("lib/python3*/*-packages")]
     kept = [d for d in os.environ.get("PYTHONPATH", "").split(os.pathsep) if d]
     return {
@@ -47,7 +47,7 @@ class BuildMessages(Command):
     """Generate, compile and stage msg/*.msg, then hand the staged files to setuptools."""
 
     description = "build the ROS 2 messages"
-    user_options: list[tuple[str, str, str]] = []
+    user_options = ()
     editable_mode = False
 
     def initialize_options(self) -> None:
@@ -91,9 +91,13 @@ class BuildMessages(Command):
 
     def place(self, source: Path, where: Path) -> None:
         """One staged file: Python modules beside ours, all else at its place under the prefix."""
-        if PACKAGE in where.parts and any(p.endswith("-packages") for p in where.parts):
+        in_libraries = any(part.endswith("-packages") for part in where.parts)
+        if in_libraries and PACKAGE in where.parts:
             inner = Path(*where.parts[where.parts.index(PACKAGE) :])
-            generated_only = inner == Path(PACKAGE, "__init__.py") or source.suffix in (".c", ".pyc")
+            generated_only = inner == Path(PACKAGE, "__init__.py") or source.suffix in (
+                ".c",
+                ".pyc",
+            )
             if generated_only:
                 return
             if not self.editable_mode:
@@ -105,7 +109,7 @@ class BuildMessages(Command):
             # portion of the package, which the checkout's extend_path picks up.
             platlib = os.path.relpath(sysconfig.get_path("platlib"), sysconfig.get_path("data"))
             where = Path(platlib) / inner
-        elif any(p.endswith("-packages") for p in where.parts):
+        elif in_libraries:
             return
         self.distribution.data_files.append((str(where.parent), [os.path.relpath(source)]))
 
@@ -120,7 +124,7 @@ class BuildMessages(Command):
 
 
 class Build(build):
-    sub_commands = [*build.sub_commands, ("build_messages", None)]
+    sub_commands = (*build.sub_commands, ("build_messages", None))
 
 
 class PlatformDistribution(Distribution):
@@ -130,7 +134,7 @@ class PlatformDistribution(Distribution):
         return True
 
     def has_data(self) -> bool:
-        """What setuptools' editable install asks for and its Distribution lacks (has_data_files)."""
+        """Asked for by setuptools' editable install; its Distribution has only has_data_files."""
         return bool(self.data_files)
 
 

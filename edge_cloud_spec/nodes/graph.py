@@ -1,0 +1,144 @@
+"""The node graph, defined once: what `ros2 launch` and `edge-cloud-spec demo` both start.
+
+Pure data; neither rclpy nor launch is imported, so both can be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..decoding.preset import load_preset
+from ..errors import UserError
+from ..models import EMBEDDED
+from ..share import share
+
+PACKAGE = "edge_cloud_spec"
+LOCAL = "local"
+LOCAL_ADDRESS = "127.0.0.1:50151"
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class GraphSettings:
+    """What a user chooses when the graph is started; the launch arguments and the demo's options.
+
+    ``cloud`` is the verifier's HOST:PORT, or ``local``: one is started here, at
+    ``local_address``. ``authority`` and ``token_file`` are what a verifier on another machine
+    needs (``CloudBridge``). ``target`` and ``drafter`` are model directories or hub names; empty
+    means the embedded pair. ``parameters`` is the YAML file of all nodes; empty means
+    ``config/go2_nav.yaml``. ``seed`` is the simulated room's. ``renames`` maps topics of the graph
+    to those of the robot (``cmd_vel`` -> ``/go2/cmd_vel``). Raises UserError.
+    """
+
+    cloud: str = LOCAL
+    authority: str = ""
+    token_file: str = ""
+    preset: str = "dsd"
+    target: str = ""
+    drafter: str = ""
+    sim: bool = True
+    seed: int = 0
+    namespace: str = ""
+    rviz: bool = False
+    parameters: str = ""
+    local_address: str = LOCAL_ADDRESS
+    renames: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        host, colon, port = self.address.rpartition(":")
+        if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
+            raise UserError(f"cloud must be HOST:PORT or {LOCAL}, not {self.cloud!r}")
+        load_preset(self.preset)
+        if not Path(self.parameter_file).is_file():
+            raise UserError(f"there is no parameter file {self.parameter_file}")
+
+    @property
+    def address(self) -> str:
+        """Where the bridge finds the verifier."""
+        return self.local_address if self.cloud == LOCAL else self.cloud
+
+    @property
+    def parameter_file(self) -> str:
+        """The YAML file that every node reads its parameters from."""
+        return self.parameters or str(share() / "config/go2_nav.yaml")
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """One process of the graph.
+
+    ``parameters`` go before those of the parameter file. ``arguments`` are plain command line
+    arguments. ``is_node`` is false for a program that takes no ROS arguments.
+    """
+
+    executable: str
+    name: str
+    namespace: str = ""
+    parameters: tuple[tuple[str, Value], ...] = ()
+    remappings: tuple[tuple[str, str], ...] = ()
+    arguments: tuple[str, ...] = ()
+    package: str = PACKAGE
+    is_node: bool = True
+
+
+def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
+    """The processes that these settings ask for, in the order in which to start them."""
+    specs = []
+    if settings.cloud == LOCAL:
+        specs.append(_verifier(settings))
+    if settings.sim:
+        specs.append(_node("simulator", settings, seed=settings.seed))
+    link = {"authority": settings.authority, "token_file": settings.token_file}
+    specs.append(_node("cloud_bridge", settings, cloud=settings.address, **_given(link)))
+    specs.append(_node("navigator", settings))
+    model = _given({"model.path": settings.drafter})
+    specs.append(_node("drafter", settings, preset=settings.preset, **model))
+    if settings.rviz:
+        picture = str(share() / "config/go2_nav.rviz")
+        specs.append(
+            NodeSpec(
+                "rviz2", "rviz2", settings.namespace, arguments=("-d", picture), package="rviz2"
+            )
+        )
+    return tuple(specs)
+
+
+def _node(name: str, settings: GraphSettings, **parameters: Value) -> NodeSpec:
+    return NodeSpec(
+        name, name, settings.namespace, tuple(parameters.items()), remappings=settings.renames
+    )
+
+
+def _given(values: dict[str, str]) -> dict[str, Value]:
+    return {name: value for name, value in values.items() if value}
+
+
+def _verifier(settings: GraphSettings) -> NodeSpec:
+    in_cloud = load_preset(settings.preset).drafter == "cloud"
+    models = {
+        "--target": settings.target,
+        "--drafter": (settings.drafter or str(EMBEDDED / "drafter")) if in_cloud else "",
+    }
+    options = [str(part) for option in _given(models).items() for part in option]
+    arguments = ("--address", settings.local_address, *options)
+    return NodeSpec("cloud_verifier", "cloud_verifier", arguments=arguments, is_node=False)
+
+
+def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
+    """The command line that starts one of our own processes without ROS's launch."""
+    argv = [sys.executable, "-m", f"{PACKAGE}.nodes.{spec.executable}", *spec.arguments]
+    if not spec.is_node:
+        return argv
+    argv += ["--ros-args", "-r", f"__node:={spec.name}"]
+    if spec.namespace:
+        argv += ["-r", f"__ns:=/{spec.namespace.strip('/')}"]
+    for topic, other in spec.remappings:
+        argv += ["-r", f"{topic}:={other}"]
+    argv += ["--params-file", settings.parameter_file]
+    for name, value in spec.parameters:
+        argv += ["-p", f"{name}:={json.dumps(value)}"]
+    return argv
