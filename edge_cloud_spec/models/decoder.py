@@ -204,7 +204,9 @@ class _Layer:
         query = qk[:, :heads]
         if count == 1:
             folded = query.view(1, kv_heads, heads // kv_heads, self._dim)
-            return F.scaled_dot_product_attention(folded, keys, values).view(1, -1)
+            return F.scaled_dot_product_attention(
+                folded, keys, values, attn_mask=segment.mask
+            ).view(1, -1)
         whole = query.transpose(0, 1).unsqueeze(0)  # [1, heads, n, dim]
         if segment.mask is None:
             out = F.scaled_dot_product_attention(

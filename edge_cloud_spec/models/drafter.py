@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +37,8 @@ class Drafter:
 
     def follow(self, prefix: tuple[int, ...]) -> None:
         """Continue from these tokens; what the cache shares with them is kept."""
-        shared = len(commonprefix([self._tokens, list(prefix)]))
+        pairs = zip(self._tokens, prefix, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         if shared < len(self._tokens):
             self._session.truncate(shared)
         self._session.extend(prefix[shared:])

@@ -17,7 +17,8 @@ class TextStream:
     def add(self, tokens: Sequence[int]) -> str:
         """The text that these tokens add."""
         self._tokens += tokens
-        whole = self._tokenizer.decode(self._tokens, skip_special_tokens=True).rstrip("\N{REPLACEMENT CHARACTER}")
+        whole = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
+        whole = whole.rstrip("\N{REPLACEMENT CHARACTER}")
         new = whole[len(self.text) :]
         self.text = whole
         return new
