@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -16,6 +17,9 @@ from .rays import RayCaster
 from .room import Pose
 from .scene import Scene
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 FIELD_OF_VIEW = math.radians(60)
 HEIGHT = 0.35
 FORWARD = 0.30
@@ -26,7 +30,7 @@ RENDERERS = ("auto", "egl", "rays")
 
 @dataclass(frozen=True)
 class Eye:
-    """Where the camera is (m) and looks: yaw as the body's, pitch positive up, roll positive to the right (rad)."""
+    """Where the camera is (m) and looks (rad): yaw as the body's, pitch up, roll to the right."""
 
     x: float
     y: float
@@ -49,12 +53,10 @@ class Eye:
         yaw = np.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]])
         pitch = np.array([[cp, 0, -sp], [0, 1, 0], [sp, 0, cp]])
         roll = np.array([[1, 0, 0], [0, cr, -sr], [0, sr, cr]])
-        return yaw @ pitch @ roll
+        return np.asarray(yaw @ pitch @ roll)
 
 
-def eye_at(
-    pose: Pose, pitch: float = 0.0, roll: float = 0.0, heave: float = 0.0
-) -> Eye:
+def eye_at(pose: Pose, pitch: float = 0.0, roll: float = 0.0, heave: float = 0.0) -> Eye:
     """The camera of a robot that stands at ``pose``."""
     return Eye(
         pose.x + FORWARD * math.cos(pose.yaw),
@@ -67,11 +69,11 @@ def eye_at(
 
 
 class Camera:
-    """Renders one scene; used and closed by the thread that made it (GL contexts belong to threads).
+    """Renders one scene; used and closed by the thread that made it, as GL contexts must be.
 
-    ``renderer`` is "egl", "rays" or "auto" (EGL when it can be had); ``size`` is the side of the square
-    picture in pixels, by default 256 with EGL and 128 with rays. Who goes through many scenes passes
-    a ``context`` of its own, which outlives the camera.
+    ``renderer`` is "egl", "rays" or "auto" (EGL when it can be had); ``size`` is the side of the
+    square picture in pixels, by default 256 with EGL and 128 with rays. Who goes through many
+    scenes passes a ``context`` of its own, which outlives the camera.
     """
 
     def __init__(
@@ -102,10 +104,9 @@ class Camera:
                     context = self._own_context = GlContext(size or 256)
                 self._painter = GlPainter(scene, self._data, context, shadows)
             except Exception as error:  # whatever a GL driver may raise
+                self.close()
                 if renderer == "egl":
-                    raise UserError(
-                        f"renderer egl failed to start ({error}); use rays"
-                    ) from error
+                    raise UserError(f"renderer egl failed to start ({error}); use rays") from error
                 self.renderer = "rays"
         self.size = size or (256 if self.renderer == "egl" else 128)
         self._directions = pixel_rays(self.size)
@@ -118,7 +119,7 @@ class Camera:
         return self.look(eye)[0]
 
     def segment(self, eye: Eye) -> np.ndarray:
-        """Index into ``room.things`` of each pixel, or -1: int32 [size, size]; cast with either renderer."""
+        """Index into ``room.things`` of each pixel, or -1: int32 [size, size]; always by rays."""
         geoms = self._caster.cast(eye.position, self._directions @ eye.axes.T)[0]
         return self._things(geoms)
 
@@ -138,7 +139,7 @@ class Camera:
             self._own_context.close()
             self._own_context = None
 
-    def __enter__(self) -> Camera:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -150,13 +151,11 @@ class Camera:
 
 
 def pixel_rays(size: int) -> np.ndarray:
-    """Unit directions [size * size, 3] of the pixels' centres in the camera's frame (forward, left, up)."""
+    """Unit directions [size * size, 3] of the pixels' centres, as (forward, left, up)."""
     step = (np.arange(size) + 0.5) / size * 2 - 1
     across, down = np.meshgrid(step, step)
     half = math.tan(FIELD_OF_VIEW / 2)
-    rays = np.stack([np.ones_like(across), -half * across, -half * down], -1).reshape(
-        -1, 3
-    )
+    rays = np.stack([np.ones_like(across), -half * across, -half * down], -1).reshape(-1, 3)
     return np.asarray(rays / np.linalg.norm(rays, axis=1, keepdims=True))
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+from importlib import import_module
 
 _EGL_DEFAULT_DISPLAY = 0
 _EGL_PLATFORM_DEVICE = 0x313F
 
 
 def why_no_egl() -> str | None:
-    """None when EGL can open a display in this process, else one clause that says what is missing."""
+    """None when EGL can open a display in this process, else a clause on what is missing."""
     try:
         ctypes.CDLL("libGL.so.1")
     except OSError:
@@ -48,22 +49,27 @@ def _device_displays(egl: ctypes.CDLL) -> list[int]:
     count = ctypes.c_int()
     if not query_devices(16, devices, ctypes.byref(count)):
         return []
-    return [
-        get_display(_EGL_PLATFORM_DEVICE, devices[i], None) for i in range(count.value)
-    ]
+    return [get_display(_EGL_PLATFORM_DEVICE, devices[i], None) for i in range(count.value)]
 
 
-def _import_mujoco() -> str | None:
+def _settle_gl() -> str | None:
     """Settle MUJOCO_GL unless the user did; returns why EGL cannot be had, or None when it can."""
     chosen = os.environ.get("MUJOCO_GL", "").lower()
     if chosen not in ("", "egl"):
         return None if chosen == "osmesa" else f"MUJOCO_GL is set to {chosen}"
     reason = why_no_egl()
     os.environ["MUJOCO_GL"] = "disable" if reason else "egl"
+    if reason is None:
+        try:
+            import_module("mujoco")
+        except Exception as error:  # whatever PyOpenGL or a driver may raise
+            reason = f"MuJoCo could not start EGL ({error})"
+            os.environ["MUJOCO_GL"] = "disable"
     return reason
 
 
-no_gl_because = _import_mujoco()
+no_gl_because = _settle_gl()
+"""Why pictures cannot be drawn by GL; None when they can."""
 
 import mujoco  # noqa: E402
 

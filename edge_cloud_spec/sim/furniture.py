@@ -1,10 +1,12 @@
-"""Furniture without a name: neutral in colour, mostly along the walls, there to be in the way of the eye."""
+"""Furniture without a name: neutral in colour, mostly along walls, in the way of the eye."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from .kinds import Part, Rgb, Shape, Thing
+from .thing import Part, Rgb, Shape, Thing
 
 _NEUTRALS = (
     (0.88, 0.87, 0.84),
@@ -17,21 +19,19 @@ _NEUTRALS = (
 FURNITURE = ("table", "shelf", "plinth", "sofa", "bench")
 
 
-def furnish(
-    name: str, rng: np.random.Generator, x: float, y: float, yaw: float
-) -> Thing:
-    """One piece of furniture; its back is at -x of its own frame."""
+def furnish(name: str, rng: np.random.Generator, x: float, y: float, yaw: float) -> Thing:
+    """One piece of furniture whose back, at -x of its own frame, is at (x, y)."""
     base = np.array(_NEUTRALS[rng.integers(len(_NEUTRALS))]) + rng.uniform(-0.05, 0.05)
     rgb: Rgb = tuple(float(v) for v in np.clip(base, 0.04, 0.95))  # type: ignore[assignment]
     half, is_round, parts = _SHAPES[name](rng, rgb)
+    forward = half[0] + 0.01
+    x, y = x + forward * math.cos(yaw), y + forward * math.sin(yaw)
     return Thing(name, x, y, yaw, half, is_round, parts)
 
 
 def _legs(a: float, b: float, h: float, thick: float, rgb: Rgb) -> tuple[Part, ...]:
     return tuple(
-        Part(
-            "box", (thick, thick, h / 2), (i * (a - thick), j * (b - thick), h / 2), rgb
-        )
+        Part("box", (thick, thick, h / 2), (i * (a - thick), j * (b - thick), h / 2), rgb)
         for i in (-1, 1)
         for j in (-1, 1)
     )
@@ -53,9 +53,7 @@ def _shelf(rng: np.random.Generator, rgb: Rgb) -> Shape:
         Part("box", (a, b, 0.015), (0, 0, 0.05 + share * (h - 0.07)), rgb)
         for share in np.linspace(0, 1, 4)
     )
-    sides = tuple(
-        Part("box", (a, 0.015, h / 2), (0, j * b, h / 2), rgb) for j in (-1, 1)
-    )
+    sides = tuple(Part("box", (a, 0.015, h / 2), (0, j * b, h / 2), rgb) for j in (-1, 1))
     back = Part("box", (0.01, b, h / 2), (-a + 0.01, 0, h / 2), _darker(rgb))
     return (a, b), False, (*boards, *sides, back)
 

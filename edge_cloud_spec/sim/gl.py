@@ -41,9 +41,7 @@ class GlPainter:
     ) -> None:
         context.activate()
         self._model, self._data, self._gl = scene.model, data, context
-        self._context = mujoco.MjrContext(
-            scene.model, mujoco.mjtFontScale.mjFONTSCALE_50
-        )
+        self._context = mujoco.MjrContext(scene.model, mujoco.mjtFontScale.mjFONTSCALE_50)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         self._scene = mujoco.MjvScene(scene.model, _GEOMS)
         self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = shadows
@@ -64,7 +62,7 @@ class GlPainter:
     def paint(
         self, position: np.ndarray, axes: np.ndarray, size: int, field_of_view: float
     ) -> np.ndarray:
-        """The picture uint8 [size, size, 3] from ``position`` [3] with ``axes`` [3, 3] (forward, left, up)."""
+        """The picture uint8 [size, size, 3] from ``position`` [3]; ``axes`` [3, 3] are Eye's."""
         self._gl.activate()
         half = _NEAR * math.tan(field_of_view / 2)
         # MuJoCo's own camera objects know no roll, so its two stereo cameras are set directly

@@ -1,17 +1,14 @@
 """What stands in the rooms: the nameable kinds, what resembles them, and neutral furniture.
 
 Every thing is a few primitive shapes, so that both renderers draw it from the same numbers. Small
-things are a little larger than life: at 3.2 m a bottle must still cover some 50 of 128 x 128 pixels.
+things are a little larger than life: at 3.2 m a bottle must cover some 50 of 128 x 128 pixels.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import numpy as np
 
-Rgb = tuple[float, float, float]
+from .thing import Part, Rgb, Shape, Thing
 
 KINDS = (
     "silver bottle",
@@ -47,73 +44,9 @@ _COLOURS: dict[str, Rgb] = {
 }
 
 
-@dataclass(frozen=True)
-class Part:
-    """One primitive: MuJoCo ``shape`` and half ``size`` (m), centre ``at`` and ``yaw`` in the thing's frame."""
-
-    shape: str
-    size: tuple[float, ...]
-    at: tuple[float, float, float]
-    rgb: Rgb
-    metal: bool = False
-    solid: bool = True
-
-
-@dataclass(frozen=True)
-class Thing:
-    """A thing on the floor at (x, y, yaw) with its parts and its footprint.
-
-    The footprint is a disc of radius ``half[0]`` when ``round``, else a rectangle of half sides
-    ``half`` (m) turned by ``yaw``.
-    """
-
-    name: str
-    x: float
-    y: float
-    yaw: float
-    half: tuple[float, float]
-    round: bool
-    parts: tuple[Part, ...]
-
-    def distance(self, x: float, y: float) -> float:
-        """Horizontal distance in metres from (x, y) to the nearest point of the footprint."""
-        along, across = self._local(x, y)
-        if self.round:
-            return max(0.0, math.hypot(along, across) - self.half[0])
-        return math.hypot(
-            max(0.0, abs(along) - self.half[0]), max(0.0, abs(across) - self.half[1])
-        )
-
-    def bearing(self, x: float, y: float, yaw: float) -> float:
-        """Direction of the footprint's centre from (x, y) heading ``yaw``, radians, left positive."""
-        angle = math.atan2(self.y - y, self.x - x) - yaw
-        return math.atan2(math.sin(angle), math.cos(angle))
-
-    def outline(self, spacing: float = 0.1) -> np.ndarray:
-        """Points [n, 2] on and in the footprint, at most ``spacing`` metres apart along its edge."""
-        if self.round:
-            angle = np.linspace(0.0, 2 * np.pi, 12, endpoint=False)
-            local = self.half[0] * np.stack([np.cos(angle), np.sin(angle)], 1)
-        else:
-            sides = [
-                np.linspace(-h, h, max(2, math.ceil(2 * h / spacing) + 1))
-                for h in self.half
-            ]
-            local = np.stack(np.meshgrid(*sides), -1).reshape(-1, 2)
-        cos, sin = math.cos(self.yaw), math.sin(self.yaw)
-        return local @ np.array([[cos, sin], [-sin, cos]]) + np.array([self.x, self.y])
-
-    def _local(self, x: float, y: float) -> tuple[float, float]:
-        dx, dy = x - self.x, y - self.y
-        cos, sin = math.cos(self.yaw), math.sin(self.yaw)
-        return cos * dx + sin * dy, cos * dy - sin * dx
-
-
 def tint(rng: np.random.Generator, colour: str) -> Rgb:
     """The named colour as one instance has it: a little lighter or darker, a little off in hue."""
-    base = np.array(_COLOURS[colour]) * rng.uniform(0.82, 1.12) + rng.uniform(
-        -0.03, 0.03, 3
-    )
+    base = np.array(_COLOURS[colour]) * rng.uniform(0.82, 1.12) + rng.uniform(-0.03, 0.03, 3)
     return _rgb(base)
 
 
@@ -124,10 +57,6 @@ def _rgb(values: np.ndarray) -> Rgb:
 
 def _shade(rgb: Rgb, factor: float) -> Rgb:
     return _rgb(np.array(rgb) * factor)
-
-
-Shape = tuple[tuple[float, float], bool, tuple[Part, ...]]
-"""Half footprint, whether it is round, and the parts."""
 
 
 def build(name: str, rng: np.random.Generator, x: float, y: float, yaw: float) -> Thing:
@@ -227,9 +156,7 @@ def _door(rng: np.random.Generator, rgb: Rgb) -> Shape:
         (
             Part("box", (0.02, w, h / 2), (0, 0, h / 2), rgb),
             Part("box", (0.03, 0.03, h / 2 + 0.03), (0, w + 0.03, h / 2 + 0.03), frame),
-            Part(
-                "box", (0.03, 0.03, h / 2 + 0.03), (0, -w - 0.03, h / 2 + 0.03), frame
-            ),
+            Part("box", (0.03, 0.03, h / 2 + 0.03), (0, -w - 0.03, h / 2 + 0.03), frame),
             Part("box", (0.03, w, 0.03), (0, 0, h + 0.03), frame),
             Part("box", (0.008, 0.30, 0.28), (0.02, 0, 0.45), panel),
             Part("box", (0.008, 0.30, 0.38), (0.02, 0, 1.35), panel),

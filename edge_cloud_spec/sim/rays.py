@@ -1,4 +1,4 @@
-"""A renderer that needs no GL: MuJoCo's ray caster and numpy, lit as MuJoCo's own renderer lights."""
+"""A renderer that needs no GL: MuJoCo's ray caster and numpy, lit as MuJoCo lights by GL."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import numpy as np
 from .engine import mujoco
 from .scene import ROBOT_GROUP, Scene
 
-_MARGIN = (
-    0.01  # metres that a surface may lie behind itself before it counts as shadowed
-)
+_MARGIN = 0.01  # metres that a surface may lie behind itself before it counts as shadowed
 
 
 class RayCaster:
@@ -57,10 +55,8 @@ class RayCaster:
         )
         return geoms[:, 0], distances[:, 0]
 
-    def shade(
-        self, origin: np.ndarray, directions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Colours uint8 [N, 3] and geom ids [N] of what the unit ``directions`` [N, 3] from ``origin`` meet."""
+    def shade(self, origin: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Colours uint8 [N, 3] and geom ids [N] that unit ``directions`` [N, 3] meet."""
         normals = np.empty((len(directions), 3))
         geoms, distances = self.cast(origin, directions, normals)
         points = origin + distances[:, None] * directions
@@ -79,15 +75,11 @@ class RayCaster:
             half = to_lamp[shiny] / reach[shiny, None] - directions[shiny]
             half /= np.linalg.norm(half, axis=1, keepdims=True)
             gleam = np.maximum(0, np.einsum("ij,ij->i", normals[shiny], half)) ** 38.4
-            colour[shiny] += (0.24 * gleam * (toward[shiny] > 0))[:, None].astype(
-                np.float32
-            )
+            colour[shiny] += (0.24 * gleam * (toward[shiny] > 0))[:, None].astype(np.float32)
         colour[geoms < 0] = self.sky
         return (np.minimum(colour, 1) * 255).astype(np.uint8), geoms
 
-    def _darken(
-        self, points: np.ndarray, reach: np.ndarray, toward: np.ndarray
-    ) -> None:
+    def _darken(self, points: np.ndarray, reach: np.ndarray, toward: np.ndarray) -> None:
         """Set ``toward`` to 0 where something stands between the lamp and the point."""
         lit = np.flatnonzero(toward > 0)
         if not len(lit):

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .furniture import FURNITURE, furnish
-from .kinds import KINDS, LOOKALIKES, Part, Rgb, Thing, build
+from .decoration import decorate, pale, triple
+from .furniture import FURNITURE
+from .kinds import KINDS, LOOKALIKES
+from .layout import Layout
+from .pose import Pose
+from .thing import Rgb, Thing
+
+__all__ = ["PHRASINGS", "Light", "Pose", "Room", "make_room"]
 
 PHRASINGS = (
     "find the {}",
@@ -20,28 +26,10 @@ PHRASINGS = (
 )
 """How an operator asks; ``{}`` is a name of KINDS."""
 
-START_DISTANCE = (1.6, 3.4)
-"""Metres from the start to the target's nearest point."""
-
-APART = 0.7
-"""Metres at least between two nameable things or look-alikes: "stopped at the wrong one" has one meaning."""
-
-CLEARANCE = 0.4
-"""Metres at least from the line between start and target to anything else."""
-
-
-@dataclass(frozen=True)
-class Pose:
-    """Where the robot's middle is (m) and where it heads (rad, counter-clockwise from x)."""
-
-    x: float
-    y: float
-    yaw: float
-
 
 @dataclass(frozen=True)
 class Light:
-    """One lamp that casts shadows, and a fill from the camera; intensities per colour from 0 to 1."""
+    """A lamp that casts shadows, and a fill from the camera; intensities per colour, 0 to 1."""
 
     at: tuple[float, float, float]
     lamp: Rgb
@@ -51,7 +39,11 @@ class Light:
 
 @dataclass(frozen=True)
 class Room:
-    """A room of ``size`` metres around the origin; ``things`` are nameable or look-alikes of the target."""
+    """A room of ``size`` metres around the origin.
+
+    ``things`` are what can be asked for and what resembles the target; furniture is in the way;
+    decoration is neither solid nor high.
+    """
 
     seed: int
     target: str
@@ -80,9 +72,11 @@ class Room:
 
 
 def make_room(seed: int, target: str | None = None) -> Room:
-    """The room of a seed, always the same; ``target`` asks for another named thing than the seed's own."""
+    """The room of a seed, always the same; ``target`` names another thing to find than its own."""
     if target is not None and target not in KINDS:
         raise ValueError(f"no room has a {target!r}; choose one of: {', '.join(KINDS)}")
+    if seed < 0:
+        raise ValueError(f"rooms have seeds from 0 on, not {seed}")
     for attempt in range(1000):
         rng = np.random.default_rng((seed, attempt, 0x607))
         room = _try_room(seed, rng, target)
@@ -100,16 +94,12 @@ def _try_room(seed: int, rng: np.random.Generator, wanted: str | None) -> Room |
         float(rng.uniform(-1, 1)) * (size[1] / 2 - 0.7),
         float(rng.uniform(-math.pi, math.pi)),
     )
-    layout = _Layout(size, start, rng)
+    layout = Layout(size, start, rng)
     target = layout.place_target(target_name)
     if target is None:
         return None
     names = list(LOOKALIKES[target_name])
-    names = (
-        names[: 1 + int(rng.integers(len(names)))]
-        if rng.random() < 0.5
-        else names[::-1][:1]
-    )
+    names = names[: 1 + int(rng.integers(len(names)))] if rng.random() < 0.5 else names[::-1][:1]
     others = [k for k in KINDS if k != target_name and k not in names]
     names += [str(k) for k in rng.permutation(others)[: rng.integers(2, 5)]]
     for name in names:
@@ -125,181 +115,14 @@ def _try_room(seed: int, rng: np.random.Generator, wanted: str | None) -> Room |
         instruction=PHRASINGS[rng.integers(len(PHRASINGS))].format(target_name),
         things=tuple(layout.things),
         furniture=tuple(layout.furniture),
-        decoration=_decorate(size, layout.things, rng),
+        decoration=decorate(size, layout.things, rng),
         size=size,
         start=start,
         light=_light(size, rng),
-        wall=_pale(rng, 0.5, 0.92, 0.09),
-        floor=_pale(rng, 0.22, 0.75, 0.07),
-        sky=_pale(rng, 0.7, 0.95, 0.03),
+        wall=pale(rng, 0.5, 0.92, 0.09),
+        floor=pale(rng, 0.22, 0.75, 0.07),
+        sky=pale(rng, 0.7, 0.95, 0.03),
     )
-
-
-class _Layout:
-    """Where things stand so far; a piece that does not fit after some tries is left out."""
-
-    def __init__(
-        self, size: tuple[float, float], start: Pose, rng: np.random.Generator
-    ) -> None:
-        self.size, self.start, self.rng = size, start, rng
-        self.things: list[Thing] = []
-        self.furniture: list[Thing] = []
-
-    def place_target(self, name: str) -> Thing | None:
-        for _ in range(60):
-            thing = build(name, self.rng, *self._spot(name))
-            distance = thing.distance(self.start.x, self.start.y)
-            if not START_DISTANCE[0] <= distance <= START_DISTANCE[
-                1
-            ] or not self._inside(thing):
-                continue
-            if name.endswith("door"):  # seen too much from the side it is a line
-                slant = thing.bearing(self.start.x, self.start.y, thing.yaw + math.pi)
-                if abs(slant) > math.radians(50):
-                    continue
-            self.things.append(thing)
-            return thing
-        return None
-
-    def place_thing(self, name: str) -> bool:
-        for _ in range(40):
-            thing = build(name, self.rng, *self._spot(name))
-            if self._fits(thing, APART):
-                self.things.append(thing)
-                return True
-        return False
-
-    def place_furniture(self, name: str) -> None:
-        for _ in range(15):
-            x, y, yaw = (
-                self._wall_spot(0.0) if self.rng.random() < 0.75 else self._floor_spot()
-            )
-            piece = furnish(name, self.rng, x, y, yaw)
-            piece = furnish_against(piece)
-            if self._fits(piece, 0.3):
-                self.furniture.append(piece)
-                return
-
-    def _spot(self, name: str) -> tuple[float, float, float]:
-        return self._wall_spot(0.03) if name.endswith("door") else self._floor_spot()
-
-    def _floor_spot(self) -> tuple[float, float, float]:
-        x, y = (
-            float(self.rng.uniform(-1, 1)) * (side / 2 - 0.35) for side in self.size
-        )
-        return x, y, float(self.rng.uniform(-math.pi, math.pi))
-
-    def _wall_spot(self, depth: float) -> tuple[float, float, float]:
-        """A place with its back to a wall, ``depth`` metres in front of it."""
-        side = int(self.rng.integers(4))
-        along = float(self.rng.uniform(-1, 1))
-        w, d = self.size[0] / 2, self.size[1] / 2
-        yaw = (side + 2) * math.pi / 2
-        if side % 2 == 0:
-            sign = 1 - side
-            return sign * (w - depth), along * (d - 0.6), yaw
-        sign = 2 - side
-        return along * (w - 0.6), sign * (d - depth), yaw
-
-    def _inside(self, thing: Thing) -> bool:
-        points = np.abs(thing.outline())
-        return bool(np.all(points <= np.array(self.size) / 2 + 1e-6))
-
-    def _fits(self, thing: Thing, gap: float) -> bool:
-        points = thing.outline()
-        if not self._inside(thing) or thing.distance(self.start.x, self.start.y) < 0.7:
-            return False
-        target = self.things[0]
-        line = np.linspace((self.start.x, self.start.y), (target.x, target.y), 40)
-        away = np.linalg.norm(points[:, None] - line[None], axis=-1).min()
-        if away < CLEARANCE + 0.02:
-            return False
-        for other in self.things:
-            if min(other.distance(x, y) for x, y in points) < max(
-                gap, APART if other is target else gap
-            ):
-                return False
-        return all(
-            min(f.distance(x, y) for x, y in points) >= 0.1 for f in self.furniture
-        )
-
-
-def furnish_against(piece: Thing) -> Thing:
-    """The piece moved forward by its own half depth, so that its back stands where its middle was."""
-    forward = piece.half[0] + 0.01
-    return Thing(
-        piece.name,
-        piece.x + forward * math.cos(piece.yaw),
-        piece.y + forward * math.sin(piece.yaw),
-        piece.yaw,
-        piece.half,
-        piece.round,
-        piece.parts,
-    )
-
-
-def _decorate(
-    size: tuple[float, float], things: list[Thing], rng: np.random.Generator
-) -> tuple[Thing, ...]:
-    """Skirting boards, a rug and pictures on the walls: nothing to bump into, nothing to find."""
-    w, d = size[0] / 2, size[1] / 2
-    items = []
-    if rng.random() < 0.6:
-        tone = float(rng.uniform(0.2, 0.9))
-        for x, y, a, b in (
-            (w, 0, 0.012, d),
-            (-w, 0, 0.012, d),
-            (0, d, w, 0.012),
-            (0, -d, w, 0.012),
-        ):
-            part = Part(
-                "box", (a, b, 0.05), (0, 0, 0.05), (tone, tone, tone), solid=False
-            )
-            items.append(Thing("skirting", x, y, 0.0, (a, b), False, (part,)))
-    if rng.random() < 0.5:
-        a, b = (float(v) for v in rng.uniform(0.5, 1.3, 2))
-        colour = _pale(rng, 0.25, 0.7, 0.12)
-        part = Part("box", (a, b, 0.004), (0, 0, 0.004), colour, solid=False)
-        x, y = (float(rng.uniform(-0.5, 0.5)) for _ in range(2))
-        items.append(
-            Thing("rug", x, y, float(rng.uniform(0, math.pi)), (a, b), False, (part,))
-        )
-    doors = [t for t in things if t.name.endswith("door")]
-    for _ in range(rng.integers(0, 5)):
-        side = int(rng.integers(4))
-        along = float(rng.uniform(-0.8, 0.8))
-        half, z = (
-            (float(v) for v in rng.uniform(0.2, 0.4, 2)),
-            float(rng.uniform(1.2, 1.7)),
-        )
-        b, h = half
-        x, y = (
-            ((1 - side) * w, along * d)
-            if side % 2 == 0
-            else (along * w, (2 - side) * d)
-        )
-        if any(door.distance(x, y) < b + 0.1 for door in doors):
-            continue
-        frame = Part("box", (0.02, b, h), (0, 0, z), (0.15, 0.14, 0.13), solid=False)
-        sheet = Part(
-            "box",
-            (0.025, b - 0.04, h - 0.04),
-            (0, 0, z),
-            _pale(rng, 0.3, 0.9, 0.2),
-            solid=False,
-        )
-        items.append(
-            Thing(
-                "picture",
-                x,
-                y,
-                (side % 2) * math.pi / 2,
-                (0.025, b),
-                False,
-                (frame, sheet),
-            )
-        )
-    return tuple(items)
 
 
 def _light(size: tuple[float, float], rng: np.random.Generator) -> Light:
@@ -311,21 +134,9 @@ def _light(size: tuple[float, float], rng: np.random.Generator) -> Light:
         at=(
             float(rng.uniform(-0.4, 0.4)) * size[0],
             float(rng.uniform(-0.4, 0.4)) * size[1],
-            float(
-                rng.uniform(6.0, 8.0)
-            ),  # high enough that its cone holds the whole room
+            float(rng.uniform(6.0, 8.0)),  # high enough that its cone holds the whole room
         ),
-        lamp=_triple(lamp * tone),
-        ambient=_triple(ambient * tone),
+        lamp=triple(lamp * tone),
+        ambient=triple(ambient * tone),
         fill=float(rng.uniform(0.08, 0.25)),
     )
-
-
-def _pale(rng: np.random.Generator, low: float, high: float, spread: float) -> Rgb:
-    return _triple(
-        np.clip(rng.uniform(low, high) + rng.uniform(-spread, spread, 3), 0.05, 0.97)
-    )
-
-
-def _triple(values: np.ndarray) -> Rgb:
-    return float(values[0]), float(values[1]), float(values[2])

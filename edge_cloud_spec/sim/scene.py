@@ -1,4 +1,4 @@
-"""A room as a MuJoCo model: the same geometry for physics, for both renderers and for segmentation."""
+"""A room as a MuJoCo model: one geometry for physics, both renderers and segmentation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from .engine import mujoco
-from .kinds import Part, Rgb, Thing
 from .room import Room
+from .thing import Part, Rgb, Thing
 
 BODY_HALF = (0.32, 0.15, 0.18)
 """Half sides of the robot's body in metres, legs included."""
@@ -69,8 +69,9 @@ def mjcf(room: Room) -> str:
     <default class="seen"><geom contype="0" conaffinity="0"/></default>
   </default>
   <worldbody>
-    <light name="lamp" type="spot" pos="{x:.4f} {y:.4f} {z:.4f}" dir="0 0 -1" cutoff="62" exponent="0"
-           attenuation="1 0 0" diffuse="{_v(light.lamp)}" ambient="0 0 0" specular="0.4 0.4 0.4"/>
+    <light name="lamp" type="spot" pos="{x:.4f} {y:.4f} {z:.4f}" dir="0 0 -1" cutoff="62"
+           exponent="0" attenuation="1 0 0" diffuse="{_v(light.lamp)}" ambient="0 0 0"
+           specular="0.4 0.4 0.4"/>
     {"".join(geoms)}
     <body name="base" pos="{start.x:.6f} {start.y:.6f} 0">
       <joint name="x" type="slide" axis="1 0 0"/>
@@ -99,17 +100,21 @@ def _wall(room: Room) -> str:
         (0.0, -d - thick, w, thick),
     )
     walls = "".join(
-        f'<geom name="wall{i}" type="box" pos="{x:.4f} {y:.4f} {h}" size="{a:.4f} {b:.4f} {h}" {colour}/>'
+        f'<geom name="wall{i}" type="box" pos="{_v((x, y, h))}" size="{_v((a, b, h))}" {colour}/>'
         for i, (x, y, a, b) in enumerate(sides)
     )
-    floor = f'<geom name="floor" class="seen" type="plane" size="{w + 0.1:.4f} {d + 0.1:.4f} 0.5" rgba="{_v(room.floor)} 1"/>'
+    floor = (
+        f'<geom name="floor" class="seen" type="plane" size="{_v((w + 0.1, d + 0.1, 0.5))}" '
+        f'rgba="{_v(room.floor)} 1"/>'
+    )
     return floor + walls
 
 
 def _thing(prefix: str, thing: Thing) -> str:
     parts = "".join(_part(f"{prefix}/{i}", part) for i, part in enumerate(thing.parts))
     name = quoteattr(f"{prefix} {thing.name}")
-    return f'<body name={name} pos="{thing.x:.5f} {thing.y:.5f} 0" euler="0 0 {thing.yaw:.5f}">{parts}</body>'
+    place = f'pos="{thing.x:.5f} {thing.y:.5f} 0" euler="0 0 {thing.yaw:.5f}"'
+    return f"<body name={name} {place}>{parts}</body>"
 
 
 def _part(name: str, part: Part) -> str:

@@ -27,10 +27,11 @@ _VIEWS_PER_ROOM = 12
 
 @dataclass(frozen=True)
 class Seen:
-    """A thing in sight: visible pixels of 128 x 128, bearing (degrees, left positive), distance (m).
+    """A thing in sight: its visible pixels of 128 x 128, bearing (degrees) and distance (m).
 
-    The bearing is that of the visible pixels' centroid, turned into the horizontal plane; the distance is
-    horizontal, from the camera to the nearest point of the thing's footprint.
+    The bearing, positive to the left, is that of the visible pixels' centroid turned into the
+    horizontal plane; the distance is horizontal, from the camera to the nearest point of the
+    thing's footprint.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class View:
-    """A picture uint8 [size, size, 3], the nameable things in sight, and a grid int8 [16, 16] of classes.
+    """A picture uint8 [size, size, 3], the nameable things in sight, and classes int8 [16, 16].
 
     A cell's class is 0 for nothing nameable, else 1 + the index in KINDS of what fills most of it.
     """
@@ -79,15 +80,8 @@ def class_grid(room: Room, things: np.ndarray) -> np.ndarray:
     """Classes int8 [16, 16] of a segmentation int [n, n]."""
     size = len(things)
     cell = size // GRID
-    kinds = np.array(
-        [KINDS.index(t.name) + 1 if t.name in KINDS else 0 for t in room.things] + [0]
-    )
-    classes = (
-        kinds[things]
-        .reshape(GRID, cell, GRID, cell)
-        .swapaxes(1, 2)
-        .reshape(GRID, GRID, -1)
-    )
+    kinds = np.array([KINDS.index(t.name) + 1 if t.name in KINDS else 0 for t in room.things] + [0])
+    classes = kinds[things].reshape(GRID, cell, GRID, cell).swapaxes(1, 2).reshape(GRID, GRID, -1)
     counts = np.stack([(classes == k).sum(-1) for k in range(1, len(KINDS) + 1)], -1)
     enough = counts.max(-1) >= _MIN_CELL * (size / SIZE) ** 2
     return np.where(enough, counts.argmax(-1) + 1, 0).astype(np.int8)
@@ -100,12 +94,12 @@ def sample_views(
     size: int = SIZE,
     rooms: int | None = None,
 ) -> Iterator[View]:
-    """``count`` views of many rooms as a walking robot's camera has them, the same for the same seed.
+    """``count`` views of many rooms as a walking robot's camera has them; fixed by the seed.
 
-    ``renderer`` is "egl", "rays" or "mixed" (EGL for three of four rooms where it can be had). Poses are
-    biased so that every nameable thing is looked for near, midway and far, on both sides and ahead.
-    ``rooms`` limits how many different rooms there are. Pictures differ in shadows, exposure, contrast,
-    sensor noise and JPEG quality (60 to 95), which is applied at the size the robot publishes.
+    ``renderer`` is "egl", "rays" or "mixed" (EGL for three of four rooms where it can be had).
+    Poses are biased so that every nameable thing is seen near, midway and far, on both sides and
+    ahead. ``rooms`` limits how many different rooms there are. Pictures differ in shadows,
+    exposure, contrast, sensor noise and JPEG quality (60 to 95, at the size that is published).
     """
     rng = np.random.default_rng((seed, 0x71E3))
     with_gl = renderer == "egl" or (renderer == "mixed" and no_gl_because is None)
@@ -139,9 +133,7 @@ def sample_views(
 def _one_view(
     room: Room, caster: Camera, painter: Camera, size: int, rng: np.random.Generator
 ) -> View:
-    pitch, roll = (
-        float(v) for v in np.clip(rng.normal(0, math.radians(1.6), 2), -0.09, 0.09)
-    )
+    pitch, roll = (float(v) for v in np.clip(rng.normal(0, math.radians(1.6), 2), -0.09, 0.09))
     eye = eye_at(sample_pose(room, rng), pitch, roll, float(rng.normal(0, 0.006)))
     if painter is caster:
         image, things = caster.look(eye)
@@ -149,9 +141,7 @@ def _one_view(
         image, things = painter.render(eye), caster.segment(eye)
     image = decode_jpeg(encode_jpeg(_expose(image, rng), int(rng.integers(60, 96))))
     if len(image) != size:
-        image = np.array(
-            Image.fromarray(image).resize((size, size), Image.Resampling.BOX)
-        )
+        image = np.array(Image.fromarray(image).resize((size, size), Image.Resampling.BOX))
     return View(image, see(room, eye, things), class_grid(room, things))
 
 
@@ -160,9 +150,7 @@ def _expose(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     gamma = float(rng.uniform(0.85, 1.15))
     balance = rng.uniform(0.96, 1.04, 3)
     scale = np.linspace(0, 1, 256)
-    table = np.clip(255 * gain * balance[:, None] * scale**gamma, 0, 255).astype(
-        np.uint8
-    )
+    table = np.clip(255 * gain * balance[:, None] * scale**gamma, 0, 255).astype(np.uint8)
     image = np.array(Image.fromarray(image).point(table.ravel().tolist()))
     if rng.random() < 0.4:
         noise = rng.standard_normal(image.shape, np.float32) * float(rng.uniform(1, 5))
@@ -176,9 +164,7 @@ def sample_pose(room: Room, rng: np.random.Generator) -> Pose:
         return _free_pose(room, rng, toward=False)
     poses = [_free_pose(room, rng, toward=True) for _ in range(2)]
     # half of them the fuller of two, so that several things in one picture are not rare
-    return (
-        max(poses, key=lambda p: _in_front(room, p)) if rng.random() < 0.5 else poses[0]
-    )
+    return max(poses, key=lambda p: _in_front(room, p)) if rng.random() < 0.5 else poses[0]
 
 
 def _free_pose(room: Room, rng: np.random.Generator, toward: bool) -> Pose:
@@ -195,9 +181,7 @@ def _free_pose(room: Room, rng: np.random.Generator, toward: bool) -> Pose:
 
 def _in_front(room: Room, pose: Pose) -> int:
     eye = eye_at(pose)
-    return sum(
-        abs(t.bearing(eye.x, eye.y, eye.yaw)) < math.radians(28) for t in room.things
-    )
+    return sum(abs(t.bearing(eye.x, eye.y, eye.yaw)) < math.radians(28) for t in room.things)
 
 
 def _pose_toward(room: Room, rng: np.random.Generator) -> Pose:
@@ -230,9 +214,9 @@ def _is_free(room: Room, pose: Pose) -> bool:
 
 
 def pack(views: Iterator[View], count: int, size: int = SIZE) -> dict[str, np.ndarray]:
-    """``count`` views as arrays: images uint8 [n, size, size, 3], classes int8 [n, 16, 16], and
-    pixels int32, bearing (degrees) and distance (m) float32 [n, kinds], 0 and NaN where out of sight."""
-    arrays = {
+    """``count`` views as arrays: images uint8 [n, size, size, 3], classes int8 [n, 16, 16], pixels
+    int32, bearing (degrees) and distance (m) float32 [n, kinds]; 0 and NaN where out of sight."""
+    arrays: dict[str, np.ndarray] = {
         "images": np.empty((count, size, size, 3), np.uint8),
         "classes": np.empty((count, GRID, GRID), np.int8),
         "pixels": np.zeros((count, len(KINDS)), np.int32),
@@ -252,7 +236,8 @@ def pack(views: Iterator[View], count: int, size: int = SIZE) -> dict[str, np.nd
 def write_views(
     path: Path | str, seed: int, count: int, renderer: str = "mixed", size: int = SIZE
 ) -> Path:
-    """Sample views into one npz shard (arrays of ``pack``); seeds name shards, so run several at once."""
+    """Sample views into one npz file of ``pack``'s arrays."""
     path = Path(path)
-    np.savez(path, **pack(sample_views(seed, count, renderer, size), count, size))
+    arrays = pack(sample_views(seed, count, renderer, size), count, size)
+    np.savez(path, **arrays)  # type: ignore[arg-type]
     return path

@@ -1,0 +1,72 @@
+"""A thing on the floor: its parts, its footprint, and how far and where it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+Rgb = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A primitive: MuJoCo ``shape`` and half ``size`` (m), centre ``at`` in the thing's frame."""
+
+    shape: str
+    size: tuple[float, ...]
+    at: tuple[float, float, float]
+    rgb: Rgb
+    metal: bool = False
+    solid: bool = True
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A thing on the floor at (x, y, yaw) with its parts and its footprint.
+
+    The footprint is a disc of radius ``half[0]`` when ``round``, else a rectangle of half sides
+    ``half`` (m) turned by ``yaw``.
+    """
+
+    name: str
+    x: float
+    y: float
+    yaw: float
+    half: tuple[float, float]
+    round: bool
+    parts: tuple[Part, ...]
+
+    def distance(self, x: float, y: float) -> float:
+        """Horizontal distance in metres from (x, y) to the nearest point of the footprint."""
+        along, across = self._local(x, y)
+        if self.round:
+            return max(0.0, math.hypot(along, across) - self.half[0])
+        return math.hypot(max(0.0, abs(along) - self.half[0]), max(0.0, abs(across) - self.half[1]))
+
+    def bearing(self, x: float, y: float, yaw: float) -> float:
+        """Direction (rad, left positive) of the footprint's centre from (x, y) heading ``yaw``."""
+        angle = math.atan2(self.y - y, self.x - x) - yaw
+        return math.atan2(math.sin(angle), math.cos(angle))
+
+    def outline(self, spacing: float = 0.1) -> np.ndarray:
+        """Points [n, 2] on the footprint's edge and in it, about ``spacing`` metres apart."""
+        if self.round:
+            angle = np.linspace(0.0, 2 * np.pi, 12, endpoint=False)
+            local = self.half[0] * np.stack([np.cos(angle), np.sin(angle)], 1)
+        else:
+            sides = [np.linspace(-h, h, max(2, math.ceil(2 * h / spacing) + 1)) for h in self.half]
+            local = np.stack(np.meshgrid(*sides), -1).reshape(-1, 2)
+        cos, sin = math.cos(self.yaw), math.sin(self.yaw)
+        turned = local @ np.array([[cos, sin], [-sin, cos]])
+        return np.asarray(turned + np.array([self.x, self.y]))
+
+    def _local(self, x: float, y: float) -> tuple[float, float]:
+        dx, dy = x - self.x, y - self.y
+        cos, sin = math.cos(self.yaw), math.sin(self.yaw)
+        return cos * dx + sin * dy, cos * dy - sin * dx
+
+
+Shape = tuple[tuple[float, float], bool, tuple[Part, ...]]
+"""Half footprint, whether it is round, and the parts."""

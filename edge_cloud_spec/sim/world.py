@@ -1,0 +1,141 @@
+"""The robot's base in a room: velocity tracking, limits, command timeout, contact, odometry."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .camera import Eye, eye_at
+from .engine import mujoco
+from .gait import Gait
+from .room import Pose
+from .scene import MASS, STEP, Scene
+
+LIMITS = (1.0, 0.5, 1.5)
+"""What the base follows at most: m/s forward or backward, m/s sideways, rad/s."""
+
+RISE = 0.2
+"""Seconds in which a commanded velocity goes from 10 to 90 % of its step."""
+
+TIMEOUT = 0.5
+"""Seconds without a command after which the base stops of itself, whoever should have told it."""
+
+
+@dataclass(frozen=True)
+class Odometry:
+    """What the base believes: pose since the start (m, rad) and velocity in its own frame."""
+
+    stamp: float
+    x: float
+    y: float
+    yaw: float
+    vx: float
+    vy: float
+    wz: float
+
+
+class World:
+    """The physics of one room; owned by one thread. Time is simulated seconds since the start.
+
+    ``drift`` is the standard deviation of odometry's errors of scale and of heading per metre
+    (0: none); they are drawn once from ``seed``.
+    """
+
+    def __init__(self, scene: Scene, drift: float = 0.0, seed: int = 0) -> None:
+        self.scene = scene
+        self.gait = Gait()
+        self.time = 0.0
+        self._data = mujoco.MjData(scene.model)
+        self._data.qpos[2] = scene.room.start.yaw
+        mujoco.mj_forward(scene.model, self._data)
+        self._robot = scene.model.geom("robot").id
+        self._wanted = np.zeros(3)
+        self._reference = np.zeros(3)
+        self._commanded = -math.inf
+        self._touching = False
+        errors = np.random.default_rng((seed, scene.room.seed, 0xD81F)).normal(0, 1, 3)
+        self._scale, self._turn_scale, self._bend = drift * errors
+        self._odometry = np.zeros(3)
+        self._start_of_room = np.array([scene.room.start.x, scene.room.start.y, 0.0])
+
+    def command(self, vx: float, vy: float, wz: float) -> None:
+        """Follow this velocity (m/s, m/s, rad/s) within LIMITS, for at most TIMEOUT.
+
+        Raises ValueError when a number is not finite; the command before stays in force.
+        """
+        wanted = np.array([vx, vy, wz], float)
+        if not np.all(np.isfinite(wanted)):
+            raise ValueError(f"a velocity command must be finite numbers, not {wanted.tolist()}")
+        self._wanted = np.clip(wanted, -np.array(LIMITS), LIMITS)
+        self._commanded = self.time
+
+    def step(self, dt: float) -> None:
+        """Let ``dt`` seconds pass (rounded to physics steps of STEP)."""
+        for _ in range(round(dt / STEP)):
+            self._tick()
+
+    def _tick(self) -> None:
+        data, model = self._data, self.scene.model
+        if self.time - self._commanded > TIMEOUT - STEP / 2:
+            self._wanted = np.zeros(3)
+        # first order with a 10-90 % rise of RISE
+        self._reference += (self._wanted - self._reference) * (1 - math.exp(-STEP * 2.2 / RISE))
+        yaw = data.qpos[2]
+        cos, sin = math.cos(yaw), math.sin(yaw)
+        vx, vy, wz = self._reference
+        data.ctrl[:] = (cos * vx - sin * vy, sin * vx + cos * vy, wz)
+        # centripetal feed-forward: without it the base slides out of a turn
+        data.qfrc_applied[0] = -MASS * data.qvel[2] * data.qvel[1]
+        data.qfrc_applied[1] = MASS * data.qvel[2] * data.qvel[0]
+        before = data.qpos.copy()
+        mujoco.mj_step(model, data)
+        self.time += STEP
+        self._touching = data.ncon > 0
+        self._integrate(before, data.qpos - before)
+        speed, turn = self.velocity[0], data.qvel[2]
+        self.gait.step(STEP, float(speed), float(turn))
+
+    def _integrate(self, before: np.ndarray, moved: np.ndarray) -> None:
+        cos, sin = math.cos(before[2]), math.sin(before[2])
+        ahead, aside = cos * moved[0] + sin * moved[1], cos * moved[1] - sin * moved[0]
+        ahead, aside = ahead * (1 + self._scale), aside * (1 + self._scale)
+        turned = moved[2] * (1 + self._turn_scale) + self._bend * math.hypot(ahead, aside)
+        cos, sin = math.cos(self._odometry[2]), math.sin(self._odometry[2])
+        self._odometry += (cos * ahead - sin * aside, sin * ahead + cos * aside, turned)
+
+    @property
+    def pose(self) -> Pose:
+        """Where the robot truly is, in the room's frame."""
+        x, y, yaw = self._data.qpos
+        start = self._start_of_room
+        return Pose(float(x + start[0]), float(y + start[1]), _wrap(float(yaw)))
+
+    @property
+    def velocity(self) -> tuple[float, float, float]:
+        """The true velocity in the base's frame: m/s forward, m/s left, rad/s."""
+        vx, vy, wz = self._data.qvel
+        cos, sin = math.cos(self._data.qpos[2]), math.sin(self._data.qpos[2])
+        return float(cos * vx + sin * vy), float(cos * vy - sin * vx), float(wz)
+
+    @property
+    def odometry(self) -> Odometry:
+        """Pose and velocity as the base reports them, from (0, 0, 0) at the start."""
+        x, y, yaw = self._odometry
+        return Odometry(self.time, float(x), float(y), _wrap(float(yaw)), *self.velocity)
+
+    @property
+    def contact(self) -> bool:
+        """Whether the body touches a wall or a thing."""
+        return self._touching
+
+    @property
+    def eye(self) -> Eye:
+        """Where the camera is and looks, gait included."""
+        attitude = self.gait.attitude
+        return eye_at(self.pose, attitude.pitch, attitude.roll, attitude.heave)
+
+
+def _wrap(angle: float) -> float:
+    return math.atan2(math.sin(angle), math.cos(angle))
