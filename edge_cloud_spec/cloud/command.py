@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+from pathlib import Path
 
+from ..errors import UserError
 from ..models import EMBEDDED
 from ..share import rules_text
 from ..wire.channel import read_token
@@ -34,6 +36,13 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     link.add_argument("--keep", type=float, default=60.0, help="seconds a lost session is kept")
 
 
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"the system text {path} cannot be read: {error}") from None
+
+
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
@@ -44,7 +53,7 @@ def run_serve(args: argparse.Namespace) -> int:
     options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}
     target = load(args.target, threads=args.threads, **options)
     drafter = load(args.drafter, **options) if args.drafter else None
-    text = open(args.system_text, encoding="utf-8").read() if args.system_text else rules_text()
+    text = _read(args.system_text) if args.system_text else rules_text()
     spec = target.spec(text, args.max_tokens)
     worker = Worker(target, spec, drafter, WorkerLimits(args.sessions, args.keep))
     print(f"target {target.identity}", flush=True)

@@ -97,9 +97,7 @@ class Server:
             await self._server.stop(self._settings.grace_s)
 
 
-async def _serve(
-    worker: Worker, settings: ServerSettings, on_ready: Callable[[str], None]
-) -> None:
+async def _serve(worker: Worker, settings: ServerSettings, on_ready: Callable[[str], None]) -> None:
     server = Server(worker, settings)
     address = await server.start()
     stopped = asyncio.Event()

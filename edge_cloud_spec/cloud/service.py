@@ -14,6 +14,8 @@ import grpc.aio
 from ..wire.channel import METHOD_NAME, SERVICE
 from .worker import Stream, Worker
 
+MAX_WAITING = 16  # messages of one stream that the worker has not come to
+
 
 class DecodeService:
     """Relays each stream to the worker. ``token`` is asked of every robot where it is set."""
@@ -23,7 +25,7 @@ class DecodeService:
         self._token = token
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """For ``server.add_generic_rpc_handlers``; messages stay bytes, the codec is the worker's."""
+        """For ``server.add_generic_rpc_handlers``; messages stay bytes here."""
         method = grpc.stream_stream_rpc_method_handler(self._decode)
         return grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
 
@@ -34,7 +36,12 @@ class DecodeService:
             await self._authenticate(context)
         loop = asyncio.get_running_loop()
         outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
-        stream = Stream(lambda data: loop.call_soon_threadsafe(outbox.put_nowait, data))
+
+        def outlet(data: bytes | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server ends
+                loop.call_soon_threadsafe(outbox.put_nowait, data)
+
+        stream = Stream(outlet)
         reading = asyncio.ensure_future(self._read(requests, stream, outbox))
         try:
             while (data := await outbox.get()) is not None:
@@ -49,6 +56,8 @@ class DecodeService:
         with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot is gone
             async for data in requests:
                 self._worker.receive(stream, data)
+                while stream.received - stream.handled > MAX_WAITING:
+                    await asyncio.sleep(0.01)  # not read, so that the robot's side is held up
         outbox.put_nowait(None)
 
     async def _authenticate(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:

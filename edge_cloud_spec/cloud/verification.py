@@ -6,12 +6,12 @@ passes that it asks for and sends what it says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.accept import accept
+from ..decoding.accept import accept, rows_of_chain
 from ..decoding.choose import SeededChooser
 from ..decoding.digest import PrefixDigest
 from ..decoding.draft import BadDraft, Draft, check_draft
@@ -27,7 +27,7 @@ from ..wire.messages import (
     Verdict,
 )
 
-EMPTY = Draft(())
+EMPTY = Draft((), rows=np.zeros((0, 0), np.float32))  # nothing drafted: the target alone
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,18 @@ Action = Score | Propose | Keep | Say
 Event = DraftMessage | Generate | Resume | Close | Scored | Proposed
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """What the target is looking at; ``own`` where the cloud drafted it (or nothing)."""
+
+    draft: Draft
+    round: int = 0
+    own: bool = False
+    draft_s: float = 0.0
+
+
 class Verification:
-    """One session's verdicts. The first draft for a prefix stands; verdicts are kept, not redrawn."""
+    """One session's verdicts. The first draft for a prefix stands; no verdict is drawn again."""
 
     def __init__(
         self,
@@ -104,10 +114,10 @@ class Verification:
         self._max_tokens = max_tokens
         self._vocabulary = vocabulary
         self._chooser = SeededChooser(opening.policy.seed)
-        self._kept: dict[PrefixDigest, Verdict] = {}
-        self._scoring: tuple[Draft, int] | None = None  # the draft in the target, its round
+        self._kept: dict[PrefixDigest, Verdict] = {}  # in the order of the answer
+        self._scoring: _Pass | None = None
+        self._proposing = False
         self._generating: Generate | None = None
-        self._draft_s = 0.0
 
     @property
     def generating(self) -> bool:
@@ -129,13 +139,12 @@ class Verification:
             case Scored():
                 return self._on_scored(event)
             case Proposed(draft, draft_s):
+                self._proposing = False
                 if self._generating is None:
                     return []
-                self._draft_s = draft_s
-                return self._score(draft, round_=0)
+                return self._score(_Pass(draft, own=True, draft_s=draft_s))
             case Resume():
-                self._generating = None
-                return [Say(Opened(self.session, b"", self._digest))]
+                return self._on_resume(event)
             case Close():
                 self.finished = True
                 self._generating = None
@@ -145,51 +154,59 @@ class Verification:
         """Nobody listens at present: stop generating (a resumed robot asks again)."""
         self._generating = None
 
+    @property
+    def _busy(self) -> bool:
+        return self._proposing or self._scoring is not None
+
+    def _knows(self, base: PrefixDigest) -> bool:
+        return base == self._digest or base in self._kept
+
+    def _on_resume(self, message: Resume) -> list[Action]:
+        if not self._knows(message.base):
+            text = "the robot stands where this answer never was; start the decode again"
+            return [Say(Fault("unknown_prefix", text))]
+        self._generating = None
+        return [Say(Opened(self.session, b"", self._digest))]
+
     def _on_draft(self, message: DraftMessage) -> list[Action]:
         if message.base in self._kept:
             return [Say(self._kept[message.base])]
-        if message.base != self._digest or self._scoring is not None or self.finished:
+        if message.base != self._digest or self._busy or self.finished:
             self.stale += 1
             return []
         try:
             check_draft(message.draft, self._vocabulary)
-            if self._opening.rule == "rejection" and message.draft.rows is None:
-                raise BadDraft("rejection needs the rows that the draft was sampled from")
+            if self._opening.rule == "rejection":
+                rows_of_chain(message.draft)
         except BadDraft as error:
             return [Say(Fault("bad_draft", str(error)))]
-        return self._score(message.draft, message.round)
+        return self._score(_Pass(message.draft, message.round))
 
     def _on_generate(self, message: Generate) -> list[Action]:
-        actions: list[Action] = []
         base = message.base
-        while base in self._kept:
-            verdict = self._kept[base]
-            actions.append(Say(verdict))
-            base = base.extend(self._emitted(verdict))
-        if base != self._digest:
+        if not self._knows(base):
             self.stale += 1
-            return actions
+            return []
+        repeated = [Say(kept) for place, kept in self._kept.items() if place.length >= base.length]
         self._generating = None if self.finished else message
-        return actions + self._continue()
-
-    def _emitted(self, verdict: Verdict) -> tuple[int, ...]:
-        return verdict.tokens + (() if verdict.token is None else (verdict.token,))
+        return [*repeated, *self._continue()]
 
     def _continue(self) -> list[Action]:
-        if self._generating is None or self._scoring is not None:
+        if self._generating is None or self._busy:
             return []
         if self._generating.speculative:
+            self._proposing = True
             return [Propose(tuple(self.tokens), max(1, self._opening.draft_length))]
-        return self._score(EMPTY, round_=0)
+        return self._score(_Pass(EMPTY, own=True))
 
-    def _score(self, draft: Draft, round_: int) -> list[Action]:
-        self._scoring = (draft, round_)
-        return [Score(draft)]
+    def _score(self, under_way: _Pass) -> list[Action]:
+        self._scoring = under_way
+        return [Score(under_way.draft)]
 
     def _on_scored(self, scored: Scored) -> list[Action]:
         assert self._scoring is not None
-        draft, round_ = self._scoring
-        self._scoring = None
+        under_way, self._scoring = self._scoring, None
+        draft = under_way.draft
         opening = self._opening
         taken = accept(
             opening.rule, draft, scored.logits, opening.policy, len(self.tokens), self._chooser
@@ -201,24 +218,20 @@ class Verification:
             self._digest,
             path,
             token,
-            round_,
+            under_way.round,
             finish,
+            tokens=accepted if under_way.own else (),
             drafted=len(draft),
             verify_s=scored.verify_s,
             queue_s=scored.queue_s,
-            draft_s=self._draft_s,
+            draft_s=under_way.draft_s,
         )
-        if self._generating is not None:
-            verdict = replace(verdict, tokens=accepted)
-        self._draft_s = 0.0
         self._kept[self._digest] = verdict
         self._digest = self._digest.extend(accepted + last)
         self.tokens += accepted + last
-        self.finished = bool(finish)
-        actions: list[Action] = [Say(verdict), Keep(path, last)]
-        if self.finished:
-            self._generating = None
-        return actions + self._continue()
+        if finish:
+            self.finished, self._generating = True, None
+        return [Say(verdict), Keep(path, last), *self._continue()]
 
     def _until_end(
         self, draft: Draft, path: tuple[int, ...], token: int

@@ -6,13 +6,13 @@ each pass anew, so that others get their turn in between.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -30,12 +30,24 @@ from ..wire.messages import (
     Resume,
     ServerMessage,
     base_digest,
+    spec_digest,
 )
-from .verification import Action, Event, Keep, Propose, Proposed, Say, Score, Scored, Verification
+from .verification import (
+    EMPTY,
+    Action,
+    Event,
+    Keep,
+    Propose,
+    Proposed,
+    Say,
+    Score,
+    Scored,
+    Verification,
+)
 
 if TYPE_CHECKING:
-    from ..models.load import Vlm
     from ..models.session import Session
+    from ..models.vlm import Vlm
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +72,8 @@ class Stream:
     def __init__(self, outlet: Outlet) -> None:
         self.outlet = outlet
         self.session: Served | None = None
+        self.received = 0  # messages, counted where they come in
+        self.handled = 0  # and by the worker, so that nobody can make it hold ever more
 
     def say(self, message: ServerMessage) -> None:
         """Send this to the robot; from any thread."""
@@ -93,7 +107,7 @@ class Worker(threading.Thread):
         self._drafter = drafter
         self._spec = spec
         self._spec_bytes = spec.to_bytes()
-        self._spec_digest = hashlib.blake2b(self._spec_bytes, digest_size=16).digest()
+        self._spec_digest = spec_digest(self._spec_bytes)
         self._limits = limits or WorkerLimits()
         self._sessions: dict[str, Served] = {}
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -103,8 +117,10 @@ class Worker(threading.Thread):
 
     def receive(self, stream: Stream, data: bytes) -> None:
         """Queue a message that arrived on this stream; from any thread."""
+        stream.received += 1
         arrived = time.perf_counter()
-        self._queue.put(lambda: self._guard(stream, lambda: self._on_message(stream, data, arrived)))
+        job = partial(self._on_message, stream, data, arrived)
+        self._queue.put(lambda: self._guard(stream, job))
 
     def leave(self, stream: Stream) -> None:
         """The stream is gone; its session is kept for a while. From any thread."""
@@ -137,19 +153,42 @@ class Worker(threading.Thread):
             stream.say(fault)
 
     def _on_message(self, stream: Stream, data: bytes, arrived: float) -> None:
+        stream.handled += 1
         message = decode_client(data)
         if isinstance(message, Open):
             self._open(stream, message)
         elif isinstance(message, Resume):
             self._resume(stream, message)
+        elif isinstance(message, Close):
+            self._close(stream)
         elif stream.session is None:
-            stream.say(Fault("no_session", "open or resume a session first"))
+            # Sent before the robot knew that its stream was a new one: it resumes and says it again.
+            log.debug("a message for no session is dropped")
         else:
             stream.session.arrived = arrived
             self._advance(stream.session, message)
-            if isinstance(message, Close):
-                self._sessions.pop(stream.session.verification.session, None)
-                stream.outlet(None)
+
+    def _close(self, stream: Stream) -> None:
+        if stream.session is not None:
+            self._advance(stream.session, Close())
+            self._drop(stream.session)
+        stream.outlet(None)
+
+    def _drop(self, served: Served) -> None:
+        """Forget a session; whoever listened is not bound to it any more."""
+        self._sessions.pop(served.verification.session, None)
+        if served.stream is not None:
+            served.stream.session = served.stream = None
+
+    def _attach(self, stream: Stream, served: Served) -> None:
+        """Bind a session to this stream; the stream that it had is ended."""
+        if stream.session is not None and stream.session is not served:
+            self._drop(stream.session)
+        if served.stream is not None and served.stream is not stream:
+            served.stream.session = None
+            served.stream.outlet(None)
+        served.stream, stream.session = stream, served
+        self._sessions[served.verification.session] = served
 
     def _on_leave(self, stream: Stream) -> None:
         served, stream.session = stream.session, None
@@ -169,7 +208,7 @@ class Worker(threading.Thread):
         prompt = self._target.prompt(
             Request(opening.instruction, opening.jpeg, opening.order), spec
         )
-        base = base_digest(opening, prompt.digest, spec.target)
+        base = base_digest(opening, prompt.digest, self._spec_digest)
         name = secrets.token_hex(8)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
         stream.say(Opened(name, spec_bytes, base))  # the robot prefills while we do
@@ -182,10 +221,7 @@ class Worker(threading.Thread):
             vocabulary=spec.vocabulary,
         )
         served = Served(verification, self._target.open(prompt), opening)
-        if stream.session is not None:
-            self._sessions.pop(stream.session.verification.session, None)
-        served.stream, stream.session = stream, served
-        self._sessions[name] = served
+        self._attach(stream, served)
 
     def _check(self, opening: Open) -> None:
         if opening.protocol != PROTOCOL:
@@ -214,19 +250,19 @@ class Worker(threading.Thread):
             text = "the cloud does not hold this session any more; start the decode again"
             stream.say(Fault("unknown_session", text))
             return
-        if served.stream is not None:
-            served.stream.session = None
-        served.stream, stream.session = stream, served
+        self._attach(stream, served)
         self._advance(served, message)
 
     def _forget_old(self) -> None:
         now = time.perf_counter()
-        for name, served in list(self._sessions.items()):
-            kept = self._limits.keep_s if served.stream is None else self._limits.idle_s
-            if now - served.arrived > kept:
-                del self._sessions[name]
-                if served.stream is not None:
-                    served.stream.outlet(None)
+        for served in list(self._sessions.values()):
+            stream = served.stream
+            if now - served.arrived > (
+                self._limits.keep_s if stream is None else self._limits.idle_s
+            ):
+                self._drop(served)
+                if stream is not None:
+                    stream.outlet(None)
 
     def _advance(self, served: Served, event: Event) -> None:
         for action in served.verification.handle(event):
@@ -253,7 +289,11 @@ class Worker(threading.Thread):
 
     def _score(self, served: Served, draft: Draft) -> None:
         started = time.perf_counter()
-        logits = served.target.forward(draft.tokens, draft.parents)
+        try:
+            logits = served.target.forward(draft.tokens, draft.parents)
+        except Exception:
+            self._sessions.pop(served.verification.session, None)  # it waits for this pass for ever
+            raise
         ended = time.perf_counter()
         queue_s = max(0.0, started - served.arrived)
         served.arrived = ended  # a generated pass waits from here on
@@ -261,6 +301,7 @@ class Worker(threading.Thread):
 
     def _propose(self, served: Served, prefix: tuple[int, ...], length: int) -> None:
         if not served.verification.generating:
+            self._advance(served, Proposed(EMPTY))
             return
         started = time.perf_counter()
         drafter = self._drafter_of(served)

@@ -46,10 +46,24 @@ def follow(draft: Draft, target_token: Callable[[int], int]) -> Acceptance:
         node = child
 
 
+def normalized(row: NDArray[np.float32]) -> NDArray[np.float64]:
+    """A row [V] in float64, summing to 1: fp32 rows are off by their rounding."""
+    probabilities = row.astype(np.float64)
+    probabilities /= probabilities.sum()
+    return probabilities
+
+
 def residual(target: NDArray[np.float64], draft: NDArray[np.float64]) -> NDArray[np.float64]:
     """Weights max(0, P - Q) [V] of the recovered token, not normalized."""
     weights: NDArray[np.float64] = np.maximum(target - draft, 0.0)
     return weights
+
+
+def rows_of_chain(draft: Draft) -> NDArray[np.float32]:
+    """The rows that a chain was sampled from; BadDraft where ``rejection`` cannot judge it."""
+    if draft.rows is None or draft.parents is not None:
+        raise BadDraft("rejection needs a chain and the rows that it was sampled from")
+    return draft.rows
 
 
 def rejection(
@@ -62,10 +76,9 @@ def rejection(
     ``position`` is that of the first drafted token in the answer.
     (DSSD and TSLT print the ratio upside down.)
     """
-    if draft.rows is None or draft.parents is not None:
-        raise BadDraft("rejection needs a chain and the rows that it was sampled from")
+    rows = rows_of_chain(draft)
     for i, token in enumerate(draft.tokens):
-        p, q = target_rows[i].astype(np.float64), draft.rows[i].astype(np.float64)
+        p, q = normalized(target_rows[i]), normalized(rows[i])
         if not chooser.accept(min(1.0, p[token] / q[token]) if q[token] else 0.0, position + i):
             weights = residual(p, q)
             # P <= Q everywhere means P = Q up to rounding: then P itself is what is left.
@@ -73,7 +86,7 @@ def rejection(
             return Acceptance(
                 tuple(range(i)), chooser.draw(weights, Purpose.RESIDUAL, position + i)
             )
-    bonus = target_rows[len(draft)].astype(np.float64)
+    bonus = normalized(target_rows[len(draft)])
     token = chooser.draw(bonus, Purpose.RESIDUAL, position + len(draft))
     return Acceptance(tuple(range(len(draft))), token)
 
@@ -86,14 +99,11 @@ def accept(
     position: int,
     chooser: Chooser,
 ) -> Acceptance:
-    """Apply the rule named to a draft and the target's logits [1 + n, V] (row 0: after the prefix)."""
+    """Apply the rule to a draft and the target's logits [1 + n, V] (row 0: after the prefix)."""
     if rule == "rejection":
         if policy.temperature == 0:
             raise BadDraft("rejection needs a temperature above 0; use greedy")
-        if len(draft):
-            return rejection(draft, distribution(logits, policy), position, chooser)
-        weights = distribution(logits[0], policy).astype(np.float64)
-        return Acceptance((), chooser.draw(weights, Purpose.RESIDUAL, position))
+        return rejection(draft, distribution(logits, policy), position, chooser)
     depth = {-1: 0}
     for node in range(len(draft)):
         depth[node] = depth[draft.parent(node)] + 1

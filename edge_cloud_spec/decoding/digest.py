@@ -32,6 +32,6 @@ def request_digest(*parts: bytes | str | float) -> PrefixDigest:
     """
     hashed = hashlib.blake2b(digest_size=8)
     for part in parts:
-        data = part if isinstance(part, bytes) else repr(part).encode()
+        data = part if isinstance(part, bytes) else str(part).encode()  # numpy's numbers too
         hashed.update(len(data).to_bytes(8, "little") + data)
     return PrefixDigest(0, int.from_bytes(hashed.digest(), "little"))

@@ -48,6 +48,8 @@ class Draft:
 
 def check_draft(draft: Draft, vocabulary: int) -> None:
     """Refuse what cannot be verified against a vocabulary of this size; raises BadDraft."""
+    if not len(draft):
+        raise BadDraft("a draft has at least one token")
     if len(draft) > MAX_NODES:
         raise BadDraft(f"a draft has at most {MAX_NODES} tokens, not {len(draft)}")
     for token in draft.tokens:

@@ -44,8 +44,6 @@ def uniform(
 
 
 def gumbel(seed: int, position: int, tokens: ArrayLike) -> NDArray[np.float64]:
-    """Standard Gumbel noise of the coupled rule for these token ids at this position of the answer."""
-    draws: NDArray[np.float64] = -np.log(
-        -np.log(uniform(seed, Purpose.COUPLED, position, tokens))
-    )
+    """Standard Gumbel noise of the coupled rule for these token ids at this position."""
+    draws: NDArray[np.float64] = -np.log(-np.log(uniform(seed, Purpose.COUPLED, position, tokens)))
     return draws

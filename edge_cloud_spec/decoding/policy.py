@@ -40,8 +40,12 @@ def scaled_logits(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArra
     At temperature 0 the logits come back as they are: only their argmax has a meaning.
     """
     scaled = np.asarray(logits, np.float64)
+    top = scaled.max(-1, keepdims=True)
+    if not np.isfinite(top).all():  # a NaN anywhere is the maximum
+        raise ValueError("the model's logits hold something that is not a number")
     if policy.temperature > 0:
-        scaled = scaled / policy.temperature
+        with np.errstate(over="ignore"):  # at a tiny temperature all but the best become -inf
+            scaled = (scaled - top) / policy.temperature
     if 0 < policy.top_k < scaled.shape[-1]:
         smallest = np.partition(scaled, -policy.top_k, axis=-1)[..., -policy.top_k, None]
         scaled = np.where(scaled < smallest, -np.inf, scaled)

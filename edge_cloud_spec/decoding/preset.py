@@ -58,7 +58,9 @@ class Preset:
 
 def _one_of(preset: str, field: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise UserError(f"preset {preset}: {field} must be one of {', '.join(choices)}, not {value}")
+        raise UserError(
+            f"preset {preset}: {field} must be one of {', '.join(choices)}, not {value}"
+        )
 
 
 def preset_names() -> tuple[str, ...]:
@@ -71,7 +73,10 @@ def load_preset(name: str) -> Preset:
     path = Path(name) if name.endswith(".yaml") else share() / f"config/presets/{name}.yaml"
     if not path.is_file():
         raise UserError(f"there is no preset {name!r}; choose one of {', '.join(preset_names())}")
-    chosen = yaml.safe_load(path.read_text())
+    try:
+        chosen = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"preset {path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(chosen, dict):
         raise UserError(f"preset {path}: a mapping of fields is expected")
     unknown = set(chosen) - {field.name for field in fields(Preset)}

@@ -19,6 +19,7 @@ from ..wire.messages import (
     Open,
     Opened,
     Resume,
+    ServerMessage,
     Verdict,
     base_digest,
 )
@@ -37,6 +38,7 @@ from .events import (
     Send,
     StartDraft,
     Tick,
+    Unusable,
 )
 from .rounds import Ledger, Round
 
@@ -45,7 +47,8 @@ class EdgeDecoder:
     """One decode: opens it, keeps a draft on its way, and emits what verdicts settle.
 
     ``patience`` is how long, in seconds, the cloud may leave a message unanswered (link losses
-    included) before the decode is given up.
+    included) before the decode is given up; ``deadline`` is when that will be, None while the cloud
+    owes nothing. Only an answer moves it: a link that comes and goes does not.
     """
 
     def __init__(self, opening: Open, preset: Preset, patience: float = 10.0) -> None:
@@ -57,25 +60,26 @@ class EdgeDecoder:
         self._preset = preset
         self._patience = patience
         self._session = ""
-        self._opened = False
+        self._preparing = False
         self._prompt: PromptReady | None = None
-        self._digest: PrefixDigest | None = None
+        self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
+        self._told: PrefixDigest | None = None  # the same as the cloud has it
+        self._digest: PrefixDigest | None = None  # of the verified tokens
         self._drafting: list[Drafted] | None = None  # the draft under way
         self._sent: DraftMessage | None = None  # the draft that awaits its verdict
         self._round = 0
+        self._trouble = ""  # why the link was lost last
         self._started = 0.0
         self._sent_at = 0.0
 
     def start(self, now: float, known_spec: bytes = b"") -> list[Action]:
         """Begin. With a specification known from before, drafting does not wait for the cloud."""
         if not self._preset.uses_cloud:
-            return [Prepare(b"")]
-        self.deadline = now + self._patience
+            return self._prepare(b"")
+        self._await(now)
         self._started = now
-        actions: list[Action] = [Send(self._opening)]
-        if known_spec and self._preset.drafts_on_robot:
-            actions.append(Prepare(known_spec))
-        return actions
+        known = self._prepare(known_spec) if known_spec and self._preset.drafts_on_robot else []
+        return [Send(self._opening), *known]
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What to do upon this event; nothing once the decode is finished."""
@@ -84,73 +88,96 @@ class EdgeDecoder:
         match event:
             case Drafted():
                 return self._on_drafted(event, now)
-            case Received(Verdict() as verdict):
-                return self._on_verdict(verdict, now)
-            case Received(Opened() as opened):
-                return self._on_opened(opened, now)
-            case Received(Fault(code, text)):
-                return self._finish(code, text)
+            case Received(message):
+                return self._on_message(message, now)
             case PromptReady():
                 return self._on_prompt(event, now)
             case LinkLost(reason):
-                self.deadline = self.deadline or now + self._patience
+                self._trouble = reason
+                self._await(now)
                 return []
             case LinkUp():
-                return self._on_link_up(now)
+                return self._on_link_up()
             case Abort(reason):
-                return [*self._goodbye(), *self._finish("aborted", reason)]
+                return self._close("aborted", reason)
+            case Unusable(text):
+                return self._close("bad_request", text)
             case Tick():
-                if self.deadline is not None and now >= self.deadline:
-                    text = f"the cloud has not answered for {self._patience:g} s; check the link"
-                    return [*self._goodbye(), *self._finish("timeout", text)]
-                return []
+                if self.deadline is None or now < self.deadline:
+                    return []
+                return self._close("timeout", self._why_late())
+
+    def _on_message(self, message: ServerMessage, now: float) -> list[Action]:
+        match message:
+            case Verdict():
+                return self._on_verdict(message, now)
+            case Opened():
+                return self._on_opened(message, now)
+            case Fault(code, text):
+                return self._close(code, text)
+
+    def _await(self, now: float) -> None:
+        """From here on the cloud owes an answer, if it did not already."""
+        if self.deadline is None:
+            self.deadline = now + self._patience
+
+    def _why_late(self) -> str:
+        why = f" ({self._trouble})" if self._trouble else ""
+        return f"the cloud has not answered for {self._patience:g} s; check the link{why}"
+
+    def _prepare(self, spec: bytes) -> list[Action]:
+        """Begin, or begin anew, with this specification; what was drafted under another is void."""
+        self._preparing = True
+        self._drafting = self._sent = self._prompt = self._base = self._digest = None
+        return [Prepare(spec)]
 
     def _on_prompt(self, prompt: PromptReady, now: float) -> list[Action]:
         self._prompt = prompt
-        self._digest = base_digest(self._opening, prompt.digest, prompt.target_identity)
-        return self._draft(now)
+        self._base = self._digest = base_digest(self._opening, prompt.digest, prompt.spec_digest)
+        return self._compare_bases() or self._draft(now)
 
     def _on_opened(self, opened: Opened, now: float) -> list[Action]:
         resumed = bool(self._session)
-        self._session, self._opened = opened.session, True
-        self.deadline = None
+        self._session = opened.session
         if resumed:
             self.ledger.resumed += 1
+            if self._drafting is not None:
+                self.deadline = None  # nothing is owed meanwhile
             return self._again(now)
+        self.deadline = None
+        self._told = opened.base
         if not self._preset.drafts_on_robot:
-            self._digest = opened.base
-            return self._generate(now)
+            self._base = self._digest = opened.base
+            return self._again(now)
         if opened.spec:  # the cloud's prompt is not the one we held: begin with what it says
-            self._drafting = self._sent = None
-            return [Prepare(opened.spec)]
-        if self._digest is not None and opened.base != self._digest:
-            text = (
-                "robot and cloud make different prompts of the same request; "
-                "give both the same tokenizer and image processor"
-            )
-            return [*self._goodbye(), *self._finish("prompt_mismatch", text)]
+            return self._prepare(opened.spec)
+        if not self._preparing:
+            return self._close("bad_opened", "the cloud did not say how to prompt; update it")
         if self._sent is not None:
-            self.deadline = now + self._patience
-        return []
+            self._await(now)
+        return self._compare_bases()
 
-    def _on_link_up(self, now: float) -> list[Action]:
-        self.deadline = now + self._patience
-        if not self._session:
-            return [Send(self._opening), *([Send(self._sent)] if self._sent else [])]
-        assert self._digest is not None
-        return [Send(Resume(self._session, self._digest))]
+    def _compare_bases(self) -> list[Action]:
+        """End where both sides have made their prompt and differ."""
+        if self._base is None or self._told is None or self._base == self._told:
+            return []
+        text = (
+            "robot and cloud make different prompts of the same request; "
+            "give both the same tokenizer and image processor"
+        )
+        return self._close("prompt_mismatch", text)
+
+    def _on_link_up(self) -> list[Action]:
+        if self._session and self._digest is not None:
+            return [Send(Resume(self._session, self._digest))]
+        return [Send(self._opening), *([Send(self._sent)] if self._sent else [])]
 
     def _again(self, now: float) -> list[Action]:
-        if not self._preset.drafts_on_robot:
-            return self._generate(now)
-        if self._sent is None:
-            return []
-        self.deadline = now + self._patience
-        return [Send(self._sent)]
-
-    def _generate(self, now: float) -> list[Action]:
+        """Say again what the cloud may not have heard."""
+        if self._preset.drafts_on_robot:
+            return [Send(self._sent)] if self._sent else []
         assert self._digest is not None
-        self.deadline = now + self._patience
+        self._await(now)
         self._sent_at = now
         return [Send(Generate(self._digest, speculative=self._preset.drafter == "cloud"))]
 
@@ -170,23 +197,20 @@ class EdgeDecoder:
         if not whole:
             return []
         rows = [d.row for d in self._drafting if d.row is not None]
-        draft = Draft(
-            tuple(d.token for d in self._drafting), rows=np.stack(rows) if rows else None
-        )
+        draft = Draft(tuple(d.token for d in self._drafting), rows=np.stack(rows) if rows else None)
         self._sent = DraftMessage(self._digest, draft, self._round)
         self._drafting = None
         self._round += 1
         self._sent_at = now
-        self.deadline = now + self._patience
+        self._await(now)
         return [Send(self._sent)]
 
-    def _emit_unverified(
-        self, token: int, ended: bool, now: float, whole: bool
-    ) -> list[Action]:
+    def _emit_unverified(self, token: int, ended: bool, now: float, whole: bool) -> list[Action]:
         assert self._prompt is not None
         emit = Emit(len(self.tokens), (token,), verified=False)
         self.tokens.append(token)
-        if ended or len(self.tokens) >= self._prompt.max_tokens:
+        longest = self._prompt.max_tokens
+        if ended or len(self.tokens) >= min(self._opening.max_tokens or longest, longest):
             return [emit, *self._finish("end" if ended else "length")]
         return [emit, *(self._draft(now) if whole else [])]
 
@@ -197,7 +221,7 @@ class EdgeDecoder:
         drafted, tokens = self._settled(verdict)
         if tokens is None:
             text = "the cloud accepted tokens that were not drafted; its version may differ"
-            return [*self._goodbye(), *self._finish("bad_verdict", text)]
+            return self._close("bad_verdict", text)
         self.ledger.rounds.append(
             Round(
                 base=len(self.tokens),
@@ -214,14 +238,13 @@ class EdgeDecoder:
         actions: list[Action] = [Emit(len(self.tokens), tokens, verified=True)]
         self.tokens += tokens
         self._digest = self._digest.extend(tokens)
-        self._sent = None
+        self._sent = self.deadline = None
         if verdict.finish:
-            return [*actions, *self._goodbye(), *self._finish(verdict.finish)]
+            return [*actions, *self._close(verdict.finish)]
         if self._preset.drafts_on_robot:
-            self.deadline = None
             return [*actions, *self._draft(now)]
         self._started = self._sent_at = now
-        self.deadline = now + self._patience
+        self._await(now)
         return actions
 
     def _settled(self, verdict: Verdict) -> tuple[int, tuple[int, ...] | None]:
@@ -238,13 +261,12 @@ class EdgeDecoder:
             node = step
         return len(draft), tuple(draft.tokens[step] for step in verdict.path) + last
 
-    def _goodbye(self) -> list[Action]:
-        return [Send(Close())] if self._preset.uses_cloud else []
+    def _close(self, reason: str, text: str = "") -> list[Action]:
+        goodbye: list[Action] = [Send(Close())] if self._preset.uses_cloud else []
+        return [*goodbye, *self._finish(reason, text)]
 
     def _finish(self, reason: str, text: str = "") -> list[Action]:
         self.finished = True
         self.deadline = None
         self._drafting = None
         return [Finish(reason, text)]
-
-

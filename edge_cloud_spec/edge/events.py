@@ -12,10 +12,10 @@ from ..wire.messages import ClientMessage, ServerMessage
 
 @dataclass(frozen=True)
 class PromptReady:
-    """The prompt stands on the robot. ``digest`` names it; ``end_tokens`` end an answer."""
+    """The prompt stands on the robot. ``digest`` names it, ``spec_digest`` its specification."""
 
     digest: bytes
-    target_identity: str
+    spec_digest: bytes
     end_tokens: tuple[int, ...]
     max_tokens: int
 
@@ -55,11 +55,18 @@ class Abort:
 
 
 @dataclass(frozen=True)
+class Unusable:
+    """The robot itself cannot make a prompt of the request; ``text`` says why."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """The decoder's deadline may have come."""
 
 
-Event = PromptReady | Drafted | Received | LinkLost | LinkUp | Abort | Tick
+Event = PromptReady | Drafted | Received | LinkLost | LinkUp | Abort | Unusable | Tick
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Build the prompt from this specification (empty: the drafter's own) and prefill the drafter."""
+    """Build the prompt of this specification (empty: the drafter's own) and prefill it."""
 
     spec: bytes
 

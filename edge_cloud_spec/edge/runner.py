@@ -5,7 +5,6 @@ One thread runs it all: between two drafted tokens it looks whether something ar
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from ..errors import UserError
 from ..models.drafter import Drafter, Recipe
 from ..models.prompt import PromptSpec, Request
 from ..wire.codec import decode_server
-from ..wire.messages import ClientMessage, Open, Opened, WireError
+from ..wire.messages import ClientMessage, Open, Opened, WireError, spec_digest
 from .decoder import EdgeDecoder
 from .events import (
     Abort,
@@ -35,6 +34,7 @@ from .events import (
     Send,
     StartDraft,
     Tick,
+    Unusable,
 )
 from .rounds import Ledger
 
@@ -125,7 +125,7 @@ class DecodeRunner:
             settings.preset.payload(settings.rule),
             model.tokenizer_digest,
             model.identity if settings.preset.drafts_on_robot else "",
-            hashlib.blake2b(known, digest_size=16).digest() if known else b"",
+            spec_digest(known),
             settings.max_tokens,
             settings.preset.draft_length,
         )
@@ -137,7 +137,7 @@ class DecodeRunner:
         return run.to_end(known)
 
     def spec_of(self, data: bytes) -> PromptSpec:
-        """The prompt specification to use: the cloud's, or the drafter's own where there is none."""
+        """The prompt specification to use: the cloud's, else the drafter's own."""
         return PromptSpec.from_bytes(data) if data else self._local_spec
 
     def remember(self, spec: bytes) -> None:
@@ -173,8 +173,6 @@ class _Run:
                 event = self._next_event()
                 if event is not None:
                     self._perform(self._decoder.handle(event, time.perf_counter()))
-        except UserError as error:
-            self._finish = Finish("bad_request", str(error))
         finally:
             if self.outlet is not None:
                 self.outlet.close()
@@ -233,16 +231,20 @@ class _Run:
                 case Emit():
                     self.on_emit(action)
                 case Prepare(spec):
-                    ready = self._prepare(self._runner.spec_of(spec))
+                    ready = self._prepare(spec)
                     self._perform(self._decoder.handle(ready, time.perf_counter()))
                 case Finish():
                     self._finish = action
                     self._to_draft = 0
 
-    def _prepare(self, spec: PromptSpec) -> PromptReady:
+    def _prepare(self, data: bytes) -> PromptReady | Unusable:
         model = self._runner.draft_model
-        model.crop(spec.vocabulary)
-        prompt = model.prompt(self._request, spec)
+        try:
+            spec = self._runner.spec_of(data)
+            model.crop(spec.vocabulary)
+            prompt = model.prompt(self._request, spec)
+        except (UserError, ValueError) as error:
+            return Unusable(str(error))
         self._drafter = Drafter(model.open(prompt), self.recipe)
         self._end_tokens = spec.end_ids
-        return PromptReady(prompt.digest, spec.target, spec.end_ids, spec.max_tokens)
+        return PromptReady(prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens)

@@ -74,8 +74,8 @@ def encode_client(message: ClientMessage) -> bytes:
                 )
             )
         case Generate(base, speculative):
-            body = pb.Generate(base=_digest(base), speculative=speculative)
-            wrapped = pb.ClientMessage(generate=body)
+            generate = pb.Generate(base=_digest(base), speculative=speculative)
+            wrapped = pb.ClientMessage(generate=generate)
         case Resume(session, base):
             wrapped = pb.ClientMessage(resume=pb.Resume(session=session, base=_digest(base)))
         case Close():

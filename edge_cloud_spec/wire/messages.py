@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from ..decoding.digest import PrefixDigest, request_digest
@@ -107,11 +108,16 @@ class WireError(ValueError):
     """Bytes that are not a message of this protocol; the text says why."""
 
 
+def spec_digest(spec: bytes) -> bytes:
+    """16 bytes that name a prompt specification; empty for none."""
+    return hashlib.blake2b(spec, digest_size=16).digest() if spec else b""
 
-def base_digest(opening: Open, prompt_digest: bytes, target_identity: str) -> PrefixDigest:
+
+def base_digest(opening: Open, prompt_digest: bytes, spec: bytes) -> PrefixDigest:
     """Where a decode starts, named alike on both sides from everything that defines its answer.
 
-    The prompt digest covers the image's bytes.
+    The prompt digest covers the image's bytes, ``spec`` (a ``spec_digest``) the target's identity,
+    its end tokens and its vocabulary: a draft made under another specification is stale.
     """
     policy = opening.policy
     return request_digest(
@@ -122,6 +128,6 @@ def base_digest(opening: Open, prompt_digest: bytes, target_identity: str) -> Pr
         policy.top_k,
         policy.top_p,
         policy.seed,
-        target_identity,
+        spec,
         opening.draft_identity,
     )
