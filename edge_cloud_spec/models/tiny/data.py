@@ -1,0 +1,230 @@
+"""Views as arrays, and batches of questions about them.
+
+Views are rendered once and kept; questions are drawn anew for each batch, and every other time the
+picture is mirrored, with the truth mirrored too.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from .architecture import VISUAL
+from .language import NAMES, ORDERS, PHRASES, VISIBLE_PIXELS, alike, askable, pieces
+from .packed import block_order
+
+SHARD = 2000
+BEARINGS = np.array([-24, -18, -14, -10, -8, -6, -4, -1.5, 1.5, 4, 6, 8, 10, 14, 18, 24.0])
+DISTANCES = np.array([0.5, 0.65, 0.8, 0.95, 1.1, 1.3, 1.5, 1.8, 2.1, 2.4, 2.8, 3.3, 4.0])
+IGNORE = -100
+
+
+@dataclass(frozen=True)
+class Known:
+    """One thing of a view, as the language wants it."""
+
+    name: str
+    pixels: int
+    bearing: float
+    distance: float
+
+
+@dataclass(frozen=True)
+class Views:
+    """N views: images uint8 [N, 128, 128, 3], classes int8 [N, 16, 16] (0 nothing, else 1 + the
+    index in NAMES), pixels [N, 8], bearing in degrees [N, 8] and distance in metres [N, 8]."""
+
+    images: np.ndarray
+    classes: np.ndarray
+    pixels: np.ndarray
+    bearing: np.ndarray
+    distance: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def things(self, index: int, mirrored: bool = False) -> tuple[Known, ...]:
+        """The nameable things in a view."""
+        sign = -1.0 if mirrored else 1.0
+        return tuple(
+            Known(
+                NAMES[k],
+                int(self.pixels[index, k]),
+                sign * float(self.bearing[index, k]),
+                float(self.distance[index, k]),
+            )
+            for k in np.flatnonzero(self.pixels[index])
+        )
+
+
+def join(parts: Sequence[Views]) -> Views:
+    """Several sets of views as one."""
+    fields = Views.__dataclass_fields__
+    return Views(**{f: np.concatenate([getattr(part, f) for part in parts]) for f in fields})
+
+
+def read_views(path: Path) -> Views:
+    """The views of one file that ``sim.view.write_views`` wrote."""
+    with np.load(path) as stored:
+        return Views(**{field: stored[field] for field in Views.__dataclass_fields__})
+
+
+def _write(job: tuple[Path, int, int, str]) -> Path:
+    from ...sim.view import write_views  # the simulator is needed to train, not to run
+
+    path, seed, count, renderer = job
+    part = path.with_suffix(".part.npz")
+    write_views(part, seed, count, renderer)
+    part.replace(path)
+    return path
+
+
+def make_views(folder: Path, seed: int, count: int, renderer: str, processes: int) -> Views:
+    """``count`` views of ``seed``, rendered into shards in ``folder`` unless they lie there already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = []
+    for start in range(0, count, SHARD):
+        number = seed * 1000 + start // SHARD
+        size = min(SHARD, count - start)
+        jobs.append((folder / f"views_{renderer}_{number}_{size}.npz", number, size, renderer))
+    todo = [job for job in jobs if not job[0].exists()]
+    if todo:
+        os.environ.setdefault("LP_NUM_THREADS", "1")  # else Mesa takes every core in each process
+        with multiprocessing.get_context("spawn").Pool(processes) as pool:
+            for done, path in enumerate(pool.imap_unordered(_write, todo), 1):
+                print(f"views: {done} of {len(todo)} files, {path.name}", flush=True)
+    return join([read_views(job[0]) for job in jobs])
+
+
+class Speller:
+    """Questions and answers as token ids with weights."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[str, list[int]] = {}
+        ids = tokenizer.get_vocab()
+        self.pad, self.start, self.end = (
+            ids[token] for token in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+        )
+        image = [ids["<|image_pad|>"]] * VISUAL
+        self.prefix = [ids["<|vision_start|>"], *image, ids["<|vision_end|>"]]
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of ``text`` (pieces of a text may be spelled one by one: no word spans two)."""
+        if text not in self._known:
+            self._known[text] = self._tokenizer(text, add_special_tokens=False).input_ids
+        return self._known[text]
+
+    def question(self, instruction: str, order: str) -> list[int]:
+        """What stands between the image and the answer."""
+        return [*self.ids(f"{instruction}\n"), *self.ids(order), self.start]
+
+    def lesson(
+        self, things: Sequence[Known], name: str, order: str, instruction: str
+    ) -> tuple[list[int], list[int], list[float]]:
+        """Ids of question and answer, the ids that follow each, and what each of those weighs."""
+        ids = self.question(instruction, order)
+        weights = [0.0] * (len(ids) - 1)
+        for piece in pieces(things, name, order):
+            spelled = self.ids(piece.text)
+            ids = [*ids, *spelled]
+            weights += [piece.weight] * len(spelled)
+        return ids, [*ids[1:], self.end], [*weights, 0.1]
+
+
+def draw_instruction(name: str, rng: np.random.Generator) -> str:
+    """One of the phrasings, now and then with a capital or a full stop."""
+    phrase = PHRASES[rng.integers(len(PHRASES))].format(name)
+    if rng.random() < 0.2:
+        phrase = phrase[0].upper() + phrase[1:]
+    return phrase + ("", "", "", "", ".", "?")[rng.integers(6)]
+
+
+def draw_names(things: Sequence[Known], count: int, rng: np.random.Generator) -> list[str]:
+    """Whom to ask for: mostly what is in view, then what is not though its look-alike is, then any."""
+    allowed = askable(things)
+    present = [t.name for t in things if t.pixels >= VISIBLE_PIXELS]
+    absent = [name for name in allowed if name not in {t.name for t in things}]
+    deceptive = [name for name in absent if any(alike(name, other) for other in present)]
+    wishes = [present, deceptive or absent, present, allowed]
+    drawn: list[str] = []
+    for index in range(count):
+        pool = wishes[index % len(wishes)] or list(allowed)
+        fresh = [name for name in pool if name not in drawn] or pool
+        drawn.append(fresh[rng.integers(len(fresh))])
+    return drawn
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B images and Q questions each, of S tokens: pixels [B, 3, 128, 128] in -1..1, ids [B, 66 + Q S],
+    targets and weights [B, Q S], and what the auxiliary head is to say of each visual token:
+    classes [B, 64, 4], bearing and distance buckets [B, 64] (-100: nothing there)."""
+
+    pixels: Tensor
+    ids: Tensor
+    targets: Tensor
+    weights: Tensor
+    classes: Tensor
+    bearings: Tensor
+    distances: Tensor
+
+
+def pixels_of(images: np.ndarray) -> Tensor:
+    """Images uint8 [B, 128, 128, 3] as the image processor normalises them: [B, 3, 128, 128]."""
+    return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+
+
+def draw_batch(
+    views: Views,
+    chosen: np.ndarray,
+    speller: Speller,
+    questions: int,
+    slot: int,
+    rng: np.random.Generator,
+) -> Batch:
+    """A batch of the views with the indices ``chosen`` [B]."""
+    mirrored = rng.random(len(chosen)) < 0.5
+    images = views.images[chosen]
+    images[mirrored] = images[mirrored, :, ::-1]
+    classes = views.classes[chosen].astype(np.int64)
+    classes[mirrored] = classes[mirrored, :, ::-1]
+    ids = np.full((len(chosen), questions, slot), speller.pad)
+    targets = np.full_like(ids, speller.pad)
+    weights = np.zeros(ids.shape, np.float32)
+    for row, index in enumerate(chosen):
+        things = views.things(index, bool(mirrored[row]))
+        for column, name in enumerate(draw_names(things, questions, rng)):
+            order = ORDERS[rng.integers(2)]
+            lesson = speller.lesson(things, name, order, draw_instruction(name, rng))
+            for array, values in zip((ids, targets, weights), lesson, strict=True):
+                array[row, column, : len(values)] = values
+    grid = block_order(torch.from_numpy(classes)).view(len(chosen), VISUAL, 4)
+    owner = grid.max(dim=-1).values - 1  # the higher class where a token shows two things
+    bearing = np.where(mirrored[:, None], -1, 1) * views.bearing[chosen]
+    buckets = (
+        np.searchsorted(BEARINGS, np.nan_to_num(bearing)),
+        np.searchsorted(DISTANCES, np.nan_to_num(views.distance[chosen])),
+    )
+    told = [
+        torch.from_numpy(b).gather(1, owner.clamp(min=0)).masked_fill(owner < 0, IGNORE)
+        for b in buckets
+    ]
+    prefix = torch.tensor(speller.prefix).expand(len(chosen), -1)
+    flat = torch.from_numpy(ids).flatten(1)
+    return Batch(
+        pixels_of(images),
+        torch.cat((prefix, flat), dim=1),
+        torch.from_numpy(targets).flatten(1),
+        torch.from_numpy(weights).flatten(1),
+        grid,
+        *told,
+    )

@@ -1,0 +1,131 @@
+"""A batched forward over a Qwen3-VL's own weights: several questions behind each image.
+
+transformers runs the vision blocks image by image and one question a row. For training, images of
+one size run as one batch, and the questions about an image share its prefix: each attends to the
+prefix and to itself, with the positions that it would have alone. The results are the same.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import Qwen3VLForConditionalGeneration
+
+from .architecture import GRID, MERGE, PATCH, SIZE, VISUAL
+
+PREFIX = VISUAL + 2  # <|vision_start|>, the image, <|vision_end|>
+AFTER_IMAGE = 1 + GRID // MERGE  # the position of <|vision_end|>
+
+
+def patches(pixels: Tensor) -> Tensor:
+    """Images [B, 3, 128, 128] as patches [B, 256, 3 * 8 * 8] in the order of the image processor."""
+    half = SIZE // (PATCH * MERGE)
+    cut = pixels.view(-1, 3, half, MERGE, PATCH, half, MERGE, PATCH)
+    return cut.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(-1, GRID * GRID, 3 * PATCH * PATCH)
+
+
+def block_order(grid: Tensor) -> Tensor:
+    """A grid [B, 16, 16] in the order of ``patches``: [B, 256]."""
+    half = GRID // MERGE
+    cut = grid.reshape(-1, half, MERGE, half, MERGE)
+    return cut.permute(0, 1, 3, 2, 4).reshape(-1, GRID * GRID)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class PackedForward(nn.Module):
+    """Runs ``model`` on ``questions`` packed questions an image, each of ``slot`` tokens."""
+
+    def __init__(
+        self, model: Qwen3VLForConditionalGeneration, questions: int, slot: int
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.questions, self.slot = questions, slot
+        raster = block_order(torch.arange(GRID * GRID).view(1, GRID, GRID))[0]
+        self.register_buffer("raster", raster, persistent=False)
+        rotary = model.model.visual.rotary_pos_emb
+        cos, sin = rotary(torch.zeros(1), torch.stack((raster // GRID, raster % GRID)).T)
+        self.register_buffer("vision_cos", cos, persistent=False)
+        self.register_buffer("vision_sin", sin, persistent=False)
+        positions = self.positions()
+        cos, sin = model.model.language_model.rotary_emb(torch.zeros(1), positions[:, None])
+        self.register_buffer("cos", cos[:, None], persistent=False)
+        self.register_buffer("sin", sin[:, None], persistent=False)
+        owner = torch.cat(
+            (torch.zeros(PREFIX), 1 + torch.arange(questions).repeat_interleave(slot))
+        )
+        seen = (owner[None] == 0) | (owner[None] == owner[:, None])
+        seen &= torch.ones_like(seen).tril()
+        mask = torch.zeros(seen.shape).masked_fill(~seen, float("-inf"))
+        self.register_buffer("mask", mask[None, None], persistent=False)
+
+    def positions(self) -> Tensor:
+        """M-RoPE positions [3, L] of the prefix and the questions."""
+        side = GRID // MERGE
+        rows = torch.arange(VISUAL) // side
+        columns = torch.arange(VISUAL) % side
+        image = torch.stack((torch.zeros_like(rows), rows, columns)) + 1
+        ends = torch.tensor([[0], [AFTER_IMAGE]]).expand(2, 3)
+        question = AFTER_IMAGE + 1 + torch.arange(self.slot).repeat(self.questions)
+        return torch.cat((ends[0, :, None], image, ends[1, :, None], question.expand(3, -1)), 1)
+
+    def see(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Images [B, 3, 128, 128], normalised, as visual tokens [B, 64, H] and deepstack features."""
+        visual = self.model.model.visual
+        weight = visual.patch_embed.proj.weight.sum(2).flatten(1)
+        x = F.linear(patches(pixels), weight, visual.patch_embed.proj.bias)
+        x = x + visual.pos_embed.weight[self.raster]
+        features = []
+        for index, block in enumerate(visual.blocks):
+            attention = block.attn
+            q, k, v = (
+                attention.qkv(block.norm1(x))
+                .view(x.shape[0], x.shape[1], 3, attention.num_heads, -1)
+                .permute(2, 0, 3, 1, 4)
+                .unbind(0)
+            )
+            q = _turn(q, self.vision_cos, self.vision_sin).to(v.dtype)
+            k = _turn(k, self.vision_cos, self.vision_sin).to(v.dtype)
+            mixed = F.scaled_dot_product_attention(q, k, v)
+            x = x + attention.proj(mixed.transpose(1, 2).flatten(2))
+            x = x + block.mlp(block.norm2(x))
+            if index in visual.deepstack_visual_indexes:
+                merger = visual.deepstack_merger_list[len(features)]
+                features.append(merger(x).view(len(x), VISUAL, -1))
+        return visual.merger(x).view(len(x), VISUAL, -1), features
+
+    def hidden(self, merged: Tensor, features: list[Tensor], ids: Tensor) -> Tensor:
+        """Last hidden states [B, L, H] for ids [B, L] (image places filled from ``merged``)."""
+        text = self.model.model.language_model
+        embedded = text.embed_tokens(ids)
+        x = torch.cat((embedded[:, :1], merged.to(embedded.dtype), embedded[:, 1 + VISUAL :]), 1)
+        rest = x.shape[1] - 1 - VISUAL
+        for index, layer in enumerate(text.layers):
+            attention = layer.self_attn
+            h = layer.input_layernorm(x)
+            shape = (*h.shape[:2], -1, attention.head_dim)
+            q = attention.q_norm(attention.q_proj(h).view(shape)).transpose(1, 2)
+            k = attention.k_norm(attention.k_proj(h).view(shape)).transpose(1, 2)
+            v = attention.v_proj(h).view(shape).transpose(1, 2)
+            groups = attention.num_key_value_groups
+            q = _turn(q, self.cos, self.sin).to(v.dtype)
+            k = _turn(k, self.cos, self.sin).to(v.dtype).repeat_interleave(groups, dim=1)
+            mixed = F.scaled_dot_product_attention(
+                q, k, v.repeat_interleave(groups, dim=1), attn_mask=self.mask.to(q.dtype)
+            )
+            x = x + attention.o_proj(mixed.transpose(1, 2).flatten(2))
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+            if index < len(features):
+                x = x + F.pad(features[index].to(x.dtype), (0, 0, 1, rest))
+        return text.norm(x)
+
+    def forward(self, pixels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Visual tokens [B, 64, H] and the questions' logits [B, Q * slot, V]."""
+        merged, features = self.see(pixels)
+        hidden = self.hidden(merged, features, ids)[:, PREFIX:]
+        return merged, F.linear(hidden, self.model.lm_head.weight)

@@ -1,0 +1,83 @@
+"""The pair's tokenizer: byte-level BPE in which each word of the language is one token.
+
+Bytes are its alphabet, so that any instruction can be written; the special tokens bear the names
+that the Qwen-VL family gives them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from .language import vocabulary
+
+SPECIAL = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+WORDS = r" ?[A-Za-z]+:?|\s|[^\sA-Za-z]+?"
+
+TEMPLATE = (
+    "{%- for message in messages %}"
+    "{%- if message.role == 'user' %}"
+    "{%- if message.content is string %}{{- message.content }}"
+    "{%- else %}{%- for part in message.content %}"
+    "{%- if part.type == 'image' %}{{- '<|vision_start|><|image_pad|><|vision_end|>' }}"
+    "{%- elif part.type == 'text' %}{{- part.text }}{%- endif %}"
+    "{%- endfor %}{%- endif %}"
+    "{%- elif message.role == 'assistant' %}"
+    "{{- '<|im_start|>' + message.content + '<|im_end|>' }}"
+    "{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>' }}{%- endif %}"
+)
+"""Image, instruction, order, then the assistant's turn: the rules of the system text are trained in."""
+
+
+def _merges(words: list[str]) -> list[tuple[str, str]]:
+    """Merges that make each word one token, from the left; shared beginnings share merges."""
+    alphabet = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    merges: dict[tuple[str, str], None] = {}
+    for word in words:
+        letters = alphabet.pre_tokenize_str(word)[0][0]
+        for end in range(1, len(letters)):
+            merges.setdefault((letters[:end], letters[end]))
+    return list(merges)
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer; the same on every call."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = _merges(vocabulary())
+    entries = [*letters, *(left + right for left, right in merges)]
+    tokenizer = Tokenizer(
+        models.BPE({entry: index for index, entry in enumerate(entries)}, merges, fuse_unk=False)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        extra_special_tokens=list(SPECIAL),
+        clean_up_tokenization_spaces=False,
+        model_max_length=512,
+    )
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Write the tokenizer's files and ``chat_template.jinja`` into ``folder``."""
+    build_tokenizer().save_pretrained(folder)

@@ -1,0 +1,118 @@
+"""``edge-cloud-spec train tiny``: make the pair anew, or measure the one that ships."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from ...errors import UserError
+from .architecture import SHAPES, load_pair_model, save_pair_model
+from .data import Speller, make_views
+from .evaluation import Evaluation, evaluate
+from .tokenizer import build_tokenizer
+from .training import Plan, Trainer
+
+PAIR = Path(__file__).resolve().parents[1] / "pair"
+HELD_OUT = 1_000
+VIEWS = 32_000
+DRAFTER_SHARE = 0.15  # of the minutes
+SIGHT_SHARE = 0.2  # of a model's minutes
+
+
+def add_train_tiny_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``edge-cloud-spec train tiny``."""
+    parser.add_argument(
+        "--out", type=Path, default=None, help="folder of the pair (default: the shipped one to evaluate, "
+        "./tiny-pair to train)",
+    )
+    parser.add_argument("--minutes", type=float, default=60.0, help="of training, both models together")
+    parser.add_argument("--views", type=int, default=VIEWS, help="views to train on")
+    parser.add_argument("--seed", type=int, default=1, help="of views, weights and questions")
+    parser.add_argument("--threads", type=int, default=2, help="of torch, and processes that render")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoints in OUT")
+    parser.add_argument("--evaluate", action="store_true", help="measure a pair instead of training")
+    parser.add_argument(
+        "--count", type=int, default=HELD_OUT, help="held-out views to measure on"
+    )
+    parser.add_argument("--json", type=Path, default=None, help="write the figures to this file")
+
+
+def train_tiny(args: argparse.Namespace) -> int:
+    """Run the command; returns 0 when it did what it says. Raises UserError for what a user can mend."""
+    if args.evaluate:
+        measured = measure(args.out or PAIR, args.seed, args.count, args.threads)
+    else:
+        folder = args.out or Path("tiny-pair")
+        train(folder, args.seed, args.views, args.minutes, args.threads, args.resume)
+        measured = measure(folder, args.seed, args.count, args.threads)
+    report(measured)
+    if args.json:
+        rows = {"suite": "train tiny", "seed": args.seed, "versions": _versions()}
+        args.json.write_text(json.dumps({**rows, "rows": measured.rows}, indent=1) + "\n")
+    return 0
+
+
+def train(
+    folder: Path, seed: int, count: int, minutes: float, threads: int, resume: bool
+) -> None:
+    """Train both models into ``folder``/target and ``folder``/drafter."""
+    if count < 100 or minutes <= 0:
+        raise UserError("training needs --views of at least 100 and --minutes above 0")
+    kept = [folder / "checkpoints" / f"{name}.pt" for name in SHAPES]
+    if not resume and any(path.exists() for path in kept):
+        raise UserError(f"{folder} holds checkpoints: add --resume, or choose another --out")
+    views = make_views(folder / "views", seed, count, "mixed", threads)
+    for (name, shape), checkpoint in zip(SHAPES.items(), kept, strict=True):
+        share = minutes * (DRAFTER_SHARE if name == "drafter" else 1 - DRAFTER_SHARE)
+        plan = Plan(
+            sight=share * SIGHT_SHARE,
+            joint=share * (1 - SIGHT_SHARE),
+            batch=64 if name == "drafter" else 32,
+            rate=4e-3 if name == "drafter" else 3e-3,
+            seed=seed,
+            threads=threads,
+        )
+        trainer = Trainer(shape, views, plan, checkpoint)
+        if resume:
+            trainer.resume()
+        save_pair_model(trainer.run(), folder / name)
+
+
+def measure(folder: Path, seed: int, count: int, threads: int) -> Evaluation:
+    """Evaluate the pair in ``folder`` on views that no training seed renders."""
+    missing = [name for name in SHAPES if not (folder / name / "model.safetensors").exists()]
+    if missing:
+        raise UserError(f"{folder} has no {missing[0]}/model.safetensors: train a pair into it first")
+    torch.set_num_threads(threads)
+    # training renders shards of seeds below 10**9
+    with tempfile.TemporaryDirectory() as rendered:
+        views = make_views(Path(rendered), seed + 10**6, count, "mixed", threads)
+    tokenizer = build_tokenizer()
+    models = {name: load_pair_model(folder / name) for name in SHAPES}
+    return evaluate(models, Speller(tokenizer), tokenizer.decode, views, seed)
+
+
+def report(measured: Evaluation) -> None:
+    """Print the figures as a table."""
+    print(f"{'model':8} {'skill':11} {'right':>7} {'wrong picture':>14} {'wrong words':>12} {'chance':>7}")
+    for row in measured.rows:
+        figures = [row.get(key) for key in ("accuracy", "wrong_picture", "wrong_instruction", "chance")]
+        said = ["" if value is None else f"{value:.3f}" for value in figures]
+        print(f"{row['model']:8} {row['skill']:11} {said[0]:>7} {said[1]:>14} {said[2]:>12} {said[3]:>7}")
+
+
+def _versions() -> dict[str, str]:
+    names = ("torch", "transformers", "tokenizers", "mujoco")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_train_tiny_arguments(parser)
+    raise SystemExit(train_tiny(parser.parse_args()))
