@@ -176,7 +176,7 @@ class Navigator:
             return "; ".join(self._stops.values())
         if not settled.verified and not self.settings.allow_unverified:
             return "its words are not verified (parameter allow_unverified is false)"
-        if not -FUTURE <= age:
+        if not age >= -FUTURE:
             return f"its frame's stamp is {-age:.1f} s ahead; synchronize the clocks"
         if not age <= self.settings.frame_age:
             return f"its frame is {age:.1f} s old (parameter frame_age)"

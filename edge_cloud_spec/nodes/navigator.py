@@ -87,8 +87,8 @@ class NavigatorNode(Node):
     def __init__(self) -> None:
         super().__init__("navigator")
         self._lock = threading.Lock()
-        self._parameters = Parameters(self, NodeSettings(), self._on_parameters)
-        settings = self._parameters.value
+        self._config = Parameters(self, NodeSettings(), self._on_parameters)
+        settings = self._config.value
         self._base_frame = settings.base_frame
         self._navigator = Navigator(settings)
         self._output: Output = (
@@ -118,7 +118,7 @@ class NavigatorNode(Node):
         self.create_timer(PERIOD, self._on_tick, clock=steady, callback_group=ticks)
         self.create_timer(1.0, self._diagnose, clock=steady)
         self._carry_out(Show(self._navigator.status))
-        self._on_parameters(self._parameters)
+        self._on_parameters(self._config)
 
     def close(self) -> None:
         """Stop the robot for good: nobody will watch it any more."""
@@ -126,12 +126,13 @@ class NavigatorNode(Node):
         if self._lock.acquire(timeout=0.5):  # a callback that hangs must not keep us from the rest
             try:
                 self._run(Hold("the navigator ends"))
+                self._repeat = REPEATS
+                for repeat in range(3):
+                    time.sleep(0.02)
+                    self._output.stop(repeat)
             finally:
                 self._lock.release()
         self._watchdog.close()
-        for repeat in range(3):
-            self._output.stop(repeat)
-            time.sleep(0.02)
 
     # What comes in
 

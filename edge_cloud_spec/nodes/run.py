@@ -17,6 +17,8 @@ from rclpy.signals import SignalHandlerOptions
 
 from ..errors import UserError
 
+PATIENCE = 10.0  # s for threads to end after the node was closed
+
 
 def spin(make: Callable[[], Node], threads: int = 3, args: Sequence[str] | None = None) -> int:
     """Make a node and serve it until SIGINT or SIGTERM; the exit status.
@@ -52,15 +54,24 @@ def spin(make: Callable[[], Node], threads: int = 3, args: Sequence[str] | None 
         close = getattr(node, "close", None)
         if close is not None:
             close()
+        _leave_within(PATIENCE)
         executor.shutdown(timeout_sec=2.0)
         thread.join(2.0)
-        if not thread.is_alive():
-            node.destroy_node()
+        node.destroy_node()
         rclpy.try_shutdown()
-    if thread.is_alive():  # a callback that never returns must not keep the program
+    return 0
+
+
+def _leave_within(seconds: float) -> None:
+    """End the program by force if a callback that never returns keeps it so long."""
+
+    def leave() -> None:
         print("error: a callback did not end; leaving without it", file=sys.stderr, flush=True)
         os._exit(1)
-    return 0
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
 
 
 def _init(args: Sequence[str] | None) -> None:
