@@ -83,9 +83,11 @@ def test_rays_need_no_gl() -> None:
     assert "UserError renderer egl cannot be had" in done.stdout
 
 
-def test_an_unknown_renderer_is_a_clear_error() -> None:
+def test_an_unknown_renderer_or_size_is_a_clear_error() -> None:
     with pytest.raises(UserError, match="'vulkan'"):
         Camera(Scene(make_room(0)), "vulkan")
+    with pytest.raises(UserError, match="4096 pixels"):
+        Camera(Scene(make_room(0)), "rays", 4096)
 
 
 def test_auto_falls_back_when_gl_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

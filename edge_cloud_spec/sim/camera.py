@@ -15,7 +15,7 @@ from .engine import mujoco, no_gl_because
 from .gl import GlContext, GlPainter
 from .rays import RayCaster
 from .room import Pose
-from .scene import Scene
+from .scene import LARGEST, Scene
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -87,6 +87,10 @@ class Camera:
         if renderer not in RENDERERS:
             raise UserError(
                 f"renderer {renderer!r} is not known; choose one of {', '.join(RENDERERS)}"
+            )
+        if size is not None and not 16 <= size <= LARGEST:
+            raise UserError(
+                f"a picture of {size} pixels a side cannot be had; give 16 to {LARGEST}"
             )
         if renderer == "egl" and no_gl_because:
             raise UserError(
