@@ -17,6 +17,7 @@ from ..bounds import bounded, check_bounds
 from .action import Action
 
 GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop is damped by 0.7
+HALF = 0.025  # s; a command holds for a period of 0.05 s, so it is taken from the middle of it
 GRACE = 1.0  # s beyond 1.5 times the planned time; then the motion gives up
 
 
@@ -185,7 +186,7 @@ class Motion:
         time = now - self._begin
         over = time >= self._profile.duration
         if pose is None or self._last is None:
-            speed = self._sign * self._profile.at(time)[1]
+            speed = self._sign * self._profile.at(time + HALF)[1]
             return Step(self._along(speed, 0.0, 0.0), done=over, arrived=over)
         ahead, aside, turned = self._observe(now, pose)
         progress = turned if self._turns else ahead
@@ -198,7 +199,7 @@ class Motion:
             return Step(STILL, done=True, arrived=True)
         if now >= self.deadline:
             return Step(STILL, done=True, arrived=near)
-        speed = self._sign * self._profile.at(time)[1] + GAIN * error
+        speed = self._sign * self._profile.at(time + HALF)[1] + GAIN * error
         return Step(self._along(speed, -GAIN * aside, -GAIN * turned))
 
     def _along(self, speed: float, lateral: float, turn: float) -> Velocity:
