@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 rclpy = pytest.importorskip("rclpy")
-from geometry_msgs.msg import Twist  # noqa: E402
+from geometry_msgs.msg import Twist, TwistStamped  # noqa: E402
 from nav_msgs.msg import Odometry  # noqa: E402
 from rcl_interfaces.msg import Parameter, ParameterValue  # noqa: E402
 from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters  # noqa: E402
@@ -27,7 +27,8 @@ from std_msgs.msg import Bool, Empty, String  # noqa: E402
 from edge_cloud_spec.errors import UserError  # noqa: E402
 from edge_cloud_spec.msg import NavCommand, VerifiedTokens  # noqa: E402
 from edge_cloud_spec.nav.motion import Velocity  # noqa: E402
-from edge_cloud_spec.nodes.output import SportOutput  # noqa: E402
+from edge_cloud_spec.nav.watchdog import REPEATS  # noqa: E402
+from edge_cloud_spec.nodes.output import SportOutput, TwistOutput  # noqa: E402
 
 DOMAIN = 60 + os.getpid() % 40
 PATIENCE = 60.0  # s; only a hung test takes that long
@@ -256,6 +257,29 @@ def test_odometry_closes_the_loop(bench: Bench, start: Any) -> None:
         return any("did not get where it should" in state for state in bench.states)
 
     bench.until(blocked)
+
+
+def test_a_twist_stop_gets_through_a_driver_that_drops_zeros() -> None:
+    sent: list[Twist] = []
+    node: Any = SimpleNamespace(
+        create_publisher=lambda kind, topic, depth: SimpleNamespace(publish=sent.append)
+    )
+    output = TwistOutput(node, stamped=False, frame="base_link", nudge=0.001)
+    for repeat in range(REPEATS):
+        output.stop(repeat)
+    speeds = [twist.linear.x for twist in sent]
+    assert speeds[0] == speeds[-1] == 0.0 and not any(twist.angular.z for twist in sent)
+    passed = [round(speed, 2) for speed in speeds if speed != 0.0]  # as go2_ros2_sdk does it
+    assert len(passed) > 2 and not any(passed)
+
+
+def test_stamped_twists_carry_time_and_frame(bench: Bench) -> None:
+    sent: list[TwistStamped] = []
+    output = TwistOutput(bench, stamped=True, frame="base_link", nudge=0.0)
+    output._publisher = SimpleNamespace(publish=sent.append)
+    output.command(Velocity(vx=0.5))
+    assert sent[0].twist.linear.x == 0.5 and sent[0].header.frame_id == "base_link"
+    assert sent[0].header.stamp.sec > 0
 
 
 def test_sport_output_speaks_the_go2s_own_requests(monkeypatch: pytest.MonkeyPatch) -> None:
