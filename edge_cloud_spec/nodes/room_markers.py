@@ -41,7 +41,7 @@ def path_marker(room: Room, path: Sequence[Pose], frame: str, now: Time) -> Mark
 
 
 def _from_start(room: Room, x: float, y: float) -> tuple[float, float]:
-    """A point of the room in the frame of odometry, which has its origin and x axis at the start."""
+    """A point of the room in the frame of odometry, with its origin and x axis at the start."""
     dx, dy = x - room.start.x, y - room.start.y
     cos, sin = math.cos(room.start.yaw), math.sin(room.start.yaw)
     return cos * dx + sin * dy, cos * dy - sin * dx

@@ -107,8 +107,9 @@ def standing(
 ) -> dict[str, str | float | bool | int]:
     """How the task stands: metres from the camera, degrees to the left, the pose in the room.
 
-    ``at`` is the thing within reach and ahead, ``facing`` whether that is the named one, ``standing``
-    whether the base stands still; ``success`` is both. A stop *command* is for others to know.
+    ``at`` is the thing within reach and ahead, ``facing`` whether that is the named one,
+    ``standing`` whether the base stands still; ``success`` is both. Whether it was *told* to stop
+    is for others to know.
     """
     eye, target = eye_at(pose), room.thing(room.target)
     at = thing_in_front(room, pose)

@@ -1,6 +1,7 @@
 """The simulator node: a Go2 stand-in in its room, with the topics that a real robot has.
 
-``python -m edge_cloud_spec.nodes.simulator --ros-args ...``; room, physics and camera are ``sim``'s.
+``python -m edge_cloud_spec.nodes.simulator --ros-args ...``; room, physics and camera are those
+of ``sim``.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class SimulatorNode(Node):
 
 
 class _Beat:
-    """Says when something is due that happens ``rate`` times a second; what was missed is left out."""
+    """Says when something is due ``rate`` times a second; what was missed is left out."""
 
     def __init__(self, rate: float) -> None:
         self._period, self._next = 1 / rate, 0.0

@@ -1,0 +1,197 @@
+"""``edge-cloud-spec demo``: the simulated robot follows an instruction, live and in a report."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from rich.console import Console
+
+from ..decoding.preset import load_preset, preset_names
+from ..errors import UserError
+from ..models.prompt import ORDERS
+from ..nodes.graph import LOCAL, GraphSettings, Value
+from ..sim.camera import RENDERERS
+from ..sim.kinds import KINDS
+from ..sim.room import make_room
+from .ending import Ending, ending
+from .screen import Screen
+from .stage import Cast, Stage, free_address, stage
+
+TIMEOUT = 90.0  # s
+RULES = ("greedy", "coupled", "rejection")
+
+
+def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``edge-cloud-spec demo``."""
+    parser.add_argument("--seed", type=_seed, default=0, help="room, and seed of the sampling")
+    parser.add_argument("--instruction", help="say this instead of the room's own instruction")
+    parser.add_argument("--preset", default="dsd", help=f"one of {', '.join(preset_names())}")
+    parser.add_argument("--rule", choices=RULES, default="greedy", help="acceptance rule")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, help="of coupled and rejection (default 0.8)"
+    )
+    parser.add_argument("--order", choices=ORDERS, default=ORDERS[0], help="of an answer's parts")
+    parser.add_argument("--renderer", choices=RENDERERS, default="auto", help="of the camera")
+    parser.add_argument("--cloud", default=LOCAL, help="HOST:PORT of a verifier; local: start one")
+    parser.add_argument("--target", default="", help="target model (directory or hub name)")
+    parser.add_argument("--drafter", default="", help="draft model (directory or hub name)")
+    parser.add_argument(
+        "--allow-unverified",
+        action="store_true",
+        help="move on words that nobody verified (preset edge_only)",
+    )
+    parser.add_argument("--out", type=Path, help="report folder (default reports/demo-SEED)")
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT, help="seconds to drive (default %(default)g)"
+    )
+
+
+def run_demo(args: argparse.Namespace) -> int:
+    """Run the demo; 0 only if the robot stopped within reach of the named thing, facing it."""
+    preset = load_preset(args.preset)
+    if not preset.verified and not args.allow_unverified:
+        raise UserError(
+            f"preset {preset.name} moves on words that nobody verified; "
+            "allow it with --allow-unverified, or choose another preset"
+        )
+    if args.timeout <= 0:
+        raise UserError(f"--timeout must be more than 0 seconds, not {args.timeout:g}")
+    target = named_thing(args.instruction)
+    room = make_room(args.seed, target or None)
+    instruction = args.instruction if args.instruction is not None else room.instruction
+    folder = fresh_folder(args.out or Path("reports") / f"demo-{args.seed}")
+    screen = Screen(Console(highlight=False))
+    screen.say(f"room {args.seed}: {instruction}", "bold")
+    screen.say(f"  preset {preset.name}, rule {args.rule}, {args.order}; report in {folder}", "dim")
+    began = time.monotonic()
+    cast = Cast(graph_settings(args), node_parameters(args, target))
+    with polite_signals(), stage(cast, folder / "logs", folder / "bag", screen.ready) as up:
+        screen.say(f"  everything is up (ROS_DOMAIN_ID={up.domain} to look on)", "dim")
+        started = time.monotonic() - began
+        try:
+            end = _drive(up, screen, instruction, args.timeout)
+        finally:
+            screen.quiet()
+    screen.say(end.text, "bold green" if end.success else "bold red")
+    from .report import write_report  # its libraries take seconds to load
+
+    run = {
+        "seed": args.seed,
+        "instruction": instruction,
+        "preset": preset.name,
+        "rule": args.rule,
+        "temperature": 0.0 if args.rule == "greedy" else args.temperature,
+        "order": args.order,
+        "renderer": args.renderer,
+    }
+    page = write_report(folder, run, room, up.observer.story, end, started)
+    screen.say(f"report: {page} ({time.monotonic() - began:.0f} s in all)")
+    return 0 if end.success else 1
+
+
+def _drive(up: Stage, screen: Screen, instruction: str, timeout: float) -> Ending:
+    """Publish the instruction and tell what happens until it ends."""
+    observer = up.observer
+    observer.instruct(instruction)
+    while True:
+        outcome = observer.heard(lambda story: story.outcome)
+        with contextlib.suppress(Empty):
+            screen.tell(observer.news.get(timeout=0.1), outcome)
+        screen.idle(f"{observer.now:5.1f} s  {observer.heard(lambda s: s.nav_status)}")
+        try:
+            up.processes.check()
+        except UserError as error:
+            return Ending(False, str(error), observer.now)
+        end = observer.heard(lambda story: ending(story, instruction, observer.now, timeout))
+        if end is not None:
+            time.sleep(0.3)  # the last words of the last decision
+            with contextlib.suppress(Empty):
+                while True:
+                    screen.tell(observer.news.get_nowait(), outcome)
+            return end
+
+
+def graph_settings(args: argparse.Namespace) -> GraphSettings:
+    """The graph that these options ask for."""
+    return GraphSettings(
+        cloud=args.cloud,
+        preset=args.preset,
+        target=args.target,
+        drafter=args.drafter,
+        seed=args.seed,
+        local_address=free_address(),
+    )
+
+
+def node_parameters(args: argparse.Namespace, target: str) -> dict[str, dict[str, Value]]:
+    """What the nodes of this run are told beyond the graph's own parameters."""
+    return {
+        "simulator": {"renderer": args.renderer, "target": target, "outcome_rate": 10.0},
+        "navigator": {"allow_unverified": args.allow_unverified},
+        "drafter": {
+            "rule": args.rule,
+            "temperature": args.temperature,
+            "seed": args.seed,
+            "order": args.order,
+        },
+    }
+
+
+def named_thing(instruction: str | None) -> str:
+    """The thing that an instruction names, so that the room has it; empty: the room's own."""
+    told = " ".join((instruction or "").lower().split())
+    return next((kind for kind in KINDS if kind in told), "")
+
+
+def fresh_folder(folder: Path) -> Path:
+    """The folder, emptied of an earlier report; anything else in it is left alone, UserError."""
+    known = {"logs", "bag", "index.html", "figures.json", "path.png", "timeline.png"}
+    known |= {"camera.mp4", "camera.gif"}
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give --out a folder")
+    present = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if present - known:
+        raise UserError(
+            f"{folder} holds {sorted(present - known)[0]}, which is no part of a report; "
+            "give --out another folder"
+        )
+    for path in sorted(folder.rglob("*"), reverse=True) if present else ():
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made: {error.strerror}") from None
+    return folder
+
+
+@contextlib.contextmanager
+def polite_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the run as Ctrl-C does, so that nothing is left behind."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _seed(text: str) -> int:
+    seed = int(text)
+    if not 0 <= seed < 2**31:
+        raise argparse.ArgumentTypeError(f"a seed is from 0 to {2**31 - 1}, not {seed}")
+    return seed

@@ -1,0 +1,62 @@
+"""When a run is over, and whether the robot did what it was told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .story import Story
+
+COMING_TO_REST = 4.0  # s after "done" within which the base must stand
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended after ``seconds`` of driving, in one sentence."""
+
+    success: bool
+    text: str
+    seconds: float
+
+
+def ending(story: Story, instruction: str, now: float, timeout: float) -> Ending | None:
+    """How the run has ended by ``now``; None while it goes on.
+
+    Success is: the drafter says the instruction is done, and the simulator says that the base
+    stands within reach of the named thing, facing it.
+    """
+    state, _, detail = story.instruction_status.partition(" ")
+    if state == "failed":
+        return Ending(False, f"not done: {detail}", now)
+    outcome = story.outcome
+    if state == "done" and detail == instruction.strip():
+        settled = [at for at, status in story.statuses if status.startswith(("idle", "stopped"))]
+        rested = bool(settled) and outcome.get("standing", False)
+        if rested or now > _last_words(story) + COMING_TO_REST:
+            return _judged(story, now)
+    if now > timeout:
+        return Ending(False, f"not done after {timeout:g} s: {_where(story)}", now)
+    return None
+
+
+def _last_words(story: Story) -> float:
+    ended = [d.ended for d in story.decisions.values() if d.ended == d.ended]
+    return max(ended, default=0.0)
+
+
+def _judged(story: Story, now: float) -> Ending:
+    outcome = story.outcome
+    where = _where(story)
+    if outcome.get("success"):
+        return Ending(True, f"done: the robot stopped {where}, and faces it", now)
+    if not outcome.get("standing"):
+        return Ending(False, f"not done: the robot says stop but moves on, {where}", now)
+    if outcome.get("at"):
+        return Ending(False, f"not done: it stopped at the {outcome['at']}, {where}", now)
+    if outcome["distance"] > outcome["reach"]:
+        return Ending(False, f"not done: it stopped too far away, {where}", now)
+    return Ending(False, f"not done: it stopped without facing the thing, {where}", now)
+
+
+def _where(story: Story) -> str:
+    outcome = story.outcome
+    return f"{outcome['distance']:.2f} m from the {outcome['target']}"

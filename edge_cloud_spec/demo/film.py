@@ -1,0 +1,127 @@
+"""The camera's pictures as a short film, with the action and the answer below."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import imageio.v2 as imageio
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from .ending import Ending
+from .story import Decision, Story
+from .words import joined
+
+SIDE, STRIP = 448, 144  # pixels; multiples of 16, as video encoders like them
+RATE = 10.0  # pictures per second
+LINGER = 1.5  # s on the last picture
+_BACK, _DIM, _INK = (22, 24, 29), (139, 147, 163), (240, 242, 246)
+_ACTION, _OWN, _GOOD, _BAD = (110, 206, 245), (250, 204, 90), (120, 220, 140), (250, 120, 110)
+
+Word = tuple[str, tuple[int, int, int]]
+
+
+def write_film(folder: Path, story: Story, instruction: str, end: Ending) -> Path:
+    """``camera.mp4`` in ``folder``, or ``camera.gif`` where no video encoder is to be had."""
+    try:
+        return _write(folder / "camera.mp4", story, instruction, end, RATE)
+    except (ImportError, OSError, RuntimeError):  # imageio-ffmpeg or its program is missing
+        (folder / "camera.mp4").unlink(missing_ok=True)
+        return _write(folder / "camera.gif", story, instruction, end, RATE / 2)
+
+
+def _write(path: Path, story: Story, instruction: str, end: Ending, rate: float) -> Path:
+    options = {"fps": rate, "macro_block_size": 16} if path.suffix == ".mp4" else {"fps": rate}
+    caption = Caption(story, instruction)
+    with contextlib.closing(imageio.get_writer(path, **options)) as writer:
+        last = None
+        for at, jpeg in _paced(story.frames, rate):
+            last = caption.under(_open(jpeg), at)
+            writer.append_data(last)
+        if last is not None:
+            caption.conclude(last, end)
+            for _ in range(round(LINGER * rate)):
+                writer.append_data(last)
+    return path
+
+
+def _paced(frames: Sequence[tuple[float, bytes]], rate: float) -> Iterator[tuple[float, bytes]]:
+    """The newest frame at each of ``rate`` moments a second."""
+    if not frames:
+        return
+    index, begin = 0, frames[0][0]
+    for tick in range(round((frames[-1][0] - begin) * rate) + 1):
+        while index + 1 < len(frames) and frames[index + 1][0] <= begin + tick / rate:
+            index += 1
+        yield begin + tick / rate, frames[index][1]
+
+
+def _open(jpeg: bytes) -> Image.Image:
+    try:
+        return Image.open(io.BytesIO(jpeg)).convert("RGB")
+    except OSError:  # a truncated frame is part of what happened
+        return Image.new("RGB", (SIDE, SIDE))
+
+
+class Caption:
+    """Draws what was known at a moment under that moment's picture."""
+
+    def __init__(self, story: Story, instruction: str) -> None:
+        self._decisions = list(story.decisions.values())
+        self._instruction = instruction
+        self._small = ImageFont.load_default(15)
+        self._large = ImageFont.load_default(22)
+
+    def under(self, picture: Image.Image, at: float) -> np.ndarray:
+        """The picture and its strip, uint8 [SIDE + STRIP, SIDE, 3]."""
+        sheet = Image.new("RGB", (SIDE, SIDE + STRIP), _BACK)
+        sheet.paste(picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
+        pen = ImageDraw.Draw(sheet)
+        pen.text((12, SIDE + 8), self._instruction[:60], _DIM, self._small)
+        clock = f"{max(0.0, at):.1f} s"
+        pen.text(
+            (SIDE - 12 - pen.textlength(clock, self._small), SIDE + 8), clock, _DIM, self._small
+        )
+        acting = next((d for d in reversed(self._decisions) if d.acting <= at), None)
+        pen.text((12, SIDE + 30), acting.action if acting else "-", _ACTION, self._large)
+        speaking = next((d for d in reversed(self._decisions) if d.begun <= at), None)
+        if speaking is not None:
+            self._words(pen, self.said(speaking, at), SIDE + 64)
+        return np.array(sheet)
+
+    def said(self, decision: Decision, at: float) -> list[Word]:
+        """The words that stood at a moment: drafted ones, and those that the cloud put itself."""
+        words: list[Word] = []
+        for round_ in sorted(decision.rounds.values(), key=lambda r: r.base):
+            if not round_.complete or not round_.answered <= at:
+                break
+            if decision.verified and round_.drafted:
+                words += [(word, _INK) for word in joined(round_.kept).split()]
+                words += [(word, _OWN) for word in round_.own.split()]
+            else:
+                words += [(word, _INK) for word in (round_.settled or "").split()]
+        return words
+
+    def _words(self, pen: ImageDraw.ImageDraw, words: Sequence[Word], top: int) -> None:
+        x, y = 12.0, top
+        for word, colour in words:
+            wide = pen.textlength(f"{word} ", self._small)
+            closing = word[0] in ";:,."
+            if x + wide > SIDE - 12 and not closing:
+                x, y = 12.0, y + 20
+            if closing and x > 12:
+                x -= pen.textlength(" ", self._small)
+            pen.text((x, y), word, colour, self._small)
+            x += wide
+
+    def conclude(self, sheet: np.ndarray, end: Ending) -> None:
+        """Write the end over the picture's foot."""
+        image = Image.fromarray(sheet)
+        pen = ImageDraw.Draw(image)
+        text, colour = ("done", _GOOD) if end.success else ("not done", _BAD)
+        pen.rectangle([0, SIDE - 34, 40 + pen.textlength(text, self._large), SIDE], fill=_BACK)
+        pen.text((16, SIDE - 31), text, colour, self._large)
+        sheet[:] = np.array(image)

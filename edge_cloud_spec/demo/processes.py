@@ -1,0 +1,123 @@
+"""The processes of a run: started together, watched, and always ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import UserError
+
+GRACE = 4.0  # s for SIGINT, and again for SIGTERM
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to start under which name."""
+
+    name: str
+    command: Sequence[str]
+
+
+class Processes:
+    """A context: all are ended on the way out, whatever happened. Their output goes to ``logs``.
+
+    Each has a session of its own, so a Ctrl-C reaches only us and the end is orderly; should we be
+    killed with no chance to end them, Linux ends them for us.
+    """
+
+    def __init__(
+        self, programs: Sequence[Program], environment: Mapping[str, str], logs: Path
+    ) -> None:
+        self._programs, self._logs = programs, logs
+        self._environment = {**os.environ, **environment}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Processes:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        try:
+            for program in self._programs:
+                with open(self._log(program.name), "wb") as log:
+                    self._running[program.name] = subprocess.Popen(
+                        list(program.command),
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=self._environment,
+                        start_new_session=True,
+                        preexec_fn=_end_with_parent,
+                    )
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name."""
+        return {name: process.pid for name, process in self._running.items()}
+
+    def check(self) -> None:
+        """Raise UserError when one has ended by itself."""
+        for name, process in self._running.items():
+            status = process.poll()
+            if status is not None:
+                raise UserError(f"{name} ended by itself ({_how(status)}): {self.last_words(name)}")
+
+    def last_words(self, name: str) -> str:
+        """The line of its output that says most about why it ended, and where the rest is."""
+        log = self._log(name)
+        lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+        telling = [line for line in lines if "error" in line.lower()] or lines
+        return f"{telling[-1].strip() if telling else 'it said nothing'} (all of it: {log})"
+
+    def end(self) -> None:
+        """SIGINT, then SIGTERM, then SIGKILL, to all that still run."""
+        with _deaf():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+                running = [p for p in self._running.values() if p.poll() is None]
+                for process in running:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, number)
+                deadline = time.monotonic() + GRACE
+                for process in running:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(max(0.01, deadline - time.monotonic()))
+
+    def _log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+
+def _end_with_parent() -> None:
+    with contextlib.suppress(OSError, AttributeError):  # not Linux: the orderly end must do
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """An impatient second Ctrl-C must not leave processes behind."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    try:
+        before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    except ValueError:  # not the main thread: signals do not come here
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _how(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

@@ -1,0 +1,38 @@
+"""The report of a run: a folder of pictures, figures and the bag, tied together by a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from ..sim.plan import draw_plan
+from ..sim.room import Pose, Room
+from .ending import Ending
+from .figures import figures
+from .film import write_film
+from .page import page
+from .story import Story
+from .timeline import draw_timeline
+
+
+def write_report(
+    folder: Path, run: dict[str, Any], room: Room, story: Story, end: Ending, started: float
+) -> Path:
+    """Write everything but the bag, which lies in ``folder`` already; returns the page's path."""
+    numbers = figures(run, story, end, started)
+    (folder / "figures.json").write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
+    path = [_pose(outcome) for _, outcome in story.outcomes]
+    stops = [_pose(d.pose) for d in story.decisions.values() if d.pose]
+    Image.fromarray(draw_plan(room, path, stops=stops)).save(folder / "path.png")
+    draw_timeline(folder / "timeline.png", story)
+    film = write_film(folder, story, run["instruction"], end)
+    index = folder / "index.html"
+    index.write_text(page(numbers, film.name), "utf-8")
+    return index
+
+
+def _pose(outcome: dict[str, Any]) -> Pose:
+    return Pose(outcome["x"], outcome["y"], outcome["yaw"])

@@ -1,0 +1,128 @@
+"""What a person sees of a run while it goes on: colours on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from .story import Acting, Decided, Decision, News, Round, RoundSettled, Trouble
+from .words import joined
+
+MARGIN = 9  # columns before the words
+
+
+class Screen:
+    """Tells news as they come; ``idle`` keeps the line at the bottom alive."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+        self._shown: set[str] = set()
+        self._troubles: dict[str, float] = {}
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line."""
+        self._console.print(Text(text, style), soft_wrap=True)
+
+    def ready(self, name: str, seconds: float) -> None:
+        """A part of the graph is up."""
+        self.say(f"  up after {seconds:5.1f} s  {name}", "dim")
+
+    def idle(self, text: str) -> None:
+        """What goes on right now; only a terminal shows it."""
+        if not self._console.is_terminal:
+            return
+        if self._status is None:
+            self._status = self._console.status(text)
+            self._status.start()
+        self._status.update(Text(text))
+
+    def quiet(self) -> None:
+        """Take the bottom line away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def tell(self, news: News, outcome: dict[str, Any]) -> None:
+        """One item of news; ``outcome`` is what the simulator said last."""
+        if isinstance(news, RoundSettled):
+            self._round(news.decision, news.round)
+        elif isinstance(news, Acting):
+            self._line("motion", Text(news.decision.action, "bold cyan"), Text(_where(outcome)))
+        elif isinstance(news, Decided):
+            self._cost(news.decision)
+        elif isinstance(news, Trouble):
+            self._trouble(news.text)
+
+    def _round(self, decision: Decision, round_: Round) -> None:
+        if decision.request not in self._shown:
+            self._shown.add(decision.request)
+            self._console.print(Text(f"decision {decision.number}", "bold"))
+        self._line("words", words_of(round_, decision.verified), Text(_share(round_), "dim"))
+
+    def _cost(self, decision: Decision) -> None:
+        stats = decision.stats
+        if decision.finish not in ("end", "length"):
+            self._trouble(f"decision {decision.number} ended without an answer: {decision.finish}")
+            return
+        self._line(
+            "cost",
+            Text(
+                f"{stats['tokens']} tokens, {stats['tokens_per_second']:.0f} a second; "
+                f"{stats['rounds']} round trips; "
+                f"up {size(stats['up_bytes'])}, down {size(stats['down_bytes'])}",
+                "dim",
+            ),
+        )
+
+    def _trouble(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._troubles.get(text, -10.0) > 5.0:  # what repeats is told now and then
+            self._troubles[text] = now
+            self._line("trouble", Text(text, "yellow"))
+
+    def _line(self, head: str, *parts: Text) -> None:
+        text = Text(f"{head:>{MARGIN - 1}} ", "dim")
+        for part in parts:
+            text.append_text(part)
+            text.append("   ")
+        text.rstrip()
+        self._console.print(text, soft_wrap=True)
+
+
+def words_of(round_: Round, verified: bool = True) -> Text:
+    """Accepted words as they are, rejected ones in [- -], the cloud's own in {+ +}."""
+    if not verified:
+        return Text(f"unverified: {(round_.settled or '').strip()}", "magenta")
+    text = Text(joined(round_.kept), "green")
+    for before, words, behind, style in (
+        ("[-", joined(round_.rejected), "-]", "red strike"),
+        ("{+", round_.own, "+}", "bold yellow"),
+    ):
+        if words:
+            text.append(" " if text.plain else "")
+            text.append(f"{before}{words}{behind}", style)
+    return text
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    return f"{count:.0f} B" if count < 1000 else f"{count / 1000:.1f} kB"
+
+
+def _share(round_: Round) -> str:
+    return f"{round_.accepted} of {len(round_.drafted)} accepted" if round_.drafted else ""
+
+
+def _where(outcome: dict[str, Any]) -> str:
+    if not outcome:
+        return ""
+    side = "left" if outcome["bearing"] > 0 else "right"
+    return (
+        f"{outcome['target']}: {outcome['distance']:.2f} m, "
+        f"{abs(outcome['bearing']):.0f} degrees {side}"
+    )

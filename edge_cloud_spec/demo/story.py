@@ -1,0 +1,234 @@
+"""What happened in a run, put together from the messages of its topics. No ROS is imported here.
+
+Times are seconds since the instruction was published, on the clock of who listens.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .words import after
+
+VERDICT, FAULT, LINK_LOST = 0, 3, 4  # kinds of the message Verdict
+
+
+@dataclass
+class Round:
+    """One draft and its verdict. ``accepted`` is None until the verdict came.
+
+    ``drafting`` and ``sent`` bound the drafting, ``answered`` ends the waiting; ``verify`` seconds
+    of the waiting were the cloud's model. ``settled`` is the text that stands since.
+    """
+
+    number: int
+    base: int
+    drafted: tuple[str, ...] = ()
+    drafting: float = math.nan
+    sent: float = math.nan
+    answered: float = math.nan
+    verify: float = 0.0
+    accepted: int | None = None
+    settled: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether its verdict and the words that it settled were both heard."""
+        return self.accepted is not None and self.settled is not None
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The drafted words that the cloud accepted."""
+        return self.drafted[: self.accepted or 0]
+
+    @property
+    def rejected(self) -> tuple[str, ...]:
+        """The drafted words that it did not."""
+        return self.drafted[self.accepted or 0 :]
+
+    @property
+    def own(self) -> str:
+        """What the cloud put after the accepted words."""
+        return after(self.settled or "", self.kept)
+
+
+@dataclass
+class Decision:
+    """One frame, its answer, and the motion that came of it."""
+
+    number: int
+    request: str
+    begun: float
+    pose: dict[str, Any] = field(default_factory=dict)
+    rounds: dict[int, Round] = field(default_factory=dict)  # by their prefix's length
+    answer: str = ""
+    verified: bool = True
+    finish: str = ""
+    ended: float = math.nan
+    action: str = ""
+    acting: float = math.nan
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def at(self, base: int) -> Round:
+        """The round after ``base`` verified tokens."""
+        return self.rounds.setdefault(base, Round(len(self.rounds) + 1, base))
+
+    @property
+    def told(self) -> bool:
+        """Whether all of it has been heard."""
+        return bool(self.finish and self.stats)
+
+
+@dataclass(frozen=True)
+class RoundSettled:
+    """A round's verdict and words are known."""
+
+    decision: Decision
+    round: Round
+
+
+@dataclass(frozen=True)
+class Acting:
+    """The navigator began an action."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A decision's answer is whole and its cost known."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Somebody reported a problem."""
+
+    text: str
+
+
+News = RoundSettled | Acting | Decided | Trouble
+
+
+STATS = ("preset", "rule", "tokens", "rounds", "drafted", "accepted", "stale", "finish_reason")
+STATS += ("up_bytes", "down_bytes", "tokens_per_second")
+STATS += ("draft_ms", "verify_ms", "link_ms", "total_ms")
+
+
+class Story:
+    """Grows by ``hear``; read by whoever holds the same lock, or after the run."""
+
+    def __init__(self) -> None:
+        self.decisions: dict[str, Decision] = {}
+        self.outcomes: list[tuple[float, dict[str, Any]]] = []
+        self.frames: list[tuple[float, bytes]] = []
+        self.nav_status = ""
+        self.instruction_status = ""
+        self.statuses: list[tuple[float, str]] = []
+        self._hearers = {
+            "decode_request": self._request,
+            "draft": self._draft,
+            "verdict": self._verdict,
+            "verified_tokens": self._words,
+            "nav_command": self._command,
+            "nav_status": self._nav_status,
+            "decode_stats": self._stats,
+            "instruction_status": self._instruction_status,
+            "sim/outcome": self._outcome,
+            "camera/image_raw/compressed": self._frame,
+        }
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """What the simulator said last; empty before."""
+        return self.outcomes[-1][1] if self.outcomes else {}
+
+    def hear(self, topic: str, message: Any, now: float) -> list[News]:
+        """Take a message of ``topic`` (a relative name) that came at ``now``."""
+        hearer = self._hearers.get(topic)
+        return list(hearer(message, now)) if hearer is not None else []
+
+    def _decision(self, request: str, now: float) -> Decision:
+        if request not in self.decisions:
+            number = len(self.decisions) + 1
+            self.decisions[request] = Decision(number, request, now, dict(self.outcome))
+        return self.decisions[request]
+
+    def _request(self, message: Any, now: float) -> Iterator[News]:
+        self._decision(message.request_id, now)
+        yield from ()
+
+    def _draft(self, message: Any, now: float) -> Iterator[News]:
+        round_ = self._decision(message.request_id, now).at(message.base_length)
+        if not round_.drafted:  # a draft that was sent again counts once
+            round_.drafted = tuple(message.words)
+            round_.drafting, round_.sent = now - _seconds(message.draft_time), now
+        yield from ()
+
+    def _verdict(self, message: Any, now: float) -> Iterator[News]:
+        if message.kind in (FAULT, LINK_LOST):
+            yield Trouble(message.text)
+        if message.kind != VERDICT:
+            return
+        decision = self._decision(message.request_id, now)
+        round_ = decision.at(message.base_length)
+        if round_.accepted is None:
+            round_.accepted, round_.answered = message.accepted, now
+            round_.verify = _seconds(message.verify_time)
+            if round_.complete:
+                yield RoundSettled(decision, round_)
+
+    def _words(self, message: Any, now: float) -> Iterator[News]:
+        decision = self._decision(message.request_id, now)
+        decision.answer, decision.verified = message.answer, message.verified
+        if len(message.tokens):
+            yield from self._settle(decision, message, now)
+        if message.finished:
+            decision.finish, decision.ended = message.finish_reason, now
+            if decision.told:
+                yield Decided(decision)
+
+    def _settle(self, decision: Decision, message: Any, now: float) -> Iterator[News]:
+        round_ = decision.at(message.position)
+        round_.settled = message.text
+        if not message.verified:  # the robot's own words, which no verdict follows
+            round_.accepted, round_.answered = 0, now
+        if round_.complete:
+            yield RoundSettled(decision, round_)
+
+    def _command(self, message: Any, now: float) -> Iterator[News]:
+        decision = self._decision(message.request_id, now)
+        decision.action, decision.acting = message.text, now
+        yield Acting(decision)
+
+    def _stats(self, message: Any, now: float) -> Iterator[News]:
+        decision = self._decision(message.request_id, now)
+        decision.stats = {name: getattr(message, name) for name in STATS}
+        if decision.told:
+            yield Decided(decision)
+
+    def _nav_status(self, message: Any, now: float) -> Iterator[News]:
+        self.nav_status = message.data
+        self.statuses.append((now, message.data))
+        if " refused: " in message.data:
+            yield Trouble(f"the navigator {message.data.partition(' refused: ')[2]}")
+
+    def _instruction_status(self, message: Any, now: float) -> Iterator[News]:
+        self.instruction_status = message.data
+        yield from ()
+
+    def _outcome(self, message: Any, now: float) -> Iterator[News]:
+        self.outcomes.append((now, json.loads(message.data)))
+        yield from ()
+
+    def _frame(self, message: Any, now: float) -> Iterator[News]:
+        self.frames.append((now, bytes(message.data)))
+        yield from ()
+
+
+def _seconds(duration: Any) -> float:
+    return float(duration.sec + duration.nanosec * 1e-9)

@@ -1,0 +1,27 @@
+"""Drafted tokens as text, beside the text that stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_CLOSE = tuple(";:,.!?")
+
+
+def joined(words: Sequence[str]) -> str:
+    """Words in a row; tokens of most models bring their own blanks, those of some do not."""
+    if any(word.startswith((" ", "\u2581")) for word in words):
+        return " ".join("".join(words).replace("\u2581", " ").split())
+    text = ""
+    for word in words:
+        text += word if not text or word.startswith(_CLOSE) else f" {word}"
+    return " ".join(text.split())
+
+
+def after(text: str, words: Sequence[str]) -> str:
+    """What of ``text`` comes after ``words``, whose blanks may differ from the text's."""
+    rest = text.lstrip()
+    for character in "".join("".join(words).replace("\u2581", " ").split()):
+        if not rest.startswith(character):
+            return ""  # the words are not the text's: nothing certain can be said
+        rest = rest[len(character) :].lstrip()
+    return " ".join(rest.split())
