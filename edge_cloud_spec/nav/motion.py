@@ -64,7 +64,7 @@ class Steps:
     move_small: float = bounded(0.2, 0.02, 3.0, "move small, m")
     move_medium: float = bounded(0.45, 0.02, 3.0, "move medium, m")
     move_large: float = bounded(0.9, 0.02, 3.0, "move large, m")
-    turn_small: float = bounded(12.0, 1.0, 180.0, "turn small, degrees")
+    turn_small: float = bounded(7.0, 1.0, 180.0, "turn small, degrees")
     turn_medium: float = bounded(24.0, 1.0, 180.0, "turn medium, degrees")
     turn_large: float = bounded(48.0, 1.0, 180.0, "turn large, degrees")
     search: float = bounded(48.0, -180.0, 180.0, "turn of a search, degrees, left positive")

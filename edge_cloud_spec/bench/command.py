@@ -1,0 +1,83 @@
+"""``edge-cloud-spec bench SUITE``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+
+Row = dict[str, Any]
+
+# suite -> what it shows; the module of the same name has add_arguments(parser) and run(args) -> rows
+SUITES = {
+    "drive": "simulated rooms: does the robot get there, under each preset",
+    "equality": "token by token against the target alone, computed by transformers itself",
+    "overhead": "all time of a round that is no model's, beside bare gRPC and bare rclpy",
+    "peers": "tokens per second beside transformers' generate and assisted generate",
+    "stop": "how fast e_stop, a killed cloud and a killed navigator stop the robot",
+}
+
+
+def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    """A subcommand for each suite."""
+    suites = parser.add_subparsers(required=True, metavar="SUITE", dest="suite")
+    for name, about in SUITES.items():
+        suite = suites.add_parser(name, help=about, description=about)
+        suite.add_argument("--seed", type=int, default=0, help="other data (default %(default)s)")
+        suite.add_argument("--json", type=Path, help="write the rows there")
+        _module(name).add_arguments(suite)
+
+
+def run_bench(args: argparse.Namespace) -> int:
+    """Run one suite; 0 when it measured what it says."""
+    started = time.perf_counter()
+    rows = _module(args.suite).run(args)
+    _show(rows)
+    print(f"{args.suite}: {time.perf_counter() - started:.0f} s")
+    if args.json:
+        write(args.json, args.suite, args.seed, rows)
+    return 0
+
+
+def _module(suite: str) -> Any:
+    return importlib.import_module(f".{suite}", __package__)
+
+
+def write(path: Path, suite: str, seed: int, rows: list[Row]) -> None:
+    """Write rows as JSON with what they were measured with; raises UserError."""
+    content = {"suite": suite, "seed": seed, "versions": _versions(), "rows": rows}
+    try:
+        path.write_text(json.dumps(content, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("edge-cloud-spec", "torch", "transformers", "grpcio", "mujoco"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "missing"
+    return found
+
+
+def _show(rows: list[Row]) -> None:
+    if not rows:
+        return
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = [names, *([_text(row.get(name, "")) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
+
+
+def _text(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,84 @@
+"""The target alone, as transformers computes it: the other side of every comparison.
+
+It shares the prompt with us and nothing else: transformers' forward, cache and ``generate``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from ..decoding.noise import gumbel
+from ..decoding.policy import SamplingPolicy
+from ..models.prompt import Prompt, PromptSpec
+from ..models.vlm import Vlm
+
+
+class Crop(LogitsProcessor):
+    """Nothing outside the common vocabulary."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores[:, self._vocabulary :] = -torch.inf
+        return scores
+
+
+class GumbelMax(LogitsProcessor):
+    """Turns greedy search into sampling with the coupled rule's noise; batch of one."""
+
+    def __init__(self, policy: SamplingPolicy, vocabulary: int, prompt_length: int) -> None:
+        self._policy, self._vocabulary, self._start = policy, vocabulary, prompt_length
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        position = input_ids.shape[1] - self._start
+        noise = gumbel(self._policy.seed, position, np.arange(self._vocabulary))
+        tempered = scores[:, : self._vocabulary].double() / self._policy.temperature
+        noisy = torch.full_like(scores, -torch.inf, dtype=torch.float64)
+        noisy[:, : self._vocabulary] = tempered + torch.from_numpy(noise)
+        return noisy
+
+
+def generation_inputs(prompt: Prompt) -> dict[str, torch.Tensor]:
+    """A prompt as transformers' ``generate`` takes it."""
+    ids = torch.from_numpy(prompt.input_ids)[None]
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "pixel_values": torch.from_numpy(np.ascontiguousarray(prompt.pixel_values)),
+        "image_grid_thw": torch.tensor([prompt.image_grid_thw]),
+    }
+
+
+def generate(
+    model: Any, prompt: Prompt, spec: PromptSpec, policy: SamplingPolicy, **options: Any
+) -> tuple[int, ...]:
+    """The answer's tokens by transformers' ``generate``; greedy, or coupled above temperature 0."""
+    inputs = generation_inputs(prompt)
+    length = inputs["input_ids"].shape[1]
+    processors = LogitsProcessorList([Crop(spec.vocabulary)])
+    if policy.temperature > 0:
+        processors.append(GumbelMax(policy, spec.vocabulary, length))
+    with torch.inference_mode():
+        out = model.generate(
+            **inputs,
+            do_sample=False,
+            max_new_tokens=spec.max_tokens,
+            eos_token_id=list(spec.end_ids),
+            pad_token_id=spec.end_ids[0],
+            logits_processor=processors,
+            **options,
+        )
+    return tuple(out[0, length:].tolist())
+
+
+def load_reference(directory: str, vlm: Vlm) -> Any:
+    """transformers' own model of a directory, untouched by ours, in the same arithmetic."""
+    from transformers import AutoModelForImageTextToText
+
+    dtype = next(vlm.model.parameters()).dtype
+    return AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype).eval()

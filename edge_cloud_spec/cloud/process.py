@@ -1,0 +1,72 @@
+"""A verifier in a process of its own, for benchmarks and tests: what ``serve`` starts."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+
+from ..errors import UserError
+
+
+class VerifierProcess:
+    """``edge-cloud-spec serve`` with these options; ``address`` is where it listens.
+
+    After ``kill`` or ``stop`` it can be started again at the same address. Raises UserError when
+    the verifier does not come up.
+    """
+
+    def __init__(self, options: Sequence[str] = (), address: str = "127.0.0.1:0") -> None:
+        self._options = tuple(options)
+        self.address = address
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> VerifierProcess:
+        """Start it and wait until robots can connect."""
+        command = [sys.executable, "-m", "edge_cloud_spec.cli", "serve", "--address", self.address]
+        self._process = subprocess.Popen(
+            [*command, *self._options], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if match := re.match(r"serving on (\S+)", line):
+                self.address = match[1]
+                return self
+        raise UserError(f"the verifier ended with status {self._process.wait()} at its start")
+
+    def stop(self) -> int:
+        """Ask it to end; its exit status."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """End it without a word, as a power cut does."""
+        return self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> int:
+        process = self._process
+        if process is None:
+            return 0
+        self._process = None
+        process.send_signal(number)
+        try:
+            status = process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        return status
+
+    def __enter__(self) -> VerifierProcess:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
