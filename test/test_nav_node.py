@@ -275,8 +275,11 @@ def test_a_twist_stop_gets_through_a_driver_that_drops_zeros() -> None:
 
 def test_stamped_twists_carry_time_and_frame(bench: Bench) -> None:
     sent: list[TwistStamped] = []
-    output = TwistOutput(bench, stamped=True, frame="base_link", nudge=0.0)
-    output._publisher = SimpleNamespace(publish=sent.append)
+    node: Any = SimpleNamespace(
+        create_publisher=lambda kind, topic, depth: SimpleNamespace(publish=sent.append),
+        get_clock=bench.get_clock,
+    )
+    output = TwistOutput(node, stamped=True, frame="base_link", nudge=0.0)
     output.command(Velocity(vx=0.5))
     assert sent[0].twist.linear.x == 0.5 and sent[0].header.frame_id == "base_link"
     assert sent[0].header.stamp.sec > 0
