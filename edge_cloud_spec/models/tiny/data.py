@@ -88,7 +88,7 @@ def _write(job: tuple[Path, int, int, str]) -> Path:
 
 
 def make_views(folder: Path, seed: int, count: int, renderer: str, processes: int) -> Views:
-    """``count`` views of ``seed``, rendered into shards in ``folder`` unless they lie there already."""
+    """``count`` views of ``seed``, rendered into files in ``folder`` unless they lie there."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = []
     for start in range(0, count, SHARD):
@@ -149,7 +149,7 @@ def draw_instruction(name: str, rng: np.random.Generator) -> str:
 
 
 def draw_names(things: Sequence[Known], count: int, rng: np.random.Generator) -> list[str]:
-    """Whom to ask for: mostly what is in view, then what is not though its look-alike is, then any."""
+    """Whom to ask for: what is in view, what is not though its look-alike is, or any."""
     allowed = askable(things)
     present = [t.name for t in things if t.pixels >= VISIBLE_PIXELS]
     absent = [name for name in allowed if name not in {t.name for t in things}]
@@ -165,9 +165,12 @@ def draw_names(things: Sequence[Known], count: int, rng: np.random.Generator) ->
 
 @dataclass(frozen=True)
 class Batch:
-    """B images and Q questions each, of S tokens: pixels [B, 3, 128, 128] in -1..1, ids [B, 66 + Q S],
+    """B images and Q questions each, of S tokens.
+
+    Pixels [B, 3, 128, 128] in -1..1, ids [B, 66 + Q S],
     targets and weights [B, Q S], and what the auxiliary head is to say of each visual token:
-    classes [B, 64, 4], bearing and distance buckets [B, 64] (-100: nothing there)."""
+    classes [B, 64, 4], bearing and distance buckets [B, 64] (-100: nothing there).
+    """
 
     pixels: Tensor
     ids: Tensor

@@ -76,9 +76,7 @@ def _place(claim: Claim) -> str:
     return f"{claim.distance} {claim.side}"
 
 
-def wrong_pictures(
-    probes: Sequence[Probe], views: Views, rng: np.random.Generator
-) -> list[Probe]:
+def wrong_pictures(probes: Sequence[Probe], views: Views, rng: np.random.Generator) -> list[Probe]:
     """The same questions before other pictures; in half of them the named thing is in view."""
     showing = {name: [] for name in {probe.name for probe in probes}}
     lacking = {name: [] for name in showing}
@@ -143,7 +141,7 @@ def chance(skill: str, probes: Sequence[Probe]) -> float:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The rows of the report, and the probes, target's answers and drafter's proposals behind them."""
+    """The rows of the report, and the probes and target's answers behind them."""
 
     rows: list[Row]
     probes: list[Probe]
@@ -185,7 +183,9 @@ def evaluate(
             level = chance(skill, probes)
             rows.append({"model": model_name, "skill": skill, **scores[skill], "chance": level})
     if target_ids and "drafter" in models:
-        rows.append(_acceptance(models["drafter"], speller, views, asked["accuracy"], target_ids, common))
+        rows.append(
+            _acceptance(models["drafter"], speller, views, asked["accuracy"], target_ids, common)
+        )
     return Evaluation(rows, probes, target_texts)
 
 

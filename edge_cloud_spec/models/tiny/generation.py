@@ -106,7 +106,7 @@ def proposals(
     vocabulary: int,
     size: int = 64,
 ) -> list[list[int]]:
-    """What ``model`` would say at each place of each given answer, had it said that answer so far."""
+    """What ``model`` would say at each place of each answer, had it said that answer so far."""
     said: list[list[int]] = [[] for _ in asked]
     # an untrained target may say image tokens, for which there is no image
     heard = [[speller.pad if t == speller.prefix[1] else t for t in answer] for answer in answers]

@@ -60,6 +60,7 @@ class Thing(Protocol):
     @property
     def bearing(self) -> float:
         """Degrees, positive to the left."""
+
     @property
     def distance(self) -> float:
         """Metres."""
@@ -208,8 +209,9 @@ def vocabulary() -> list[str]:
     """Every word of instructions and answers with the space before it that it is written with."""
     words = {f" {word}" for name in NAMES for word in name.split()}
     words |= {f" {word}" for word in (*SIDES, *DISTANCES)}
-    words |= set([" turn", " move", " forward", " backward", " small", " medium", " large", " search", " stop"])
-    words |= set([" of", " before", " behind", " alone", " not", " no", " nothing", " known", " first", " is", " the", " to", " for"])
+    spoken = "turn move forward backward small medium large search stop"
+    spoken += " of before behind alone not no nothing known first is the to for"
+    words |= {f" {word}" for word in spoken.split()}
     words |= {"action:", " action:", "reason:", " reason:", "action", "reason"}
     openings = {phrase.split()[0] for phrase in PHRASES}
     return sorted(words | openings | {opening.capitalize() for opening in openings})

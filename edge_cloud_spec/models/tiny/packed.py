@@ -19,7 +19,7 @@ AFTER_IMAGE = 1 + GRID // MERGE  # the position of <|vision_end|>
 
 
 def patches(pixels: Tensor) -> Tensor:
-    """Images [B, 3, 128, 128] as patches [B, 256, 3 * 8 * 8] in the order of the image processor."""
+    """Images [B, 3, 128, 128] as patches [B, 256, 3 * 8 * 8] in the image processor's order."""
     half = SIZE // (PATCH * MERGE)
     cut = pixels.view(-1, 3, half, MERGE, PATCH, half, MERGE, PATCH)
     return cut.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(-1, GRID * GRID, 3 * PATCH * PATCH)
@@ -40,9 +40,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class PackedForward(nn.Module):
     """Runs ``model`` on ``questions`` packed questions an image, each of ``slot`` tokens."""
 
-    def __init__(
-        self, model: Qwen3VLForConditionalGeneration, questions: int, slot: int
-    ) -> None:
+    def __init__(self, model: Qwen3VLForConditionalGeneration, questions: int, slot: int) -> None:
         super().__init__()
         self.model = model
         self.questions, self.slot = questions, slot
@@ -75,7 +73,7 @@ class PackedForward(nn.Module):
         return torch.cat((ends[0, :, None], image, ends[1, :, None], question.expand(3, -1)), 1)
 
     def see(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Images [B, 3, 128, 128], normalised, as visual tokens [B, 64, H] and deepstack features."""
+        """Visual tokens [B, 64, H] and deepstack features of normalised images [B, 3, 128, 128]."""
         visual = self.model.model.visual
         weight = visual.patch_embed.proj.weight.sum(2).flatten(1)
         x = F.linear(patches(pixels), weight, visual.patch_embed.proj.bias)

@@ -37,7 +37,7 @@ TEMPLATE = (
     "{%- endif %}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>' }}{%- endif %}"
 )
-"""Image, instruction, order, then the assistant's turn: the rules of the system text are trained in."""
+"""Image, instruction, order, the assistant's turn: the system text's rules are trained in."""
 
 
 def _merges(words: list[str]) -> list[tuple[str, str]]:

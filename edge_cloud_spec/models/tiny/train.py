@@ -28,23 +28,23 @@ SIGHT_SHARE = 0.2  # of a model's minutes
 def add_train_tiny_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``edge-cloud-spec train tiny``."""
     parser.add_argument(
-        "--out", type=Path, default=None, help="folder of the pair (default: the shipped one to evaluate, "
-        "./tiny-pair to train)",
+        "--out",
+        type=Path,
+        default=None,
+        help="folder of the pair (default: the shipped one to evaluate, ./tiny-pair to train)",
     )
-    parser.add_argument("--minutes", type=float, default=60.0, help="of training, both models together")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of training, both models")
     parser.add_argument("--views", type=int, default=VIEWS, help="views to train on")
     parser.add_argument("--seed", type=int, default=1, help="of views, weights and questions")
-    parser.add_argument("--threads", type=int, default=2, help="of torch, and processes that render")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoints in OUT")
-    parser.add_argument("--evaluate", action="store_true", help="measure a pair instead of training")
-    parser.add_argument(
-        "--count", type=int, default=HELD_OUT, help="held-out views to measure on"
-    )
+    parser.add_argument("--threads", type=int, default=2, help="of torch; processes that render")
+    parser.add_argument("--resume", action="store_true", help="go on from OUT's checkpoints")
+    parser.add_argument("--evaluate", action="store_true", help="measure a pair only")
+    parser.add_argument("--count", type=int, default=HELD_OUT, help="held-out views to measure on")
     parser.add_argument("--json", type=Path, default=None, help="write the figures to this file")
 
 
 def train_tiny(args: argparse.Namespace) -> int:
-    """Run the command; returns 0 when it did what it says. Raises UserError for what a user can mend."""
+    """Run the command; 0 when it did what it says. UserError says what the user can mend."""
     if args.evaluate:
         measured = measure(args.out or PAIR, args.seed, args.count, args.threads)
     else:
@@ -58,9 +58,7 @@ def train_tiny(args: argparse.Namespace) -> int:
     return 0
 
 
-def train(
-    folder: Path, seed: int, count: int, minutes: float, threads: int, resume: bool
-) -> None:
+def train(folder: Path, seed: int, count: int, minutes: float, threads: int, resume: bool) -> None:
     """Train both models into ``folder``/target and ``folder``/drafter."""
     if count < 100 or minutes <= 0:
         raise UserError("training needs --views of at least 100 and --minutes above 0")
@@ -88,7 +86,9 @@ def measure(folder: Path, seed: int, count: int, threads: int) -> Evaluation:
     """Evaluate the pair in ``folder`` on views that no training seed renders."""
     missing = [name for name in SHAPES if not (folder / name / "model.safetensors").exists()]
     if missing:
-        raise UserError(f"{folder} has no {missing[0]}/model.safetensors: train a pair into it first")
+        raise UserError(
+            f"{folder} has no {missing[0]}/model.safetensors: train a pair into it first"
+        )
     torch.set_num_threads(threads)
     # training renders shards of seeds below 10**9
     with tempfile.TemporaryDirectory() as rendered:
@@ -100,11 +100,12 @@ def measure(folder: Path, seed: int, count: int, threads: int) -> Evaluation:
 
 def report(measured: Evaluation) -> None:
     """Print the figures as a table."""
-    print(f"{'model':8} {'skill':11} {'right':>7} {'wrong picture':>14} {'wrong words':>12} {'chance':>7}")
+    columns = ("accuracy", "wrong_picture", "wrong_instruction", "chance")
+    print("".join(f"{name:>19}" for name in ("model", "skill", *columns)))
     for row in measured.rows:
-        figures = [row.get(key) for key in ("accuracy", "wrong_picture", "wrong_instruction", "chance")]
+        figures = [row.get(column) for column in columns]
         said = ["" if value is None else f"{value:.3f}" for value in figures]
-        print(f"{row['model']:8} {row['skill']:11} {said[0]:>7} {said[1]:>14} {said[2]:>12} {said[3]:>7}")
+        print("".join(f"{text:>19}" for text in (row["model"], row["skill"], *said)))
 
 
 def _versions() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Training of one model of the pair: first its eyes, then everything together.
 
-The schedule is in minutes, not steps, so that a slower machine ends when it is told to. A checkpoint
-is kept beside the result, and a run that was interrupted goes on from it.
+The schedule is in minutes, not steps, so that a slower machine ends when it is told to. A
+checkpoint is kept beside the result, and a run that was interrupted goes on from it.
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ def _optimizers(modules: list[nn.Module], rate: float) -> list[torch.optim.Optim
         for name, parameter in module.named_parameters():
             inner = parameter.ndim == 2 and "embed" not in name and not name.startswith("out.")
             (matrices if inner else rest).append(parameter)
-    muon = torch.optim.Muon(
-        matrices, lr=rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
-    )
+    muon = torch.optim.Muon(matrices, lr=rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
     adam = torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
     return [muon, adam]
 
@@ -117,7 +115,7 @@ class Trainer:
         return True
 
     def save(self) -> None:
-        """Write the checkpoint (the optimizers' moments are rebuilt in a few steps, so not kept)."""
+        """Write the checkpoint (without the optimizers' moments: a few steps rebuild them)."""
         self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         part = self.checkpoint.with_suffix(".part")
         kept = {"model": self.model.state_dict(), "sight": self.sight.state_dict()}
@@ -192,7 +190,8 @@ class Trainer:
             if now - said > 20:
                 print(
                     f"{name}: {self.spent[name] / 60:.1f} of {minutes:g} min, step {self.steps}, "
-                    f"loss {mean / count:.3f}, {count * self.plan.batch / (now - said):.0f} images/s",
+                    f"loss {mean / count:.3f}, "
+                    f"{count * self.plan.batch / (now - said):.0f} images/s",
                     flush=True,
                 )
                 said, mean, count = now, 0.0, 0.0
