@@ -44,8 +44,8 @@ def test_a_robot_told_to_stand_is_left_alone() -> None:
     said: list[int] = []
     dog = Watchdog(said.append, grace=0.01)
     dog.start()
-    dog.feed(time.monotonic() + 0.2)
+    dog.feed(time.monotonic() + 0.6)
     dog.calm()
-    time.sleep(0.4)
+    time.sleep(0.8)
     dog.close()
     assert said == [] and dog.fired == 0
