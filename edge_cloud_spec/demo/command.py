@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
-from typing import Any
 
 from rich.console import Console
 
@@ -22,6 +19,7 @@ from ..sim.kinds import KINDS
 from ..sim.room import make_room
 from .ending import Ending, ending
 from .screen import Screen
+from .signals import polite_signals
 from .stage import Cast, Stage, free_address, stage
 
 TIMEOUT = 90.0  # s
@@ -169,25 +167,6 @@ def fresh_folder(folder: Path) -> Path:
     except OSError as error:
         raise UserError(f"{folder} cannot be made: {error.strerror}") from None
     return folder
-
-
-@contextlib.contextmanager
-def polite_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the run as Ctrl-C does, so that nothing is left behind."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _seed(text: str) -> int:

@@ -21,7 +21,7 @@ from .processes import Processes, Program
 
 DOMAINS = range(1, 101)  # ROS_DOMAIN_ID that every Linux has free ports for
 MATCHING = 0.5  # s that nodes need to find each other after we have found them all
-STARTUP = 120.0  # s
+STARTUP = 240.0  # s; two cores, both busy with something else, once took 90
 
 Parameters = Mapping[str, Mapping[str, Value]]
 

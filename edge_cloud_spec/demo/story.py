@@ -62,6 +62,8 @@ class Decision:
     number: int
     request: str
     begun: float
+    stamp: int = 0  # of the frame, ns
+    tokens: list[int] = field(default_factory=list)
     pose: dict[str, Any] = field(default_factory=dict)
     rounds: dict[int, Round] = field(default_factory=dict)  # by their prefix's length
     answer: str = ""
@@ -152,18 +154,25 @@ class Story:
         hearer = self._hearers.get(topic)
         return list(hearer(message, now)) if hearer is not None else []
 
-    def _decision(self, request: str, now: float) -> Decision:
+    def _decision(self, message: Any, now: float) -> Decision:
+        request = message.request_id
         if request not in self.decisions:
-            number = len(self.decisions) + 1
-            self.decisions[request] = Decision(number, request, now, dict(self.outcome))
+            number, stamp = len(self.decisions) + 1, message.header.stamp
+            self.decisions[request] = Decision(
+                number,
+                request,
+                now,
+                stamp=stamp.sec * 10**9 + stamp.nanosec,
+                pose=dict(self.outcome),
+            )
         return self.decisions[request]
 
     def _request(self, message: Any, now: float) -> Iterator[News]:
-        self._decision(message.request_id, now)
+        self._decision(message, now)
         yield from ()
 
     def _draft(self, message: Any, now: float) -> Iterator[News]:
-        round_ = self._decision(message.request_id, now).at(message.base_length)
+        round_ = self._decision(message, now).at(message.base_length)
         if not round_.drafted:  # a draft that was sent again counts once
             round_.drafted = tuple(message.words)
             round_.drafting, round_.sent = now - _seconds(message.draft_time), now
@@ -174,7 +183,7 @@ class Story:
             yield Trouble(message.text)
         if message.kind != VERDICT:
             return
-        decision = self._decision(message.request_id, now)
+        decision = self._decision(message, now)
         round_ = decision.at(message.base_length)
         if round_.accepted is None:
             round_.accepted, round_.answered = message.accepted, now
@@ -183,9 +192,10 @@ class Story:
                 yield RoundSettled(decision, round_)
 
     def _words(self, message: Any, now: float) -> Iterator[News]:
-        decision = self._decision(message.request_id, now)
+        decision = self._decision(message, now)
         decision.answer, decision.verified = message.answer, message.verified
         if len(message.tokens):
+            decision.tokens[message.position :] = message.tokens
             yield from self._settle(decision, message, now)
         if message.finished:
             decision.finish, decision.ended = message.finish_reason, now
@@ -201,12 +211,12 @@ class Story:
             yield RoundSettled(decision, round_)
 
     def _command(self, message: Any, now: float) -> Iterator[News]:
-        decision = self._decision(message.request_id, now)
+        decision = self._decision(message, now)
         decision.action, decision.acting = message.text, now
         yield Acting(decision)
 
     def _stats(self, message: Any, now: float) -> Iterator[News]:
-        decision = self._decision(message.request_id, now)
+        decision = self._decision(message, now)
         decision.stats = {name: getattr(message, name) for name in STATS}
         if decision.told:
             yield Decided(decision)

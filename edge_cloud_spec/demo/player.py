@@ -1,0 +1,133 @@
+"""Plays a recording to live nodes and compares what they decide."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sensor_msgs.msg import CompressedImage
+from std_msgs.msg import String
+
+from ..errors import UserError
+from ..nav.status import NOBODY, Status
+from .observer import LAST, SENSOR, Observer
+from .recording import CAMERA, Frame, Recording
+from .story import Decision
+
+BLIND = 0.3  # s before a decision's frame in which no other is played: none may be mistaken for it
+SETTLE = 0.15  # s from "idle" to that frame
+AGAIN = 1.0  # s after which a frame that nobody took (best effort) is played again
+PATIENCE = 30.0  # s for an answer
+MATCHING = 10.0  # s for the nodes to be found
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A recorded answer to the frame of ``stamp`` and today's; None with a ``problem``."""
+
+    stamp: int
+    recorded: str
+    replayed: str | None
+    equal: bool
+    problem: str = ""
+
+
+class Player:
+    """Takes the place of camera, operator and navigator; used once.
+
+    The navigator's part is to say ``moving`` until the recorded run came to its next decision, and
+    ``idle`` then. Where the nodes are slower than they were, the recording waits for them.
+    """
+
+    def __init__(self, observer: Observer, recording: Recording) -> None:
+        self._observer, self._recording = observer, recording
+        node = observer.node
+        self._camera = node.create_publisher(CompressedImage, CAMERA, SENSOR)
+        self._status = node.create_publisher(String, "nav_status", LAST)
+        self._instruction = node.create_publisher(String, "instruction", 10)
+        self._request = NOBODY
+        self._begun, self._held = 0.0, 0.0
+
+    def play(self) -> Iterator[Compared]:
+        """Play everything; each recorded decision gives one comparison. Raises UserError."""
+        self._meet()
+        recording = self._recording
+        decided = {decision.stamp: decision for decision in recording.decisions}
+        times = [frame.at for frame in recording.frames if frame.stamp in decided]
+        first = min(at for at, _ in recording.instructions) - BLIND
+        events: list[tuple[float, str | Frame]] = [*recording.instructions]
+        events += [
+            (frame.at, frame)
+            for frame in recording.frames
+            if frame.stamp in decided
+            or (frame.at > first and not any(0 <= at - frame.at < BLIND for at in times))
+        ]
+        self._say("moving")
+        self._begun = time.monotonic() - min(at for at, _ in events)
+        for at, event in sorted(events, key=lambda pair: pair[0]):
+            if isinstance(event, str):
+                self._sleep_until(at)
+                self._instruction.publish(String(data=event))
+            elif event.stamp in decided:
+                self._sleep_until(at - SETTLE)
+                yield self._decide(event, decided.pop(event.stamp))
+            else:
+                self._sleep_until(at)
+                self._camera.publish(event.cdr)
+
+    def _meet(self) -> None:
+        node = self._observer.listeners
+        found = self._until(
+            lambda: "drafter" in node(CAMERA) & node("instruction") & node("nav_status"), MATCHING
+        )
+        if not found:
+            raise UserError("no drafter listens in this ROS domain; start the nodes first")
+        time.sleep(2 * SETTLE)  # the publishers are new
+
+    def _decide(self, frame: Frame, recorded: Decision) -> Compared:
+        begun = time.monotonic()
+        self._say("idle")
+        time.sleep(SETTLE)
+        tries = range(5)
+        taken = any(self._show(frame) for _ in tries)
+        done = taken and self._until(lambda: self._answer(frame).finish, PATIENCE)
+        self._held += max(0.0, time.monotonic() - begun - SETTLE)
+        if not taken:
+            return Compared(frame.stamp, recorded.answer, None, False, "no decision was made")
+        answer = self._answer(frame)
+        self._request = answer.request
+        self._say("moving")
+        if not done or answer.finish != recorded.finish:
+            why = f"it ended with: {answer.finish or 'nothing'}"
+            return Compared(frame.stamp, recorded.answer, None, False, why)
+        equal = answer.tokens == recorded.tokens
+        return Compared(frame.stamp, recorded.answer, answer.answer, equal)
+
+    def _show(self, frame: Frame) -> bool:
+        """Play a frame; whether a decision on it begins."""
+        self._camera.publish(frame.cdr)
+        return bool(self._until(lambda: self._answer(frame).request, AGAIN))
+
+    def _answer(self, frame: Frame) -> Decision:
+        """The live decision on a frame; one without a request where there is none yet."""
+        nobody = Decision(0, "", 0.0)
+        return self._observer.heard(
+            lambda story: next(
+                (d for d in reversed(story.decisions.values()) if d.stamp == frame.stamp), nobody
+            )
+        )
+
+    def _say(self, state: str) -> None:
+        self._status.publish(String(data=str(Status(state, self._request, "replay"))))
+
+    def _sleep_until(self, at: float) -> None:
+        time.sleep(max(0.0, self._begun + self._held + at - time.monotonic()))
+
+    def _until(self, condition: Callable[[], object], seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.005)
+        return True

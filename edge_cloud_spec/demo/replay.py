@@ -1,0 +1,117 @@
+"""``edge-cloud-spec replay BAG``: a bag's pictures and instructions to live nodes.
+
+The answers are compared with the recorded ones. Nothing moves: the replay takes the navigator's place and says when a decision is due, which is
+when the recorded one was, so that each decision is made on the frame that it was made on then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from .. import __version__
+from ..errors import UserError
+from ..nodes.graph import LOCAL, GraphSettings
+from .observer import Observer
+from .player import Compared, Player
+from .recording import Recording, read_recording
+from .screen import Screen
+from .signals import polite_signals
+from .stage import Cast, free_address, stage
+from .words import joined
+
+REPEATABLE = ("greedy", "coupled")  # rules whose answer depends on nothing but frame, target, seed
+
+
+def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``edge-cloud-spec replay``."""
+    parser.add_argument("bag", type=Path, help="folder of a rosbag2 (report/bag of a demo)")
+    parser.add_argument("--cloud", default=LOCAL, help="HOST:PORT of a verifier; local: start one")
+    parser.add_argument("--target", default="", help="target model (directory or hub name)")
+    parser.add_argument("--drafter", default="", help="draft model (directory or hub name)")
+    parser.add_argument("--preset", default="", help="another preset than the recorded one")
+    parser.add_argument(
+        "--attach",
+        action="store_true",
+        help="play to nodes that run already, in this ROS_DOMAIN_ID, with their parameters",
+    )
+    parser.add_argument("--json", type=Path, help="write the comparison there")
+
+
+def run_replay(args: argparse.Namespace) -> int:
+    """Play the bag; 0 when all decisions are the recorded ones (``rejection``: were made)."""
+    recording = read_recording(args.bag)
+    screen = Screen(Console(highlight=False))
+    screen.say(
+        f"{args.bag}: {len(recording.decisions)} decisions on {len(recording.frames)} pictures, "
+        f"preset {args.preset or recording.preset}, rule {recording.rule}",
+        "bold",
+    )
+    rows: list[Compared] = []
+    with polite_signals(), _nodes(args, recording, screen) as observer:
+        for row in Player(observer, recording).play():
+            rows.append(row)
+            _tell(screen, len(rows), row)
+    equal = sum(row.equal for row in rows)
+    text = f"{equal} of {len(rows)} decisions are the recorded ones"
+    screen.say(text, "bold green" if equal == len(rows) else "bold red")
+    if args.json is not None:
+        _write(args.json, args, recording, rows)
+    made = sum(row.replayed is not None for row in rows)
+    return 0 if (equal if recording.rule in REPEATABLE else made) == len(rows) else 1
+
+
+@contextlib.contextmanager
+def _nodes(args: argparse.Namespace, recording: Recording, screen: Screen) -> Iterator[Observer]:
+    """Drafter, bridge and verifier: those that run already, or our own."""
+    if args.attach:
+        with Observer(int(os.environ.get("ROS_DOMAIN_ID") or 0), None) as observer:
+            yield observer
+        return
+    settings = GraphSettings(
+        cloud=args.cloud,
+        preset=args.preset or recording.preset,
+        target=args.target,
+        drafter=args.drafter,
+        sim=False,
+        local_address=free_address(),
+    )
+    cast = Cast(settings, {"drafter": recording.parameters}, frozenset({"navigator"}))
+    with (
+        tempfile.TemporaryDirectory(prefix="replay-") as logs,
+        stage(cast, Path(logs), None, screen.ready) as up,
+    ):
+        yield up.observer
+
+
+def _tell(screen: Screen, number: int, row: Compared) -> None:
+    if row.equal:
+        screen.say(f"  {number:3}  same     {joined([row.recorded])}", "green")
+    else:
+        screen.say(f"  {number:3}  was      {joined([row.recorded])}", "dim")
+        screen.say(f"       is now   {joined([row.replayed or row.problem])}", "red")
+
+
+def _write(
+    path: Path, args: argparse.Namespace, recording: Recording, rows: list[Compared]
+) -> None:
+    content = {
+        "suite": "replay",
+        "seed": recording.parameters["seed"],
+        "versions": {"edge_cloud_spec": __version__},
+        "preset": args.preset or recording.preset,
+        "rule": recording.rule,
+        "rows": [asdict(row) for row in rows],
+    }
+    try:
+        path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
