@@ -38,7 +38,9 @@ def reference(family: str) -> Any:
     """The same weights in transformers' own class, untouched by this package."""
     from transformers import AutoModelForImageTextToText
 
-    return AutoModelForImageTextToText.from_pretrained(checkpoint(family)).eval()
+    return AutoModelForImageTextToText.from_pretrained(
+        checkpoint(family), dtype=torch.float32
+    ).eval()
 
 
 def jpeg(seed: int = 0, width: int = 112, height: int = 96) -> bytes:

@@ -31,7 +31,7 @@ def test_a_missing_file_is_named_with_what_to_do(copied: Path, name: str) -> Non
 def test_a_missing_shard_is_named(copied: Path) -> None:
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors"}}
     (copied / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(UserError, match="model-00001-of-00002.safetensors is missing"):
+    with pytest.raises(UserError, match=r"model-00001-of-00002\.safetensors is missing"):
         load(copied)
 
 

@@ -165,5 +165,5 @@ def test_a_checkpoint_without_a_chat_template_cannot_be_a_target(tmp_path: objec
 
     copied = Path(shutil.copytree(checkpoint(), Path(str(tmp_path)) / "model"))
     (copied / "chat_template.jinja").unlink()
-    with pytest.raises(UserError, match="no chat template: add chat_template.jinja"):
+    with pytest.raises(UserError, match=r"no chat template: add chat_template\.jinja"):
         load(copied).spec("Guide.", 64)

@@ -11,7 +11,7 @@ STEP = 128  # rows; capacity grows by at least so many
 
 
 class KeyValueCache:
-    """One buffer [layers, 2, kv_heads, capacity, head_dim]; the owner knows how many rows are valid.
+    """One buffer [layers, 2, kv_heads, capacity, head_dim]; its owner knows which rows are valid.
 
     transformers' DynamicCache concatenates (copies) all rows at each step and layer; here a step
     writes its own rows only, and rolling back writes nothing.

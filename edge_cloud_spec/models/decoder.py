@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from edge_cloud_spec.models.cache import KeyValueCache
-from edge_cloud_spec.models.linear import (
+from .cache import KeyValueCache
+from .linear import (
     PackedLinear,
     RmsNorm,
     can_pack,
@@ -26,7 +27,7 @@ from edge_cloud_spec.models.linear import (
     join,
     pack_linears,
 )
-from edge_cloud_spec.models.quantize import quantize_linears
+from .quantize import quantize_linears
 
 OnExit = Callable[[int, Tensor], None]  # (layer index, hidden [rows, hidden_size])
 
@@ -84,12 +85,12 @@ class Decoder:
             len(self._layers), self.kv_heads, self.head_dim, rows, self.dtype, self.device
         )
 
-    def embed(self, tokens: Sequence[int] | Tensor) -> Tensor:
+    def embed(self, tokens: Sequence[int] | np.ndarray) -> Tensor:
         """[n, hidden_size]"""
         return F.embedding(torch.as_tensor(tokens, device=self.device), self._embed)
 
     def causal_mask(self, start: int, count: int) -> Tensor | None:
-        """Additive mask [count, start + count] of a chain after `start` rows; None if not needed."""
+        """Additive mask [count, start + count] of a chain after `start` rows; None: no need."""
         if count == 1 or start == 0:
             return None
         mask = torch.zeros(count, start + count, dtype=self.dtype, device=self.device)
@@ -181,15 +182,11 @@ class _Layer:
             attended = self._attend(index, qk, qkv, segments[0])
         else:
             counts = [segment.count for segment in segments]
-            attended = torch.cat(
-                [
-                    self._attend(index, *part)
-                    for part in zip(qk.split(counts), qkv.split(counts), segments, strict=True)
-                ]
-            )
-        hidden = hidden + self._out(attended)
+            parts = zip(torch.split(qk, counts), torch.split(qkv, counts), segments, strict=True)
+            attended = torch.cat([self._attend(index, *part) for part in parts])
+        hidden = torch.add(hidden, self._out(attended))
         gate, up = self._gate_up(self._norm_mid(hidden)).chunk(2, -1)
-        return hidden + self._down(self._activation(gate) * up)
+        return torch.add(hidden, self._down(self._activation(gate) * up))
 
     def _attend(self, index: int, qk: Tensor, qkv: Tensor, segment: Segment) -> Tensor:
         """[n, heads * dim]. The query heads of one key head are folded into the query rows, so

@@ -13,7 +13,7 @@ PACK_ROWS = 8  # of the products that weights are laid out for: a drafted chain,
 
 
 def is_plain(module: nn.Module) -> bool:
-    """A linear layer of ordinary numbers: quantized weights are tensor subclasses or other modules."""
+    """A linear layer of ordinary numbers; quantized weights are tensor subclasses or else."""
     return type(module) is nn.Linear and type(module.weight.data) is Tensor
 
 
@@ -70,7 +70,7 @@ def can_pack(module: nn.Module) -> bool:
         and is_plain(module)
         and module.weight.device.type == "cpu"
         and module.weight.dtype == torch.float32
-        and bool(torch.backends.mkldnn.is_available())
+        and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )

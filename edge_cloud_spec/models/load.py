@@ -1,4 +1,4 @@
-"""A model from a local directory or a hub name: the same code for any checkpoint of the families."""
+"""A model from a local directory or a hub name: one code for all checkpoints of the families."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.models.decoder import Decoder
-from edge_cloud_spec.models.image import ImageSpec
-from edge_cloud_spec.models.linear import PatchLinear, pack_linears
-from edge_cloud_spec.models.quantize import check_quantization
-from edge_cloud_spec.models.vlm import ImageForm, Vlm
+from ..errors import UserError
+from .decoder import Decoder
+from .image import ImageSpec
+from .linear import PatchLinear, pack_linears
+from .quantize import check_quantization
+from .vlm import ImageForm, Vlm
 
 FAMILIES = {
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
@@ -206,7 +206,7 @@ def _model(
 
 
 def _identity(family: str, directory: Path, weights: list[Path], dtype: str, quantize: str) -> str:
-    """Names the numbers that will be computed. Large files are told apart by size, head and tail."""
+    """Names the numbers that will be computed; large files are known by size, head and tail."""
     whole = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=8)
     for path in weights:
         with path.open("rb") as file:

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.models.image import ImageSpec
+from ..errors import UserError
+from .image import ImageSpec
 
 MAX_INSTRUCTION = 2000  # characters
 ORDERS = ("action first", "reason first")
@@ -54,7 +54,7 @@ class PromptSpec:
             raise ValueError("a prompt needs a chat template")
         if self.max_tokens < 1 or self.vocabulary < 2 or not self.end_ids:
             raise ValueError(
-                f"max_tokens {self.max_tokens}, vocabulary {self.vocabulary}, end_ids {self.end_ids}"
+                f"max_tokens {self.max_tokens}, tokens {self.vocabulary}, end ids {self.end_ids}"
             )
 
     def to_bytes(self) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edge_cloud_spec.errors import UserError
+from ..errors import UserError
 
 KINDS = ("none", "int8", "int4", "dynamic-int8")
 
@@ -44,7 +44,9 @@ def quantize_linears(module: nn.Module, kind: str) -> None:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecated, and still the fastest on a CPU
-            quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8, inplace=True)
+            quantize_dynamic(  # type: ignore[no-untyped-call]
+                module, {nn.Linear}, dtype=torch.qint8, inplace=True
+            )
         return
     try:
         from torchao.quantization import (

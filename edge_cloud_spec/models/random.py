@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import transformers
 
 SPECIAL = (
     "<|endoftext|>",
@@ -54,8 +56,8 @@ class Shape:
 
 TINY = Shape()
 MILLION_7 = Shape(256, 768, 6, 4, 2, 128, 4, 4)
-BILLION_01 = Shape(768, 2048, 12, 12, 4, 256, 4, 4)
-BILLION_05 = Shape(1408, 4096, 20, 22, 2, 512, 6, 8)
+BILLION_01 = Shape(768, 2048, 16, 12, 4, 256, 4, 4)
+BILLION_05 = Shape(1024, 4096, 32, 16, 4, 512, 6, 8)
 
 
 def make_checkpoint(
@@ -65,32 +67,29 @@ def make_checkpoint(
     *,
     seed: int = 0,
     tokenizer_from: Path | None = None,
-    residual: float = 1.0,
+    follows: np.ndarray | None = None,
 ) -> Path:
     """Write a checkpoint of `family` (qwen2_vl, qwen2_5_vl, qwen3_vl) and return its directory.
 
     tokenizer_from: a directory whose tokenizer is copied; default is a byte-level BPE made here.
-    residual: scale of what the blocks add to the residual stream. With tied embeddings a small one
-    leaves the last token's own embedding in charge, so that models of one seed often agree.
+    follows: int [tokens], the likeliest successor of each token, -1 for none; see `make_pair`.
     """
-    import transformers
-
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _copy_tokenizer(tokenizer_from, directory) or _make_tokenizer(directory)
     config = _config(family, shape, tokenizer)
+    config.tie_word_embeddings = follows is None
     torch.manual_seed(seed)
-    kind = getattr(transformers, _CLASSES[family])
-    model = kind(config).eval()
+    model = getattr(transformers, _CLASSES[family])(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
-                weight.mul_(residual)
-            elif name.endswith(".bias"):
+            if name.endswith(".bias"):  # zero by default, and then a lost bias goes unseen
                 weight.normal_(0, 0.02)
+        if follows is not None:
+            _follow(model, follows)
     model.generation_config = transformers.GenerationConfig(
         eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"), do_sample=False
     )
-    model.save_pretrained(directory)
+    model.half().save_pretrained(directory)
     patch = config.vision_config.patch_size
     processor = {
         "image_processor_type": "Qwen2VLImageProcessor",
@@ -106,6 +105,59 @@ def make_checkpoint(
     return directory
 
 
+def make_pair(
+    directory: Path,
+    target: Shape = BILLION_05,
+    drafter: Shape = BILLION_01,
+    *,
+    agreement: float = 0.8,
+    seed: int = 0,
+    family: str = "qwen3_vl",
+    tokenizer_from: Path | None = None,
+) -> tuple[Path, Path]:
+    """A random target and drafter whose greedy tokens agree at about this share: directories.
+
+    The passes cost what such shapes cost. The words mean nothing: each model's likeliest token is
+    a successor of the last one, along one cycle through all ordinary tokens; the drafter has
+    another successor for the rest of the tokens. Neither ever ends by itself.
+    """
+    first = make_checkpoint(
+        directory / "target", family, TINY, seed=seed, tokenizer_from=tokenizer_from
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(first)
+    special = set(tokenizer.added_tokens_decoder)
+    ordinary = np.array([i for i in sorted(tokenizer.get_vocab().values()) if i not in special])
+    rng = np.random.default_rng(seed)
+    cycle = rng.permutation(ordinary)
+    follows = np.full(len(tokenizer), -1)
+    follows[cycle] = np.roll(cycle, -1)
+    errs = rng.permutation(len(cycle))[round(agreement * len(cycle)) :]
+    guesses = follows.copy()
+    guesses[cycle[errs]] = np.roll(cycle, -2)[errs]
+    options: dict[str, Any] = {"family": family, "tokenizer_from": first}
+    return (
+        make_checkpoint(first, shape=target, seed=seed, follows=follows, **options),
+        make_checkpoint(
+            directory / "drafter", shape=drafter, seed=seed + 1, follows=guesses, **options
+        ),
+    )
+
+
+def _follow(model: Any, follows: np.ndarray) -> None:
+    """Make the head's row of each token's successor that token's own embedding, and let the blocks
+    add little enough that it stays the likeliest."""
+    embeddings = model.get_input_embeddings().weight
+    for name, weight in model.named_parameters():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weight.mul_(0.1)
+    known = torch.from_numpy(np.flatnonzero(follows >= 0))
+    head = torch.zeros_like(model.lm_head.weight)
+    head[torch.from_numpy(follows)[known]] = embeddings[known]
+    # The right logit is about `size * spread`, the others' spread its root: bring it to 12.
+    head *= 12.0 / (embeddings.shape[1] * float(embeddings.std()))
+    model.lm_head.weight.copy_(head)
+
+
 _CLASSES = {
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
@@ -116,17 +168,14 @@ _CLASSES = {
 def _copy_tokenizer(source: Path | None, directory: Path) -> Any:
     if source is None:
         return None
-    from transformers import AutoTokenizer
-
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        if (source / name).is_file():
+        if (source / name).is_file() and source != directory:
             shutil.copy(source / name, directory / name)
-    return AutoTokenizer.from_pretrained(directory)
+    return transformers.AutoTokenizer.from_pretrained(directory)
 
 
 def _make_tokenizer(directory: Path) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -135,7 +184,7 @@ def _make_tokenizer(directory: Path) -> Any:
     trainer = trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
     bpe.train_from_iterator([WORDS], trainer)
     bpe.add_special_tokens(list(SPECIAL))
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )
     tokenizer.chat_template = TEMPLATE
@@ -144,8 +193,6 @@ def _make_tokenizer(directory: Path) -> Any:
 
 
 def _config(family: str, shape: Shape, tokenizer: Any) -> Any:
-    import transformers
-
     ids = {
         name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad")
     }
@@ -174,6 +221,8 @@ def _config(family: str, shape: Shape, tokenizer: Any) -> Any:
         "bos_token_id": None,
         "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
     }
+    vision: dict[str, Any]
+    kind: Any
     if family == "qwen2_vl":
         vision = {"embed_dim": shape.vision, "hidden_size": shape.hidden, "mlp_ratio": 2}
         kind = transformers.Qwen2VLConfig
@@ -199,4 +248,4 @@ def _config(family: str, shape: Shape, tokenizer: Any) -> Any:
         kind = transformers.Qwen3VLConfig
     patch = 16 if family == "qwen3_vl" else 14
     vision |= {"depth": shape.vision_layers, "num_heads": shape.vision_heads, "patch_size": patch}
-    return kind(text_config=text, vision_config=vision, tie_word_embeddings=True, **tokens)
+    return kind(text_config=text, vision_config=vision, **tokens)

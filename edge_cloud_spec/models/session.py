@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from edge_cloud_spec.models.decoder import OnExit, Segment
+from .decoder import OnExit, Segment
 
 if TYPE_CHECKING:
-    from edge_cloud_spec.models.cache import KeyValueCache
-    from edge_cloud_spec.models.decoder import Decoder
+    from .cache import KeyValueCache
+    from .decoder import Decoder
 
 
 class Session:

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.models.decoder import Decoder, Deepstack, Segment
-from edge_cloud_spec.models.image import ImageSpec, decode_image, patches
-from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request, render
-from edge_cloud_spec.models.session import Session
-from edge_cloud_spec.models.vocabulary import tokenizer_digest, tokens_of
+from ..errors import UserError
+from .decoder import Decoder, Deepstack, Segment
+from .image import ImageSpec, decode_image, patches
+from .prompt import Prompt, PromptSpec, Request, render
+from .session import Session
+from .vocabulary import tokenizer_digest, tokens_of
 
 Value = TypeVar("Value")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from edge_cloud_spec.errors import UserError
+from ..errors import UserError
 
 
 def tokens_of(tokenizer: Any) -> list[str | None]:

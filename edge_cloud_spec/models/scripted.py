@@ -1,0 +1,147 @@
+"""A model that is a formula: known acceptance and costs, no weights; for tests and benchmarks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """Seconds that a pass takes: of the prompt, of any later pass, and of each row in it."""
+
+    prefill: float = 0.0
+    fixed: float = 0.0
+    per_row: float = 0.0
+
+
+class ScriptedModel:
+    """Logits are a seeded function of the prefix.
+
+    `agreement` 1 is the target. A draft model of the same seed has the target's own row at that
+    share of all prefixes, and an unrelated row elsewhere, whose likeliest token is another one: so
+    greedy drafts are accepted with just this probability, independently at each position.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        seed: int = 0,
+        agreement: float = 1.0,
+        *,
+        sharpness: float = 3.0,
+        cost: PassCost | None = None,
+        sleep: bool = False,
+    ) -> None:
+        """sharpness: standard deviation of the logits. sleep: take the time, not only count it."""
+        if not 0.0 <= agreement <= 1.0 or vocabulary < 2:
+            raise ValueError(f"agreement {agreement}, vocabulary {vocabulary}")
+        self.vocabulary, self.seed, self.agreement = vocabulary, seed, agreement
+        self.sharpness, self.cost, self.sleep = sharpness, cost or PassCost(), sleep
+        self.seconds = 0.0  # of all passes so far
+        self.passes = 0
+
+    def open(self, prompt: bytes = b"") -> ScriptedSession:
+        """A session whose prompt is `prompt` (a real one's digest, say)."""
+        self.spend(self.cost.prefill)
+        return ScriptedSession(self, _mix(self.seed, int.from_bytes(prompt, "little") & _MASK))
+
+    def spend(self, seconds: float) -> None:
+        self.seconds += seconds
+        if self.sleep and seconds > 0:
+            time.sleep(seconds)
+
+    def row(self, state: int) -> np.ndarray:
+        """Logits float32 [V] after the prefix with this state."""
+        target = self._draw(state)
+        if self.agreement == 1.0 or _mix(state, 1) / 2**64 < self.agreement:
+            return target
+        other = self._draw(_mix(state, 2))
+        best = int(target.argmax())
+        if int(other.argmax()) == best:
+            other[best] = other.min()
+        return other
+
+    def _draw(self, state: int) -> np.ndarray:
+        rng = np.random.Generator(np.random.PCG64(state))
+        return rng.standard_normal(self.vocabulary, np.float32) * np.float32(self.sharpness)
+
+
+class ScriptedSession:
+    """The interface of `session.Session` over a `ScriptedModel`."""
+
+    def __init__(self, model: ScriptedModel, state: int) -> None:
+        self._model = model
+        self._states = [state]  # after the prompt and after each token of the prefix
+        self._tokens: list[int] = []
+        self._computed = 0
+        self._drop_nodes()
+
+    def _drop_nodes(self) -> None:
+        self._nodes: list[int] = []
+        self._node_states: list[int] = []
+        self._parents: list[int] = []
+
+    @property
+    def length(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(self._tokens)
+
+    def forward(
+        self, tokens: Sequence[int], parents: Sequence[int] | None = None, on_exit: object = None
+    ) -> np.ndarray:
+        """Logits float32 [1 + n, V]; see `Session.forward`. There are no exits."""
+        self._drop_nodes()
+        self._parents = list(range(-1, len(tokens) - 1)) if parents is None else list(parents)
+        for token, parent in zip(tokens, self._parents, strict=True):
+            before = self._states[-1] if parent < 0 else self._node_states[parent]
+            self._nodes.append(int(token))
+            self._node_states.append(_mix(before, int(token) + 3))
+        rows = len(self._tokens) - self._computed + len(tokens)
+        if rows:
+            cost = self._model.cost
+            self._model.passes += 1
+            self._model.spend(cost.fixed + rows * cost.per_row)
+        self._computed = len(self._tokens)
+        return np.stack([self._model.row(at) for at in (self._states[-1], *self._node_states)])
+
+    def commit(self, path: Sequence[int]) -> None:
+        parent = -1
+        for index in path:
+            if not 0 <= index < len(self._nodes) or self._parents[index] != parent:
+                raise ValueError(f"{list(path)} is not a path of the nodes {self._parents}")
+            parent = index
+        self._tokens += [self._nodes[index] for index in path]
+        self._states += [self._node_states[index] for index in path]
+        self._computed += len(path)
+        self._drop_nodes()
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._drop_nodes()
+        for token in tokens:
+            self._tokens.append(int(token))
+            self._states.append(_mix(self._states[-1], int(token) + 3))
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= len(self._tokens):
+            raise ValueError(f"cannot truncate {len(self._tokens)} tokens to {length}")
+        self._drop_nodes()
+        del self._tokens[length:]
+        del self._states[length + 1 :]
+        self._computed = min(self._computed, length)
+
+
+def _mix(state: int, value: int) -> int:
+    """splitmix64 of both: equal prefixes give equal states, unequal ones unrelated states."""
+    z = (state ^ (value * 0xD1342543DE82EF95)) + 0x9E3779B97F4A7C15 & _MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
+    return z ^ z >> 31
