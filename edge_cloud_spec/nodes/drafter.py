@@ -127,8 +127,8 @@ class Drafter(Node):
 
     def __init__(self) -> None:
         super().__init__("drafter")
-        self._parameters = Parameters(self, DrafterSettings())
-        model = self._parameters.value.model
+        self._settings = Parameters(self, DrafterSettings())
+        model = self._settings.value.model
         path = model.path or str(EMBEDDED / "drafter")
         self._understood = understood(path)
         self._model = load(
@@ -139,7 +139,7 @@ class Drafter(Node):
             threads=model.threads,
         )
         self.tokenizer = self._model.tokenizer
-        local = self._model.spec(rules_text(), self._parameters.value.max_tokens)
+        local = self._model.spec(rules_text(), self._settings.value.max_tokens)
         self._runner = DecodeRunner(self._model, local)
         self._mission = Mission()
         self._inlets: dict[str, Inlet] = {}
@@ -236,10 +236,10 @@ class Drafter(Node):
                 self._decide(*task)
             except Exception as error:  # a decision may fail; the node goes on
                 self._complain(f"a decision failed: {error!r}")
-                self._mission.pause(self._parameters.value.retry)
+                self._mission.pause(self._settings.value.retry)
 
     def _decide(self, instruction: str, frame: Frame) -> None:
-        settings = self._parameters.value
+        settings = self._settings.value
         decode = settings.decode_settings()
         request_id = uuid.uuid4().hex[:12]
         words = _VerifiedWords(self, request_id, instruction, frame)
@@ -271,14 +271,14 @@ class Drafter(Node):
             return
         if not outcome.completed:
             self._complain(f"no decision on {instruction!r}: {outcome.text or outcome.reason}")
-            self._mission.pause(self._parameters.value.retry)
+            self._mission.pause(self._settings.value.retry)
             return
         try:
             action = read_answer(answer).action
         except NotAnAction:
             action = None
         if action is None:
-            self._mission.pause(self._parameters.value.retry)
+            self._mission.pause(self._settings.value.retry)
         elif action.verb == "stop" and self._mission.drop(instruction):
             self._say("done", instruction)
 
