@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rosbags.highlevel import AnyReader
 from rosbags.rosbag2 import StoragePlugin, Writer
@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..share import share
 
 PACKAGE = "edge_cloud_spec"
-VERSION = 9  # of the rosbag2 metadata; Jazzy and later read it
+VERSION: Literal[9] = 9  # of the rosbag2 metadata; Jazzy and later read it
 
 
 def types() -> Typestore:

@@ -6,6 +6,7 @@ import contextlib
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
@@ -34,7 +35,9 @@ def write_film(folder: Path, story: Story, instruction: str, end: Ending) -> Pat
 
 
 def _write(path: Path, story: Story, instruction: str, end: Ending, rate: float) -> Path:
-    options = {"fps": rate, "macro_block_size": 16} if path.suffix == ".mp4" else {"fps": rate}
+    options: dict[str, Any] = {"fps": rate}
+    if path.suffix == ".mp4":
+        options["macro_block_size"] = 16
     caption = Caption(story, instruction)
     with contextlib.closing(imageio.get_writer(path, **options)) as writer:
         last = None

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
@@ -37,6 +37,8 @@ from edge_cloud_spec.msg import (
 
 from .bag import BagWriter
 from .story import News, Story
+
+T = TypeVar("T")
 
 SENSOR = qos_profile_sensor_data
 RELIABLE = QoSProfile(depth=200)
@@ -118,7 +120,7 @@ class Observer:
         """Names of the nodes that subscribe to ``topic``."""
         return {info.node_name for info in self.node.get_subscriptions_info_by_topic(f"/{topic}")}
 
-    def heard(self, question: Callable[[Story], Any]) -> Any:
+    def heard(self, question: Callable[[Story], T]) -> T:
         """An answer out of the story, at rest."""
         with self.lock:
             return question(self.story)

@@ -1,7 +1,8 @@
 """``edge-cloud-spec replay BAG``: a bag's pictures and instructions to live nodes.
 
-The answers are compared with the recorded ones. Nothing moves: the replay takes the navigator's place and says when a decision is due, which is
-when the recorded one was, so that each decision is made on the frame that it was made on then.
+Their answers are compared with the recorded ones. Nothing moves: the replay takes the navigator's
+place and says when a decision is due, which is when the recorded one was, so that each decision is
+made on the frame that it was made on then.
 """
 
 from __future__ import annotations

@@ -116,9 +116,11 @@ class Trouble:
 News = RoundSettled | Acting | Decided | Trouble
 
 
-STATS = ("preset", "rule", "tokens", "rounds", "drafted", "accepted", "stale", "finish_reason")
-STATS += ("up_bytes", "down_bytes", "tokens_per_second")
-STATS += ("draft_ms", "verify_ms", "link_ms", "total_ms")
+STATS = (
+    *("preset", "rule", "tokens", "rounds", "drafted", "accepted", "stale", "finish_reason"),
+    *("up_bytes", "down_bytes", "tokens_per_second"),
+    *("draft_ms", "verify_ms", "link_ms", "total_ms"),
+)
 
 
 class Story:
