@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.models.tiny.architecture import SHAPES, build_model, save_pair_model
-from edge_cloud_spec.models.tiny.data import Speller, Views, draw_batch, draw_names
+from edge_cloud_spec.models.tiny.data import Speller, Views, draw_batch, draw_names, pixels_of
 from edge_cloud_spec.models.tiny.generation import (
     Asked,
     accepted_and_tested,
@@ -88,11 +88,11 @@ def test_the_packed_forward_is_transformers_own(name):
     batch = draw_batch(some, np.arange(2), SPELLER, QUESTIONS, SLOT, np.random.default_rng(2))
     packed = PackedForward(model, QUESTIONS, SLOT)
     with torch.inference_mode():
-        _, logits = packed(batch.pixels, batch.ids)
+        _, logits = packed(pixels_of(some.images), batch.ids)
         for question in range(QUESTIONS):
             begin = PREFIX + question * SLOT
             ids = torch.cat((batch.ids[:, :PREFIX], batch.ids[:, begin : begin + SLOT]), dim=1)
-            cut = packed_patches(batch.pixels)
+            cut = packed_patches(some.images)
             out = model(
                 input_ids=ids,
                 pixel_values=cut,
@@ -103,7 +103,7 @@ def test_the_packed_forward_is_transformers_own(name):
             assert torch.allclose(out[:, PREFIX:], ours, atol=2e-5)
 
 
-def packed_patches(pixels: torch.Tensor) -> torch.Tensor:
+def packed_patches(images: np.ndarray) -> torch.Tensor:
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
         Qwen2VLImageProcessorPil,
     )
@@ -114,7 +114,6 @@ def packed_patches(pixels: torch.Tensor) -> torch.Tensor:
         image_mean=[0.5] * 3,
         image_std=[0.5] * 3,
     )
-    images = ((pixels.permute(0, 2, 3, 1) + 1) * 127.5).round().byte().numpy()
     return processor(images=list(images), return_tensors="pt")["pixel_values"]
 
 

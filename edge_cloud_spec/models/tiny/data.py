@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
 
 from .architecture import VISUAL
@@ -181,6 +182,13 @@ class Batch:
     distances: Tensor
 
 
+def refocus(pixels: Tensor, rng: np.random.Generator) -> Tensor:
+    """Pictures [B, 3, H, W] a little sharper or softer, as cameras and resizings make them."""
+    amount = torch.from_numpy(rng.uniform(-0.4, 0.6, (len(pixels), 1, 1, 1)).astype(np.float32))
+    soft = functional.avg_pool2d(pixels, 3, stride=1, padding=1, count_include_pad=False)
+    return (pixels + amount * (pixels - soft)).clamp(-1.0, 1.0)
+
+
 def pixels_of(images: np.ndarray) -> Tensor:
     """Images uint8 [B, 128, 128, 3] as the image processor normalises them: [B, 3, 128, 128]."""
     return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1.0
@@ -224,7 +232,7 @@ def draw_batch(
     prefix = torch.tensor(speller.prefix).expand(len(chosen), -1)
     flat = torch.from_numpy(ids).flatten(1)
     return Batch(
-        pixels_of(images),
+        refocus(pixels_of(images), rng),
         torch.cat((prefix, flat), dim=1),
         torch.from_numpy(targets).flatten(1),
         torch.from_numpy(weights).flatten(1),

@@ -37,6 +37,14 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
+def _mix(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention written out: compiled for a CPU it takes half the time of torch's fused one."""
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores + mask
+    return torch.softmax(scores.float(), dim=-1).to(v.dtype) @ v
+
+
 class PackedForward(nn.Module):
     """Runs ``model`` on ``questions`` packed questions an image, each of ``slot`` tokens."""
 
@@ -89,7 +97,7 @@ class PackedForward(nn.Module):
             )
             q = _turn(q, self.vision_cos, self.vision_sin).to(v.dtype)
             k = _turn(k, self.vision_cos, self.vision_sin).to(v.dtype)
-            mixed = F.scaled_dot_product_attention(q, k, v)
+            mixed = _mix(q, k, v, None)
             x = x + attention.proj(mixed.transpose(1, 2).flatten(2))
             x = x + block.mlp(block.norm2(x))
             if index in visual.deepstack_visual_indexes:
@@ -113,9 +121,8 @@ class PackedForward(nn.Module):
             groups = attention.num_key_value_groups
             q = _turn(q, self.cos, self.sin).to(v.dtype)
             k = _turn(k, self.cos, self.sin).to(v.dtype).repeat_interleave(groups, dim=1)
-            mixed = F.scaled_dot_product_attention(
-                q, k, v.repeat_interleave(groups, dim=1), attn_mask=self.mask.to(q.dtype)
-            )
+            shared = v.repeat_interleave(groups, dim=1)
+            mixed = _mix(q, k, shared, self.mask.to(q.dtype))
             x = x + attention.o_proj(mixed.transpose(1, 2).flatten(2))
             x = x + layer.mlp(layer.post_attention_layernorm(x))
             if index < len(features):
