@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction, Shutdown
+from launch import LaunchContext, LaunchDescription
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nodes.graph import GraphSettings, NodeSpec, graph
-from launch import LaunchContext, LaunchDescription
 
 ARGUMENTS = {
     "cloud": ("local", "HOST:PORT of the verifier; local: one is started on this machine"),
@@ -68,12 +68,10 @@ def _action(spec: NodeSpec, settings: GraphSettings) -> Node:
     )
 
 
-def _start(context: LaunchContext) -> list[LogInfo | Shutdown | Node]:
-    try:
-        settings = _settings(context)
-        return [_action(spec, settings) for spec in graph(settings)]
-    except UserError as error:
-        return [LogInfo(msg=f"error: {error}"), Shutdown(reason=str(error))]
+def _start(context: LaunchContext) -> list[Node]:
+    # A UserError ends the launch with its one sentence and a status that is not 0.
+    settings = _settings(context)
+    return [_action(spec, settings) for spec in graph(settings)]
 
 
 def generate_launch_description() -> LaunchDescription:
