@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
 from ..errors import UserError
-from ..wire.channel import SERVER_OPTIONS, SERVICE, is_loopback
+from ..wire.channel import SERVER_OPTIONS, SERVICE, check_address, is_loopback
 from .service import DecodeService
 from .worker import Worker
 
@@ -36,8 +37,7 @@ class ServerSettings:
     grace_s: float = 2.0
 
     def __post_init__(self) -> None:
-        if ":" not in self.address:
-            raise UserError(f"the address must be HOST:PORT, not {self.address!r}")
+        check_address(self.address)
         if bool(self.certificate) != bool(self.key):
             raise UserError("TLS needs both --certificate and --key")
         if not is_loopback(self.address) and not (self.certificate and self.token):
@@ -52,6 +52,17 @@ def _read(path: str, what: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"the {what} {path} cannot be read: {error.strerror}") from None
+
+
+def _credentials(certificate: str, key: str) -> grpc.ServerCredentials:
+    pair = (_read(key, "key"), _read(certificate, "certificate"))
+    try:  # gRPC would only say that it cannot bind
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        text = f"the certificate {certificate} and the key {key} are no PEM pair: {error}"
+        raise UserError(text) from None
+    return grpc.ssl_server_credentials([pair])
 
 
 class Server:
@@ -72,8 +83,7 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         try:
             if settings.certificate:
-                pair = (_read(settings.key, "key"), _read(settings.certificate, "certificate"))
-                credentials = grpc.ssl_server_credentials([pair])
+                credentials = _credentials(settings.certificate, settings.key)
                 port = server.add_secure_port(settings.address, credentials)
             else:
                 port = server.add_insecure_port(settings.address)

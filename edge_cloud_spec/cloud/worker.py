@@ -83,13 +83,15 @@ class Stream:
 class Served:
     """A session as the worker holds it: its verification, its models' caches and who listens."""
 
-    def __init__(self, verification: Verification, target: Session, opening: Open) -> None:
+    def __init__(
+        self, verification: Verification, target: Session, opening: Open, arrived: float
+    ) -> None:
         self.verification = verification
         self.target = target
         self.opening = opening
         self.drafter: Drafter | None = None
         self.stream: Stream | None = None
-        self.arrived = time.perf_counter()  # of the last word, or when its stream broke
+        self.arrived = arrived  # the last word, or when its stream broke
 
 
 class Worker(threading.Thread):
@@ -101,6 +103,7 @@ class Worker(threading.Thread):
         spec: PromptSpec,
         drafter: Vlm | None = None,
         limits: WorkerLimits | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__(name="model", daemon=True)
         self._target = target
@@ -109,6 +112,7 @@ class Worker(threading.Thread):
         self._spec_bytes = spec.to_bytes()
         self._spec_digest = spec_digest(self._spec_bytes)
         self._limits = limits or WorkerLimits()
+        self._clock = clock
         self._sessions: dict[str, Served] = {}
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         target.crop(spec.vocabulary)
@@ -118,7 +122,7 @@ class Worker(threading.Thread):
     def receive(self, stream: Stream, data: bytes) -> None:
         """Queue a message that arrived on this stream; from any thread."""
         stream.received += 1
-        arrived = time.perf_counter()
+        arrived = self._clock()
         job = partial(self._on_message, stream, data, arrived)
         self._queue.put(lambda: self._guard(stream, job))
 
@@ -131,11 +135,24 @@ class Worker(threading.Thread):
         self._queue.put(None)
 
     def run(self) -> None:
-        while (job := self._queue.get()) is not None:
-            try:
-                job()
-            except Exception:
-                log.exception("a job of the model thread failed; the others go on")
+        while self.run_one():
+            pass
+
+    def run_one(self) -> bool:
+        """Do the next job, in the calling thread; wait for one if need be. False to end."""
+        job = self._queue.get()
+        if job is None:
+            return False
+        try:
+            job()
+        except Exception:
+            log.exception("a job of the model thread failed; the others go on")
+        return True
+
+    @property
+    def pending(self) -> bool:
+        """Whether a job is queued."""
+        return not self._queue.empty()
 
     def _guard(self, stream: Stream | None, job: Callable[[], None]) -> None:
         """Run a job; what goes wrong is told to the robot, and the thread goes on."""
@@ -162,7 +179,7 @@ class Worker(threading.Thread):
         elif isinstance(message, Close):
             self._close(stream)
         elif stream.session is None:
-            # Sent before the robot knew that its stream was a new one: it resumes and says it again.
+            # Sent before the robot knew that its stream is a new one; it resumes and says it again.
             log.debug("a message for no session is dropped")
         else:
             stream.session.arrived = arrived
@@ -178,7 +195,8 @@ class Worker(threading.Thread):
         """Forget a session; whoever listened is not bound to it any more."""
         self._sessions.pop(served.verification.session, None)
         if served.stream is not None:
-            served.stream.session = served.stream = None
+            served.stream.session = None
+            served.stream = None
 
     def _attach(self, stream: Stream, served: Served) -> None:
         """Bind a session to this stream; the stream that it had is ended."""
@@ -194,7 +212,7 @@ class Worker(threading.Thread):
         served, stream.session = stream.session, None
         if served is not None and served.stream is stream:
             served.stream = None
-            served.arrived = time.perf_counter()
+            served.arrived = self._clock()
             served.verification.pause()
 
     def _open(self, stream: Stream, opening: Open) -> None:
@@ -220,7 +238,7 @@ class Worker(threading.Thread):
             max_tokens=min(opening.max_tokens or spec.max_tokens, spec.max_tokens),
             vocabulary=spec.vocabulary,
         )
-        served = Served(verification, self._target.open(prompt), opening)
+        served = Served(verification, self._target.open(prompt), opening, self._clock())
         self._attach(stream, served)
 
     def _check(self, opening: Open) -> None:
@@ -254,12 +272,11 @@ class Worker(threading.Thread):
         self._advance(served, message)
 
     def _forget_old(self) -> None:
-        now = time.perf_counter()
+        now = self._clock()
         for served in list(self._sessions.values()):
             stream = served.stream
-            if now - served.arrived > (
-                self._limits.keep_s if stream is None else self._limits.idle_s
-            ):
+            kept = self._limits.keep_s if stream is None else self._limits.idle_s
+            if now - served.arrived > kept:
                 self._drop(served)
                 if stream is not None:
                     stream.outlet(None)
@@ -288,13 +305,13 @@ class Worker(threading.Thread):
         self._queue.put(lambda: self._guard(served.stream, job))
 
     def _score(self, served: Served, draft: Draft) -> None:
-        started = time.perf_counter()
+        started = self._clock()
         try:
             logits = served.target.forward(draft.tokens, draft.parents)
         except Exception:
             self._sessions.pop(served.verification.session, None)  # it waits for this pass for ever
             raise
-        ended = time.perf_counter()
+        ended = self._clock()
         queue_s = max(0.0, started - served.arrived)
         served.arrived = ended  # a generated pass waits from here on
         self._advance(served, Scored(logits, ended - started, queue_s))
@@ -303,11 +320,11 @@ class Worker(threading.Thread):
         if not served.verification.generating:
             self._advance(served, Proposed(EMPTY))
             return
-        started = time.perf_counter()
+        started = self._clock()
         drafter = self._drafter_of(served)
         drafter.follow(prefix)
         draft = drafter.chain(length, self._spec.end_ids)
-        draft_s = time.perf_counter() - started
+        draft_s = self._clock() - started
         served.arrived += draft_s
         self._advance(served, Proposed(draft, draft_s))
 

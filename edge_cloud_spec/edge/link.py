@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,27 +15,36 @@ import grpc
 import grpc.aio
 
 from ..errors import UserError
-from ..wire.channel import CLIENT_OPTIONS, METHOD, is_loopback
+from ..wire.channel import CLIENT_OPTIONS, METHOD, check_address, is_loopback
 from ..wire.codec import encode_client, encode_server
 from ..wire.messages import ClientMessage, Fault
 from .events import LinkLost, LinkUp
 
+log = logging.getLogger(__name__)
+
 Inlet = Callable[[bytes | LinkLost | LinkUp], None]
 
-# Trying again cannot mend these.
+UNREACHABLE_S = 1.0  # without a connection for so long is told
+LINGER_S = 0.5  # for what is queued when a stream is closed
+
+# What trying again cannot mend, as a fault's code and what to do about it.
 _FINAL = {
-    grpc.StatusCode.UNAUTHENTICATED: "unauthenticated",
-    grpc.StatusCode.UNIMPLEMENTED: "not_a_verifier",
-    grpc.StatusCode.RESOURCE_EXHAUSTED: "too_large",
-    grpc.StatusCode.INVALID_ARGUMENT: "bad_request",
+    grpc.StatusCode.UNAUTHENTICATED: ("unauthenticated", ""),
+    grpc.StatusCode.UNIMPLEMENTED: ("not_a_verifier", "check the address and the versions"),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (
+        "too_large",
+        "send a smaller camera frame, shorter drafts, or use a rule that needs no dense rows",
+    ),
+    grpc.StatusCode.INVALID_ARGUMENT: ("bad_request", ""),
 }
 
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """Where the verifier is. ``authority`` is a PEM file with its certificate authority (TLS);
+    """Where the verifier is. ``authority`` is a PEM file with its certificate authority (TLS).
 
-    off loopback TLS is used in any case, with the system's authorities where none is given.
+    Off loopback TLS is used in any case, with the system's authorities where none is given.
+    ``retry_s``: the pause before a broken stream is tried again.
     """
 
     address: str = "127.0.0.1:50151"
@@ -43,8 +53,7 @@ class LinkSettings:
     retry_s: float = 0.2
 
     def __post_init__(self) -> None:
-        if ":" not in self.address:
-            raise UserError(f"the cloud address must be HOST:PORT, not {self.address!r}")
+        check_address(self.address)
         if self.authority and not Path(self.authority).is_file():
             raise UserError(f"the certificate authority {self.authority} is not a file")
 
@@ -55,52 +64,86 @@ class LinkSettings:
 
 
 class Stream:
-    """One decode's stream. ``send`` and ``close`` may be called from any thread."""
+    """One decode's stream, made again when it breaks. Its methods may be called from any thread."""
 
     def __init__(self, link: Link, inlet: Inlet) -> None:
         self._link = link
         self._inlet = inlet
         self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._closed = False
+        self._task: asyncio.Task[None] | None = None
+        self._lost = False  # and the inlet knows it
+        self.closing = False
 
     def send(self, data: bytes) -> None:
-        """Queue these bytes; what is sent while the stream is down is dropped (see LinkUp)."""
+        """Queue these bytes; what was queued when a new stream stands is dropped (see LinkUp)."""
         self._link.call(lambda: self._outbox.put_nowait(data))
 
     def close(self) -> None:
-        """End the stream once everything queued is out."""
-        self._closed = True
-        self._link.call(lambda: self._outbox.put_nowait(None))
+        """End the stream once everything queued is out, or at once while it is broken."""
+        self._link.call(self._close)
 
-    async def run(self) -> None:
-        """Connect, relay, and connect again until closed (on the link's loop)."""
-        lost = False
-        while not self._closed:
-            try:
-                await self._link.ready()
-                call = self._link.open_call()
-                if lost:
-                    self._drain()
-                    self._inlet(LinkUp())
-                await self._relay(call)
-                reason = "the cloud ended the stream"
-            except grpc.aio.AioRpcError as error:
-                code = _FINAL.get(error.code())
-                if code:
-                    self._inlet(encode_server(Fault(code, error.details() or code)))
-                    return
-                reason = error.details() or error.code().name
-            if self._closed:
-                return
-            if not lost:
-                self._inlet(LinkLost(reason))
-            lost = True
+    def start(self) -> asyncio.Task[None]:
+        """Run on the link's loop, where this is called."""
+        self._task = asyncio.ensure_future(self._run())
+        return self._task
+
+    def _close(self) -> None:
+        assert self._task is not None
+        self.closing = True
+        self._outbox.put_nowait(None)
+        linger = 0.0 if self._lost else LINGER_S  # a cloud that does not end its side is left
+        self._task.get_loop().call_later(linger, self._task.cancel)
+
+    async def _run(self) -> None:
+        try:
+            while not self.closing:
+                await self._try_once()
+        except _Final as final:
+            self._inlet(encode_server(final.fault))
+        except Exception as error:
+            log.exception("a stream failed")
+            fault = Fault("link_failed", f"the link failed on the robot ({error!r}); see its log")
+            self._inlet(encode_server(fault))
+
+    async def _try_once(self) -> None:
+        """Connect and relay until the stream ends; a pause after it broke."""
+        connected = False
+        try:
+            call = await self._connect()
+            connected = True
+            if self._lost:
+                while not self._outbox.empty():
+                    self._outbox.get_nowait()
+                self._lost = False
+                self._inlet(LinkUp())
+            await self._relay(call)
+            reason = "the cloud ended the stream"
+        except grpc.aio.AioRpcError as error:
+            reason = error.details() or error.code().name
+            if error.code() in _FINAL:
+                code, advice = _FINAL[error.code()]
+                raise _Final(Fault(code, f"{reason}; {advice}" if advice else reason)) from None
+        if not self.closing:
+            self._lose(reason if connected else self._unreachable(reason))
             await asyncio.sleep(self._link.settings.retry_s)
 
-    def _drain(self) -> None:
-        with contextlib.suppress(asyncio.QueueEmpty):
-            while True:
-                self._outbox.get_nowait()
+    async def _connect(self) -> Any:
+        """A call that stands; LinkLost is told already while it is waited for."""
+        call = self._link.open_call()
+        try:
+            await asyncio.wait_for(call.wait_for_connection(), UNREACHABLE_S)
+        except asyncio.TimeoutError:
+            self._lose(self._unreachable("nothing answers there"))
+            await call.wait_for_connection()
+        return call
+
+    def _unreachable(self, why: str) -> str:
+        return f"cannot reach the cloud at {self._link.settings.address}: {why}"
+
+    def _lose(self, reason: str) -> None:
+        if not self._lost:
+            self._lost = True
+            self._inlet(LinkLost(reason))
 
     async def _relay(self, call: Any) -> None:
         writing = asyncio.ensure_future(self._write(call))
@@ -108,13 +151,22 @@ class Stream:
             async for data in call:
                 self._inlet(data)
         finally:
-            writing.cancel()
             call.cancel()
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)  # reading tells what went wrong
 
     async def _write(self, call: Any) -> None:
         while (data := await self._outbox.get()) is not None:
             await call.write(data)
         await call.done_writing()
+
+
+class _Final(Exception):
+    """Trying again cannot mend it."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.text)
+        self.fault = fault
 
 
 class GrpcOutlet:
@@ -142,14 +194,14 @@ class Link:
         self._loop = asyncio.new_event_loop()
         self._channel: grpc.aio.Channel | None = None
         self._method: Any = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._streams: dict[asyncio.Task[None], Stream] = {}
         self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
         self._thread.start()
 
     def open(self, inlet: Inlet) -> Stream:
         """A stream whose messages go to ``inlet`` (called in the link's thread)."""
         stream = Stream(self, inlet)
-        self.call(lambda: self._spawn(stream))
+        self.call(lambda: self._start(stream))
         return stream
 
     def connect(self, inlet: Inlet) -> GrpcOutlet:
@@ -170,15 +222,11 @@ class Link:
         self._thread.join(timeout=5)
         self._loop.close()
 
-    async def ready(self) -> None:
-        """Wait until the channel is connected."""
+    def open_call(self) -> Any:
+        """A fresh bidirectional call of raw bytes; on the link's loop."""
         if self._channel is None:
             self._channel = self._connect()
             self._method = self._channel.stream_stream(METHOD)
-        await self._channel.channel_ready()
-
-    def open_call(self) -> Any:
-        """A fresh bidirectional call of raw bytes."""
         token = self.settings.token
         return self._method(metadata=(("authorization", f"Bearer {token}"),) if token else None)
 
@@ -190,14 +238,18 @@ class Link:
         credentials = grpc.ssl_channel_credentials(roots)
         return grpc.aio.secure_channel(settings.address, credentials, options=CLIENT_OPTIONS)
 
-    def _spawn(self, stream: Stream) -> None:
-        task = self._loop.create_task(stream.run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _start(self, stream: Stream) -> None:
+        task = stream.start()
+        self._streams[task] = stream
+        task.add_done_callback(self._streams.pop)
 
     async def _shut(self) -> None:
-        for task in list(self._tasks):
+        closing = [task for task, stream in self._streams.items() if stream.closing]
+        if closing:
+            await asyncio.wait(closing, timeout=LINGER_S)
+        tasks = list(self._streams)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._channel is not None:
             await self._channel.close()

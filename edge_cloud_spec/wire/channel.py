@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 
 from ..errors import UserError
@@ -33,10 +34,22 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
+def check_address(address: str) -> None:
+    """UserError where this is neither ``host:port`` nor a ``unix:`` path."""
+    host, _, port = address.rpartition(":")
+    if not (address.startswith("unix:") or (host and port.isdecimal() and int(port) < 2**16)):
+        raise UserError(f"the verifier's address must be HOST:PORT, not {address!r}")
+
+
 def is_loopback(address: str) -> bool:
     """Whether a ``host:port`` (or ``unix:`` path) stays on this machine."""
     host = address.rpartition(":")[0].strip("[]")
-    return address.startswith("unix:") or host in ("localhost", "::1") or host.startswith("127.")
+    if address.startswith("unix:") or host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name, and who knows where it leads
+        return False
 
 
 def read_token(path: str) -> str:
