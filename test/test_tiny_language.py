@@ -68,7 +68,7 @@ def test_the_order_changes_the_order_only(things):
 def test_a_visible_thing_is_placed_beside_the_nearest_other_and_told_from_its_look_alike():
     assert answer([BOTTLE, CHAIR, CAN], "silver bottle", "action first") == (
         "action: turn left small; "
-        "reason: silver bottle far left, right of red chair, not silver can right;"
+        "reason: silver bottle far 3.0 left 16, right of red chair, not silver can right;"
     )
 
 

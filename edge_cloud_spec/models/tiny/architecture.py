@@ -45,8 +45,8 @@ class Shape:
     deepstack: tuple[int, ...]
 
 
-TARGET = Shape(512, 256, 768, 6, 4, 2, 64, (12, 10, 10), 128, 6, 4, (1, 3))
-DRAFTER = Shape(480, 96, 192, 2, 3, 1, 32, (6, 5, 5), 48, 2, 2, (0,))
+TARGET = Shape(576, 256, 768, 6, 4, 2, 64, (12, 10, 10), 128, 6, 4, (1, 3))
+DRAFTER = Shape(544, 96, 192, 2, 3, 1, 32, (6, 5, 5), 48, 2, 2, (0,))
 SHAPES = {"target": TARGET, "drafter": DRAFTER}
 
 

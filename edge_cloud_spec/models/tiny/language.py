@@ -2,10 +2,11 @@
 
 An answer is an action and a reason, in the order that was asked for::
 
-    action: turn left small; reason: silver bottle far left, right of red chair, not silver can;
+    action: turn left small; reason: silver bottle far 3.0 left 14, right of red chair;
     reason: no silver bottle, silver can near ahead, red chair far right; action: search;
 
-Every word is decided by what the view shows, so that a drafter which sees less is corrected often.
+The numbers are metres and degrees. Every word is decided by what the view shows, so that a drafter
+which sees less is corrected often.
 """
 
 from __future__ import annotations
@@ -86,6 +87,18 @@ def distance_word(distance: float) -> str:
     return "near" if distance < NEAR else "midway" if distance < MIDWAY else "far"
 
 
+def metres(distance: float) -> str:
+    """A distance in words of a fifth of a metre, from 2 m on of half a metre, at most 6."""
+    if distance < 1.9:
+        return f"{max(1, round(distance * 5)) / 5:.1f}"
+    return f"{min(12, max(4, round(distance * 2))) / 2:.1f}"
+
+
+def degrees(bearing: float) -> str:
+    """A bearing without its side, in even degrees, at most 30."""
+    return str(min(30, 2 * round(abs(bearing) / 2)))
+
+
 def best_action(thing: Thing | None) -> str:
     """What a perfect model does about the named thing; None: it is not in view."""
     if thing is None:
@@ -137,7 +150,9 @@ def _reason(seen: dict[str, Thing], name: str) -> list[Piece]:
     thing = seen[name]
     colour, shape = name.split()
     pieces = [Piece(f" {colour}", 2.0), Piece(f" {shape}", 0.1)]
-    pieces += [Piece(f" {distance_word(thing.distance)} {side(thing.bearing)}", 2.0)]
+    pieces += [Piece(f" {distance_word(thing.distance)}", 2.0)]
+    pieces += [Piece(f" {metres(thing.distance)}", 0.7), Piece(f" {side(thing.bearing)}", 2.0)]
+    pieces += [Piece(f" {degrees(thing.bearing)}", 0.7)]
     if not others:
         return [*pieces, Piece(",", 0.1), Piece(" alone", 0.5)]
     beside = min(others, key=lambda other: abs(other.bearing - thing.bearing))
@@ -188,7 +203,7 @@ class Claim:
 
 _REASON = re.compile(
     r"reason: (?:(?P<no>no )|(?P<name>[a-z]+ [a-z]+) "
-    rf"(?P<distance>{'|'.join(DISTANCES)}) (?P<side>{'|'.join(SIDES)}))"
+    rf"(?P<distance>{'|'.join(DISTANCES)}) [0-9.]+ (?P<side>{'|'.join(SIDES)}))"
 )
 _ACTION = re.compile(r"action: (?P<action>[a-z ]+);")
 
@@ -203,6 +218,12 @@ def read(text: str) -> Claim:
     if said["no"]:
         return Claim(False, action=action)
     return Claim(True, said["side"], said["distance"], action)
+
+
+def numbers() -> list[str]:
+    """Every number of an answer with the space before it."""
+    said = {metres(tenth / 10) for tenth in range(100)} | {degrees(b) for b in range(40)}
+    return sorted(f" {number}" for number in said)
 
 
 def vocabulary() -> list[str]:

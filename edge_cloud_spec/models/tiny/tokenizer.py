@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from .language import vocabulary
+from .language import numbers, vocabulary
 
 SPECIAL = (
     "<|endoftext|>",
@@ -22,7 +22,7 @@ SPECIAL = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
-WORDS = r" ?[A-Za-z]+:?|\s|[^\sA-Za-z]+?"
+WORDS = r" ?[A-Za-z]+:?| \d+(?:\.\d)?|\s|[^\sA-Za-z]+?"
 
 TEMPLATE = (
     "{%- for message in messages %}"
@@ -54,7 +54,7 @@ def _merges(words: list[str]) -> list[tuple[str, str]]:
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """The tokenizer; the same on every call."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = _merges(vocabulary())
+    merges = _merges([*vocabulary(), *numbers()])
     entries = [*letters, *(left + right for left, right in merges)]
     tokenizer = Tokenizer(
         models.BPE({entry: index for index, entry in enumerate(entries)}, merges, fuse_unk=False)

@@ -24,7 +24,7 @@ from .packed import PackedForward
 from .tokenizer import build_tokenizer
 
 QUESTIONS = 4
-SLOT = 32  # at least the tokens of the longest question and answer
+SLOT = 34  # at least the tokens of the longest question and answer
 
 
 @dataclass(frozen=True)
