@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet
-REQUIREMENTS := $(addprefix requirements/,base.txt sim.txt ros.txt dev.txt)
+REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt sim.txt ros.txt dev.txt)
 
 .PHONY: demo test lint format messages setup
 .DELETE_ON_ERROR:
