@@ -87,6 +87,7 @@ class Served:
         self, verification: Verification, target: Session, opening: Open, arrived: float
     ) -> None:
         self.verification = verification
+        self.base = verification.digest  # of the empty answer
         self.target = target
         self.opening = opening
         self.drafter: Drafter | None = None
@@ -218,17 +219,23 @@ class Worker(threading.Thread):
     def _open(self, stream: Stream, opening: Open) -> None:
         self._check(opening)
         self._forget_old()
-        if len(self._sessions) >= self._limits.sessions:
-            text = f"all {self._limits.sessions} sessions are taken; try again later"
-            stream.say(Fault("overloaded", text))
-            return
         spec = self._spec
         prompt = self._target.prompt(
             Request(opening.instruction, opening.jpeg, opening.order), spec
         )
         base = base_digest(opening, prompt.digest, self._spec_digest)
-        name = secrets.token_hex(8)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
+        again = next((s for s in self._sessions.values() if s.base == base), None)
+        if again is not None:  # the robot lost the link before it heard of its session
+            again.verification.pause()
+            self._attach(stream, again)
+            stream.say(Opened(again.verification.session, spec_bytes, base))
+            return
+        if len(self._sessions) >= self._limits.sessions:
+            text = f"all {self._limits.sessions} sessions are taken; try again later"
+            stream.say(Fault("overloaded", text))
+            return
+        name = secrets.token_hex(8)
         stream.say(Opened(name, spec_bytes, base))  # the robot prefills while we do
         verification = Verification(
             name,

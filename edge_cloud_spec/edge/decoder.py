@@ -42,6 +42,8 @@ from .events import (
 )
 from .rounds import Ledger, Round
 
+MAX_EARLY = 64  # verdicts kept that overtook an earlier one
+
 
 class EdgeDecoder:
     """One decode: opens it, keeps a draft on its way, and emits what verdicts settle.
@@ -67,10 +69,12 @@ class EdgeDecoder:
         self._digest: PrefixDigest | None = None  # of the verified tokens
         self._drafting: list[Drafted] | None = None  # the draft under way
         self._sent: DraftMessage | None = None  # the draft that awaits its verdict
+        self._early: dict[PrefixDigest, Verdict] = {}
         self._round = 0
         self._trouble = ""  # why the link was lost last
         self._started = 0.0
         self._sent_at = 0.0
+        self._draft_s = 0.0
 
     def start(self, now: float, known_spec: bytes = b"") -> list[Action]:
         """Begin. With a specification known from before, drafting does not wait for the cloud."""
@@ -199,6 +203,7 @@ class EdgeDecoder:
         rows = [d.row for d in self._drafting if d.row is not None]
         draft = Draft(tuple(d.token for d in self._drafting), rows=np.stack(rows) if rows else None)
         self._sent = DraftMessage(self._digest, draft, self._round)
+        self._draft_s = sum(d.seconds for d in self._drafting)
         self._drafting = None
         self._round += 1
         self._sent_at = now
@@ -216,7 +221,8 @@ class EdgeDecoder:
 
     def _on_verdict(self, verdict: Verdict, now: float) -> list[Action]:
         if verdict.base != self._digest:
-            self.ledger.stale += 1
+            if not self._is_early(verdict):
+                self.ledger.stale += 1
             return []
         drafted, tokens = self._settled(verdict)
         if tokens is None:
@@ -233,6 +239,7 @@ class EdgeDecoder:
                 settled=now,
                 verify_s=verdict.verify_s + verdict.draft_s,
                 queue_s=verdict.queue_s,
+                draft_s=self._draft_s,
             )
         )
         actions: list[Action] = [Emit(len(self.tokens), tokens, verified=True)]
@@ -245,7 +252,18 @@ class EdgeDecoder:
             return [*actions, *self._draft(now)]
         self._started = self._sent_at = now
         self._await(now)
-        return actions
+        early = self._early.pop(self._digest, None)
+        return [*actions, *(self._on_verdict(early, now) if early else [])]
+
+    def _is_early(self, verdict: Verdict) -> bool:
+        """Keep a verdict that overtook the one before it, where the cloud generates."""
+        base, here = verdict.base, self._digest
+        if self._preset.drafts_on_robot or here is None or base.length <= here.length:
+            return False
+        if base in self._early or len(self._early) >= MAX_EARLY:
+            return False
+        self._early[base] = verdict
+        return True
 
     def _settled(self, verdict: Verdict) -> tuple[int, tuple[int, ...] | None]:
         """How many tokens were drafted, and the tokens that this verdict settles."""

@@ -22,10 +22,14 @@ class PromptReady:
 
 @dataclass(frozen=True, eq=False)
 class Drafted:
-    """The draft model proposed one more token; ``row`` is Q [V] where the rule needs it."""
+    """The draft model proposed one more token; ``row`` is Q [V] where the rule needs it.
+
+    ``seconds`` is what the model took for it.
+    """
 
     token: int
     row: NDArray[np.float32] | None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,17 @@ class Round:
     settled: float
     verify_s: float = 0.0
     queue_s: float = 0.0
+    draft_s: float = 0.0  # of the robot's draft model
 
     @property
     def link_s(self) -> float:
         """Waiting that no model accounts for: codec, hops and the way there and back."""
         return max(0.0, self.settled - self.sent - self.verify_s - self.queue_s)
+
+    @property
+    def overhead_s(self) -> float:
+        """All of the round that is no model's: queues too, and saying what was settled last."""
+        return max(0.0, self.settled - self.start - self.draft_s - self.verify_s)
 
 
 @dataclass

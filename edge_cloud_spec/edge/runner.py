@@ -214,9 +214,11 @@ class _Run:
 
     def _draft_one(self) -> Drafted:
         assert self._drafter is not None
+        started = time.perf_counter()
         token, row = self._drafter.step()
+        seconds = time.perf_counter() - started
         self._to_draft = 0 if token in self._end_tokens else self._to_draft - 1
-        return Drafted(token, row)
+        return Drafted(token, row, seconds)
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:

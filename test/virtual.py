@@ -1,0 +1,367 @@
+"""One decode in virtual time: the robot's decoder, the cloud's worker and a link between them.
+
+The worker, the codec and both state machines are the real ones; the models are seeded functions of
+the prefix, and a `random.Random` decides what the link does to each message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from edge_cloud_spec.cloud.worker import Stream, Worker, WorkerLimits
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.preset import Preset, load_preset
+from edge_cloud_spec.decoding.propose import coupled_token
+from edge_cloud_spec.edge.decoder import EdgeDecoder
+from edge_cloud_spec.edge.events import (
+    Action,
+    Drafted,
+    Emit,
+    Event,
+    Finish,
+    LinkLost,
+    LinkUp,
+    Prepare,
+    PromptReady,
+    Received,
+    Send,
+    StartDraft,
+    Tick,
+)
+from edge_cloud_spec.models.drafter import Drafter, Recipe
+from edge_cloud_spec.models.image import ImageSpec
+from edge_cloud_spec.models.prompt import PromptSpec
+from edge_cloud_spec.wire.codec import decode_server, encode_client
+from edge_cloud_spec.wire.messages import Close, Open, Opened, Verdict, spec_digest
+
+VOCABULARY = 7
+END = 0
+MAX_TOKENS = 14
+IMAGE = ImageSpec(784, 784, 14, 2, 2)
+
+
+def spec_of(max_tokens: int = MAX_TOKENS) -> PromptSpec:
+    return PromptSpec("template", "rules", IMAGE, (END,), max_tokens, "toy", VOCABULARY)
+
+
+@cache
+def _row(seed: int, prefix: tuple[int, ...]) -> np.ndarray:
+    row = np.random.default_rng((seed, 5, *prefix)).standard_normal(VOCABULARY)
+    row[END] -= 1.5
+    return row.astype(np.float32)
+
+
+class ToyVlm:
+    """Logits are a function of seed and prefix; ``stray`` is how far a drafter is off."""
+
+    identity = "toy"
+    tokenizer_digest = b"toy tokenizer"
+
+    def __init__(self, seed: int, stray: float = 0.0) -> None:
+        self.seed, self.stray = seed, stray
+
+    def logits(self, prefix: tuple[int, ...]) -> np.ndarray:
+        row = _row(self.seed, prefix)
+        return row + np.float32(self.stray) * _row(self.seed + 1, prefix) if self.stray else row
+
+    def crop(self, vocabulary: int) -> None:
+        assert vocabulary == VOCABULARY
+
+    def prompt(self, request: Any, spec: PromptSpec) -> Any:
+        @dataclass
+        class _Prompt:
+            digest: bytes
+
+        return _Prompt(hashlib.blake2b(request.instruction.encode(), digest_size=16).digest())
+
+    def open(self, prompt: Any) -> ToySession:
+        return ToySession(self)
+
+
+class ToySession:
+    """What a model session does, with the checks that a real one makes."""
+
+    def __init__(self, model: ToyVlm) -> None:
+        self._model = model
+        self.tokens: tuple[int, ...] = ()
+        self._paths: list[tuple[int, ...]] = []
+        self._parents: list[int] = []
+
+    def forward(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> np.ndarray:
+        self._parents = list(range(-1, len(tokens) - 1) if parents is None else parents)
+        self._paths = []
+        for token, parent in zip(tokens, self._parents, strict=True):
+            before = self.tokens if parent < 0 else self._paths[parent]
+            self._paths.append((*before, int(token)))
+        return np.stack([self._model.logits(path) for path in (self.tokens, *self._paths)])
+
+    def commit(self, path: Sequence[int]) -> None:
+        parent = -1
+        for node in path:
+            assert self._parents[node] == parent
+            parent = node
+        if path:
+            self.tokens = self._paths[path[-1]]
+        self._paths, self._parents = [], []
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.tokens += tuple(tokens)
+        self._paths, self._parents = [], []
+
+    def truncate(self, length: int) -> None:
+        assert length <= len(self.tokens)
+        self.tokens = self.tokens[:length]
+
+
+def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[list[int], str]:
+    """The target's own tokens under greedy or coupled, and why they end."""
+    tokens: list[int] = []
+    while len(tokens) < longest:
+        tokens.append(coupled_token(model.logits(tuple(tokens)), policy, len(tokens)))
+        if tokens[-1] == END:
+            return tokens, "end"
+    return tokens, "length"
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What the link does: shares of 1, times in seconds."""
+
+    delay: float = 0.05
+    jitter: float = 0.2
+    duplicated: float = 0.0
+    reordered: bool = False  # verdicts overtake one another
+    losses: float = 0.0  # how often the link breaks, 1/s
+    outage: float = 0.5
+    restart: float = 0.0  # of the server at a loss: it forgets every session
+
+
+class Decode:
+    """The whole of it; ``run`` goes on until the robot is finished."""
+
+    def __init__(
+        self,
+        random: Random,
+        preset: Preset | str,
+        rule: str = "greedy",
+        policy: SamplingPolicy = GREEDY,
+        *,
+        weather: Weather = Weather(),
+        seed: int = 0,
+        stray: float = 0.5,
+        known_spec: bytes | None = None,
+        patience: float = 1e6,
+        max_tokens: int = 0,
+        spec: PromptSpec | None = None,
+    ) -> None:
+        self.preset = load_preset(preset) if isinstance(preset, str) else preset
+        self.spec = spec or spec_of()
+        self.target, self.draft_model = ToyVlm(seed), ToyVlm(seed, stray)
+        self.weather, self.random = weather, random
+        self.now = 0.0
+        self.emitted: list[int] = []
+        self.finish: Finish | None = None
+        self.verdicts_heard = 0
+        self.losses = 0
+        self.sent: list[object] = []
+        known = self.spec.to_bytes() if known_spec is None else known_spec
+        payload = self.preset.payload(rule)
+        self.opening = Open(
+            7,
+            "find",
+            b"jpeg",
+            "action first",
+            policy,
+            rule,
+            payload,
+            ToyVlm.tokenizer_digest,
+            "toy draft",
+            spec_digest(known),
+            max_tokens,
+            self.preset.draft_length,
+        )
+        self.decoder = EdgeDecoder(self.opening, self.preset, patience)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._recipe = Recipe(rule, policy)
+        self._drafter: Drafter | None = None
+        self._draft_number = 0
+        self._up = True
+        self._uplink_free = self._opened_free = 0.0
+        self._known = known
+        self._serve()
+        self._new_stream()
+
+    @property
+    def worker(self) -> Worker:
+        return self._worker
+
+    def own_answer(self) -> tuple[list[int], str]:
+        longest = min(self.opening.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
+        return own_answer(self.target, self.opening.policy, longest)
+
+    def run(self) -> Finish:
+        self._act(self.decoder.start(self.now, self._known))
+        if self.weather.losses:
+            self._at(self.random.expovariate(self.weather.losses), self._lose)
+        while self.finish is None:
+            assert self._events or self.decoder.deadline is not None, "nothing will ever happen"
+            deadline = self.decoder.deadline
+            if not self._events or (deadline is not None and deadline < self._events[0][0]):
+                assert deadline is not None
+                self.now = max(self.now, deadline)
+                self.happen(Tick())
+            else:
+                self.now, _, job = heapq.heappop(self._events)
+                job()
+            assert self.now < 1e7
+        return self.finish
+
+    def happen(self, event: Event) -> None:
+        """An event at the robot."""
+        if isinstance(event, Received) and isinstance(event.message, Verdict):
+            self.verdicts_heard += self.finish is None
+        self._act(self.decoder.handle(event, self.now))
+
+    def at(self, delay: float, job: Callable[[], None]) -> None:
+        self._at(delay, job)
+
+    # The robot
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(message):
+                    self.sent.append(message)
+                    self._send_up(encode_client(message), isinstance(message, Close))
+                case Prepare(data):
+                    self._at(0.1, lambda data=data: self._prepare(data))
+                case StartDraft(prefix, length):
+                    self._draft_number += 1
+                    assert self._drafter is not None
+                    self._drafter.follow(prefix)
+                    self._draft_next(self._draft_number, length)
+                case Emit(position, tokens):
+                    assert position == len(self.emitted), "emitted twice, or a gap"
+                    assert self.finish is None
+                    self.emitted += tokens
+                case Finish():
+                    assert self.finish is None
+                    self.finish = action
+
+    def _prepare(self, data: bytes) -> None:
+        spec = PromptSpec.from_bytes(data) if data else self.spec
+        request = self.opening
+        prompt = self.draft_model.prompt(request, spec)
+        self._drafter = Drafter(self.draft_model.open(prompt), self._recipe)  # type: ignore[arg-type]
+        self.happen(PromptReady(prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens))
+
+    def _draft_next(self, number: int, left: int) -> None:
+        def step() -> None:
+            if number != self._draft_number or self.finish is not None:
+                return  # another draft replaced it
+            assert self._drafter is not None
+            token, row = self._drafter.step()
+            self.happen(Drafted(token, row))
+            if left > 1 and token != END:
+                self._draft_next(number, left - 1)
+
+        self._at(0.03, step)
+
+    # The link
+
+    def _delay(self) -> float:
+        return self.weather.delay + self.weather.jitter * self.random.random()
+
+    def _copies(self) -> int:
+        return 2 if self.random.random() < self.weather.duplicated else 1
+
+    def _send_up(self, data: bytes, once: bool) -> None:
+        if not self._up:
+            return
+        stream = self._stream
+        for _ in range(1 if once else self._copies()):
+            self._uplink_free = max(self._uplink_free, self.now + self._delay())
+            self._at(self._uplink_free - self.now, lambda: self._arrive_up(stream, data))
+
+    def _arrive_up(self, stream: Stream, data: bytes) -> None:
+        if stream is self._stream and self._up:
+            self._worker.receive(stream, data)
+            self._at(0.0, self._work)
+
+    def _send_down(self, stream: Stream, data: bytes | None) -> None:
+        if data is None or stream is not self._stream or not self._up:
+            return
+        message = decode_server(data)
+        if not isinstance(message, Verdict):
+            self._opened_free = max(self._opened_free, self.now + self._delay())
+            self._at(self._opened_free - self.now, lambda: self._arrive_down(stream, message))
+            return
+        for _ in range(self._copies()):  # a verdict may come late, even over another stream
+            delay = self._delay()
+            if not self.weather.reordered:
+                self._opened_free = max(self._opened_free, self.now + delay)
+                delay = self._opened_free - self.now
+            self._at(delay, lambda: self.happen(Received(message)))
+
+    def _arrive_down(self, stream: Stream, message: Any) -> None:
+        if stream is self._stream and self._up:
+            self.happen(Received(message))
+
+    def _lose(self) -> None:
+        if self.finish is not None:
+            return
+        self.losses += 1
+        self._up = False
+        gone = self._stream
+        self.happen(LinkLost("weather"))
+        self._at(self._delay(), lambda: self._leave(self._worker, gone))
+        if self.random.random() < self.weather.restart:
+            self._serve()
+        self._at(self.weather.outage * self.random.random(), self._restore)
+
+    def _leave(self, worker: Worker, stream: Stream) -> None:
+        worker.leave(stream)
+        self._at(0.0, self._work)
+
+    def _restore(self) -> None:
+        self._new_stream()
+        self._up = True
+        self._at(0.05 * self.random.random(), lambda: self.happen(LinkUp()))
+        self._at(0.1 + self.random.expovariate(self.weather.losses), self._lose)
+
+    def _new_stream(self) -> None:
+        self._uplink_free = self._opened_free = self.now
+        self._stream = Stream(lambda data: self._send_down(stream, data))
+        stream = self._stream
+
+    # The cloud
+
+    def _serve(self) -> None:
+        self._worker = Worker(
+            self.target,  # type: ignore[arg-type]
+            self.spec,
+            ToyVlm(self.target.seed, self.draft_model.stray),  # type: ignore[arg-type]
+            WorkerLimits(sessions=1000),
+            clock=lambda: self.now,
+        )
+
+    def _work(self) -> None:
+        if self._worker.pending:
+            self._worker.run_one()
+            self._at(0.02, self._work)
+
+    def _at(self, delay: float, job: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now + delay, next(self._order), job))
+
+
+__all__ = ["Decode", "Opened", "ToyVlm", "Weather", "own_answer", "spec_of"]
