@@ -308,6 +308,7 @@ class Drafter(Node):
             verify_ms=1e3 * sum(r.verify_s for r in rounds),
             link_ms=1e3 * sum(r.link_s for r in rounds),
             total_ms=1e3 * outcome.seconds,
+            overhead_ms=[1e3 * r.overhead_s for r in rounds],
             finish_reason=outcome.reason,
         )
         stats.header.stamp = frame.stamp
