@@ -15,6 +15,7 @@ from . import __version__
 from .errors import UserError
 
 Run = Callable[[argparse.Namespace], int]
+Add = Callable[[argparse.ArgumentParser, Sequence[str]], Run]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,46 +46,46 @@ def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:
     for name, (about, add) in _COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about)
         if name in chosen:
-            command.set_defaults(run=add(command))
+            command.set_defaults(run=add(command, chosen))
     return parser
 
 
-def _demo(parser: argparse.ArgumentParser) -> Run:
+def _demo(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     from .demo import add_demo_arguments, run_demo
 
     add_demo_arguments(parser)
     return run_demo
 
 
-def _replay(parser: argparse.ArgumentParser) -> Run:
+def _replay(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     from .demo.replay import add_replay_arguments, run_replay
 
     add_replay_arguments(parser)
     return run_replay
 
 
-def _serve(parser: argparse.ArgumentParser) -> Run:
+def _serve(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     from .cloud.command import add_serve_arguments, run_serve
 
     add_serve_arguments(parser)
     return run_serve
 
 
-def _decode(parser: argparse.ArgumentParser) -> Run:
+def _decode(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     from .edge.command import add_decode_arguments, run_decode
 
     add_decode_arguments(parser)
     return run_decode
 
 
-def _bench(parser: argparse.ArgumentParser) -> Run:
+def _bench(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     from .bench import add_bench_arguments, run_bench
 
-    add_bench_arguments(parser)
+    add_bench_arguments(parser, chosen)
     return run_bench
 
 
-def _train(parser: argparse.ArgumentParser) -> Run:
+def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     from .models.tiny.train import add_train_tiny_arguments, train_tiny
 
     kinds = parser.add_subparsers(required=True, metavar="WHAT")
@@ -93,14 +94,14 @@ def _train(parser: argparse.ArgumentParser) -> Run:
     return train_tiny
 
 
-def _doctor(parser: argparse.ArgumentParser) -> Run:
+def _doctor(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     from .doctor import add_doctor_arguments, run
 
     add_doctor_arguments(parser)
     return run
 
 
-_COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], Run]]] = {
+_COMMANDS: dict[str, tuple[str, Add]] = {
     "demo": ("watch a simulated Go2 follow an instruction", _demo),
     "serve": ("run the cloud verifier", _serve),
     "decode": ("decode one picture and instruction through the link, without ROS", _decode),

@@ -25,14 +25,15 @@ SUITES = {
 }
 
 
-def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    """A subcommand for each suite."""
+def add_bench_arguments(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> None:
+    """A subcommand for each suite; only a chosen one is imported, since some bring torch or ROS."""
     suites = parser.add_subparsers(required=True, metavar="SUITE", dest="suite")
     for name, about in SUITES.items():
         suite = suites.add_parser(name, help=about, description=about)
         suite.add_argument("--seed", type=int, default=0, help="other data (default %(default)s)")
         suite.add_argument("--json", type=Path, help="write the rows there")
-        _module(name).add_arguments(suite)
+        if name in chosen:
+            _module(name).add_arguments(suite)
 
 
 def run_bench(args: argparse.Namespace) -> int:

@@ -43,13 +43,14 @@ class GumbelMax(LogitsProcessor):
         return noisy
 
 
-def generation_inputs(prompt: Prompt) -> dict[str, torch.Tensor]:
-    """A prompt as transformers' ``generate`` takes it."""
+def generation_inputs(model: Any, prompt: Prompt) -> dict[str, torch.Tensor]:
+    """A prompt as transformers' ``generate`` takes it (it places pictures by their token types)."""
     ids = torch.from_numpy(prompt.input_ids)[None]
     return {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
         "pixel_values": torch.from_numpy(np.ascontiguousarray(prompt.pixel_values)),
+        "mm_token_type_ids": (ids == model.config.image_token_id).long(),
         "image_grid_thw": torch.tensor([prompt.image_grid_thw]),
     }
 
@@ -58,7 +59,7 @@ def generate(
     model: Any, prompt: Prompt, spec: PromptSpec, policy: SamplingPolicy, **options: Any
 ) -> tuple[int, ...]:
     """The answer's tokens by transformers' ``generate``; greedy, or coupled above temperature 0."""
-    inputs = generation_inputs(prompt)
+    inputs = generation_inputs(model, prompt)
     length = inputs["input_ids"].shape[1]
     processors = LogitsProcessorList([Crop(spec.vocabulary)])
     if policy.temperature > 0:
@@ -80,5 +81,5 @@ def load_reference(directory: str, vlm: Vlm) -> Any:
     """transformers' own model of a directory, untouched by ours, in the same arithmetic."""
     from transformers import AutoModelForImageTextToText
 
-    dtype = next(vlm.model.parameters()).dtype
+    dtype = vlm.decoder.dtype
     return AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype).eval()

@@ -1,0 +1,140 @@
+"""``bench peers``: tokens per second beside transformers' own generate and assisted generate.
+
+Same weights, same pictures, same prompts, one thread a process, taken in turn within one run. Every
+request has a picture of its own, and its vision part and prefill count for everybody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..cloud.process import VerifierProcess
+from ..decoding.policy import GREEDY
+from ..decoding.preset import load_preset
+from ..edge.link import Link, LinkSettings
+from ..edge.runner import DecodeRunner, DecodeSettings
+from ..models import EMBEDDED
+from ..models.load import load
+from ..models.prompt import PromptSpec, Request
+from ..models.random import BILLION_01, BILLION_05, make_checkpoint
+from ..share import rules_text
+from .command import Row
+from .reference import generate, load_reference
+from .requests import sample_requests
+
+Decode = Callable[[Request], tuple[int, ...]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The suite's options."""
+    parser.add_argument("--shapes", default="embedded,0.1B/0.5B", help="(default %(default)s)")
+    parser.add_argument("--requests", type=int, default=24, help="of the embedded pair")
+    parser.add_argument("--large-requests", type=int, default=4, help="of the larger pair")
+    parser.add_argument("--gamma", type=int, default=4, help="draft length of all who draft")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two checkpoints side by side; ``tokens`` is the length of the answers at most."""
+
+    shape: str
+    target: str
+    drafter: str
+    requests: int
+    tokens: int
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row a peer and shape."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for shape in args.shapes.split(","):
+            pair = _pair(shape, args, Path(folder))
+            rows += _compare(pair, args)
+    return rows
+
+
+def _pair(shape: str, args: argparse.Namespace, folder: Path) -> Pair:
+    if shape == "embedded":
+        target, drafter = str(EMBEDDED / "target"), str(EMBEDDED / "drafter")
+        return Pair(shape, target, drafter, args.requests, 48)
+    # Random weights, passes of earnest cost. A small residual leaves the token's own embedding in
+    # charge, so that draft and target agree often enough for speculation to have a meaning.
+    target = make_checkpoint(folder / "target", shape=BILLION_05, seed=1, residual=0.1)
+    drafter = make_checkpoint(folder / "drafter", shape=BILLION_01, seed=2, residual=0.1)
+    return Pair(shape, str(target), str(drafter), args.large_requests, 32)
+
+
+def _compare(pair: Pair, args: argparse.Namespace) -> list[Row]:
+    target, drafter = load(pair.target, threads=1), load(pair.drafter, threads=1)
+    spec = target.spec(rules_text(), pair.tokens)
+    options = ["--target", pair.target, "--drafter", pair.drafter, "--threads", "1"]
+    with VerifierProcess([*options, "--max-tokens", str(pair.tokens)]) as cloud:
+        link = Link(LinkSettings(cloud.address))
+        runner = DecodeRunner(drafter, spec)
+        peers: dict[str, Decode] = {
+            **_transformers(pair, target, spec, args.gamma),
+            **{name: _ours(runner, link, name, args.gamma) for name in ("cloud_ar", "cloud_sd", "dsd")},
+        }
+        requests = sample_requests(args.seed, pair.requests + 1)
+        for decode in peers.values():
+            decode(requests[0])  # warm up
+        speeds: dict[str, list[float]] = {name: [] for name in peers}
+        equal = dict.fromkeys(peers, 0)
+        for request in requests[1:]:
+            said: dict[str, tuple[int, ...]] = {}
+            for name, decode in peers.items():
+                started = time.perf_counter()
+                said[name] = decode(request)
+                speeds[name].append(len(said[name]) / (time.perf_counter() - started))
+                equal[name] += said[name] == said["transformers generate"]
+        link.close()
+    best = max(statistics.median(speeds[name]) for name in peers if "transformers" in name)
+    return [
+        {
+            "name": name,
+            "shape": pair.shape,
+            "tokens_per_s": statistics.median(speeds[name]),
+            "tokens_equal": equal[name] / pair.requests,
+            "over_best_peer": statistics.median(speeds[name]) / best,
+        }
+        for name in peers
+    ]
+
+
+def _transformers(pair: Pair, target: Any, spec: PromptSpec, gamma: int) -> dict[str, Decode]:
+    model, assistant = load_reference(pair.target, target), load_reference(pair.drafter, target)
+    if assistant.config.text_config.vocab_size != model.config.text_config.vocab_size:
+        # assisted generation refuses a draft whose padding differs; ours crops instead
+        assistant.resize_token_embeddings(model.config.text_config.vocab_size)
+    assistant.generation_config.num_assistant_tokens = gamma
+    assistant.generation_config.num_assistant_tokens_schedule = "constant"
+    assistant.generation_config.assistant_confidence_threshold = 0.0
+
+    def alone(request: Request) -> tuple[int, ...]:
+        return generate(model, target.prompt(request, spec), spec, GREEDY)
+
+    def assisted(request: Request) -> tuple[int, ...]:
+        prompt = target.prompt(request, spec)
+        return generate(model, prompt, spec, GREEDY, assistant_model=assistant)
+
+    return {"transformers generate": alone, "transformers assisted": assisted}
+
+
+def _ours(runner: DecodeRunner, link: Link, name: str, gamma: int) -> Decode:
+    preset = load_preset(name)
+    if preset.drafter != "none":
+        preset = replace(preset, draft_length=gamma)
+    settings = DecodeSettings(preset)
+
+    def decode(request: Request) -> tuple[int, ...]:
+        return runner.run(request, settings, 1, link.connect).tokens
+
+    return decode
