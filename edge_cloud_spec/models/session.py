@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,19 +59,11 @@ class Session:
         on_exit(layer, hidden): hidden rows [m, hidden_size] of the computed tail of what is
         returned (all but row 0, or all, when the prefix had tokens to compute).
         """
-        self._drop_nodes()
-        if self._computed == len(self._tokens) and self._row is None:
-            self._computed -= 1  # after truncate: what follows the last token is not known
-        if self._computed == len(self._tokens):
-            head = self._row
-            assert head is not None
-            if not len(tokens):
-                return head[None]
-            rows = self._pass(tokens, _chain(len(tokens)) if parents is None else parents, on_exit)
-            return np.concatenate([head[None], rows])
-        rows = self._pass(tokens, _chain(len(tokens)) if parents is None else parents, on_exit)
-        self._row = rows[0]
-        return rows
+        plan = self._plan(tokens, parents)
+        if plan is None:
+            assert self._row is not None
+            return self._row[None]
+        return self._settle(plan, _run(self._decoder, [plan], self._vocabulary, on_exit)[0])
 
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], on_exit: OnExit | None = None
@@ -81,7 +74,10 @@ class Session:
         """
         if self._computed < len(self._tokens) or self._row is None:
             return self.forward(tokens, parents, on_exit)[1:]
-        return self._pass(tokens, parents, on_exit)
+        plan = self._plan_rows([], tokens, parents)
+        rows = _run(self._decoder, [plan], self._vocabulary, on_exit)[0]
+        self._rows += list(rows)
+        return rows
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep these nodes (indices from root to leaf) as prefix; roll back all others."""
@@ -101,7 +97,7 @@ class Session:
     def extend(self, tokens: Sequence[int]) -> None:
         """Known tokens after the prefix; the next forward computes them."""
         self._drop_nodes()
-        self._tokens += [int(token) for token in tokens]
+        self._tokens += self._checked(tokens)
 
     def truncate(self, length: int) -> None:
         """Roll the prefix back to `length` tokens after the prompt."""
@@ -120,39 +116,50 @@ class Session:
         self._rows: list[np.ndarray] = []
         self._sees: np.ndarray | None = None  # bool [nodes, nodes]; None while nodes are a chain
 
-    def _pass(
-        self, tokens: Sequence[int], parents: Sequence[int], on_exit: OnExit | None
-    ) -> np.ndarray:
-        """Compute the prefix's tail and the new nodes; logits of the tail's last row and these."""
+    def _plan(self, tokens: Sequence[int], parents: Sequence[int] | None) -> _Plan | None:
+        """What a forward has to compute; None when that is nothing."""
+        self._drop_nodes()
+        if self._computed == len(self._tokens) and self._row is None:
+            self._computed -= 1  # after truncate: what follows the last token is not known
         tail = self._tokens[self._computed :]
+        if not tail and not len(tokens):
+            return None
+        return self._plan_rows(
+            tail, tokens, range(-1, len(tokens) - 1) if parents is None else parents
+        )
+
+    def _plan_rows(self, tail: list[int], tokens: Sequence[int], parents: Sequence[int]) -> _Plan:
+        """Rows for the prefix's tail and for new nodes, after the nodes that are there."""
         before = len(self._nodes)
         start = self._prompt_rows + self._computed + before
         count = len(tail) + len(tokens)
         self._append(tokens, parents)
-        end = self._prompt_rows + len(self._tokens)
-        positions = list(range(self._prompt_rows + self._computed, end))
-        if before or not tail:
-            positions = []
-        positions += [end + depth for depth in self._depths[before:]]
-        positions = [position + self._delta for position in positions]
-        decoder = self._decoder
+        end = self._prompt_rows + len(self._tokens) + self._delta
+        positions = [*range(end - len(tail), end), *(end + at for at in self._depths[before:])]
         self._cache.reserve(start + count, start)
         if self._sees is None:
-            mask = decoder.causal_mask(start, count)
+            mask = self._decoder.causal_mask(start, count)
         else:
             mask = self._tree_mask(start, count, before)
-        keep = max(len(tail) - 1, 0)
-        with torch.inference_mode():
-            hidden = decoder.forward(
-                decoder.embed(tail + [int(token) for token in tokens]),
-                positions,
-                (Segment(self._cache, start, count, mask),),
-                on_exit=None if on_exit is None else lambda at, rows: on_exit(at, rows[keep:]),
-            )
-            rows = decoder.logits(hidden[keep:], self._vocabulary).cpu().numpy()
+        segment = Segment(self._cache, start, count, mask)
+        return _Plan(tail + self._nodes[before:], positions, segment, max(len(tail) - 1, 0))
+
+    def _settle(self, plan: _Plan, rows: np.ndarray) -> np.ndarray:
+        """Note what was computed and return [1 + n, V]."""
+        if self._computed == len(self._tokens):
+            assert self._row is not None
+            rows = np.concatenate([self._row[None], rows])
         self._computed = len(self._tokens)
-        self._rows += list(rows[1:] if tail else rows)
+        self._row = rows[0]
+        self._rows = list(rows[1:])
         return rows
+
+    def _checked(self, tokens: Sequence[int]) -> list[int]:
+        """As ints; an id without an embedding would be fatal to the whole process on a GPU."""
+        checked = [int(token) for token in tokens]
+        if checked and not 0 <= min(checked) <= max(checked) < self._vocabulary:
+            raise ValueError(f"tokens {checked} are not all below {self._vocabulary}")
+        return checked
 
     def _append(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         if len(parents) != len(tokens):
@@ -164,7 +171,7 @@ class Session:
                 raise ValueError(f"the parent of node {index} is {parent}, not an earlier node")
             chain = chain and parent == index - 1
             self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
-        self._nodes += [int(token) for token in tokens]
+        self._nodes += self._checked(tokens)
         self._parents += [int(parent) for parent in parents]
         if not chain:
             total = len(self._nodes)
@@ -188,5 +195,61 @@ class Session:
         return torch.from_numpy(mask).to(self._decoder.device, self._decoder.dtype)
 
 
-def _chain(count: int) -> range:
-    return range(-1, count - 1)
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """Rows of one session in a pass; logits are wanted from row `keep` on."""
+
+    tokens: list[int]
+    positions: list[int]
+    segment: Segment
+    keep: int
+
+
+def forward_together(
+    sessions: Sequence[Session],
+    tokens: Sequence[Sequence[int]],
+    parents: Sequence[Sequence[int] | None],
+) -> list[np.ndarray]:
+    """`forward` of several sessions of one model in one pass: the weights are read once for all.
+
+    Nothing is padded and no cache is copied, whatever the lengths: the rows of all sessions go
+    through the matrices together, and each session's attention over its own cache.
+    """
+    plans = [
+        session._plan(nodes, above)
+        for session, nodes, above in zip(sessions, tokens, parents, strict=True)
+    ]
+    due = [plan for plan in plans if plan is not None]
+    first = sessions[0]
+    done = iter(_run(first._decoder, due, first._vocabulary, None) if due else ())
+    return [
+        session.forward(()) if plan is None else session._settle(plan, next(done))
+        for session, plan in zip(sessions, plans, strict=True)
+    ]
+
+
+def _run(
+    decoder: Decoder, plans: Sequence[_Plan], vocabulary: int, on_exit: OnExit | None
+) -> list[np.ndarray]:
+    """One pass; logits float32 of each plan's rows from `keep` on."""
+    tokens = [token for plan in plans for token in plan.tokens]
+    wanted: slice | torch.Tensor
+    if len(plans) == 1:
+        wanted = slice(plans[0].keep, None)
+    else:
+        starts = np.cumsum([0] + [len(plan.tokens) for plan in plans])
+        kept = [
+            np.arange(at + plan.keep, at + len(plan.tokens))
+            for at, plan in zip(starts, plans, strict=False)
+        ]
+        wanted = torch.from_numpy(np.concatenate(kept)).to(decoder.device)
+    with torch.inference_mode():
+        hidden = decoder.forward(
+            decoder.embed(tokens),
+            [position for plan in plans for position in plan.positions],
+            [plan.segment for plan in plans],
+            on_exit=None if on_exit is None else lambda at, rows: on_exit(at, rows[wanted]),
+        )
+        rows = decoder.logits(hidden[wanted], vocabulary).cpu().numpy()
+    ends = np.cumsum([len(plan.tokens) - plan.keep for plan in plans])
+    return np.split(rows, ends[:-1])
