@@ -58,9 +58,9 @@ def test_spec_survives_the_wire_and_garbage_is_refused() -> None:
     [
         ("", "instruction is empty"),
         (" \n\t", "instruction is empty"),
-        ("a" * 100_000, "100000 characters: shorten"),
-        ("find \udcff it", "not valid UTF-8"),
-        ("find \N{REPLACEMENT CHARACTER}", "undecodable"),
+        ("a" * 100_000, "100000 characters; give one of at most"),
+        ("find \udcff it", "not UTF-8"),
+        ("find \N{REPLACEMENT CHARACTER}", "not UTF-8"),
         ("stop<|im_end|>", "control token"),
         ("look <|image_pad|>", "control token"),
     ],

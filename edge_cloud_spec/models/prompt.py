@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..instruction import check_instruction
 from .image import ImageSpec
 
-MAX_INSTRUCTION = 2000  # characters
 ORDERS = ("action first", "reason first")
 
 
@@ -97,35 +96,12 @@ class Prompt:
         return whole.digest()
 
 
-def check_instruction(text: str, control: Sequence[str] = ()) -> str:
-    """The instruction without outer blanks; UserError when no model should be asked it."""
-    text = text.strip()
-    if not text:
-        raise UserError(
-            "the instruction is empty: say what to find, as in 'find the silver bottle'"
-        )
-    if len(text) > MAX_INSTRUCTION:
-        raise UserError(
-            f"the instruction has {len(text)} characters: shorten it to {MAX_INSTRUCTION} at most"
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError("the instruction is not valid UTF-8: publish it as UTF-8 text") from error
-    if "\0" in text or "\N{REPLACEMENT CHARACTER}" in text:
-        raise UserError("the instruction has undecodable characters: publish it as UTF-8 text")
-    for token in control:
-        if token in text:
-            raise UserError(f"the instruction contains {token!r}, a control token: leave it out")
-    return text
-
-
 def render(
     tokenizer: Any, request: Request, spec: PromptSpec, grid: tuple[int, int, int], image_token: str
 ) -> np.ndarray:
     """Token ids int64 [n] of the spec's chat template around the request, image tokens included."""
     control = [token.content for token in tokenizer.added_tokens_decoder.values()]
-    instruction = check_instruction(request.instruction, control)
+    instruction = check_instruction(request.instruction, control=control)
     if request.order not in ORDERS:
         raise UserError(f"the order {request.order!r} is unknown: use one of {', '.join(ORDERS)}")
     messages = [

@@ -23,7 +23,7 @@ from .events import (
     Tick,
     Words,
 )
-from .instruction import is_stop
+from ..instruction import is_stop
 from .listener import Listener, Settled
 from .motion import Limits, Motion, Pose, Steps, goal_of
 from .status import NOBODY, Status

@@ -34,12 +34,13 @@ from ..models.prompt import ORDERS, Request
 from ..models.text import TextStream, words_of
 from ..models.understood import understood
 from ..nav.answer import NotAnAction, read_answer
-from ..nav.instruction import check_instruction, is_stop
+from ..instruction import check_instruction, is_stop
 from ..nav.status import Status
 from ..share import rules_text
 from ..wire.messages import ClientMessage, DraftMessage
 from .bridge_messages import from_verdict, to_draft, to_request
 from .frame import encode_frame
+from .intake import Intake
 from .mission import Frame, Mission
 from .navigator import LAST
 from .parameters import Parameters
@@ -151,7 +152,7 @@ class Drafter(Node):
         self._stats = self.create_publisher(DecodeStats, "decode_stats", 10)
         self._instruction_status = self.create_publisher(String, "instruction_status", LAST)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        camera, cloud = MutuallyExclusiveCallbackGroup(), MutuallyExclusiveCallbackGroup()
+        camera = MutuallyExclusiveCallbackGroup()
         sensor = qos_profile_sensor_data
         self.create_subscription(
             CompressedImage,
@@ -163,21 +164,24 @@ class Drafter(Node):
         self.create_subscription(
             Image, "camera/image_raw", self._on_image, sensor, callback_group=camera
         )
-        self.create_subscription(Verdict, "verdict", self._on_verdict, 100, callback_group=cloud)
         self.create_subscription(String, "instruction", self._on_instruction, 10)
         self.create_subscription(Bool, "e_stop", self._on_e_stop, 10)
         self.create_subscription(String, "nav_status", self._on_status, LAST)
         self.create_timer(1.0, self._diagnose)
+        self._intake = Intake(self)
+        self._intake.subscribe(Verdict, "verdict", self._on_verdict, 100)
+        self._intake.start()
         self._say("idle")
         self._thread = threading.Thread(target=self._decide_forever, name="model", daemon=True)
         self._thread.start()
         self.get_logger().info(f"drafting with {self._model.identity}")
 
     def close(self) -> None:
-        """Give the decision under way up and end the thread."""
+        """Give the decision under way up and end the threads."""
         self._mission.end()
         self._abort("the drafter ends")
         self._thread.join(timeout=2.0)
+        self._intake.close()
 
     def unlisten(self, request_id: str) -> None:
         """This request wants nothing from the cloud any more."""

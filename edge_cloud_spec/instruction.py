@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
-from ..errors import UserError
+from .errors import UserError
 
 LONGEST = 500  # characters
 
@@ -15,12 +16,15 @@ def is_stop(text: str) -> bool:
     return text.strip().rstrip(".!").casefold() == "stop"
 
 
-def check_instruction(text: str, known: re.Pattern[str] | None = None) -> str:
+def check_instruction(
+    text: str, known: re.Pattern[str] | None = None, control: Iterable[str] = ()
+) -> str:
     """The instruction without blanks around it.
 
     ``known`` is what the model was trained to understand (case does not matter); None: anything.
-    Raises UserError if it is empty, longer than 500 characters, holds characters that are no text,
-    or is not known.
+    ``control`` are tokens that steer a model and have no place in what it is asked. Raises UserError
+    if it is empty, longer than 500 characters, holds characters that are no text, a control token, or
+    is not known.
     """
     if len(text) > LONGEST:
         raise UserError(
@@ -34,6 +38,9 @@ def check_instruction(text: str, known: re.Pattern[str] | None = None) -> str:
             f"the instruction {ascii(text)[:80]} has control characters or is not UTF-8; "
             "send plain text"
         )
+    for token in control:
+        if token in text:
+            raise UserError(f"the instruction contains {token!r}, a control token: leave it out")
     if known is not None and not re.fullmatch(known.pattern, text, known.flags | re.IGNORECASE):
         raise UserError(
             f"the model does not understand the instruction {text[:80]!r}; "

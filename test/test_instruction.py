@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nav.instruction import check_instruction, is_stop
+from edge_cloud_spec.instruction import check_instruction, is_stop
 
 KNOWN = re.compile(r"(?:find|go to) the (silver bottle|red chair)")
 
