@@ -112,6 +112,7 @@ def test_a_decision_is_told_once_when_its_end_and_its_cost_are_known() -> None:
 def test_words_of_any_tokenizer_are_joined_and_taken_away_again() -> None:
     assert joined(["turn", "left", ";", "reason", ":"]) == "turn left; reason:"
     assert joined(["turn", " left", ";"]) == "turn left;"
+    assert joined([";", "<|im_end|>"]) == ";"
     assert after(" turn left small;", ["turn", "left"]) == "small;"
     assert after(" turn left small;", [" turn", " le", "ft"]) == "small;"
     assert after("turn left", ["move"]) == ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from rosbags.highlevel import AnyReader
+from rosbags.highlevel import AnyReader, AnyReaderError
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
@@ -52,8 +52,12 @@ class BagWriter:
         self._writer.close()
 
 
-def read_bag(folder: Path, topics: tuple[str, ...]) -> Iterator[tuple[int, str, bytes]]:
-    """(ns, topic without its leading slash, CDR) of these topics, in order of time; UserError."""
+def read_bag(folder: Path, topics: tuple[str, ...]) -> Iterator[tuple[int, str, bytes, Any]]:
+    """(ns, topic without its leading slash, CDR, message) of these topics, in order of time.
+
+    Messages are read with the bag's own types, so a bag of an earlier version reads too. Raises
+    UserError.
+    """
     if not folder.exists():
         raise UserError(f"there is no bag {folder}")
     try:
@@ -64,6 +68,12 @@ def read_bag(folder: Path, topics: tuple[str, ...]) -> Iterator[tuple[int, str, 
     try:
         wanted = [c for c in reader.connections if c.topic.lstrip("/") in topics]
         for connection, stamp, data in reader.messages(connections=wanted):
-            yield stamp, connection.topic.lstrip("/"), bytes(data)
+            try:
+                message = reader.deserialize(data, connection.msgtype)
+            except AnyReaderError as error:
+                raise UserError(
+                    f"{folder} has a damaged message on {connection.topic}: {error}"
+                ) from None
+            yield stamp, connection.topic.lstrip("/"), bytes(data), message
     finally:
         reader.close()

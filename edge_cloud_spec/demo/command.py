@@ -77,7 +77,7 @@ def run_demo(args: argparse.Namespace) -> int:
             end = _drive(up, screen, instruction, args.timeout)
         finally:
             screen.quiet()
-    screen.say(end.text, "bold green" if end.success else "bold red")
+        screen.say(end.text, "bold green" if end.success else "bold red")
     from .report import write_report  # its libraries take seconds to load
 
     run = {

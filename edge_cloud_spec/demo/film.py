@@ -18,6 +18,7 @@ from .words import joined
 
 SIDE, STRIP = 448, 144  # pixels; multiples of 16, as video encoders like them
 RATE = 10.0  # pictures per second
+LONGEST = 400  # pictures; a longer run gets fewer a second
 LINGER = 1.5  # s on the last picture
 _BACK, _DIM, _INK = (22, 24, 29), (139, 147, 163), (240, 242, 246)
 _ACTION, _OWN, _GOOD, _BAD = (110, 206, 245), (250, 204, 90), (120, 220, 140), (250, 120, 110)
@@ -27,11 +28,12 @@ Word = tuple[str, tuple[int, int, int]]
 
 def write_film(folder: Path, story: Story, instruction: str, end: Ending) -> Path:
     """``camera.mp4`` in ``folder``, or ``camera.gif`` where no video encoder is to be had."""
+    rate = min(RATE, LONGEST / max(1.0, end.seconds))
     try:
-        return _write(folder / "camera.mp4", story, instruction, end, RATE)
+        return _write(folder / "camera.mp4", story, instruction, end, rate)
     except (ImportError, OSError, RuntimeError):  # imageio-ffmpeg or its program is missing
         (folder / "camera.mp4").unlink(missing_ok=True)
-        return _write(folder / "camera.gif", story, instruction, end, RATE / 2)
+        return _write(folder / "camera.gif", story, instruction, end, rate / 2)
 
 
 def _write(path: Path, story: Story, instruction: str, end: Ending, rate: float) -> Path:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rclpy.serialization import deserialize_message
-from sensor_msgs.msg import CompressedImage
-
 from ..errors import UserError
 from ..nodes.graph import Value
 from ..wire.codec import decode_client
 from ..wire.messages import Open, WireError
 from .bag import read_bag
-from .observer import TOPICS
 from .story import Decision, Story
 
 CAMERA = "camera/image_raw/compressed"
@@ -50,14 +46,13 @@ def read_recording(folder: Path) -> Recording:
     story, frames, instructions = Story(), [], []
     opening: Open | None = None
     zero = None
-    for stamp, topic, cdr in read_bag(folder, (CAMERA, *HEARD)):
+    for stamp, topic, cdr, message in read_bag(folder, (CAMERA, *HEARD)):
         zero = stamp if zero is None else zero
         at = (stamp - zero) / 1e9
         if topic == CAMERA:
-            header = deserialize_message(cdr, CompressedImage).header.stamp
-            frames.append(Frame(at, header.sec * 10**9 + header.nanosec, cdr))
+            taken = message.header.stamp
+            frames.append(Frame(at, taken.sec * 10**9 + taken.nanosec, cdr))
             continue
-        message = deserialize_message(cdr, TOPICS[topic][0])
         story.hear(topic, message, at)
         if topic == "instruction":
             instructions.append((at, message.data))

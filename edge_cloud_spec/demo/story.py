@@ -197,7 +197,7 @@ class Story:
         decision = self._decision(message, now)
         decision.answer, decision.verified = message.answer, message.verified
         if len(message.tokens):
-            decision.tokens[message.position :] = message.tokens
+            decision.tokens[message.position :] = map(int, message.tokens)
             yield from self._settle(decision, message, now)
         if message.finished:
             decision.finish, decision.ended = message.finish_reason, now

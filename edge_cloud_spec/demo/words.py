@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 _CLOSE = tuple(";:,.!?")
+_SPECIAL = re.compile(r"<\|\w+\|>")  # tokens that are no text, as the Qwen family writes them
 
 
 def joined(words: Sequence[str]) -> str:
     """Words in a row; tokens of most models bring their own blanks, those of some do not."""
+    words = [word for word in words if not _SPECIAL.fullmatch(word.strip())]
     if any(word.startswith((" ", "\u2581")) for word in words):
         return " ".join("".join(words).replace("\u2581", " ").split())
     text = ""
@@ -20,6 +23,7 @@ def joined(words: Sequence[str]) -> str:
 def after(text: str, words: Sequence[str]) -> str:
     """What of ``text`` comes after ``words``, whose blanks may differ from the text's."""
     rest = text.lstrip()
+    words = [word for word in words if not _SPECIAL.fullmatch(word.strip())]
     for character in "".join("".join(words).replace("\u2581", " ").split()):
         if not rest.startswith(character):
             return ""  # the words are not the text's: nothing certain can be said
