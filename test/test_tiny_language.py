@@ -68,13 +68,14 @@ def test_the_order_changes_the_order_only(things):
 def test_a_visible_thing_is_placed_beside_the_nearest_other_and_told_from_its_look_alike():
     assert answer([BOTTLE, CHAIR, CAN], "silver bottle", "action first") == (
         "action: turn left small; "
-        "reason: silver bottle far 3.0 left 16, right of red chair, not silver can right;"
+        "reason: silver bottle far 3.0 left 16, right of red chair 2.0, not silver can right;"
     )
 
 
 def test_an_absent_thing_is_searched_for_and_its_look_alike_named_first():
     assert answer([CHAIR, CAN], "silver bottle", "reason first") == (
-        "reason: no silver bottle, silver can midway right, red chair midway left; action: search;"
+        "reason: no silver bottle, silver can midway 2.0 right 12, red chair midway 2.0 left 20; "
+        "action: search;"
     )
 
 

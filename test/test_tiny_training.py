@@ -76,7 +76,7 @@ def test_the_longest_lesson_fits_its_slot():
     longest = max(len(SPELLER.question(p.format("red box") + ".", ORDERS[0])) for p in PHRASES)
     text = (
         "action: turn left small; "
-        "reason: silver bottle far 3.0 left 16, right of red chair, not silver can right;"
+        "reason: silver bottle far 3.0 left 16, right of red chair 2.0, not silver can right;"
     )
     assert longest + len(SPELLER.ids(text)) <= SLOT
 

@@ -112,6 +112,7 @@ def save_pair_model(model: Qwen3VLForConditionalGeneration, folder: Path) -> Non
         do_sample=False, eos_token_id=model.config.eos_token_id, max_new_tokens=40
     )
     model.to(torch.float16).save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
     model.to(torch.float32).load_state_dict(kept)
     save_tokenizer(folder)
     preprocessing = {

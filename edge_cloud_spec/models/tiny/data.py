@@ -170,7 +170,8 @@ class Batch:
 
     Pixels [B, 3, 128, 128] in -1..1, ids [B, 66 + Q S],
     targets and weights [B, Q S], and what the auxiliary head is to say of each visual token:
-    classes [B, 64, 4], bearing and distance buckets [B, 64] (-100: nothing there).
+    classes [B, 64, 4] and what each is worth in training (the fewer patches a thing has, the more),
+    bearing and distance buckets [B, 64] (-100: nothing there).
     """
 
     pixels: Tensor
@@ -178,6 +179,7 @@ class Batch:
     targets: Tensor
     weights: Tensor
     classes: Tensor
+    worth: Tensor
     bearings: Tensor
     distances: Tensor
 
@@ -192,6 +194,21 @@ def refocus(pixels: Tensor, rng: np.random.Generator) -> Tensor:
 def pixels_of(images: np.ndarray) -> Tensor:
     """Images uint8 [B, 128, 128, 3] as the image processor normalises them: [B, 3, 128, 128]."""
     return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+
+
+def _worth(grid: Tensor) -> Tensor:
+    """Weights [B, 64, 4] of the patches' classes, else a door would outweigh every far bottle."""
+    patches = functional.one_hot(grid, len(NAMES) + 1).sum(dim=(1, 2))  # [B, classes]
+    worth = (16.0 / patches.clamp(min=1)).clamp(0.5, 6.0)
+    worth[:, 0] = 1.0
+    return worth.gather(1, grid.flatten(1)).view_as(grid)
+
+
+def emphasis(views: Views) -> np.ndarray:
+    """How often to train on each view [N]: oftener where something small and grey is in it."""
+    grey = np.array([name.startswith("silver") for name in NAMES])
+    small = (views.pixels >= VISIBLE_PIXELS) & (views.pixels < 200)
+    return 1.0 + 0.5 * small.any(axis=1) + 1.5 * (small & grey).any(axis=1)
 
 
 def draw_batch(
@@ -237,5 +254,6 @@ def draw_batch(
         torch.from_numpy(targets).flatten(1),
         torch.from_numpy(weights).flatten(1),
         grid,
+        _worth(grid),
         *told,
     )

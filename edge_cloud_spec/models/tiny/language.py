@@ -2,8 +2,8 @@
 
 An answer is an action and a reason, in the order that was asked for::
 
-    action: turn left small; reason: silver bottle far 3.0 left 14, right of red chair;
-    reason: no silver bottle, silver can near ahead, red chair far right; action: search;
+    action: turn left small; reason: silver bottle far 3.0 left 14, right of red chair 2.0;
+    reason: no silver bottle, silver can near 1.0 ahead 4; action: search;
 
 The numbers are metres and degrees. Every word is decided by what the view shows, so that a drafter
 which sees less is corrected often.
@@ -136,6 +136,15 @@ def relation(thing: Thing, other: Thing) -> str:
     return "left of" if between > 0 else "right of"
 
 
+def _place(thing: Thing, words: float, numbers: float) -> list[Piece]:
+    return [
+        Piece(f" {distance_word(thing.distance)}", words),
+        Piece(f" {metres(thing.distance)}", numbers),
+        Piece(f" {side(thing.bearing)}", words),
+        Piece(f" {degrees(thing.bearing)}", numbers),
+    ]
+
+
 def _reason(seen: dict[str, Thing], name: str) -> list[Piece]:
     others = [thing for thing in seen.values() if thing.name != name]
     if name not in seen:
@@ -145,20 +154,18 @@ def _reason(seen: dict[str, Thing], name: str) -> list[Piece]:
             return [*pieces, Piece(",", 0.1), Piece(" nothing", 0.5), Piece(" known", 0.1)]
         for index, thing in enumerate(others[:2]):
             pieces += [Piece(",", 0.5 if index else 0.1), Piece(f" {thing.name}", 0.5)]
-            pieces += [Piece(f" {distance_word(thing.distance)} {side(thing.bearing)}", 0.7)]
+            pieces += _place(thing, 0.7, 0.3)
         return pieces
     thing = seen[name]
     colour, shape = name.split()
     pieces = [Piece(f" {colour}", 2.0), Piece(f" {shape}", 0.1)]
-    pieces += [Piece(f" {distance_word(thing.distance)}", 2.0)]
-    pieces += [Piece(f" {metres(thing.distance)}", 0.7), Piece(f" {side(thing.bearing)}", 2.0)]
-    pieces += [Piece(f" {degrees(thing.bearing)}", 0.7)]
+    pieces += _place(thing, 2.0, 0.7)
     if not others:
         return [*pieces, Piece(",", 0.1), Piece(" alone", 0.5)]
     beside = min(others, key=lambda other: abs(other.bearing - thing.bearing))
     where, *of = relation(thing, beside).split()
     pieces += [Piece(",", 0.1), Piece(f" {where}", 0.7), *(Piece(f" {word}", 0.1) for word in of)]
-    pieces += [Piece(f" {beside.name}", 0.5)]
+    pieces += [Piece(f" {beside.name}", 0.5), Piece(f" {metres(beside.distance)}", 0.3)]
     likeness = [other for other in others if alike(other.name, name) and other is not beside]
     if likeness:
         other = max(likeness, key=lambda other: other.pixels)

@@ -18,13 +18,13 @@ from torch.nn import functional as F
 from transformers import Qwen3VLForConditionalGeneration
 
 from .architecture import Shape, build_model
-from .data import BEARINGS, DISTANCES, IGNORE, Batch, Speller, Views, draw_batch
+from .data import BEARINGS, DISTANCES, IGNORE, Batch, Speller, Views, draw_batch, emphasis
 from .language import NAMES
 from .packed import PackedForward
 from .tokenizer import build_tokenizer
 
-QUESTIONS = 4
-SLOT = 34  # at least the tokens of the longest question and answer
+QUESTIONS = 2
+SLOT = 36  # at least the tokens of the longest question and answer
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,16 @@ class Sight(nn.Module):
         """The loss over visual tokens [B, 64, H]."""
         said = self.out(self.norm(merged)).float().split(self.sizes, dim=-1)
         classes = said[0].reshape(-1, len(NAMES) + 1)
-        loss = F.cross_entropy(classes, batch.classes.flatten())
+        each = F.cross_entropy(classes, batch.classes.flatten(), reduction="none")
+        weight = batch.worth.flatten()
+        loss = 2.0 * (each * weight).sum() / weight.sum()
+        worth = batch.worth.amax(dim=-1).flatten()
         for logits, truth in zip(said[1:], (batch.bearings, batch.distances), strict=True):
-            total = F.cross_entropy(
-                logits.flatten(0, 1), truth.flatten(), ignore_index=IGNORE, reduction="sum"
+            each = F.cross_entropy(
+                logits.flatten(0, 1), truth.flatten(), ignore_index=IGNORE, reduction="none"
             )
-            loss = loss + 0.3 * total / (truth != IGNORE).sum().clamp(min=1)
+            weight = worth * (truth.flatten() != IGNORE)
+            loss = loss + 0.3 * (each * weight).sum() / weight.sum().clamp(min=1)
         return loss
 
 
@@ -102,6 +106,7 @@ class Trainer:
         self.spent = {"sight": 0.0, "joint": 0.0}
         self.steps = 0
         self._order = np.empty(0, np.int64)
+        self._emphasis = emphasis(views)
 
     def resume(self) -> bool:
         """Go on from the checkpoint, if there is one."""
@@ -132,7 +137,8 @@ class Trainer:
 
     def _next(self, questions: int) -> Batch:
         if len(self._order) < self.plan.batch:
-            self._order = self.rng.permutation(len(self.views))
+            share = self._emphasis / self._emphasis.sum()
+            self._order = self.rng.choice(len(self.views), len(self.views), p=share)
         chosen, self._order = np.split(self._order, [self.plan.batch])
         return draw_batch(self.views, chosen, self.speller, questions, SLOT, self.rng)
 
