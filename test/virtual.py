@@ -41,7 +41,7 @@ from edge_cloud_spec.models.drafter import Drafter, Recipe
 from edge_cloud_spec.models.image import ImageSpec
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.wire.codec import decode_server, encode_client
-from edge_cloud_spec.wire.messages import Close, Open, Opened, Verdict, spec_digest
+from edge_cloud_spec.wire.messages import Close, Open, Verdict, spec_digest
 
 VOCABULARY = 7
 END = 0
@@ -120,6 +120,11 @@ class ToySession:
     def truncate(self, length: int) -> None:
         assert length <= len(self.tokens)
         self.tokens = self.tokens[:length]
+
+
+def toy_worker(limits: WorkerLimits | None = None) -> Worker:
+    """A worker whose answers have up to 60 tokens."""
+    return Worker(ToyVlm(1), spec_of(60), ToyVlm(1, 0.5), limits)  # type: ignore[arg-type]
 
 
 def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[list[int], str]:
@@ -362,6 +367,3 @@ class Decode:
 
     def _at(self, delay: float, job: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self.now + delay, next(self._order), job))
-
-
-__all__ = ["Decode", "Opened", "ToyVlm", "Weather", "own_answer", "spec_of"]

@@ -71,6 +71,7 @@ class Server:
     def __init__(self, worker: Worker, settings: ServerSettings) -> None:
         self._worker = worker
         self._settings = settings
+        self._service = DecodeService(worker, settings.token)
         self._server: grpc.aio.Server | None = None
         self._health = health.HealthServicer()
 
@@ -78,8 +79,7 @@ class Server:
         """Bind and serve; returns the address with the port in use. Raises UserError."""
         settings = self._settings
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        service = DecodeService(self._worker, settings.token)
-        server.add_generic_rpc_handlers((service.handler(),))
+        server.add_generic_rpc_handlers((self._service.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         try:
             if settings.certificate:
@@ -101,10 +101,15 @@ class Server:
         return settings.address if settings.address.startswith("unix:") else f"{host}:{port}"
 
     async def stop(self) -> None:
-        """Say NOT_SERVING, let open streams end within the grace, then end."""
+        """Say NOT_SERVING, give open streams the grace, then end them."""
         await self._health.enter_graceful_shutdown()
-        if self._server is not None:
-            await self._server.stop(self._settings.grace_s)
+        if self._server is None:
+            return
+        grace = self._settings.grace_s
+        stopping = asyncio.ensure_future(self._server.stop(grace + 1.0))
+        await asyncio.wait({stopping}, timeout=grace)
+        self._service.end()  # gRPC would cancel them with a traceback each
+        await stopping
 
 
 async def _serve(worker: Worker, settings: ServerSettings, on_ready: Callable[[str], None]) -> None:

@@ -23,11 +23,17 @@ class DecodeService:
     def __init__(self, worker: Worker, token: str = "") -> None:
         self._worker = worker
         self._token = token
+        self._outboxes: set[asyncio.Queue[bytes | None]] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """For ``server.add_generic_rpc_handlers``; messages stay bytes here."""
         method = grpc.stream_stream_rpc_method_handler(self._decode)
         return grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
+
+    def end(self) -> None:
+        """End every open stream, as a cloud that goes away should."""
+        for outbox in self._outboxes:
+            outbox.put_nowait(None)
 
     async def _decode(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
@@ -43,11 +49,13 @@ class DecodeService:
 
         stream = Stream(outlet)
         reading = asyncio.ensure_future(self._read(requests, stream, outbox))
+        self._outboxes.add(outbox)
         try:
             while (data := await outbox.get()) is not None:
                 await context.write(data)
         finally:
             reading.cancel()
+            self._outboxes.discard(outbox)
             self._worker.leave(stream)
 
     async def _read(

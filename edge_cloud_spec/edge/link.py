@@ -253,3 +253,6 @@ class Link:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._channel is not None:
             await self._channel.close()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}  # gRPC's own, of calls that ended
+        if rest:
+            await asyncio.wait(rest, timeout=LINGER_S)

@@ -1,0 +1,284 @@
+"""The robot's state machine, one event at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.decoding.preset import load_preset
+from edge_cloud_spec.edge.decoder import EdgeDecoder
+from edge_cloud_spec.edge.events import (
+    Abort,
+    Action,
+    Drafted,
+    Emit,
+    Finish,
+    LinkLost,
+    LinkUp,
+    Prepare,
+    PromptReady,
+    Received,
+    Send,
+    StartDraft,
+    Tick,
+    Unusable,
+)
+from edge_cloud_spec.wire.messages import (
+    Close,
+    DraftMessage,
+    Fault,
+    Generate,
+    Open,
+    Opened,
+    Resume,
+    Verdict,
+    base_digest,
+    spec_digest,
+)
+
+SPEC = b"the cloud's specification"
+OPENING = Open(1, "find", b"", "action first", GREEDY, "greedy", spec_digest=spec_digest(SPEC))
+BASE = base_digest(OPENING, b"prompt", spec_digest(SPEC))
+PROMPT = PromptReady(b"prompt", spec_digest(SPEC), (0,), 20)
+OPENED = Received(Opened("s", b"", BASE))
+
+
+def decoder(preset: str = "dsd", patience: float = 10.0) -> EdgeDecoder:
+    return EdgeDecoder(OPENING, load_preset(preset), patience)
+
+
+def drafting() -> EdgeDecoder:
+    """Opened and prepared; the first draft is due."""
+    robot = decoder()
+    robot.start(0.0, SPEC)
+    robot.handle(OPENED, 0.0)
+    assert robot.handle(PROMPT, 0.0) == [StartDraft((), 4)]
+    return robot
+
+
+def waiting(tokens: tuple[int, ...] = (3, 4, 5, 6)) -> EdgeDecoder:
+    """The first draft is on its way."""
+    robot = drafting()
+    for token in tokens:
+        actions = robot.handle(Drafted(token, None), 1.0)
+    assert sent(actions)[0].draft.tokens == tokens
+    return robot
+
+
+def sent(actions: list[Action]) -> list:
+    return [action.message for action in actions if isinstance(action, Send)]
+
+
+def finish(actions: list[Action]) -> Finish:
+    (found,) = [action for action in actions if isinstance(action, Finish)]
+    return found
+
+
+def test_a_known_specification_saves_waiting_for_the_cloud() -> None:
+    robot = decoder()
+    assert robot.start(0.0, SPEC) == [Send(OPENING), Prepare(SPEC)]
+    assert robot.handle(PROMPT, 0.1) == [StartDraft((), 4)]
+
+
+def test_the_clouds_own_specification_is_taken_and_what_was_drafted_is_void() -> None:
+    robot = decoder()
+    robot.start(0.0, b"an old one")
+    robot.handle(PromptReady(b"prompt", spec_digest(b"an old one"), (0,), 20), 0.0)
+    robot.handle(Drafted(3, None), 0.0)
+    opened = Received(Opened("s", SPEC, BASE))
+    assert robot.handle(opened, 0.1) == [Prepare(SPEC)]
+    assert robot.handle(Drafted(4, None), 0.1) == []
+    assert robot.handle(PROMPT, 0.2) == [StartDraft((), 4)]
+    for token in (5, 6, 7):
+        assert robot.handle(Drafted(token, None), 0.3) == []
+    (message,) = sent(robot.handle(Drafted(8, None), 0.3))
+    assert message.base == BASE
+    assert message.draft.tokens == (5, 6, 7, 8)
+
+
+@pytest.mark.parametrize("known", [b"", SPEC])
+def test_prompts_that_differ_end_the_decode_at_once(known: bytes) -> None:
+    robot = decoder()
+    robot.start(0.0, known)
+    other = Received(Opened("s", b"" if known else SPEC, PrefixDigest(0, 5)))
+    actions = [*robot.handle(other, 0.0), *robot.handle(PROMPT, 0.0)]
+    assert finish(actions).reason == "prompt_mismatch"
+    assert "same tokenizer" in finish(actions).text
+    assert sent(actions) == [Close()]
+
+
+def test_a_cloud_that_does_not_say_how_to_prompt_is_not_waited_for() -> None:
+    robot = decoder()
+    robot.start(0.0)
+    assert finish(robot.handle(OPENED, 0.0)).reason == "bad_opened"
+
+
+def test_nothing_follows_an_end_token_in_a_draft() -> None:
+    robot = drafting()
+    assert robot.handle(Drafted(3, None), 0.0) == []
+    (message,) = sent(robot.handle(Drafted(0, None), 0.0))
+    assert message.draft.tokens == (3, 0)
+
+
+def test_rows_are_sent_as_they_were_sampled_from() -> None:
+    robot = drafting()
+    rows = [np.full(5, i, np.float32) for i in range(4)]
+    for row in rows:
+        actions = robot.handle(Drafted(1, row), 0.0)
+    (message,) = sent(actions)
+    assert (message.draft.rows == np.stack(rows)).all()
+
+
+def test_a_verdict_settles_the_path_and_its_token_and_drafting_goes_on() -> None:
+    robot = waiting()
+    verdict = Verdict(BASE, (0, 1), 9, 0, verify_s=0.5)
+    actions = robot.handle(Received(verdict), 3.0)
+    assert actions == [Emit(0, (3, 4, 9), True), StartDraft((3, 4, 9), 4)]
+    (done,) = robot.ledger.rounds
+    assert (done.drafted, done.accepted, done.emitted, done.base) == (4, 2, 3, 0)
+    assert (done.sent, done.settled, done.link_s) == (1.0, 3.0, 1.5)
+    assert robot.ledger.tested == 3
+
+
+@pytest.mark.parametrize("base", [BASE.extend((1,)), PrefixDigest(0, 4), PrefixDigest(9, 9)])
+def test_a_verdict_for_another_prefix_is_dropped_and_counted(base: PrefixDigest) -> None:
+    robot = waiting()
+    assert robot.handle(Received(Verdict(base, (0,), 9, 0)), 2.0) == []
+    assert robot.ledger.stale == 1
+    assert robot.tokens == []
+
+
+def test_a_verdict_that_comes_twice_settles_once() -> None:
+    robot = waiting()
+    verdict = Received(Verdict(BASE, (0, 1), 9, 0))
+    robot.handle(verdict, 2.0)
+    assert robot.handle(verdict, 2.1) == []
+    assert robot.tokens == [3, 4, 9]
+    assert robot.ledger.stale == 1
+
+
+@pytest.mark.parametrize("path", [(1,), (0, 2), (0, 0), (4,), (0, 1, 2, 3, 4)])
+def test_a_path_that_was_not_drafted_ends_the_decode_and_emits_nothing(path: tuple) -> None:
+    robot = waiting()
+    actions = robot.handle(Received(Verdict(BASE, path, 9, 0)), 2.0)
+    assert not [action for action in actions if isinstance(action, Emit)]
+    assert finish(actions).reason == "bad_verdict"
+    assert sent(actions) == [Close()]
+
+
+def test_a_verdict_without_a_draft_ends_the_decode() -> None:
+    assert finish(drafting().handle(Received(Verdict(BASE, (), 9, 0)), 2.0)).reason == "bad_verdict"
+
+
+def test_an_end_is_told_to_the_cloud_and_nothing_happens_after() -> None:
+    robot = waiting()
+    actions = robot.handle(Received(Verdict(BASE, (0,), 0, 0, finish="end")), 2.0)
+    assert actions == [Emit(0, (3, 0), True), Send(Close()), Finish("end")]
+    assert robot.deadline is None
+    later = (Drafted(1, None), OPENED, LinkUp(), Tick(), Abort("late"))
+    assert [robot.handle(event, 99.0) for event in later] == [[]] * 5
+
+
+def test_silence_ends_the_decode_at_its_deadline_and_says_what_broke() -> None:
+    robot = waiting()
+    assert robot.deadline == 11.0
+    assert robot.handle(LinkLost("socket closed"), 4.0) == []
+    assert robot.handle(Tick(), 10.9) == []
+    end = finish(robot.handle(Tick(), 11.0))
+    assert end.reason == "timeout"
+    assert "10 s" in end.text
+    assert "socket closed" in end.text
+
+
+def test_nothing_is_owed_while_the_robot_drafts() -> None:
+    robot = drafting()
+    assert robot.deadline is None
+    assert robot.handle(Tick(), 1e9) == []
+
+
+def test_only_an_answer_moves_the_deadline() -> None:
+    robot = waiting()
+    for now in (2.0, 5.0, 8.0):
+        robot.handle(LinkLost("flap"), now)
+        robot.handle(LinkUp(), now)
+        robot.handle(OPENED, now)
+    assert robot.deadline == 11.0
+    robot.handle(Received(Verdict(BASE, (0,), 9, 0)), 9.0)
+    for token in (3, 4, 5, 6):
+        robot.handle(Drafted(token, None), 10.0)
+    assert robot.deadline == 20.0
+
+
+def test_after_a_loss_the_session_is_resumed_and_the_draft_said_again() -> None:
+    robot = waiting()
+    robot.handle(LinkLost("x"), 2.0)
+    assert sent(robot.handle(LinkUp(), 3.0)) == [Resume("s", BASE)]
+    (again,) = sent(robot.handle(OPENED, 3.1))
+    assert isinstance(again, DraftMessage)
+    assert again.draft.tokens == (3, 4, 5, 6)
+    assert robot.ledger.resumed == 1
+
+
+def test_a_loss_before_the_session_is_known_says_open_and_draft_again() -> None:
+    robot = decoder()
+    robot.start(0.0, SPEC)
+    robot.handle(PROMPT, 0.0)
+    assert sent(robot.handle(LinkUp(), 0.1)) == [OPENING]
+    for token in (3, 4, 5, 6):
+        robot.handle(Drafted(token, None), 0.2)
+    first, draft = sent(robot.handle(LinkUp(), 0.3))
+    assert first == OPENING
+    assert draft.draft.tokens == (3, 4, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("event", "reason", "text"),
+    [
+        (Abort("e_stop"), "aborted", "e_stop"),
+        (Unusable("the frame is damaged"), "bad_request", "the frame is damaged"),
+        (Received(Fault("overloaded", "try later")), "overloaded", "try later"),
+    ],
+)
+@pytest.mark.parametrize("make", [drafting, waiting])
+def test_whatever_ends_a_decode_is_said_with_a_goodbye(make, event, reason, text) -> None:
+    robot = make()
+    assert robot.handle(event, 2.0) == [Send(Close()), Finish(reason, text)]
+    assert robot.finished
+
+
+def test_a_decode_without_a_cloud_says_nothing() -> None:
+    robot = decoder("edge_only")
+    assert robot.start(0.0) == [Prepare(b"")]
+    robot.handle(PROMPT, 0.0)
+    assert robot.handle(Drafted(5, None), 0.0) == [Emit(0, (5,), False)]
+    assert robot.handle(Drafted(0, None), 0.0) == [Emit(1, (0,), False), Finish("end")]
+
+
+def generating() -> EdgeDecoder:
+    robot = decoder("cloud_sd")
+    assert robot.start(0.0, SPEC) == [Send(OPENING)]
+    assert sent(robot.handle(OPENED, 0.1)) == [Generate(BASE, True)]
+    return robot
+
+
+def test_verdicts_that_overtook_one_another_settle_in_order() -> None:
+    robot = generating()
+    second = BASE.extend((1, 2))
+    third = second.extend((3,))
+    early = Received(Verdict(third, (), 4, 0))
+    assert robot.handle(early, 1.0) == []
+    assert robot.handle(early, 1.0) == []  # a second copy is stale
+    assert robot.handle(Received(Verdict(second, (), 3, 0)), 1.0) == []
+    actions = robot.handle(Received(Verdict(BASE, (0,), 2, 0, tokens=(1,), drafted=4)), 1.0)
+    assert actions == [Emit(0, (1, 2), True), Emit(2, (3,), True), Emit(3, (4,), True)]
+    assert robot.ledger.stale == 1
+    assert len(robot.ledger.rounds) == 3
+
+
+def test_early_verdicts_that_never_come_true_are_bounded() -> None:
+    robot = generating()
+    for i in range(1000):
+        robot.handle(Received(Verdict(PrefixDigest(5, i), (), 4, 0)), 1.0)
+    assert robot.ledger.stale == 1000 - 64
