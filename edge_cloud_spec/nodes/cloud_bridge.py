@@ -11,7 +11,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
 
 from edge_cloud_spec.msg import DecodeRequest, Draft, Verdict
@@ -21,6 +20,7 @@ from ..edge.events import LinkLost, LinkUp
 from ..edge.link import Link, LinkSettings, Stream
 from ..wire.channel import read_token
 from .bridge_messages import to_verdict
+from .intake import Intake
 from .parameters import Parameters
 from .run import spin
 
@@ -78,16 +78,16 @@ class CloudBridge(Node):
         self._counts = {"up_bytes": 0, "down_bytes": 0, "link_losses": 0}
         self._verdicts = self.create_publisher(Verdict, "verdict", 100)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        group = MutuallyExclusiveCallbackGroup()
-        self.create_subscription(
-            DecodeRequest, "decode_request", self._on_request, 100, callback_group=group
-        )
-        self.create_subscription(Draft, "draft", self._on_draft, 100, callback_group=group)
+        self._intake = Intake(self)
+        self._intake.subscribe(DecodeRequest, "decode_request", self._on_request, 100)
+        self._intake.subscribe(Draft, "draft", self._on_draft, 100)
+        self._intake.start()
         self.create_timer(1.0, self._diagnose)
         self.get_logger().info(f"relaying to the verifier at {settings.cloud}")
 
     def close(self) -> None:
         """End all streams."""
+        self._intake.close()
         self._link.close()
 
     def _on_request(self, message: DecodeRequest) -> None:
