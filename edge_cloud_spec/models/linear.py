@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 PACK_ROWS = 8  # of the products that weights are laid out for: a drafted chain, not a prefill
+FEW_ROWS = 4  # and with so many rows a large product is faster than with one (4.3 to 3.2 ms)
+LARGE = 1 << 19  # weights
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -55,12 +57,16 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, rows: int | None = None) -> None:
         super().__init__()
         weight = linear.weight.data[:rows].contiguous()
+        self._large = weight.numel() >= LARGE
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
         self.bias = None if linear.bias is None else linear.bias.data[:rows].contiguous()
 
     def forward(self, x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        if self._large and rows < FEW_ROWS and x.dim() == 2:
+            x = F.pad(x, (0, 0, 0, FEW_ROWS - rows))
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        return y
+        return y[:rows]
 
 
 def can_pack(module: nn.Module) -> bool:
