@@ -98,6 +98,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     model = _given({"model.path": settings.drafter})
     specs.append(_node("drafter", settings, preset=settings.preset, **model))
     if settings.rviz:
+        specs.append(_node("annotator", settings))
         picture = str(share() / "config/go2_nav.rviz")
         specs.append(
             NodeSpec(
