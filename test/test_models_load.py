@@ -108,6 +108,45 @@ def test_half_precision_runs_close_to_full(family: str) -> None:
     assert np.abs(half - exact).max() < 0.1 * np.abs(exact).max()
 
 
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl"])
+def test_the_layout_of_published_checkpoints_loads_the_same(family: str, tmp_path: Path) -> None:
+    """Flat config, older tensor names, the template in chat_template.json, several shards."""
+    from safetensors.numpy import load_file, save_file
+
+    source = checkpoint(family)
+    config = json.loads((source / "config.json").read_text())
+    text = config.pop("text_config")
+    rope = text.pop("rope_parameters")
+    config |= text | {
+        "model_type": family,
+        "rope_theta": rope["rope_theta"],
+        "rope_scaling": {"type": "mrope", "mrope_section": rope["mrope_section"]},
+    }
+    if family == "qwen2_vl":
+        config["vision_config"]["model_type"] = "qwen2_vl"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    names = {}
+    shards: list[dict[str, np.ndarray]] = [{}, {}]
+    for index, (name, tensor) in enumerate(load_file(source / "model.safetensors").items()):
+        name = name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
+        shards[index % 2][name] = tensor
+        names[name] = f"model-0000{index % 2 + 1}-of-00002.safetensors"
+    for index, shard in enumerate(shards):
+        file = tmp_path / f"model-0000{index + 1}-of-00002.safetensors"
+        save_file(shard, file, metadata={"format": "pt"})
+    index_text = json.dumps({"metadata": {"total_size": 1}, "weight_map": names})
+    (tmp_path / "model.safetensors.index.json").write_text(index_text)
+    template = (source / "chat_template.jinja").read_text()
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"):
+        shutil.copy(source / name, tmp_path / name)
+    published, ours = load(tmp_path), vlm(family)
+    prompt = prompt_of(published)
+    assert prompt.digest == prompt_of(ours).digest
+    rows, expected = (model.open(prompt).forward([5, 6]) for model in (published, ours))
+    assert np.abs(rows - expected).max() < 1e-5
+
+
 def test_identity_tells_weights_apart() -> None:
     assert vlm(seed=0).identity != vlm(seed=1).identity
     assert vlm(seed=0).identity == load(checkpoint(seed=0)).identity
