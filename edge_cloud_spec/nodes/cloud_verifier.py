@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
@@ -12,7 +13,10 @@ def main() -> int:
     arguments = sys.argv[1:]
     if "--ros-args" in arguments:
         arguments = arguments[: arguments.index("--ros-args")]
-    return int(command_line(["serve", *arguments]) or 0)
+    status = command_line(["serve", *arguments])
+    # A launch may send SIGINT twice; the second must not interrupt the interpreter's end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return status
 
 
 if __name__ == "__main__":
