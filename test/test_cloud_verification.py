@@ -209,3 +209,12 @@ def test_a_closed_session_says_nothing_more() -> None:
     assert cloud.handle(Close()) == []
     assert not any(isinstance(action, Score) for action in cloud.handle(says(1)))
     assert cloud.finished
+
+
+@pytest.mark.parametrize(("asked", "length"), [(0, 1), (3, 3), (2**32 - 1, 49)])
+def test_a_proposal_is_never_longer_than_what_the_answer_has_room_for(
+    asked: int, length: int
+) -> None:
+    opening = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_length=asked)
+    cloud = Verification("s", opening, BASE, end_tokens=(END,), max_tokens=50, vocabulary=5)
+    assert cloud.handle(Generate(BASE, True)) == [Propose((), length)]

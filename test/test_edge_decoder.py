@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -107,6 +109,15 @@ def test_prompts_that_differ_end_the_decode_at_once(known: bytes) -> None:
     assert finish(actions).reason == "prompt_mismatch"
     assert "same tokenizer" in finish(actions).text
     assert sent(actions) == [Close()]
+
+
+def test_a_prompt_of_a_specification_that_was_replaced_meanwhile_is_ignored() -> None:
+    robot = decoder()
+    robot.start(0.0, b"an old one")
+    assert robot.handle(Received(Opened("s", SPEC, BASE)), 0.1) == [Prepare(SPEC)]
+    old = PromptReady(b"prompt", spec_digest(b"an old one"), (0,), 20)
+    assert robot.handle(old, 0.2) == []
+    assert robot.handle(PROMPT, 0.3) == [StartDraft((), 4)]
 
 
 def test_a_cloud_that_does_not_say_how_to_prompt_is_not_waited_for() -> None:
@@ -251,7 +262,7 @@ def test_whatever_ends_a_decode_is_said_with_a_goodbye(make, event, reason, text
 def test_a_decode_without_a_cloud_says_nothing() -> None:
     robot = decoder("edge_only")
     assert robot.start(0.0) == [Prepare(b"")]
-    robot.handle(PROMPT, 0.0)
+    robot.handle(replace(PROMPT, spec_digest=b""), 0.0)
     assert robot.handle(Drafted(5, None), 0.0) == [Emit(0, (5,), False)]
     assert robot.handle(Drafted(0, None), 0.0) == [Emit(1, (0,), False), Finish("end")]
 
@@ -282,3 +293,14 @@ def test_early_verdicts_that_never_come_true_are_bounded() -> None:
     for i in range(1000):
         robot.handle(Received(Verdict(PrefixDigest(5, i), (), 4, 0)), 1.0)
     assert robot.ledger.stale == 1000 - 64
+
+
+def test_no_token_is_drafted_that_the_answer_has_no_room_for() -> None:
+    robot = EdgeDecoder(replace(OPENING, max_tokens=3), load_preset("dsd"))
+    robot.start(0.0, SPEC)
+    robot.handle(OPENED, 0.0)
+    assert robot.handle(PROMPT, 0.0) == [StartDraft((), 2)]
+    robot.handle(Drafted(3, None), 0.0)
+    robot.handle(Drafted(4, None), 0.0)
+    verdict = Received(Verdict(BASE, (0,), 9, 0))
+    assert robot.handle(verdict, 1.0)[1:] == [StartDraft((3, 9), 1)]

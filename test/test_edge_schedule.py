@@ -99,7 +99,7 @@ def test_a_restarted_server_is_an_unknown_session() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_link_that_comes_and_goes_without_an_answer_ends_in_time(preset: str) -> None:
-    weather = Weather(delay=1.0, losses=5.0, outage=0.01)
+    weather = Weather(delay=1.0, losses=5.0, outage=0.01, most_losses=1000)
     decode = Decode(Random(2), preset, weather=weather, patience=20.0)
     assert decode.run().reason == "timeout"
     assert decode.now == pytest.approx(20.0)

@@ -146,6 +146,7 @@ class Weather:
     duplicated: float = 0.0
     reordered: bool = False  # verdicts overtake one another
     losses: float = 0.0  # how often the link breaks, 1/s
+    most_losses: int = 12  # then it holds
     outage: float = 0.5
     restart: float = 0.0  # of the server at a loss: it forgets every session
 
@@ -201,7 +202,7 @@ class Decode:
         self._drafter: Drafter | None = None
         self._draft_number = 0
         self._up = True
-        self._uplink_free = self._opened_free = 0.0
+        self._uplink_free = self._downlink_free = 0.0
         self._known = known
         self._serve()
         self._new_stream()
@@ -296,7 +297,7 @@ class Decode:
         stream = self._stream
         for _ in range(1 if once else self._copies()):
             self._uplink_free = max(self._uplink_free, self.now + self._delay())
-            self._at(self._uplink_free - self.now, lambda: self._arrive_up(stream, data))
+            self._when(self._uplink_free, lambda: self._arrive_up(stream, data))
 
     def _arrive_up(self, stream: Stream, data: bytes) -> None:
         if stream is self._stream and self._up:
@@ -308,15 +309,14 @@ class Decode:
             return
         message = decode_server(data)
         if not isinstance(message, Verdict):
-            self._opened_free = max(self._opened_free, self.now + self._delay())
-            self._at(self._opened_free - self.now, lambda: self._arrive_down(stream, message))
+            self._downlink_free = max(self._downlink_free, self.now + self._delay())
+            self._when(self._downlink_free, lambda: self._arrive_down(stream, message))
             return
         for _ in range(self._copies()):  # a verdict may come late, even over another stream
-            delay = self._delay()
+            time = self.now + self._delay()
             if not self.weather.reordered:
-                self._opened_free = max(self._opened_free, self.now + delay)
-                delay = self._opened_free - self.now
-            self._at(delay, lambda: self.happen(Received(message)))
+                time = self._downlink_free = max(self._downlink_free, time)
+            self._when(time, lambda: self.happen(Received(message)))
 
     def _arrive_down(self, stream: Stream, message: Any) -> None:
         if stream is self._stream and self._up:
@@ -342,10 +342,11 @@ class Decode:
         self._new_stream()
         self._up = True
         self._at(0.05 * self.random.random(), lambda: self.happen(LinkUp()))
-        self._at(0.1 + self.random.expovariate(self.weather.losses), self._lose)
+        if self.losses < self.weather.most_losses:
+            self._at(0.1 + self.random.expovariate(self.weather.losses), self._lose)
 
     def _new_stream(self) -> None:
-        self._uplink_free = self._opened_free = self.now
+        self._uplink_free = self._downlink_free = self.now
         self._stream = Stream(lambda data: self._send_down(stream, data))
         stream = self._stream
 
@@ -366,4 +367,7 @@ class Decode:
             self._at(0.02, self._work)
 
     def _at(self, delay: float, job: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (self.now + delay, next(self._order), job))
+        self._when(self.now + delay, job)
+
+    def _when(self, time: float, job: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._order), job))

@@ -196,7 +196,9 @@ class Verification:
             return []
         if self._generating.speculative:
             self._proposing = True
-            return [Propose(tuple(self.tokens), max(1, self._opening.draft_length))]
+            useful = self._max_tokens - len(self.tokens) - 1  # the verdict brings one of its own
+            length = max(1, min(self._opening.draft_length, useful))
+            return [Propose(tuple(self.tokens), length)]
         return self._score(_Pass(EMPTY, own=True))
 
     def _score(self, under_way: _Pass) -> list[Action]:

@@ -22,6 +22,7 @@ from ..wire.messages import (
     ServerMessage,
     Verdict,
     base_digest,
+    spec_digest,
 )
 from .events import (
     Abort,
@@ -62,12 +63,13 @@ class EdgeDecoder:
         self._preset = preset
         self._patience = patience
         self._session = ""
-        self._preparing = False
+        self._spec: bytes | None = None  # digest of the specification asked for last
         self._prompt: PromptReady | None = None
         self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
         self._told: PrefixDigest | None = None  # the same as the cloud has it
         self._digest: PrefixDigest | None = None  # of the verified tokens
         self._drafting: list[Drafted] | None = None  # the draft under way
+        self._length = 0  # of it, when it is whole
         self._sent: DraftMessage | None = None  # the draft that awaits its verdict
         self._early: dict[PrefixDigest, Verdict] = {}
         self._round = 0
@@ -131,11 +133,13 @@ class EdgeDecoder:
 
     def _prepare(self, spec: bytes) -> list[Action]:
         """Begin, or begin anew, with this specification; what was drafted under another is void."""
-        self._preparing = True
+        self._spec = spec_digest(spec)
         self._drafting = self._sent = self._prompt = self._base = self._digest = None
         return [Prepare(spec)]
 
     def _on_prompt(self, prompt: PromptReady, now: float) -> list[Action]:
+        if prompt.spec_digest != self._spec:
+            return []  # another one was asked for meanwhile
         self._prompt = prompt
         self._base = self._digest = base_digest(self._opening, prompt.digest, prompt.spec_digest)
         return self._compare_bases() or self._draft(now)
@@ -155,7 +159,7 @@ class EdgeDecoder:
             return self._again(now)
         if opened.spec:  # the cloud's prompt is not the one we held: begin with what it says
             return self._prepare(opened.spec)
-        if not self._preparing:
+        if self._spec is None:
             return self._close("bad_opened", "the cloud did not say how to prompt; update it")
         if self._sent is not None:
             self._await(now)
@@ -188,14 +192,22 @@ class EdgeDecoder:
     def _draft(self, now: float) -> list[Action]:
         self._drafting = []
         self._started = now
-        return [StartDraft(tuple(self.tokens), self._preset.draft_length)]
+        useful = self._room() - 1  # the verdict brings a token of its own
+        self._length = max(1, min(self._preset.draft_length, useful))
+        return [StartDraft(tuple(self.tokens), self._length)]
+
+    def _room(self) -> int:
+        """How many tokens the answer may still get."""
+        assert self._prompt is not None
+        longest = self._prompt.max_tokens
+        return min(self._opening.max_tokens or longest, longest) - len(self.tokens)
 
     def _on_drafted(self, drafted: Drafted, now: float) -> list[Action]:
         if self._drafting is None or self._prompt is None or self._digest is None:
             return []
         self._drafting.append(drafted)
         ended = drafted.token in self._prompt.end_tokens
-        whole = ended or len(self._drafting) == self._preset.draft_length
+        whole = ended or len(self._drafting) == self._length
         if not self._preset.verified:
             return self._emit_unverified(drafted.token, ended, now, whole)
         if not whole:
@@ -211,11 +223,9 @@ class EdgeDecoder:
         return [Send(self._sent)]
 
     def _emit_unverified(self, token: int, ended: bool, now: float, whole: bool) -> list[Action]:
-        assert self._prompt is not None
         emit = Emit(len(self.tokens), (token,), verified=False)
         self.tokens.append(token)
-        longest = self._prompt.max_tokens
-        if ended or len(self.tokens) >= min(self._opening.max_tokens or longest, longest):
+        if ended or self._room() <= 0:
             return [emit, *self._finish("end" if ended else "length")]
         return [emit, *(self._draft(now) if whole else [])]
 
