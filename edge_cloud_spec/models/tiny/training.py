@@ -67,7 +67,7 @@ class Sight(nn.Module):
                 logits.flatten(0, 1), truth.flatten(), ignore_index=IGNORE, reduction="none"
             )
             weight = worth * (truth.flatten() != IGNORE)
-            loss = loss + 0.3 * (each * weight).sum() / weight.sum().clamp(min=1)
+            loss = loss + 0.5 * (each * weight).sum() / weight.sum().clamp(min=1)
         return loss
 
 
