@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ FAMILIES = {
 }
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+LONG = 1 << 30  # bytes of weights from which on a progress bar is shown
 _FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
 
 
@@ -60,10 +64,11 @@ def load(
             raise UserError(f"threads is {threads}: give 1 or more")
         torch.set_num_threads(threads)
     try:
-        from transformers import AutoTokenizer
+        with _quiet(long=sum(path.stat().st_size for path in weights) > LONG):
+            from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(directory)
-        model = _model(directory, family, config, device, DTYPES[dtype])
+            tokenizer = AutoTokenizer.from_pretrained(directory)
+            model = _model(directory, family, config, device, DTYPES[dtype])
         decoder = Decoder(model.model.language_model, model.lm_head, quantize)
         visual = model.model.visual
         visual.patch_embed.proj = PatchLinear(visual.patch_embed.proj)
@@ -90,6 +95,30 @@ def load(
         chat_template=_chat_template(directory, tokenizer),
         end_ids=_end_ids(directory, config, tokenizer),
     )
+
+
+@contextmanager
+def _quiet(long: bool) -> Iterator[None]:
+    """No progress bar for what is loaded in a moment, and no word of libraries about libraries.
+
+    torchao, which transformers imports in any case, warns of GPU kernels that a CPU lacks.
+    """
+    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    from transformers.utils import logging as bars
+
+    shown = bars.is_progress_bar_enabled()
+    if not long:
+        bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _check_device(device: str) -> None:
