@@ -50,6 +50,7 @@ def run_robot(sizes: Sizes) -> None:
     node = Node("bare_robot")
     drafts = node.create_publisher(UInt8MultiArray, "bare/draft", DEPTH)
     words = node.create_publisher(UInt8MultiArray, "bare/words", DEPTH)
+    draft, said = blob(sizes.draft), blob(sizes.words)
     heard: list[float] = []
     node.create_subscription(
         UInt8MultiArray, "bare/verdict", lambda _: heard.append(time.perf_counter()), DEPTH
@@ -66,8 +67,8 @@ def run_robot(sizes: Sizes) -> None:
             time.sleep(float(pause))
             heard.clear()
             started = time.perf_counter()
-            words.publish(blob(sizes.words))
-            drafts.publish(blob(sizes.draft))
+            words.publish(said)
+            drafts.publish(draft)
             while not heard:
                 executor.spin_once()
             times.append(1e3 * (heard[0] - started))
@@ -78,6 +79,7 @@ def run_bridge(sizes: Sizes, address: str) -> None:
     """Passes drafts on to the echo, and what comes back to the robot; until it is killed."""
     node = Node("bare_bridge")
     verdicts = node.create_publisher(UInt8MultiArray, "bare/verdict", DEPTH)
+    verdict, up = blob(sizes.verdict), bytes(sizes.up)
     loop = asyncio.new_event_loop()
     outbox: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -87,10 +89,9 @@ def run_bridge(sizes: Sizes, address: str) -> None:
             await call.wait_for_connection()
             writing = asyncio.ensure_future(_write(call, outbox))
             async for _ in call:
-                verdicts.publish(blob(sizes.verdict))
+                verdicts.publish(verdict)
             await writing
 
-    up = bytes(sizes.up)
     node.create_subscription(
         UInt8MultiArray,
         "bare/draft",

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rclpy.time import Time
 
 from ..cloud.process import VerifierProcess
 from ..errors import UserError
@@ -30,7 +29,6 @@ class Kill:
     """One trial: ``ms`` to the standstill; from where is the measurement's to say."""
 
     ms: float
-    in_time: bool  # no command to move after the action's expiry
     stayed: bool  # nothing moved until the killed one was back
     recovered: bool
 
@@ -60,10 +58,11 @@ def driving(target: str, drafter: str) -> Iterator[Drive]:
 
 
 def kill_cloud(drive: Drive, rooms: Iterator[int], rng: np.random.Generator) -> Kill:
-    """``ms`` counts from the last command that moves, which is the action's end or before it."""
+    """``ms`` counts from the last command that moves, or from its action's expiry before that."""
     _set_off(drive, rooms, rng)
     drive.cloud.kill()
-    return _watch(drive, lambda: drive.witness.bidden, drive.cloud.start)
+    witness = drive.witness
+    return _watch(drive, lambda: min(witness.bidden, witness.expiry), drive.cloud.start)
 
 
 def kill_navigator(drive: Drive, rooms: Iterator[int], rng: np.random.Generator) -> Kill:
@@ -79,12 +78,11 @@ def _watch(drive: Drive, since: Callable[[], float], bring_back: Callable[[], ob
     rig, witness = drive.rig, drive.witness
     rig.until(lambda: witness.still is not None, "the robot stands still")
     assert witness.still is not None
-    expiry = Time.from_msg(witness.commands[-1].expiry).nanoseconds / 1e9
-    took, in_time = witness.still - since(), witness.bidden <= expiry
+    took = witness.still - since()
     rig.hear(WATCHED)
     stayed = not witness.moving
     bring_back()
-    return Kill(1e3 * took, in_time, stayed, _goes_on(drive))
+    return Kill(1e3 * took, stayed, _goes_on(drive))
 
 
 def _goes_on(drive: Drive) -> bool:

@@ -204,6 +204,6 @@ def _bare(rig: Rig, sizes: Sizes) -> Iterator[_Bare]:
         robot, _ = start("robot")
         yield _Bare(robot)
     finally:
-        for process in parts:
+        for process in reversed(parts):
             process.kill()
             process.communicate()

@@ -61,7 +61,6 @@ def _killed(event: str, trials: int, attempt: Callable[[Trial], Kill]) -> Row:
         "event": event,
         **_times([kill.ms for kill in done]),
         "recovered": all(kill.recovered for kill in done),
-        "in_time": all(kill.in_time for kill in done),
         "stayed": all(kill.stayed for kill in done),
     }
 

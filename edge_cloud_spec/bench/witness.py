@@ -28,7 +28,7 @@ class Witness:
         self.still: float | None = None  # when odometry first said so after motion
         self.moving = False  # by odometry
         self.stamp = 0.0  # of the last odometry
-        self.commands: list[NavCommand] = []
+        self.expiry = 0.0  # of the last action; it is not carried out any more after this
         self.opened: list[str] = []  # requests that the drafter began to decode
         self.stats: list[DecodeStats] = []
         self.instruction_status = ""
@@ -36,7 +36,7 @@ class Witness:
         latched, sensor = LAST, qos_profile_sensor_data
         node.create_subscription(Twist, "cmd_vel", self._on_twist, 100)
         node.create_subscription(Odometry, "odom", self._on_odometry, sensor)
-        node.create_subscription(NavCommand, "nav_command", self.commands.append, 10)
+        node.create_subscription(NavCommand, "nav_command", self._on_command, 10)
         node.create_subscription(DecodeRequest, "decode_request", self._on_request, 100)
         node.create_subscription(DecodeStats, "decode_stats", self.stats.append, 10)
         node.create_subscription(String, "instruction_status", self._on_instruction, latched)
@@ -47,7 +47,7 @@ class Witness:
 
     def forget(self) -> None:
         """Begin anew with what is collected."""
-        for heard in (self.zeros, self.commands, self.opened, self.stats):
+        for heard in (self.zeros, self.opened, self.stats):
             heard.clear()
 
     def press(self, on: bool) -> float:
@@ -82,6 +82,9 @@ class Witness:
             self.moving, self.still = True, None
         elif self.moving and speed < STANDING[0] and turn < STANDING[1]:
             self.moving, self.still = False, self.stamp
+
+    def _on_command(self, message: NavCommand) -> None:
+        self.expiry = Time.from_msg(message.expiry).nanoseconds / 1e9
 
     def _on_request(self, message: DecodeRequest) -> None:
         if message.kind == DecodeRequest.OPEN:
