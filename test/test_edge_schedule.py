@@ -24,6 +24,7 @@ weathers = st.builds(
     reordered=st.booleans(),
     losses=st.sampled_from([0.0, 0.3, 1.0]),
     outage=st.sampled_from([0.0, 1.0]),
+    work=st.sampled_from([0.02, 0.3]),
 )
 specs = st.sampled_from([None, b"", spec_of(20).to_bytes()])  # the cloud's, none, an old one
 
@@ -88,6 +89,14 @@ def test_a_restarted_server_or_a_lost_link_ends_the_decode_with_a_reason(
     else:
         assert finish.reason in ("unknown_session", "timeout")
         assert finish.text
+
+
+def test_a_cloud_that_drafts_itself_may_be_cut_off_in_any_pass() -> None:
+    weather = Weather(jitter=0.1, losses=1.5, work=0.3, duplicated=0.3)
+    for seed in range(40):
+        decode = Decode(Random(seed), "cloud_sd", weather=weather, seed=seed, stray=0.2)
+        finish = decode.run()
+        assert (decode.emitted, finish.reason) == decode.own_answer()
 
 
 def test_a_restarted_server_is_an_unknown_session() -> None:

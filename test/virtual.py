@@ -149,6 +149,7 @@ class Weather:
     most_losses: int = 12  # then it holds
     outage: float = 0.5
     restart: float = 0.0  # of the server at a loss: it forgets every session
+    work: float = 0.02  # what the cloud takes for a job
 
 
 class Decode:
@@ -364,7 +365,7 @@ class Decode:
     def _work(self) -> None:
         if self._worker.pending:
             self._worker.run_one()
-            self._at(0.02, self._work)
+            self._at(self.weather.work, self._work)
 
     def _at(self, delay: float, job: Callable[[], None]) -> None:
         self._when(self.now + delay, job)
