@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -129,7 +130,7 @@ def _drive(
             seed = (args.seed << 40) ^ (number << 8) ^ len(answers)
             asked = replace(settings, policy=replace(settings.policy, seed=seed % 2**63))
             request = Request(episode.instruction, episode.frame(), args.order)
-            outcome = runner.run(request, asked, seed % 2**63, link.connect)
+            outcome = runner.run(request, asked, secrets.randbits(64), link.connect)
             if not outcome.completed:
                 raise UserError(f"{preset} in room {number}: {outcome.text or outcome.reason}")
             answers.append(outcome.tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 
 from ..cloud.process import VerifierProcess
 from ..decoding.policy import SamplingPolicy
@@ -50,7 +51,8 @@ def run(args: argparse.Namespace) -> list[Row]:
                 equal = tokens = drafted = accepted = 0
                 for i, (request, policy) in enumerate(zip(requests, policies, strict=True)):
                     settings = DecodeSettings(preset, rule, policy)
-                    outcome = runner.run(request, settings, args.seed + i, link.connect)
+                    nonce = secrets.randbits(64)
+                    outcome = runner.run(request, settings, nonce, link.connect)
                     equal += outcome.completed and outcome.tokens == own[i]
                     tokens += len(outcome.tokens)
                     drafted += outcome.ledger.tested

@@ -7,6 +7,7 @@ request has a picture of its own, and its vision part and prefill count for ever
 from __future__ import annotations
 
 import argparse
+import secrets
 import statistics
 import tempfile
 import time
@@ -23,7 +24,7 @@ from ..edge.runner import DecodeRunner, DecodeSettings
 from ..models import EMBEDDED
 from ..models.load import load
 from ..models.prompt import PromptSpec, Request
-from ..models.random import BILLION_01, BILLION_05, make_checkpoint
+from ..models.random import make_pair
 from ..share import rules_text
 from .command import Row
 from .reference import generate, load_reference
@@ -65,10 +66,8 @@ def _pair(shape: str, args: argparse.Namespace, folder: Path) -> Pair:
     if shape == "embedded":
         target, drafter = str(EMBEDDED / "target"), str(EMBEDDED / "drafter")
         return Pair(shape, target, drafter, args.requests, 48)
-    # Random weights, passes of earnest cost. A small residual leaves the token's own embedding in
-    # charge, so that draft and target agree often enough for speculation to have a meaning.
-    target = make_checkpoint(folder / "target", shape=BILLION_05, seed=1, residual=0.1)
-    drafter = make_checkpoint(folder / "drafter", shape=BILLION_01, seed=2, residual=0.1)
+    # Random weights, passes of earnest cost, and a draft that is right as often as in earnest.
+    target, drafter = make_pair(folder, agreement=0.8)
     return Pair(shape, str(target), str(drafter), args.large_requests, 32)
 
 
@@ -113,7 +112,9 @@ def _transformers(pair: Pair, target: Any, spec: PromptSpec, gamma: int) -> dict
     model, assistant = load_reference(pair.target, target), load_reference(pair.drafter, target)
     if assistant.config.text_config.vocab_size != model.config.text_config.vocab_size:
         # assisted generation refuses a draft whose padding differs; ours crops instead
-        assistant.resize_token_embeddings(model.config.text_config.vocab_size)
+        assistant.resize_token_embeddings(
+            model.config.text_config.vocab_size, mean_resizing=False
+        )
     assistant.generation_config.num_assistant_tokens = gamma
     assistant.generation_config.num_assistant_tokens_schedule = "constant"
     assistant.generation_config.assistant_confidence_threshold = 0.0
@@ -135,6 +136,6 @@ def _ours(runner: DecodeRunner, link: Link, name: str, gamma: int) -> Decode:
     settings = DecodeSettings(preset)
 
     def decode(request: Request) -> tuple[int, ...]:
-        return runner.run(request, settings, 1, link.connect).tokens
+        return runner.run(request, settings, secrets.randbits(64), link.connect).tokens
 
     return decode
