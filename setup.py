@@ -1,7 +1,8 @@
 """pip's build: setuptools packs the Python code, CMake generates and compiles edge_cloud_spec.msg.
 
 colcon never reads this file (package.xml says ament_cmake). Without a ROS 2 to build against, as on
-a cloud machine, the package is built without its messages.
+a cloud machine, or with EDGE_CLOUD_SPEC_MESSAGES=0 in the environment, the package is built without
+its messages.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class BuildMessages(Command):
         self.set_undefined_options("build", *((name, name) for name in names))
 
     def run(self) -> None:
+        if os.environ.get("EDGE_CLOUD_SPEC_MESSAGES") == "0":
+            return
         prefixes = ament_prefixes()
         if not has_generators(prefixes):
             self.warn(f"no ROS 2 found: {PACKAGE} is built without its messages")
