@@ -19,7 +19,7 @@ from edge_cloud_spec.models.tiny.generation import (
 from edge_cloud_spec.models.tiny.language import NAMES, ORDERS, PHRASES, answer
 from edge_cloud_spec.models.tiny.packed import PREFIX, PackedForward
 from edge_cloud_spec.models.tiny.tokenizer import build_tokenizer
-from edge_cloud_spec.models.tiny.training import QUESTIONS, SLOT, Plan, pace
+from edge_cloud_spec.models.tiny.training import QUESTIONS, SLOT, Plan, Trainer, pace
 
 TOKENIZER = build_tokenizer()
 SPELLER = Speller(TOKENIZER)
@@ -166,3 +166,21 @@ def test_what_is_saved_loads_as_a_model_of_the_family(tmp_path):
     assert prompt == (
         "<|vision_start|><|image_pad|><|vision_end|>find it\naction first<|im_start|>"
     )
+
+
+def test_a_training_that_was_stopped_goes_on_from_its_checkpoint(tmp_path):
+    some, checkpoint = views(6), tmp_path / "drafter.pt"
+    plan = Plan(
+        sight=5, joint=5, sight_images=4, joint_images=4, batch=2, rate=1e-3, seed=1, compiled=False
+    )
+    trainer = Trainer(SHAPES["drafter"], some, plan, checkpoint)
+    assert not trainer.resume()
+    before = trainer.model.lm_head.weight.detach().clone()
+    model = trainer.run()
+    assert trainer.seen == {"sight": 4, "joint": 4}
+    assert torch.isfinite(model.lm_head.weight).all()
+    assert not torch.equal(before, model.lm_head.weight)
+
+    again = Trainer(SHAPES["drafter"], some, plan, checkpoint)
+    assert again.resume() and again.seen == trainer.seen
+    assert torch.equal(again.run().lm_head.weight, model.lm_head.weight)

@@ -16,7 +16,17 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from .data import Speller, Views, draw_instruction
 from .generation import Asked, accepted_and_tested, greedy_answers, proposals
-from .language import ORDERS, VISIBLE_PIXELS, Claim, alike, answer, askable, read
+from .language import (
+    DISTANCES,
+    ORDERS,
+    SIDES,
+    VISIBLE_PIXELS,
+    Claim,
+    alike,
+    answer,
+    askable,
+    read,
+)
 
 SKILLS = ("visible", "side", "distance", "action")
 GAMMA = 4
@@ -99,18 +109,36 @@ def wrong_pictures(probes: Sequence[Probe], views: Views, rng: np.random.Generat
 def wrong_instructions(
     probes: Sequence[Probe], views: Views, rng: np.random.Generator
 ) -> list[Probe]:
-    """Other questions before the same pictures; half of them about something in view."""
+    """Other questions before the same pictures; half of them about something in view.
+
+    Two things in one picture seldom stand at the same side and distance, so that what is asked
+    would tell something of the truth: a skill is scored on as many pairs of each two words only.
+    """
     wrong = []
+    paired: Counter[tuple[str, str, str]] = Counter()
     for number, probe in enumerate(probes):
         present = [name for name in _visible(views, probe.image) if name != probe.name]
         absent = [name for name in _absent(views, probe.image) if name != probe.name]
-        if present and absent:
-            shown = bool(number // 2 % 2)
-            pool = present if shown else absent
-            fair = ("visible",) if not shown or not probe.truth.visible else SKILLS[:3]
-            name = pool[rng.integers(len(pool))]
-            wrong.append(Probe(probe.image, name, probe.order, probe.truth, fair))
+        if not present or not absent:
+            continue
+        pool = present if number // 2 % 2 else absent
+        name = pool[rng.integers(len(pool))]
+        fair = ["visible"]
+        if probe.truth.visible and name in present:
+            other = read(answer(views.things(probe.image), name, probe.order))
+            fair += [skill for skill in SKILLS[1:3] if _even(paired, skill, probe.truth, other)]
+        wrong.append(Probe(probe.image, name, probe.order, probe.truth, tuple(fair)))
     return wrong
+
+
+def _even(paired: Counter[tuple[str, str, str]], skill: str, truth: Claim, other: Claim) -> bool:
+    """Count a pair of words in, unless it is already ahead of the rarest pair with that truth."""
+    said, meant = getattr(other, skill), getattr(truth, skill)
+    rarest = min(paired[skill, meant, word] for word in (SIDES if skill == "side" else DISTANCES))
+    if paired[skill, meant, said] > rarest + 4:
+        return False
+    paired[skill, meant, said] += 1
+    return True
 
 
 def ask(probes: Sequence[Probe], speller: Speller, rng: np.random.Generator) -> list[Asked]:

@@ -29,19 +29,25 @@ SLOT = 36  # at least the tokens of the longest question and answer
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast: minutes of the two stages, images a step, peak learning rate."""
+    """How long and how fast: minutes of the two stages, images a step, peak learning rate.
+
+    A stage ends early when it has seen ``sight_images`` or ``joint_images`` (0: no such limit): a
+    drafter that is to stay weak must not grow strong on a faster machine.
+    """
 
     sight: float
     joint: float
     batch: int
     rate: float
     seed: int
+    sight_images: int = 0
+    joint_images: int = 0
     threads: int = 2
     compiled: bool = True
     warmup: float = 0.02
     flat: float = 0.3
     floor: float = 0.03
-    auxiliary: float = 0.3
+    auxiliary: float = 0.6
     save_every: float = 2.0
 
 
@@ -104,6 +110,7 @@ class Trainer:
         self.speller = Speller(build_tokenizer())
         self.rng = np.random.default_rng(plan.seed)
         self.spent = {"sight": 0.0, "joint": 0.0}
+        self.seen = {"sight": 0, "joint": 0}
         self.steps = 0
         self._order = np.empty(0, np.int64)
         self._emphasis = emphasis(views)
@@ -115,7 +122,7 @@ class Trainer:
         stored = torch.load(self.checkpoint, weights_only=True)
         self.model.load_state_dict(stored["model"])
         self.sight.load_state_dict(stored["sight"])
-        self.spent, self.steps = stored["spent"], stored["steps"]
+        self.spent, self.seen, self.steps = stored["spent"], stored["seen"], stored["steps"]
         self.rng = np.random.default_rng((self.plan.seed, self.steps))
         return True
 
@@ -124,16 +131,26 @@ class Trainer:
         self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         part = self.checkpoint.with_suffix(".part")
         kept = {"model": self.model.state_dict(), "sight": self.sight.state_dict()}
-        torch.save({**kept, "spent": self.spent, "steps": self.steps}, part)
+        torch.save({**kept, "spent": self.spent, "seen": self.seen, "steps": self.steps}, part)
         part.replace(self.checkpoint)
 
     def run(self) -> Qwen3VLForConditionalGeneration:
         """Both stages; returns the model."""
         visual = self.model.model.visual
-        self._stage("sight", self.plan.sight, 0, [visual, self.sight], self._sight_loss)
+        self._stage("sight", 0, [visual, self.sight], self._sight_loss)
         modules = [self.model, self.sight]
-        self._stage("joint", self.plan.joint, QUESTIONS, modules, self._joint_loss)
+        self._stage("joint", QUESTIONS, modules, self._joint_loss)
         return self.model.eval()
+
+    def _progress(self, name: str) -> float:
+        """How much of a stage is done, from 0 to 1 and a little beyond."""
+        plan = self.plan
+        minutes, images = {
+            "sight": (plan.sight, plan.sight_images),
+            "joint": (plan.joint, plan.joint_images),
+        }[name]
+        timed = self.spent[name] / (60 * minutes)
+        return max(timed, self.seen[name] / images if images else 0.0)
 
     def _next(self, questions: int) -> Batch:
         if len(self._order) < self.plan.batch:
@@ -160,12 +177,11 @@ class Trainer:
     def _stage(
         self,
         name: str,
-        minutes: float,
         questions: int,
         modules: list[nn.Module],
         loss_of: Callable[[Batch], tuple[Tensor, Tensor]],
     ) -> None:
-        if self.spent[name] >= minutes * 60:
+        if self._progress(name) >= 1.0:
             return
         optimizers = _optimizers(modules, self.plan.rate)
         parameters = [p for module in modules for p in module.parameters()]
@@ -173,9 +189,9 @@ class Trainer:
         saved = said = time.monotonic()
         mean = count = 0.0
         resumed = self.spent[name]
-        while self.spent[name] < minutes * 60:
+        while self._progress(name) < 1.0:
             begun = time.monotonic()
-            rate = self.plan.rate * pace(self.spent[name] / (minutes * 60), self.plan)
+            rate = self.plan.rate * pace(self._progress(name), self.plan)
             if resumed and self.spent[name] - resumed < 20:
                 rate *= 0.05 + (self.spent[name] - resumed) / 21
             for optimizer in optimizers:
@@ -189,13 +205,15 @@ class Trainer:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             self.steps += 1
+            self.seen[name] += self.plan.batch
             mean, count = mean + float(told), count + 1
             now = time.monotonic()
             # compiling in the first steps is not training
             self.spent[name] += min(now - begun, 15.0)
             if now - said > 20:
                 print(
-                    f"{name}: {self.spent[name] / 60:.1f} of {minutes:g} min, step {self.steps}, "
+                    f"{name}: {self._progress(name):.0%}, {self.spent[name] / 60:.1f} min, "
+                    f"step {self.steps}, "
                     f"loss {mean / count:.3f}, "
                     f"{count * self.plan.batch / (now - said):.0f} images/s",
                     flush=True,
