@@ -99,9 +99,8 @@ def _drive(up: Stage, screen: Screen, instruction: str, timeout: float) -> Endin
     observer = up.observer
     observer.instruct(instruction)
     while True:
-        outcome = observer.heard(lambda story: story.outcome)
         with contextlib.suppress(Empty):
-            screen.tell(observer.news.get(timeout=0.1), outcome)
+            screen.tell(observer.news.get(timeout=0.1))
         screen.idle(f"{observer.now:5.1f} s  {observer.heard(lambda s: s.nav_status)}")
         try:
             up.processes.check()
@@ -112,7 +111,7 @@ def _drive(up: Stage, screen: Screen, instruction: str, timeout: float) -> Endin
             time.sleep(0.3)  # the last words of the last decision
             with contextlib.suppress(Empty):
                 while True:
-                    screen.tell(observer.news.get_nowait(), outcome)
+                    screen.tell(observer.news.get_nowait())
             return end
 
 

@@ -16,16 +16,21 @@ MARGIN = 9  # columns before the words
 
 
 class Screen:
-    """Tells news as they come; ``idle`` keeps the line at the bottom alive."""
+    """Tells news as they come; ``idle`` keeps the line at the bottom of a terminal alive.
+
+    Words that settle one after another make one line, which ends when something else is told.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status: Status | None = None
-        self._shown: set[str] = set()
+        self._words = Text()
+        self._decision = ""
         self._troubles: dict[str, float] = {}
 
     def say(self, text: str, style: str = "") -> None:
         """One line."""
+        self._flush()
         self._console.print(Text(text, style), soft_wrap=True)
 
     def ready(self, name: str, seconds: float) -> None:
@@ -37,47 +42,51 @@ class Screen:
         if not self._console.is_terminal:
             return
         if self._status is None:
-            self._status = self._console.status(text)
+            self._status = self._console.status("")
             self._status.start()
-        self._status.update(Text(text))
+        self._status.update(Text.assemble((text, "dim"), "  ", self._words))
 
     def quiet(self) -> None:
         """Take the bottom line away."""
+        self._flush()
         if self._status is not None:
             self._status.stop()
             self._status = None
 
-    def tell(self, news: News, outcome: dict[str, Any]) -> None:
-        """One item of news; ``outcome`` is what the simulator said last."""
+    def tell(self, news: News) -> None:
+        """One item of news."""
         if isinstance(news, RoundSettled):
             self._round(news.decision, news.round)
         elif isinstance(news, Acting):
-            self._line("motion", Text(news.decision.action, "bold cyan"), Text(_where(outcome)))
+            where = Text(_where(news.decision.where))
+            self._line("motion", Text(news.decision.action, "bold cyan"), where)
         elif isinstance(news, Decided):
             self._cost(news.decision)
         elif isinstance(news, Trouble):
             self._trouble(news.text)
 
     def _round(self, decision: Decision, round_: Round) -> None:
-        if decision.request not in self._shown:
-            self._shown.add(decision.request)
+        if decision.request != self._decision:
+            self._flush()
+            self._decision = decision.request
             self._console.print(Text(f"decision {decision.number}", "bold"))
-        self._line("words", words_of(round_, decision.verified), Text(_share(round_), "dim"))
+        words = words_of(round_, decision.verified)
+        if self._words.plain and not words.plain.startswith((";", ":", ",")):
+            self._words.append(" ")
+        self._words.append_text(words)
 
     def _cost(self, decision: Decision) -> None:
         stats = decision.stats
         if decision.finish not in ("end", "length"):
             self._trouble(f"decision {decision.number} ended without an answer: {decision.finish}")
             return
-        self._line(
-            "cost",
-            Text(
-                f"{stats['tokens']} tokens, {stats['tokens_per_second']:.0f} a second; "
-                f"{stats['rounds']} round trips; "
-                f"up {size(stats['up_bytes'])}, down {size(stats['down_bytes'])}",
-                "dim",
-            ),
-        )
+        parts = [f"{stats['tokens']} tokens, {stats['tokens_per_second']:.0f} a second"]
+        if stats["drafted"]:
+            parts.append(f"{stats['accepted']} of {stats['drafted']} drafted ones accepted")
+        if stats["rounds"]:
+            parts.append(f"{stats['rounds']} round trips")
+            parts.append(f"up {size(stats['up_bytes'])}, down {size(stats['down_bytes'])}")
+        self._line("cost", Text("; ".join(parts), "dim"))
 
     def _trouble(self, text: str) -> None:
         now = time.monotonic()
@@ -86,18 +95,24 @@ class Screen:
             self._line("trouble", Text(text, "yellow"))
 
     def _line(self, head: str, *parts: Text) -> None:
+        self._flush()
         text = Text(f"{head:>{MARGIN - 1}} ", "dim")
-        for part in parts:
-            text.append_text(part)
-            text.append("   ")
-        text.rstrip()
+        text.append_text(Text("   ").join(part for part in parts if part.plain))
         self._console.print(text, soft_wrap=True)
+
+    def _flush(self) -> None:
+        if self._words.plain:
+            words, self._words = self._words, Text()
+            self._line("words", words)
 
 
 def words_of(round_: Round, verified: bool = True) -> Text:
-    """Accepted words as they are, rejected ones in [- -], the cloud's own in {+ +}."""
-    if not verified:
-        return Text(f"unverified: {(round_.settled or '').strip()}", "magenta")
+    """Accepted words as they are, rejected ones in [- -], the cloud's correction in {+ +}.
+
+    Words that nobody drafted on the robot have no marks.
+    """
+    if not round_.drafted:
+        return Text(round_.own, "bold yellow" if verified else "magenta")
     text = Text(joined(round_.kept), "green")
     for before, words, behind, style in (
         ("[-", joined(round_.rejected), "-]", "red strike"),
@@ -112,10 +127,6 @@ def words_of(round_: Round, verified: bool = True) -> Text:
 def size(count: float) -> str:
     """Bytes for people."""
     return f"{count:.0f} B" if count < 1000 else f"{count / 1000:.1f} kB"
-
-
-def _share(round_: Round) -> str:
-    return f"{round_.accepted} of {len(round_.drafted)} accepted" if round_.drafted else ""
 
 
 def _where(outcome: dict[str, Any]) -> str:

@@ -72,6 +72,7 @@ class Decision:
     ended: float = math.nan
     action: str = ""
     acting: float = math.nan
+    where: dict[str, Any] = field(default_factory=dict)  # the outcome as the action began
     stats: dict[str, Any] = field(default_factory=dict)
 
     def at(self, base: int) -> Round:
@@ -215,6 +216,7 @@ class Story:
     def _command(self, message: Any, now: float) -> Iterator[News]:
         decision = self._decision(message, now)
         decision.action, decision.acting = message.text, now
+        decision.where = dict(self.outcome)
         yield Acting(decision)
 
     def _stats(self, message: Any, now: float) -> Iterator[News]:

@@ -64,7 +64,9 @@ class RoomTopics:
         self._touching = world.contact
 
     def publish_picture(self, camera: Camera, eye: Eye, now: Time) -> None:
-        """What the camera sees, and its intrinsics, under one stamp."""
+        """What the camera sees, and its intrinsics, under one stamp; nothing where nobody looks."""
+        if not self._pictures.get_subscription_count():
+            return
         picture = CompressedImage(format="jpeg")
         picture.data.frombytes(encode_jpeg(camera.render(eye), self._quality))
         picture.header.stamp, picture.header.frame_id = now.to_msg(), self._camera
