@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
@@ -15,9 +16,10 @@ from .observer import LAST, SENSOR, Observer
 from .recording import CAMERA, Frame, Recording
 from .story import Decision
 
-BLIND = 0.3  # s before a decision's frame in which no other is played: none may be mistaken for it
+BLIND = 0.5  # s before a decision's frame in which no other is played: none may be mistaken for it
 SETTLE = 0.15  # s from "idle" to that frame
-AGAIN = 1.0  # s after which a frame that nobody took (best effort) is played again
+AGAIN = 1.5  # s after which a frame that nobody took (best effort) is played again
+TRIES = 6
 PATIENCE = 30.0  # s for an answer
 MATCHING = 10.0  # s for the nodes to be found
 
@@ -46,7 +48,7 @@ class Player:
         self._camera = node.create_publisher(CompressedImage, CAMERA, SENSOR)
         self._status = node.create_publisher(String, "nav_status", LAST)
         self._instruction = node.create_publisher(String, "instruction", 10)
-        self._request = NOBODY
+        self._request, self._instructed = NOBODY, ""
         self._begun, self._held = 0.0, 0.0
 
     def play(self) -> Iterator[Compared]:
@@ -68,6 +70,7 @@ class Player:
         for at, event in sorted(events, key=lambda pair: pair[0]):
             if isinstance(event, str):
                 self._sleep_until(at)
+                self._instructed = event
                 self._instruction.publish(String(data=event))
             elif event.stamp in decided:
                 self._sleep_until(at - SETTLE)
@@ -87,36 +90,52 @@ class Player:
 
     def _decide(self, frame: Frame, recorded: Decision) -> Compared:
         begun = time.monotonic()
-        self._say("idle")
-        time.sleep(SETTLE)
-        tries = range(5)
-        taken = any(self._show(frame) for _ in tries)
-        done = taken and self._until(lambda: self._answer(frame).finish, PATIENCE)
+        answer = self._decision_on(frame)
         self._held += max(0.0, time.monotonic() - begun - SETTLE)
-        if not taken:
-            return Compared(frame.stamp, recorded.answer, None, False, "no decision was made")
-        answer = self._answer(frame)
-        self._request = answer.request
         self._say("moving")
-        if not done or answer.finish != recorded.finish:
-            why = f"it ended with: {answer.finish or 'nothing'}"
-            return Compared(frame.stamp, recorded.answer, None, False, why)
+        if answer is None or answer.finish != recorded.finish:
+            ended = f"it ended with: {answer.finish or 'nothing'}" if answer else ""
+            problem = ended or "no decision was made"
+            return Compared(frame.stamp, recorded.answer, None, False, problem)
         equal = answer.tokens == recorded.tokens
         return Compared(frame.stamp, recorded.answer, answer.answer, equal)
 
-    def _show(self, frame: Frame) -> bool:
-        """Play a frame; whether a decision on it begins."""
-        self._camera.publish(frame.cdr)
-        return bool(self._until(lambda: self._answer(frame).request, AGAIN))
+    def _decision_on(self, frame: Frame) -> Decision | None:
+        """The nodes' decision on this frame, come to its end; None when they make none.
 
-    def _answer(self, frame: Frame) -> Decision:
-        """The live decision on a frame; one without a request where there is none yet."""
-        nobody = Decision(0, "", 0.0)
-        return self._observer.heard(
-            lambda story: next(
-                (d for d in reversed(story.decisions.values()) if d.stamp == frame.stamp), nobody
-            )
-        )
+        On a busy machine a node may see a frame of before only now and decide on that one; then it
+        is asked again.
+        """
+        for _ in range(TRIES):
+            known = self._count()
+            self._say("idle")
+            time.sleep(SETTLE)
+            self._camera.publish(frame.cdr)
+            if not self._until(partial(self._knows_more_than, known), AGAIN):
+                continue
+            self._until(lambda: self._latest().finish, PATIENCE)
+            answer = self._latest()
+            self._request = answer.request
+            if answer.stamp == frame.stamp:
+                return answer
+            self._instruct_again()
+        return None
+
+    def _instruct_again(self) -> None:
+        """A decision to stop ends the instruction; one that was never recorded must not."""
+        if self._observer.heard(lambda story: story.instruction_status).startswith("following"):
+            return
+        self._instruction.publish(String(data=self._instructed))
+        time.sleep(SETTLE)
+
+    def _count(self) -> int:
+        return self._observer.heard(lambda story: len(story.decisions))
+
+    def _knows_more_than(self, known: int) -> bool:
+        return self._count() > known
+
+    def _latest(self) -> Decision:
+        return self._observer.heard(lambda story: next(reversed(story.decisions.values())))
 
     def _say(self, state: str) -> None:
         self._status.publish(String(data=str(Status(state, self._request, "replay"))))
