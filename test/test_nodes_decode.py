@@ -26,7 +26,7 @@ from std_msgs.msg import String
 from edge_cloud_spec.models.random import make_checkpoint
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
 
-DOMAIN = "71"
+DOMAIN = str(1 + os.getpid() % 100)  # nobody else's on this machine
 INSTRUCTION = "find the silver bottle"
 
 

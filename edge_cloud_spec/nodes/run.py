@@ -59,6 +59,8 @@ def spin(make: Callable[[], Node], threads: int = 3, args: Sequence[str] | None 
         thread.join(2.0)
         node.destroy_node()
         rclpy.try_shutdown()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # a late one must not kill us while Python ends
     return 0
 
 
