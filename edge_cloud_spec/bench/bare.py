@@ -2,7 +2,9 @@
 
 ``python -m edge_cloud_spec.bench.bare robot|bridge|cloud``: the robot publishes what a round's
 messages weigh, the bridge passes it to a gRPC echo and publishes the answer, the robot hears it.
-No codec, no model, and no thread but those that rclpy and gRPC cannot do without.
+No codec, and no thread but those that rclpy and gRPC cannot do without. In the place of a model's
+pass the processor spins for as long, and the time is taken off as it is in ours: a process that has
+just computed is served otherwise than one that slept.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import struct
 import sys
 import threading
 import time
@@ -40,20 +43,39 @@ class Sizes:
     down: int
 
 
-def blob(size: int) -> UInt8MultiArray:
-    """A message of this many bytes on the wire."""
-    return UInt8MultiArray(data=bytes(max(0, size - ARRAY_BYTES)))
+def blob(size: int, seconds: float = 0.0) -> UInt8MultiArray:
+    """A message of this many bytes on the wire, which says a time."""
+    return UInt8MultiArray(data=padded(size - ARRAY_BYTES, seconds))
+
+
+def padded(size: int, seconds: float) -> bytes:
+    """So many bytes (8 at least) that say a time."""
+    return struct.pack("<d", seconds).ljust(size, b"\0")
+
+
+def said_in(message: UInt8MultiArray) -> float:
+    """The time that a message says, in seconds."""
+    seconds: float = struct.unpack_from("<d", message.data)[0]
+    return seconds
+
+
+def spin(seconds: float) -> float:
+    """Compute for so long; how long it was, in seconds."""
+    started = now = time.perf_counter()
+    while now < started + seconds:
+        now = time.perf_counter()
+    return now - started
 
 
 def run_robot(sizes: Sizes) -> None:
-    """Reads ``rounds pause_s`` from stdin, plays so many rounds, prints their times in ms."""
+    """Reads ``rounds draft_s verify_s`` from stdin, plays so many rounds, prints their ms."""
     node = Node("bare_robot")
     drafts = node.create_publisher(UInt8MultiArray, "bare/draft", DEPTH)
     words = node.create_publisher(UInt8MultiArray, "bare/words", DEPTH)
-    draft, said = blob(sizes.draft), blob(sizes.words)
-    heard: list[float] = []
+    said = blob(sizes.words)
+    heard: list[tuple[float, UInt8MultiArray]] = []
     node.create_subscription(
-        UInt8MultiArray, "bare/verdict", lambda _: heard.append(time.perf_counter()), DEPTH
+        UInt8MultiArray, "bare/verdict", lambda m: heard.append((time.perf_counter(), m)), DEPTH
     )
     executor = SingleThreadedExecutor()
     executor.add_node(node)
@@ -61,17 +83,19 @@ def run_robot(sizes: Sizes) -> None:
         executor.spin_once(timeout_sec=0.05)
     print("ready", flush=True)
     for line in sys.stdin:
-        rounds, pause = line.split()
+        rounds, draft_s, verify_s = line.split()
+        draft = blob(sizes.draft, float(verify_s))
         times = []
         for _ in range(int(rounds)):
-            time.sleep(float(pause))
             heard.clear()
             started = time.perf_counter()
             words.publish(said)
+            spun = spin(float(draft_s))
             drafts.publish(draft)
             while not heard:
                 executor.spin_once()
-            times.append(1e3 * (heard[0] - started))
+            came, verdict = heard[0]
+            times.append(1e3 * (came - started - spun - said_in(verdict)))
         print(json.dumps(times), flush=True)
 
 
@@ -79,7 +103,6 @@ def run_bridge(sizes: Sizes, address: str) -> None:
     """Passes drafts on to the echo, and what comes back to the robot; until it is killed."""
     node = Node("bare_bridge")
     verdicts = node.create_publisher(UInt8MultiArray, "bare/verdict", DEPTH)
-    verdict, up = blob(sizes.verdict), bytes(sizes.up)
     loop = asyncio.new_event_loop()
     outbox: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -88,16 +111,15 @@ def run_bridge(sizes: Sizes, address: str) -> None:
             call = channel.stream_stream(METHOD)()
             await call.wait_for_connection()
             writing = asyncio.ensure_future(_write(call, outbox))
-            async for _ in call:
-                verdicts.publish(verdict)
+            async for down in call:
+                verdicts.publish(UInt8MultiArray(data=down.ljust(sizes.verdict - ARRAY_BYTES)))
             await writing
 
-    node.create_subscription(
-        UInt8MultiArray,
-        "bare/draft",
-        lambda _: loop.call_soon_threadsafe(outbox.put_nowait, up),
-        DEPTH,
-    )
+    def on_draft(message: UInt8MultiArray) -> None:
+        up = message.data.tobytes()[: max(8, sizes.up)]
+        loop.call_soon_threadsafe(outbox.put_nowait, up)
+
+    node.create_subscription(UInt8MultiArray, "bare/draft", on_draft, DEPTH)
     threading.Thread(target=lambda: loop.run_until_complete(relay()), daemon=True).start()
     executor = SingleThreadedExecutor()
     executor.add_node(node)
@@ -111,12 +133,12 @@ async def _write(call: Any, outbox: asyncio.Queue[bytes]) -> None:
 
 
 def run_cloud(sizes: Sizes, on_ready: Callable[[int], None]) -> None:
-    """Answers every message at once; until it is killed."""
-    down = bytes(sizes.down)
+    """Answers every message after the pass that it asks for; until it is killed."""
 
     async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
-        async for _ in requests:
-            await context.write(down)
+        async for up in requests:
+            spun = spin(struct.unpack_from("<d", up)[0])
+            await context.write(padded(sizes.down, spun))
 
     async def serve() -> None:
         server = grpc.aio.server()

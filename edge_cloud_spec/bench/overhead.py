@@ -56,12 +56,12 @@ def run(args: argparse.Namespace) -> list[Row]:
         with _ours(pair, args.tokens, folder) as ours:
             sizes = ours.sizes()
             with _bare(ours.rig, sizes) as bare:
-                bare.block(20, 0.0)
+                bare.block(20, (0.0, 0.0))
                 times: tuple[list[float], list[float]] = [], []
                 for block in range(args.blocks):
-                    mine, pause = ours.block()
+                    mine, passes = ours.block()
                     times[0].extend(mine)
-                    times[1].extend(bare.block(len(mine), pause))
+                    times[1].extend(bare.block(len(mine), passes))
                     print(f"block {block + 1}/{args.blocks}: {_medians(*times)}", flush=True)
     return [_row(*times, sizes)]
 
@@ -131,11 +131,11 @@ class _Ours:
             raw[Draft], raw[Verdict], raw[VerifiedTokens], payload[Draft], payload[Verdict]
         )
 
-    def block(self) -> tuple[list[float], float]:
-        """A decode: ms of each round that no model accounts for, and s that the models took."""
+    def block(self) -> tuple[list[float], tuple[float, float]]:
+        """A decode: ms of each round that no model accounts for, and s of a draft and its check."""
         stats = self._decode()
-        passes = (stats.draft_ms + stats.verify_ms) / stats.rounds
-        return list(stats.overhead_ms)[UNCOUNTED:], 1e-3 * passes
+        passes = stats.draft_ms / stats.rounds / 1e3, stats.verify_ms / stats.rounds / 1e3
+        return list(stats.overhead_ms)[UNCOUNTED:], passes
 
     def _decode(self) -> DecodeStats:
         self._stats.clear()
@@ -158,10 +158,10 @@ class _Bare:
     def __init__(self, robot: subprocess.Popen[str]) -> None:
         self._robot = robot
 
-    def block(self, rounds: int, pause: float) -> list[float]:
-        """Ms of each round; ``pause`` s before it, as ours has its models' passes there."""
+    def block(self, rounds: int, passes: tuple[float, float]) -> list[float]:
+        """Ms of each round; ``passes`` are the seconds of a draft and of its check."""
         assert self._robot.stdin is not None and self._robot.stdout is not None
-        self._robot.stdin.write(f"{rounds} {pause}\n")
+        self._robot.stdin.write(f"{rounds} {passes[0]} {passes[1]}\n")
         self._robot.stdin.flush()
         times: list[float] = json.loads(self._robot.stdout.readline())
         return times
