@@ -149,13 +149,21 @@ def ask(probes: Sequence[Probe], speller: Speller, rng: np.random.Generator) -> 
     ]
 
 
-def accuracy(skill: str, probes: Sequence[Probe], claims: Sequence[Claim]) -> float:
-    """The share of right claims; for ``visible`` the mean over the visible and the absent."""
+def accuracy(
+    skill: str, probes: Sequence[Probe], claims: Sequence[Claim], silent: bool = False
+) -> float:
+    """The share of right claims; for ``visible`` the mean over the visible and the absent.
+
+    Side and distance are scored where the answer says one: that a thing was missed counts against
+    ``visible``. With ``silent`` it counts here too.
+    """
     right: dict[bool, list[bool]] = {True: [], False: []}
     for probe, claim in zip(probes, claims, strict=True):
-        if skill in probe.fair:
-            hit = getattr(claim, skill) == getattr(probe.truth, skill)
-            right[bool(probe.truth.visible) or skill != "visible"].append(hit)
+        said = getattr(claim, skill)
+        if skill in probe.fair and (said != "" or silent):
+            right[bool(probe.truth.visible) or skill != "visible"].append(
+                said == getattr(probe.truth, skill)
+            )
     return float(np.mean([np.mean(hits) for hits in right.values() if hits]))
 
 
@@ -206,6 +214,9 @@ def evaluate(
                 target_ids, target_texts = ids, texts
             for skill in SKILLS if set_name == "accuracy" else SKILLS[:3]:
                 scores[skill][set_name] = accuracy(skill, some, claims)
+                if set_name == "accuracy":
+                    whole = accuracy(skill, some, claims, silent=True)
+                    scores[skill]["accuracy_with_missed"] = whole
             print(f"{model_name}: {set_name}, {len(some)} answers", flush=True)
         for skill in SKILLS:
             level = chance(skill, probes)
