@@ -238,6 +238,9 @@ class Drafter(Node):
         while (task := self._mission.next()) is not None:
             try:
                 self._decide(*task)
+            except UserError as error:
+                self._complain(str(error))
+                self._mission.pause(self._settings.value.retry)
             except Exception as error:  # a decision may fail; the node goes on
                 self._complain(f"a decision failed: {error!r}")
                 self._mission.pause(self._settings.value.retry)
@@ -250,6 +253,7 @@ class Drafter(Node):
         outlets: list[_TopicOutlet] = []
 
         def connect(inlet: Inlet) -> _TopicOutlet:
+            self._await_bridge(settings.patience)
             self._inlets[request_id] = inlet
             outlets.append(_TopicOutlet(self, request_id, frame.stamp, settings.preset))
             return outlets[0]
@@ -269,6 +273,18 @@ class Drafter(Node):
         words.finish(outcome.reason)
         self._publish_stats(request_id, settings, outcome, frame)
         self._after(instruction, outcome, words.answer)
+
+    def _await_bridge(self, patience: float) -> None:
+        """Topics lose what is published before the other side was discovered; raises UserError."""
+        end = time.monotonic() + patience
+        while not (
+            self.requests.get_subscription_count()
+            and self.drafts.get_subscription_count()
+            and self.count_publishers("verdict")
+        ):
+            if time.monotonic() > end:
+                raise UserError("no cloud bridge is on the topics; start the node cloud_bridge")
+            time.sleep(0.02)
 
     def _after(self, instruction: str, outcome: Outcome, answer: str) -> None:
         if outcome.reason == "aborted":
