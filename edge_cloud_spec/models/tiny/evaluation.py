@@ -150,21 +150,22 @@ def ask(probes: Sequence[Probe], speller: Speller, rng: np.random.Generator) -> 
 
 
 def accuracy(
-    skill: str, probes: Sequence[Probe], claims: Sequence[Claim], silent: bool = False
+    skill: str, probes: Sequence[Probe], claims: Sequence[Claim], where_said: bool = False
 ) -> float:
     """The share of right claims; for ``visible`` the mean over the visible and the absent.
 
-    Side and distance are scored where the answer says one: that a thing was missed counts against
-    ``visible``. With ``silent`` it counts here too.
+    A thing that was missed counts as a wrong side and distance too; ``where_said`` leaves out the
+    answers that say none.
     """
     right: dict[bool, list[bool]] = {True: [], False: []}
     for probe, claim in zip(probes, claims, strict=True):
         said = getattr(claim, skill)
-        if skill in probe.fair and (said != "" or silent):
+        if skill in probe.fair and (said != "" or not where_said):
             right[bool(probe.truth.visible) or skill != "visible"].append(
                 said == getattr(probe.truth, skill)
             )
-    return float(np.mean([np.mean(hits) for hits in right.values() if hits]))
+    shares = [np.mean(hits) for hits in right.values() if hits]
+    return float(np.mean(shares)) if shares else 0.0
 
 
 def chance(skill: str, probes: Sequence[Probe]) -> float:
@@ -215,8 +216,8 @@ def evaluate(
             for skill in SKILLS if set_name == "accuracy" else SKILLS[:3]:
                 scores[skill][set_name] = accuracy(skill, some, claims)
                 if set_name == "accuracy":
-                    whole = accuracy(skill, some, claims, silent=True)
-                    scores[skill]["accuracy_with_missed"] = whole
+                    said_only = accuracy(skill, some, claims, where_said=True)
+                    scores[skill]["accuracy_where_said"] = said_only
             print(f"{model_name}: {set_name}, {len(some)} answers", flush=True)
         for skill in SKILLS:
             level = chance(skill, probes)
