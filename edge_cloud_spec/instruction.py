@@ -22,9 +22,9 @@ def check_instruction(
     """The instruction without blanks around it.
 
     ``known`` is what the model was trained to understand (case does not matter); None: anything.
-    ``control`` are tokens that steer a model and have no place in what it is asked. Raises UserError
-    if it is empty, longer than 500 characters, holds characters that are no text, a control token, or
-    is not known.
+    ``control`` are tokens that steer a model and have no place in what it is asked. Raises
+    UserError if it is empty, longer than 500 characters, holds characters that are no text or a
+    control token, or is not known.
     """
     if len(text) > LONGEST:
         raise UserError(

@@ -7,6 +7,7 @@ import importlib
 import json
 import platform
 import time
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ..errors import UserError
 
 Row = dict[str, Any]
 
-# suite -> what it shows; the module of the same name has add_arguments(parser) and run(args) -> rows
+# What each suite shows. Its module has add_arguments(parser) and run(args) -> rows.
 SUITES = {
     "drive": "simulated rooms: does the robot get there, under each preset",
     "equality": "token by token against the target alone, computed by transformers itself",

@@ -41,7 +41,9 @@ def run(args: argparse.Namespace) -> list[Row]:
     with VerifierProcess([*options, "--max-tokens", str(MAX_TOKENS)]) as cloud:
         link = Link(LinkSettings(cloud.address))
         for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
-            policies = [SamplingPolicy(temperature, seed=args.seed + i) for i in range(len(requests))]
+            policies = [
+                SamplingPolicy(temperature, seed=args.seed + i) for i in range(len(requests))
+            ]
             own = [
                 generate(reference, target.prompt(request, spec), spec, policy)
                 for request, policy in zip(requests, policies, strict=True)

@@ -80,7 +80,10 @@ def _compare(pair: Pair, args: argparse.Namespace) -> list[Row]:
         runner = DecodeRunner(drafter, spec)
         peers: dict[str, Decode] = {
             **_transformers(pair, target, spec, args.gamma),
-            **{name: _ours(runner, link, name, args.gamma) for name in ("cloud_ar", "cloud_sd", "dsd")},
+            **{
+                name: _ours(runner, link, name, args.gamma)
+                for name in ("cloud_ar", "cloud_sd", "dsd")
+            },
         }
         requests = sample_requests(args.seed, pair.requests + 1)
         for decode in peers.values():
@@ -112,9 +115,7 @@ def _transformers(pair: Pair, target: Any, spec: PromptSpec, gamma: int) -> dict
     model, assistant = load_reference(pair.target, target), load_reference(pair.drafter, target)
     if assistant.config.text_config.vocab_size != model.config.text_config.vocab_size:
         # assisted generation refuses a draft whose padding differs; ours crops instead
-        assistant.resize_token_embeddings(
-            model.config.text_config.vocab_size, mean_resizing=False
-        )
+        assistant.resize_token_embeddings(model.config.text_config.vocab_size, mean_resizing=False)
     assistant.generation_config.num_assistant_tokens = gamma
     assistant.generation_config.num_assistant_tokens_schedule = "constant"
     assistant.generation_config.assistant_confidence_threshold = 0.0

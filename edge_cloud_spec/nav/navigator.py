@@ -7,6 +7,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from ..bounds import bounded, check_bounds, chosen, described
+from ..instruction import is_stop
 from .action import Action
 from .events import (
     Announce,
@@ -23,7 +24,6 @@ from .events import (
     Tick,
     Words,
 )
-from ..instruction import is_stop
 from .listener import Listener, Settled
 from .motion import Limits, Motion, Pose, Steps, goal_of
 from .status import NOBODY, Status

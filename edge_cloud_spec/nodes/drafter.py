@@ -28,13 +28,13 @@ from ..decoding.preset import load_preset
 from ..edge.events import Abort, Emit
 from ..edge.runner import DecodeRunner, DecodeSettings, Inbox, Inlet, Outcome
 from ..errors import UserError
+from ..instruction import check_instruction, is_stop
 from ..models import EMBEDDED
 from ..models.load import load
 from ..models.prompt import ORDERS, Request
 from ..models.text import TextStream, words_of
 from ..models.understood import understood
 from ..nav.answer import NotAnAction, read_answer
-from ..instruction import check_instruction, is_stop
 from ..nav.status import Status
 from ..share import rules_text
 from ..wire.messages import ClientMessage, DraftMessage
