@@ -7,6 +7,7 @@ import json
 import platform
 import shutil
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -40,6 +41,12 @@ def add_train_tiny_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of views, weights and questions")
     parser.add_argument("--threads", type=int, default=2, help="of torch; processes that render")
     parser.add_argument("--resume", action="store_true", help="go on from OUT's checkpoints")
+    parser.add_argument(
+        "--start-from", type=Path, default=None, help="a pair whose weights to train further"
+    )
+    parser.add_argument(
+        "--models", default=",".join(SHAPES), help="which to train (default %(default)s)"
+    )
     parser.add_argument("--evaluate", action="store_true", help="measure a pair only")
     parser.add_argument("--count", type=int, default=HELD_OUT, help="held-out views to measure on")
     parser.add_argument("--json", type=Path, default=None, help="write the figures to this file")
@@ -51,7 +58,7 @@ def train_tiny(args: argparse.Namespace) -> int:
         measured = measure(args.out or PAIR, args.seed, args.count, args.threads)
     else:
         folder = args.out or Path("tiny-pair")
-        train(folder, args.seed, args.views, args.minutes, args.threads, args.resume)
+        train(args, folder)
         measured = measure(folder, args.seed, args.count, args.threads)
     report(measured)
     if args.json:
@@ -60,47 +67,63 @@ def train_tiny(args: argparse.Namespace) -> int:
     return 0
 
 
-def train(folder: Path, seed: int, count: int, minutes: float, threads: int, resume: bool) -> None:
-    """Train both models into ``folder``/target and ``folder``/drafter."""
-    if count < 100 or minutes <= 0:
-        raise UserError("training needs --views of at least 100 and --minutes above 0")
-    kept = [folder / "checkpoints" / f"{name}.pt" for name in SHAPES]
-    if not resume and any(path.exists() for path in kept):
-        raise UserError(f"{folder} holds checkpoints: add --resume, or choose another --out")
-    views = make_views(folder / "views", seed, count, "mixed", threads)
-    for (name, shape), checkpoint in zip(SHAPES.items(), kept, strict=True):
-        weak = name == "drafter"
-        share = minutes * (DRAFTER_SHARE if weak else 1 - DRAFTER_SHARE)
-        plan = Plan(
-            sight=share * SIGHT_SHARE,
-            joint=share * (1 - SIGHT_SHARE),
-            batch=64 if weak else 16,
-            rate=4e-3 if weak else 2e-3,
-            seed=seed,
-            sight_images=DRAFTER_IMAGES[0] if weak else 0,
-            joint_images=DRAFTER_IMAGES[1] if weak else 0,
-            threads=threads,
-            compiled=shutil.which("g++") is not None,
+def train(args: argparse.Namespace, folder: Path) -> None:
+    """Train the models asked for into ``folder``/target and ``folder``/drafter."""
+    names = args.models.split(",")
+    if args.views < 100 or args.minutes <= 0 or not set(names) <= set(SHAPES):
+        raise UserError(
+            "training needs --views of at least 100, --minutes above 0 and "
+            f"--models of {', '.join(SHAPES)}"
         )
-        trainer = Trainer(shape, views, plan, checkpoint)
-        if resume:
+    kept = {name: folder / "checkpoints" / f"{name}.pt" for name in names}
+    if not args.resume and any(path.exists() for path in kept.values()):
+        raise UserError(f"{folder} holds checkpoints: add --resume, or choose another --out")
+    views = make_views(folder / "views", args.seed, args.views, "mixed", args.threads)
+    for name, checkpoint in kept.items():
+        trainer = Trainer(SHAPES[name], views, _plan(name, names, args), checkpoint)
+        if args.start_from is not None:
+            trainer.start_from(_trained(args.start_from, name))
+        if args.resume:
             trainer.resume()
         save_pair_model(trainer.run(), folder / name)
+    for name in set(SHAPES) - set(names):
+        if args.start_from is not None:  # the pair stays whole
+            shutil.copytree(_trained(args.start_from, name), folder / name, dirs_exist_ok=True)
+
+
+def _plan(name: str, names: Sequence[str], args: argparse.Namespace) -> Plan:
+    """The drafter is trained little on purpose: its mistakes are what verification is for."""
+    weak = name == "drafter"
+    alone = len(names) == 1
+    share = args.minutes * (1 if alone else DRAFTER_SHARE if weak else 1 - DRAFTER_SHARE)
+    return Plan(
+        sight=share * SIGHT_SHARE,
+        joint=share * (1 - SIGHT_SHARE),
+        batch=64 if weak else 16,
+        rate=4e-3 if weak else 2e-3,
+        seed=args.seed,
+        sight_images=DRAFTER_IMAGES[0] if weak else 0,
+        joint_images=DRAFTER_IMAGES[1] if weak else 0,
+        threads=args.threads,
+        compiled=shutil.which("g++") is not None,
+    )
+
+
+def _trained(folder: Path, name: str) -> Path:
+    if not (folder / name / "model.safetensors").exists():
+        raise UserError(f"{folder} has no {name}/model.safetensors: train a pair into it first")
+    return folder / name
 
 
 def measure(folder: Path, seed: int, count: int, threads: int) -> Evaluation:
     """Evaluate the pair in ``folder`` on views that no training seed renders."""
-    missing = [name for name in SHAPES if not (folder / name / "model.safetensors").exists()]
-    if missing:
-        raise UserError(
-            f"{folder} has no {missing[0]}/model.safetensors: train a pair into it first"
-        )
+    trained = {name: _trained(folder, name) for name in SHAPES}
     torch.set_num_threads(threads)
     # training renders shards of seeds below 10**9
     with tempfile.TemporaryDirectory() as rendered:
         views = make_views(Path(rendered), seed + 10**6, count, "mixed", threads)
     tokenizer = build_tokenizer()
-    models = {name: load_pair_model(folder / name) for name in SHAPES}
+    models = {name: load_pair_model(path) for name, path in trained.items()}
     return evaluate(models, Speller(tokenizer), tokenizer.decode, views, seed)
 
 

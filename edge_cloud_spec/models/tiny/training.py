@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Qwen3VLForConditionalGeneration
 
-from .architecture import Shape, build_model
+from .architecture import Shape, build_model, load_pair_model
 from .data import BEARINGS, DISTANCES, IGNORE, Batch, Speller, Views, draw_batch, emphasis
 from .language import NAMES
 from .packed import PackedForward
@@ -114,6 +114,10 @@ class Trainer:
         self.steps = 0
         self._order = np.empty(0, np.int64)
         self._emphasis = emphasis(views)
+
+    def start_from(self, folder: Path) -> None:
+        """Begin with the weights of a model that was trained before."""
+        self.model.load_state_dict(load_pair_model(folder).state_dict())
 
     def resume(self) -> bool:
         """Go on from the checkpoint, if there is one."""
