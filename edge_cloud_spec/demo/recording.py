@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
+from ..models.prompt import PromptSpec
 from ..nodes.graph import Value
-from ..wire.codec import decode_client
-from ..wire.messages import Open, WireError
+from ..wire.codec import decode_client, decode_server
+from ..wire.messages import Open, Opened, WireError
 from .bag import read_bag
 from .story import Decision, Story
 
@@ -30,7 +31,7 @@ class Recording:
     """Times are seconds since the bag's first message.
 
     ``decisions`` are those that came to an end and whose frame is there; ``parameters`` are the
-    drafter's, as far as the bag tells.
+    drafter's, as far as the bag tells, ``target`` the identity of the target model, where it does.
     """
 
     frames: tuple[Frame, ...]
@@ -39,6 +40,7 @@ class Recording:
     preset: str
     rule: str
     parameters: dict[str, Value]
+    target: str
 
 
 def read_recording(folder: Path) -> Recording:
@@ -72,7 +74,20 @@ def read_recording(folder: Path) -> Recording:
         stats["preset"],
         stats["rule"],
         {"rule": stats["rule"], "seed": 0, **(_parameters(opening) if opening else {})},
+        target_of(story),
     )
+
+
+def target_of(story: Story) -> str:
+    """The identity of the target model that a run was verified by; empty where nobody said it."""
+    for payload in story.opened:
+        try:
+            message = decode_server(payload)
+        except WireError:
+            continue
+        if isinstance(message, Opened) and message.spec:
+            return PromptSpec.from_bytes(message.spec).target
+    return ""
 
 
 def _opening(payload: bytes) -> Open | None:

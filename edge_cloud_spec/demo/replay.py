@@ -23,7 +23,7 @@ from ..errors import UserError
 from ..nodes.graph import LOCAL, GraphSettings
 from .observer import Observer
 from .player import Compared, Player
-from .recording import Recording, read_recording
+from .recording import Recording, read_recording, target_of
 from .screen import Screen
 from .signals import polite_signals
 from .stage import Cast, free_address, stage
@@ -61,6 +61,10 @@ def run_replay(args: argparse.Namespace) -> int:
         for row in Player(observer, recording).play():
             rows.append(row)
             _tell(screen, len(rows), row)
+        target = observer.heard(target_of)
+    if recording.target and target and target != recording.target:
+        change = f"the target is {target}, and was {recording.target} in the recorded run"
+        screen.say(change, "yellow")
     equal = sum(row.equal for row in rows)
     text = f"{equal} of {len(rows)} decisions are the recorded ones"
     screen.say(text, "bold green" if equal == len(rows) else "bold red")

@@ -13,7 +13,7 @@ from typing import Any
 
 from .words import after
 
-VERDICT, FAULT, LINK_LOST = 0, 3, 4  # kinds of the message Verdict
+VERDICT, OPENED, FAULT, LINK_LOST = 0, 1, 3, 4  # kinds of the message Verdict
 
 
 @dataclass
@@ -131,6 +131,7 @@ class Story:
         self.decisions: dict[str, Decision] = {}
         self.outcomes: list[tuple[float, dict[str, Any]]] = []
         self.frames: list[tuple[float, bytes]] = []
+        self.opened: list[bytes] = []  # the cloud's answers to an opening, as they came
         self.nav_status = ""
         self.instruction_status = ""
         self.statuses: list[tuple[float, str]] = []
@@ -184,6 +185,8 @@ class Story:
     def _verdict(self, message: Any, now: float) -> Iterator[News]:
         if message.kind in (FAULT, LINK_LOST):
             yield Trouble(message.text)
+        if message.kind == OPENED:
+            self.opened.append(bytes(message.payload))
         if message.kind != VERDICT:
             return
         decision = self._decision(message, now)
