@@ -3,8 +3,8 @@
 ``python -m edge_cloud_spec.bench.bare robot|bridge|cloud``: the robot publishes what a round's
 messages weigh, the bridge passes it to a gRPC echo and publishes the answer, the robot hears it.
 No codec, and no thread but those that rclpy and gRPC cannot do without. In the place of a model's
-pass the processor spins for as long, and the time is taken off as it is in ours: a process that has
-just computed is served otherwise than one that slept.
+pass stand matrix products that take as long, and the time is taken off as it is in ours: whoever
+has just computed finds its caches cold, and is served otherwise than one that slept.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import numpy as np
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -29,6 +30,7 @@ from std_msgs.msg import UInt8MultiArray
 
 METHOD = "/bare/Echo"
 DEPTH = 100  # of the queues, as ours
+WIDTH = 1024  # of the matrix of a pass: 4 MB
 ARRAY_BYTES = 16  # what a UInt8MultiArray takes besides its data
 
 
@@ -59,12 +61,20 @@ def said_in(message: UInt8MultiArray) -> float:
     return seconds
 
 
-def spin(seconds: float) -> float:
-    """Compute for so long; how long it was, in seconds."""
-    started = now = time.perf_counter()
-    while now < started + seconds:
-        now = time.perf_counter()
-    return now - started
+class StandIn:
+    """Computes as a model does: matrix products over more weights than a cache holds."""
+
+    def __init__(self) -> None:
+        self._weights = np.full((WIDTH, WIDTH), 1 / WIDTH, np.float32)
+        self._state = np.ones(WIDTH, np.float32)
+
+    def run(self, seconds: float) -> float:
+        """Compute for so long; how long it was, in seconds."""
+        started = now = time.perf_counter()
+        while now < started + seconds:
+            self._state = self._weights @ self._state
+            now = time.perf_counter()
+        return now - started
 
 
 def run_robot(sizes: Sizes) -> None:
@@ -72,7 +82,7 @@ def run_robot(sizes: Sizes) -> None:
     node = Node("bare_robot")
     drafts = node.create_publisher(UInt8MultiArray, "bare/draft", DEPTH)
     words = node.create_publisher(UInt8MultiArray, "bare/words", DEPTH)
-    said = blob(sizes.words)
+    said, model = blob(sizes.words), StandIn()
     heard: list[tuple[float, UInt8MultiArray]] = []
     node.create_subscription(
         UInt8MultiArray, "bare/verdict", lambda m: heard.append((time.perf_counter(), m)), DEPTH
@@ -90,12 +100,12 @@ def run_robot(sizes: Sizes) -> None:
             heard.clear()
             started = time.perf_counter()
             words.publish(said)
-            spun = spin(float(draft_s))
+            drafting = model.run(float(draft_s))
             drafts.publish(draft)
             while not heard:
                 executor.spin_once()
             came, verdict = heard[0]
-            times.append(1e3 * (came - started - spun - said_in(verdict)))
+            times.append(1e3 * (came - started - drafting - said_in(verdict)))
         print(json.dumps(times), flush=True)
 
 
@@ -134,11 +144,12 @@ async def _write(call: Any, outbox: asyncio.Queue[bytes]) -> None:
 
 def run_cloud(sizes: Sizes, on_ready: Callable[[int], None]) -> None:
     """Answers every message after the pass that it asks for; until it is killed."""
+    model = StandIn()
 
     async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
         async for up in requests:
-            spun = spin(struct.unpack_from("<d", up)[0])
-            await context.write(padded(sizes.down, spun))
+            verifying = model.run(struct.unpack_from("<d", up)[0])
+            await context.write(padded(sizes.down, verifying))
 
     async def serve() -> None:
         server = grpc.aio.server()

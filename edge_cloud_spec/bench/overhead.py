@@ -36,14 +36,16 @@ from .bare import Sizes
 from .command import Row
 from .rig import Rig, node_command
 
+Times = dict[str, list[float]]  # ms of each round; idle: bare, and nobody computes in between
+
 UNCOUNTED = 1  # first rounds of a decode: the cloud still takes the picture in
 PICTURE = 96  # pixels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The suite's options."""
-    parser.add_argument("--blocks", type=int, default=10, help="of either (default %(default)s)")
-    parser.add_argument("--tokens", type=int, default=512, help="of a block of ours")
+    parser.add_argument("--blocks", type=int, default=30, help="of either (default %(default)s)")
+    parser.add_argument("--tokens", type=int, default=64, help="of a block (default %(default)s)")
 
 
 def run(args: argparse.Namespace) -> list[Row]:
@@ -57,25 +59,27 @@ def run(args: argparse.Namespace) -> list[Row]:
             sizes = ours.sizes()
             with _bare(ours.rig, sizes) as bare:
                 bare.block(20, (0.0, 0.0))
-                times: tuple[list[float], list[float]] = [], []
+                times: Times = {"ours": [], "bare": [], "idle": []}
                 for block in range(args.blocks):
                     mine, passes = ours.block()
-                    times[0].extend(mine)
-                    times[1].extend(bare.block(len(mine), passes))
-                    print(f"block {block + 1}/{args.blocks}: {_medians(*times)}", flush=True)
-    return [_row(*times, sizes)]
+                    times["ours"] += mine
+                    times["bare"] += bare.block(len(mine), passes)
+                    times["idle"] += bare.block(len(mine), (0.0, 0.0))
+                    print(f"block {block + 1}/{args.blocks}: {_medians(times)}", flush=True)
+    return [_row(times, sizes)]
 
 
-def _medians(ours: list[float], bare: list[float]) -> str:
-    return f"{np.median(ours):.2f} ms, bare {np.median(bare):.2f} ms"
+def _medians(times: Times) -> str:
+    return ", ".join(f"{name} {np.median(ms):.2f} ms" for name, ms in times.items())
 
 
-def _row(ours: list[float], bare: list[float], sizes: Sizes) -> Row:
+def _row(times: Times, sizes: Sizes) -> Row:
     row: Row = {}
-    for name, times in (("ours", ours), ("bare", bare)):
-        row |= {f"{name}_ms_p{p}": float(np.percentile(times, p)) for p in (50, 99)}
+    for name, ms in times.items():
+        row |= {f"{name}_ms_p{p}": float(np.percentile(ms, p)) for p in (50, 99)}
     row["ratio"] = row["ours_ms_p50"] / row["bare_ms_p50"]
-    return row | {"rounds": len(ours)} | {f"{k}_bytes": v for k, v in asdict(sizes).items()}
+    row["rounds"] = len(times["ours"])
+    return row | {f"{name}_bytes": size for name, size in asdict(sizes).items()}
 
 
 class _Ours:

@@ -24,6 +24,16 @@ class TextStream:
         return new
 
 
-def words_of(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
-    """Each token as text of its own, for people to read."""
-    return [tokenizer.decode([token]) for token in tokens]
+class Words:
+    """Each token as text of its own, for people to read; remembered, since drafts wait for it."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+
+    def of(self, tokens: Sequence[int]) -> list[str]:
+        """The words of these tokens."""
+        for token in tokens:
+            if token not in self._known:
+                self._known[token] = self._tokenizer.decode([token])
+        return [self._known[token] for token in tokens]

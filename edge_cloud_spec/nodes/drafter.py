@@ -32,7 +32,7 @@ from ..instruction import check_instruction, is_stop
 from ..models import EMBEDDED
 from ..models.load import load
 from ..models.prompt import ORDERS, Request
-from ..models.text import TextStream, words_of
+from ..models.text import TextStream, Words
 from ..models.understood import understood
 from ..nav.answer import NotAnAction, read_answer
 from ..nav.status import Status
@@ -102,7 +102,7 @@ class _TopicOutlet:
     def send(self, message: ClientMessage) -> int:
         out: Draft | DecodeRequest
         if isinstance(message, DraftMessage):
-            words = words_of(self._node.tokenizer, message.draft.tokens)
+            words = self._node.words.of(message.draft.tokens)
             out = to_draft(message, words, time.perf_counter() - self._last)
             publisher = self._node.drafts
         else:
@@ -140,6 +140,7 @@ class Drafter(Node):
             threads=model.threads,
         )
         self.tokenizer = self._model.tokenizer
+        self.words = Words(self.tokenizer)
         local = self._model.spec(rules_text(), self._settings.value.max_tokens)
         self._runner = DecodeRunner(self._model, local)
         self._mission = Mission()
