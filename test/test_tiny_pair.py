@@ -57,7 +57,7 @@ def test_each_model_says_which_instructions_it_understands(name):
 
 @pytest.fixture(scope="module")
 def views() -> Views:
-    return Views(**pack(sample_views(4_000_001, 60, "rays"), 60))
+    return Views(**pack(sample_views(4_000_001, 30, "rays"), 30))
 
 
 def test_the_target_sees_what_it_is_asked_about_and_guesses_when_it_cannot(views):
