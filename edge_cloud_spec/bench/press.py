@@ -17,7 +17,7 @@ from .witness import Witness
 INSTRUCTION = "find the silver bottle"
 ANSWERS = ("action: turn left large;", "action: turn right large;")  # there is room for a turn
 TOKENS = 1024  # of an answer: nobody decodes to its end in the time of a trial
-TRIES = 3  # for one trial: a decode may not have begun when the stop comes
+TRIES = 30  # of one trial: a busy machine may end the decode before the stop comes
 
 
 def measure(trials: int, seed: int) -> list[float]:
