@@ -73,6 +73,7 @@ def _trial(rig: Rig, witness: Witness, trial: int, pause: float) -> float:
         pressed = witness.press(True)
         rig.until(lambda: witness.zeros, "a stop command")
         took = witness.zeros[0] - pressed
+        rig.until(lambda: witness.nav_status.startswith("stopped"), "the navigator says so")
         rig.until(lambda: witness.stats, "the decode's end")
         if moving and witness.stats[0].finish_reason == "aborted" and witness.stats[0].rounds:
             return 1e3 * took
