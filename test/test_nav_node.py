@@ -49,7 +49,7 @@ class Hanging(NavigatorNode):
         with self._lock:
             time.sleep(60)
 
-sys.exit(spin(Hanging, threads=4))
+sys.exit(spin(Hanging))
 """
 
 

@@ -77,7 +77,7 @@ def annotate(picture: np.ndarray, instruction: str, answer: str, status: str) ->
 
 def main() -> int:
     """Run the node until a signal."""
-    return spin(Annotator, threads=1)
+    return spin(Annotator)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def link_settings(settings: BridgeSettings) -> LinkSettings:
 
 def main() -> int:
     """Run the node until a signal."""
-    return spin(CloudBridge, threads=2)
+    return spin(CloudBridge)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from queue import SimpleQueue
 
 from builtin_interfaces.msg import Time as Stamp
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage, Image
@@ -153,24 +152,20 @@ class Drafter(Node):
         self._stats = self.create_publisher(DecodeStats, "decode_stats", 10)
         self._instruction_status = self.create_publisher(String, "instruction_status", LAST)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        camera = MutuallyExclusiveCallbackGroup()
         sensor = qos_profile_sensor_data
         self.create_subscription(
             CompressedImage,
             "camera/image_raw/compressed",
             self._on_compressed,
             sensor,
-            callback_group=camera,
         )
-        self.create_subscription(
-            Image, "camera/image_raw", self._on_image, sensor, callback_group=camera
-        )
-        self.create_subscription(String, "instruction", self._on_instruction, 10)
-        self.create_subscription(Bool, "e_stop", self._on_e_stop, 10)
+        self.create_subscription(Image, "camera/image_raw", self._on_image, sensor)
         self.create_subscription(String, "nav_status", self._on_status, LAST)
         self.create_timer(1.0, self._diagnose)
         self._intake = Intake(self)
         self._intake.subscribe(Verdict, "verdict", self._on_verdict, 100)
+        self._intake.subscribe(String, "instruction", self._on_instruction, 10)
+        self._intake.subscribe(Bool, "e_stop", self._on_e_stop, 10)
         self._intake.start()
         self._say("idle")
         self._thread = threading.Thread(target=self._decide_forever, name="model", daemon=True)
@@ -398,7 +393,7 @@ class _VerifiedWords:
 
 def main() -> int:
     """Run the node until a signal."""
-    return spin(Drafter, threads=3)
+    return spin(Drafter)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Subscriptions with a thread of their own, for messages that a model waits for."""
+"""Subscriptions with a thread of their own: for a stop, and for what a model waits for."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LOOK_S = 0.2  # between two looks whether the end has come
 class Intake:
     """Calls back for each message, in a thread that does nothing else.
 
-    An executor builds its wait set anew for every message, over all that the node has, and hands
-    the callback to yet another thread; that takes longer than the message's way through DDS. Here
-    the wait set stands. ``subscribe`` first, then ``start``; ``close`` before the node is
+    An executor builds its wait set anew for every message, over all that the node has; that takes
+    longer than the message's way through DDS, and other callbacks go before. Here the wait set
+    stands. ``subscribe`` first, then ``start``; ``close`` before the node is
     destroyed. What a callback raises is logged, and the next message is taken.
     """
 

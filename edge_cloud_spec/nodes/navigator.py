@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from nav_msgs.msg import Odometry as OdometryMsg
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.node import Node
@@ -43,6 +42,7 @@ from ..nav.events import (
 from ..nav.motion import Pose
 from ..nav.navigator import PERIOD, Navigator, Settings
 from ..nav.watchdog import REPEATS, Watchdog
+from .intake import Intake
 from .markers import action_markers, no_markers
 from .output import Output, SportOutput, TwistOutput
 from .parameters import Parameters
@@ -80,8 +80,8 @@ class NodeSettings(Settings):
 class NavigatorNode(Node):
     """Topics and threads around ``Navigator``: one lock, held for one event at a time.
 
-    e_stop and ``stop`` have a callback group of their own, so no other callback delays them; the
-    watchdog has its own thread and needs neither the executor nor the lock.
+    e_stop and ``stop`` have a thread of their own, so no other callback delays them; the watchdog
+    has one too, and needs neither the executor nor the lock.
     """
 
     def __init__(self) -> None:
@@ -106,19 +106,17 @@ class NavigatorNode(Node):
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self._watchdog = Watchdog(self._output.stop, settings.watchdog)
         self._watchdog.start()
-        safety = MutuallyExclusiveCallbackGroup()
-        ticks = MutuallyExclusiveCallbackGroup()
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_subscription(Bool, "e_stop", self._on_e_stop, 10, callback_group=safety)
-        self.create_subscription(
-            String, "instruction", self._on_instruction, 10, callback_group=safety
-        )
+        self._intake = Intake(self)
+        self._intake.subscribe(Bool, "e_stop", self._on_e_stop, 10)
+        self._intake.subscribe(String, "instruction", self._on_instruction, 10)
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, 100)
         self.create_subscription(OdometryMsg, "odom", self._on_odometry, qos_profile_sensor_data)
-        self.create_timer(PERIOD, self._on_tick, clock=steady, callback_group=ticks)
+        self.create_timer(PERIOD, self._on_tick, clock=steady)
         self.create_timer(1.0, self._diagnose, clock=steady)
         self._carry_out(Show(self._navigator.status))
         self._on_parameters(self._config)
+        self._intake.start()
 
     def close(self) -> None:
         """Stop the robot for good: nobody will watch it any more."""
@@ -133,6 +131,7 @@ class NavigatorNode(Node):
             finally:
                 self._lock.release()
         self._watchdog.close()
+        self._intake.close()
 
     # What comes in
 
@@ -236,7 +235,7 @@ class NavigatorNode(Node):
 
 def main() -> int:
     """Run the node until a signal."""
-    return spin(NavigatorNode, threads=4)
+    return spin(NavigatorNode)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 import rclpy
-from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
@@ -20,13 +20,17 @@ from ..errors import UserError
 PATIENCE = 10.0  # s for threads to end after the node was closed
 
 
-def spin(make: Callable[[], Node], threads: int = 3, args: Sequence[str] | None = None) -> int:
+def spin(make: Callable[[], Node], args: Sequence[str] | None = None) -> int:
     """Make a node and serve it until SIGINT or SIGTERM; the exit status.
 
     ``close()`` of the node, if it has one, is called while ROS still works, so a node can say its
     last words. A launch sends SIGINT twice: the second one finds the shutdown under way and does
     nothing. A UserError in the making ends with 2 and one sentence; what a callback raises is
     logged and the node goes on.
+
+    One thread serves all callbacks: rclpy's multi-threaded executor hands a callback that its pool
+    has not begun to the pool again and again, and on a busy machine an e_stop then waits for a
+    second behind thousands of those. What may not wait for another callback has an ``Intake``.
     """
     stop = threading.Event()
 
@@ -42,7 +46,7 @@ def spin(make: Callable[[], Node], threads: int = 3, args: Sequence[str] | None 
         print(f"error: {error}", file=sys.stderr)
         rclpy.try_shutdown()
         return 2
-    executor = MultiThreadedExecutor(threads)
+    executor = SingleThreadedExecutor()
     executor.add_node(node)
     thread = threading.Thread(target=_serve, args=(executor, node, stop), name="executor")
     thread.start()
@@ -84,7 +88,7 @@ def _init(args: Sequence[str] | None) -> None:
         raise UserError(f"ROS does not take the arguments or a parameter file: {first}") from error
 
 
-def _serve(executor: MultiThreadedExecutor, node: Node, stop: threading.Event) -> None:
+def _serve(executor: SingleThreadedExecutor, node: Node, stop: threading.Event) -> None:
     while not stop.is_set() and rclpy.ok():
         try:
             executor.spin()

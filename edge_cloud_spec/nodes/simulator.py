@@ -166,7 +166,7 @@ class _Beat:
 
 def main() -> int:
     """Run the node until a signal."""
-    return spin(SimulatorNode, threads=2)
+    return spin(SimulatorNode)
 
 
 if __name__ == "__main__":
