@@ -13,39 +13,65 @@ from edge_cloud_spec.decoding.noise import Purpose
 Result = TypeVar("Result")
 
 
-class BranchingChooser:
-    """Takes the choices of ``script``, then the first of each; notes what else could have been."""
+class Unfinished(Exception):
+    """A loop that may go on for ever has been left."""
 
-    def __init__(self, script: tuple[int, ...]) -> None:
-        self.script = script
+
+class BranchingChooser:
+    """Takes the choices of ``script``, then the first of each; notes what else could have been.
+
+    A trial beyond ``trials`` is not made: Unfinished.
+    """
+
+    def __init__(self, script: tuple[int, ...], trials: int | None = None) -> None:
+        self.script, self.trials = script, trials
         self.taken: list[int] = []
         self.others: list[list[int]] = []
         self.probability = 1.0
+        self._made: dict[tuple[Purpose, int, int], int] = {}
 
-    def accept(self, probability: float, position: int) -> bool:
-        return bool(self._branch({1: probability, 0: 1.0 - probability}))
+    def accept(self, probability: float, purpose: Purpose, position: int, trial: int = 0) -> bool:
+        options = {1: probability, 0: 1.0 - probability}
+        return bool(self._branch((purpose, position, trial), options))
 
-    def draw(self, weights: NDArray[np.float64], purpose: Purpose, position: int) -> int:
-        total = float(weights.sum())
-        return self._branch({i: float(w) / total for i, w in enumerate(weights)})
+    def draw(
+        self, weights: NDArray[np.floating], purpose: Purpose, position: int, trial: int = 0
+    ) -> int:
+        shares = weights.astype(np.float64) / weights.sum(dtype=np.float64)
+        return self._branch((purpose, position, trial), dict(enumerate(shares.tolist())))
 
-    def _branch(self, options: dict[int, float]) -> int:
+    def _branch(self, key: tuple[Purpose, int, int], options: dict[int, float]) -> int:
+        if key in self._made:  # the same choice again
+            assert options[self._made[key]] > 0
+            return self._made[key]
+        if key[0] is Purpose.RESIDUAL and key[2] == self.trials:
+            raise Unfinished
         possible = [choice for choice, probability in options.items() if probability > 0]
         depth = len(self.taken)
         choice = self.script[depth] if depth < len(self.script) else possible[0]
         self.taken.append(choice)
         self.others.append(possible[1:])
         self.probability *= options[choice]
+        self._made[key] = choice
         return choice
 
 
-def outcomes(run: Callable[[BranchingChooser], Result]) -> Iterator[tuple[Result, float]]:
-    """What ``run`` gives for every sequence of choices, and how probable that sequence is."""
+def outcomes(
+    run: Callable[[BranchingChooser], Result], trials: int | None = None
+) -> Iterator[tuple[Result | None, float]]:
+    """What ``run`` gives for every sequence of choices, and how probable that sequence is.
+
+    None is what a sequence gives that would need more than this many ``trials``.
+    """
     scripts: list[tuple[int, ...]] = [()]
     while scripts:
         script = scripts.pop()
-        chooser = BranchingChooser(script)
-        yield run(chooser), chooser.probability
+        chooser = BranchingChooser(script, trials)
+        try:
+            result = run(chooser)
+        except Unfinished:
+            result = None
+        yield result, chooser.probability
         for depth in range(len(script), len(chooser.taken)):
             for other in chooser.others[depth]:
                 scripts.append((*chooser.taken[:depth], other))

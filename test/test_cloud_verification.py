@@ -18,6 +18,7 @@ from edge_cloud_spec.cloud.verification import (
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.row import Row
 from edge_cloud_spec.wire.messages import (
     Close,
     DraftMessage,
@@ -32,11 +33,13 @@ from edge_cloud_spec.wire.messages import (
 BASE = PrefixDigest(0, 77)
 VOCABULARY = 10
 END = 9
+ROW = Row(np.full(VOCABULARY, 0.1, np.float32))
 
 
 def session(rule: str = "greedy", max_tokens: int = 50) -> Verification:
     policy = GREEDY if rule == "greedy" else SamplingPolicy(1.0)
-    opening = Open(1, "find", b"", "action first", policy, rule, draft_length=3)
+    payload = "dense" if rule == "rejection" else "ids"
+    opening = Open(1, "find", b"", "action first", policy, rule, payload, draft_length=3)
     return Verification(
         "s", opening, BASE, end_tokens=(END,), max_tokens=max_tokens, vocabulary=VOCABULARY
     )
@@ -63,7 +66,7 @@ def test_a_draft_is_scored_and_its_path_kept() -> None:
     message = draft(1, 2, 3, round_=4)
     assert cloud.handle(message) == [Score(message.draft)]
     said, kept = cloud.handle(says(1, 2, 5, 0))
-    assert said == Say(Verdict(BASE, (0, 1), 5, 4, drafted=3, verify_s=0.1, queue_s=0.2))
+    assert said == Say(Verdict(BASE, (0, 1), 5, verify_s=0.1, queue_s=0.2))
     assert kept == Keep((0, 1), (5,))
     assert cloud.tokens == [1, 2, 5]
     assert cloud.digest == BASE.extend((1, 2, 5))
@@ -71,11 +74,10 @@ def test_a_draft_is_scored_and_its_path_kept() -> None:
 
 def test_a_verdict_is_repeated_and_never_drawn_again() -> None:
     cloud = session("rejection")
-    rows = np.full((2, VOCABULARY), 0.1, np.float32)
-    cloud.handle(DraftMessage(BASE, Draft((1, 2), rows=rows), 0))
+    cloud.handle(DraftMessage(BASE, Draft((1, 2), rows=(ROW, ROW)), 0))
     first = verdict_of(cloud.handle(says(3, 4, 5)))
     for other in ((1, 2), (7,)):
-        again = DraftMessage(BASE, Draft(other, rows=rows[: len(other)]), 1)
+        again = DraftMessage(BASE, Draft(other, rows=(ROW,) * len(other)), 1)
         assert cloud.handle(again) == [Say(first)]
 
 
@@ -94,9 +96,11 @@ def test_a_draft_for_another_prefix_or_while_one_is_scored_is_stale() -> None:
         ("greedy", Draft(()), "at least one"),
         ("greedy", Draft((VOCABULARY,)), "outside the vocabulary"),
         ("greedy", Draft((1, 2), (1, -1)), "earlier node"),
-        ("rejection", Draft((1,)), "the rows"),
-        ("rejection", Draft((1,), (-1,), np.full((1, VOCABULARY), 0.1, np.float32)), "a chain"),
-        ("rejection", Draft((1,), rows=np.full((1, 3), 1 / 3, np.float32)), "shape"),
+        ("greedy", Draft((1,), rows=(ROW,)), "do not go with payload ids"),
+        ("rejection", Draft((1,)), "do not go with payload dense"),
+        ("rejection", Draft((1,), values=(0.5,)), "do not go with payload dense"),
+        ("rejection", Draft((1, 2), (-1, -1), (ROW, ROW)), "needs 1 rows, not 2"),
+        ("rejection", Draft((1,), rows=(Row(np.full(3, 1 / 3, np.float32)),)), "shape"),
     ],
 )
 def test_a_bad_draft_is_a_fault_and_the_session_goes_on(
@@ -107,8 +111,7 @@ def test_a_bad_draft_is_a_fault_and_the_session_goes_on(
     assert isinstance(said.message, Fault)
     assert said.message.code == "bad_draft"
     assert complaint in said.message.text
-    rows = np.full((1, VOCABULARY), 0.1, np.float32)
-    good = Draft((1,), rows=rows)
+    good = Draft((1,), rows=(ROW,) if rule == "rejection" else None)
     assert cloud.handle(DraftMessage(BASE, good, 0)) == [Score(good)]
 
 

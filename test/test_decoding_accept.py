@@ -1,4 +1,4 @@
-"""Every acceptance rule emits what the target alone would have."""
+"""The acceptance rules by seed; wrong rules, which the enumeration must find out."""
 
 from __future__ import annotations
 
@@ -9,204 +9,182 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from enumeration import BranchingChooser, outcomes
-from hypothesis import example, given, settings
+from exactness import (
+    Joint,
+    Model,
+    assert_chi_square,
+    continued,
+    distance,
+    joint_of,
+    own_tokens,
+    pair,
+)
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edge_cloud_spec.decoding.accept import Acceptance, accept, rejection, residual
+from edge_cloud_spec.decoding.accept import Acceptance, accept, follow, rejection
 from edge_cloud_spec.decoding.choose import Chooser, SeededChooser
-from edge_cloud_spec.decoding.draft import BadDraft, Draft
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.noise import Purpose
-from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy, distribution
-from edge_cloud_spec.decoding.propose import coupled_token, sampled_token
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.preset import load_preset
+from edge_cloud_spec.decoding.propose import coupled_token, coupled_token_of
+from edge_cloud_spec.decoding.row import Row, residual, row_of
+from edge_cloud_spec.decoding.split import Split, largest, resample, resample_from, sparse_residual
 
-Joint = dict[tuple[int, ...], float]
-Rule = Callable[[Draft, NDArray[np.float32], int, Chooser], Acceptance]
-
-
-class Model:
-    """Logits [V] that depend on the whole prefix; ``spread`` 0 makes all tokens equal."""
-
-    def __init__(self, seed: int, vocabulary: int, spread: float) -> None:
-        self._seed, self._vocabulary, self._spread = seed, vocabulary, spread
-        self._rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
-
-    def logits(self, prefix: tuple[int, ...]) -> NDArray[np.float32]:
-        if prefix not in self._rows:
-            random = np.random.default_rng((self._seed, *prefix, 7))
-            row = self._spread * random.standard_normal(self._vocabulary)
-            self._rows[prefix] = row.astype(np.float32)
-        return self._rows[prefix]
-
-    def after(self, tokens: tuple[int, ...]) -> NDArray[np.float32]:
-        """Logits [1 + n, V] along a chain."""
-        return np.stack([self.logits(tokens[:i]) for i in range(len(tokens) + 1)])
-
-    def probabilities(self, prefix: tuple[int, ...], policy: SamplingPolicy) -> NDArray[np.float64]:
-        row = distribution(self.logits(prefix), policy).astype(np.float64)
-        return row / row.sum()
+ONE = SamplingPolicy(1.0)
+Rule = Callable[[Draft, Callable[[int], Row], int, Chooser], Acceptance]
 
 
-def target_joint(target: Model, policy: SamplingPolicy, length: int) -> Joint:
-    """The probability of each answer of this length from the target alone."""
-    joint: Joint = {(): 1.0}
-    for _ in range(length):
-        joint = {
-            (*prefix, token): mass * p
-            for prefix, mass in joint.items()
-            for token, p in enumerate(target.probabilities(prefix, policy))
-            if p > 0
-        }
-    return joint
+def rows_of(*models: Model) -> tuple[Row, ...]:
+    """The distributions of the first token."""
+    return tuple(row_of(model.logits(()), ONE) for model in models)
 
 
-def one_round(
-    draft_model: Model, target: Model, policy: SamplingPolicy, gamma: int, rule: Rule
-) -> Joint:
-    """The probability of each answer of gamma + 1 tokens: a round, then the target alone."""
+def round_of(draft_model: Model, target: Model, length: int, rule: Rule) -> Joint:
+    """The probability of each answer of length + 1 tokens from a round under this rule."""
 
     def run(chooser: BranchingChooser) -> tuple[int, ...]:
         tokens: tuple[int, ...] = ()
         rows = []
-        for position in range(gamma):
-            token, row = sampled_token(draft_model.logits(tokens), policy, position, chooser)
-            tokens += (token,)
-            rows.append(row)
-        draft = Draft(tokens, rows=np.stack(rows))
-        taken = rule(draft, distribution(target.after(tokens), policy), 0, chooser)
+        for position in range(length):
+            rows.append(row_of(draft_model.logits(tokens), ONE))
+            tokens += (rows[-1].draw(chooser, Purpose.DRAFT, position),)
+        draft = Draft(tokens, rows=tuple(rows))
+        after = [row_of(logits, ONE) for logits in target.along(tokens)]
+        taken = rule(draft, lambda node: after[node + 1], 0, chooser)
+        assert taken.token is not None
         return (*(tokens[node] for node in taken.path), taken.token)
 
-    joint: Joint = defaultdict(float)
-    for emitted, mass in outcomes(run):
-        for rest, p in _continued(target, policy, emitted, gamma + 1 - len(emitted)).items():
-            joint[rest] += mass * p
-    return joint
+    return joint_of(run, target, ONE, length + 1)
 
 
-def _continued(target: Model, policy: SamplingPolicy, prefix: tuple[int, ...], more: int) -> Joint:
-    joint: Joint = {prefix: 1.0}
-    for _ in range(more):
-        joint = {
-            (*p, token): mass * q
-            for p, mass in joint.items()
-            for token, q in enumerate(target.probabilities(p, policy))
-            if q > 0
-        }
-    return joint
-
-
-def distance(a: Joint, b: Joint) -> float:
-    """The largest difference of a probability."""
-    return max(abs(a.get(key, 0.0) - b.get(key, 0.0)) for key in {*a, *b})
-
-
-policies = st.builds(
-    SamplingPolicy,
-    temperature=st.sampled_from([0.3, 0.8, 1.0, 2.0]),
-    top_k=st.sampled_from([0, 0, 2, 3]),
-    top_p=st.sampled_from([1.0, 1.0, 0.9, 0.6]),
-)
-
-
-@settings(max_examples=25)
-@given(
-    sizes=st.sampled_from([(2, 1), (2, 3), (3, 2), (4, 3), (5, 2), (8, 1), (8, 2)]),
-    seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)),
-    spreads=st.tuples(st.sampled_from([0.0, 1.0, 3.0, 20.0]), st.sampled_from([0.0, 1.0, 3.0])),
-    policy=policies,
-)
-@example(sizes=(4, 3), seeds=(1, 1), spreads=(1.0, 1.0), policy=SamplingPolicy(1.0))  # P = Q
-@example(sizes=(4, 2), seeds=(1, 2), spreads=(20.0, 20.0), policy=SamplingPolicy(0.1))
-def test_rejection_emits_exactly_the_targets_distribution(
-    sizes: tuple[int, int],
-    seeds: tuple[int, int],
-    spreads: tuple[float, float],
-    policy: SamplingPolicy,
-) -> None:
-    vocabulary, gamma = sizes
-    draft_model = Model(seeds[0], vocabulary, spreads[0])
-    target = Model(seeds[1], vocabulary, spreads[1])
-    joint = one_round(draft_model, target, policy, gamma, rejection)
-    assert sum(joint.values()) == pytest.approx(1, abs=1e-9)
-    assert distance(joint, target_joint(target, policy, gamma + 1)) < 1e-9
+def test_the_right_rule_passes_where_the_wrong_ones_must_not() -> None:
+    target = Model(2, 5, 1.5)
+    joint = round_of(Model(1, 5, 1.5), target, 2, rejection)
+    assert distance(joint, continued(target, ONE, (), 3)) < 1e-9
 
 
 def inverted(
-    draft: Draft, rows: NDArray[np.float32], position: int, chooser: Chooser
+    draft: Draft, target_row: Callable[[int], Row], position: int, chooser: Chooser
 ) -> Acceptance:
     """The ratio as DSSD and TSLT print it, q / p."""
-    assert draft.rows is not None
     for i, token in enumerate(draft.tokens):
-        p, q = rows[i].astype(np.float64), draft.rows[i].astype(np.float64)
-        if not chooser.accept(min(1.0, q[token] / p[token]), position + i):
-            return Acceptance(
-                tuple(range(i)), chooser.draw(residual(p, q), Purpose.RESIDUAL, position + i)
-            )
+        p, q = target_row(i - 1), draft.row(i - 1)
+        if not chooser.accept(min(1.0, q.at(token) / p.at(token)), Purpose.ACCEPT, position + i):
+            token = residual(p, q).draw(chooser, Purpose.RESIDUAL, position + i)
+            return Acceptance(tuple(range(i)), token)
     last = len(draft)
-    token = chooser.draw(rows[last].astype(np.float64), Purpose.RESIDUAL, position + last)
+    token = target_row(last - 1).draw(chooser, Purpose.RESIDUAL, position + last)
     return Acceptance(tuple(range(last)), token)
 
 
 def test_the_inverted_ratio_is_found_out() -> None:
-    policy = SamplingPolicy(1.0)
     target = Model(2, 5, 1.5)
-    joint = one_round(Model(1, 5, 1.5), target, policy, 2, inverted)
-    exact = target_joint(target, policy, 3)
+    joint = round_of(Model(1, 5, 1.5), target, 2, inverted)
+    exact = continued(target, ONE, (), 3)
     assert sum(abs(joint[key] - exact[key]) for key in exact) / 2 > 0.2
+
+
+def first_token(run: Callable[[BranchingChooser], int], size: int) -> NDArray[np.float64]:
+    found = np.zeros(size)
+    for token, mass in outcomes(run):
+        assert token is not None
+        found[token] += mass
+    return found
+
+
+def test_sampling_before_truncation_is_found_out() -> None:
+    """A token drawn from all of Q, then judged and resampled by Q cut to its top 2."""
+    p, q = rows_of(Model(2, 5, 1.5), Model(1, 5, 1.5))
+    ids, shares = largest(q, 2)
+    cut = Row(shares, ids)
+
+    def run(chooser: BranchingChooser, drawn_from: Row) -> int:
+        token = drawn_from.draw(chooser, Purpose.DRAFT, 0)
+        chance = min(1.0, p.at(token) / cut.at(token)) if cut.at(token) else 1.0
+        if chooser.accept(chance, Purpose.ACCEPT, 0):
+            return token
+        return residual(p, cut).draw(chooser, Purpose.RESIDUAL, 0)
+
+    right = first_token(lambda chooser: run(chooser, cut), 5)
+    wrong = first_token(lambda chooser: run(chooser, q), 5)
+    assert np.abs(right - p.shares).max() < 1e-9
+    assert np.abs(wrong - p.shares).sum() / 2 > 0.01
 
 
 def test_dropping_a_drafted_token_by_its_value_is_found_out() -> None:
     """P = Q = (1/2, 1/2): a draft that is thrown away when it is token 0 is not exact."""
-    half = Model(0, 2, 0.0)
-    policy = SamplingPolicy(1.0)
+    half = Row(np.full(2, 0.5))
 
     def run(chooser: BranchingChooser) -> int:
-        token, row = sampled_token(half.logits(()), policy, 0, chooser)
-        draft = Draft((token,), rows=row[None]) if token == 1 else Draft((), rows=row[None][:0])
-        rows = distribution(half.after(draft.tokens), policy)
-        taken = rejection(draft, rows, 0, chooser)
+        token = half.draw(chooser, Purpose.DRAFT, 0)
+        draft = Draft((token,), rows=(half,)) if token == 1 else Draft(())
+        taken = rejection(draft, lambda node: half, 0, chooser)
+        assert taken.token is not None
         return token if taken.path else taken.token
 
-    mass = sum(p for token, p in outcomes(run) if token == 0)
-    assert mass == pytest.approx(0.25)
+    assert first_token(run, 2)[0] == pytest.approx(0.25)
 
 
-def test_many_rounds_by_seed_have_the_targets_distribution() -> None:
+def test_a_fresh_trial_after_the_tail_ran_out_is_found_out() -> None:
+    """It must go on with the trial in which it has already chosen the tail."""
+    p, q = rows_of(Model(2, 4, 1.0), Model(1, 4, 1.0))
+    split = Split("sparse", 1, 0)
+
+    def run(chooser: BranchingChooser) -> int:
+        told = sparse_residual(p, split, 0, chooser)
+        token = resample(told, q, 0, chooser)
+        return resample_from(p, q, 1, chooser) if token is None else token
+
+    wrong = first_token(run, 4)
+    assert np.abs(wrong - residual(p, q).shares).sum() / 2 > 0.01
+
+
+class Dice:
+    """A chooser of ordinary random numbers, quicker than the seeded one."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def accept(self, probability: float, purpose: Purpose, position: int, trial: int = 0) -> bool:
+        return self._random.random() < probability
+
+    def draw(
+        self, weights: NDArray[np.floating], purpose: Purpose, position: int, trial: int = 0
+    ) -> int:
+        cumulative = weights.cumsum()
+        return int(cumulative.searchsorted(self._random.random() * cumulative[-1], "right"))
+
+
+@pytest.mark.parametrize("top_k", [2, 8])
+def test_a_million_sparse_resamplings_have_the_residuals_distribution(top_k: int) -> None:
+    """Total variation at most 0.003 at a vocabulary of 16, however many trials it takes."""
+    p, q = rows_of(Model(2, 16, 1.0), Model(1, 16, 1.0))
+    dice = Dice(0)
+    told = sparse_residual(p, Split("sparse", top_k, 0), 0, dice)
+    runs = 500_000  # of each
+    counts = np.zeros(16)
+    for _ in range(runs):
+        token = resample(told, q, 0, dice, p)
+        assert token is not None
+        counts[token] += 1
+    assert np.abs(counts / runs - residual(p, q).shares).sum() / 2 < 0.003
+
+
+@pytest.mark.parametrize("name", ["dsd", "dssd", "dssd_dense", "tslt", "mc_dsd", "best_first"])
+def test_many_rounds_by_seed_have_the_targets_distribution(name: str) -> None:
     """The draws of one round are fresh in the next, though positions and seed are the same."""
-    draft_model, target = Model(3, 3, 1.0), Model(4, 3, 1.0)
+    models = (Model(3, 3, 1.0), Model(4, 3, 1.0))
     counts: dict[tuple[int, ...], int] = defaultdict(int)
-    runs = 2000
+    runs = 700
     for seed in range(runs):
-        policy = SamplingPolicy(1.0, seed=seed)
-        chooser = SeededChooser(seed)
-        answer: tuple[int, ...] = ()
-        while len(answer) < 4:
-            tokens, rows = answer, []
-            for _ in range(2):
-                token, row = sampled_token(draft_model.logits(tokens), policy, len(tokens), chooser)
-                tokens += (token,)
-                rows.append(row)
-            draft = Draft(tokens[len(answer) :], rows=np.stack(rows))
-            logits = target.after(tokens)[len(answer) :]
-            taken = accept("rejection", draft, logits, policy, len(answer), chooser)
-            answer += (*(draft.tokens[node] for node in taken.path), taken.token)
-        counts[answer[:4]] += 1
-    assert_chi_square(counts, target_joint(target, SamplingPolicy(1.0), 4), runs)
-
-
-def assert_chi_square(counts: dict[tuple[int, ...], int], expected: Joint, runs: int) -> None:
-    """Within five standard deviations of a chi-square's mean."""
-    statistic = sum((counts.get(k, 0) - runs * p) ** 2 / (runs * p) for k, p in expected.items())
-    freedom = len(expected) - 1
-    assert statistic < freedom + 5 * np.sqrt(2 * freedom)
-
-
-def own_tokens(target: Model, policy: SamplingPolicy, start: int, length: int) -> list[int]:
-    """What the target alone says, token by token; the prefix begins at position ``start``."""
-    tokens: tuple[int, ...] = ()
-    for i in range(length):
-        tokens += (coupled_token(target.logits(tokens), policy, start + i),)
-    return list(tokens)
+        both = pair(load_preset(name), "rejection", SamplingPolicy(1.0, seed=seed), models)
+        while len(both.emitted) < 3:
+            both.round()
+        counts[both.emitted[:3]] += 1
+    assert_chi_square(counts, continued(models[1], ONE, (), 3), runs)
 
 
 @settings(max_examples=60)
@@ -251,7 +229,7 @@ def test_coupled_tokens_of_many_seeds_have_the_targets_distribution() -> None:
     for seed in range(runs):
         policy = SamplingPolicy(0.8, top_k=5, seed=seed)
         counts[tuple(own_tokens(target, policy, 3, 2))] += 1
-    assert_chi_square(counts, target_joint(target, base, 2), runs)
+    assert_chi_square(counts, continued(target, base, (), 2), runs)
 
 
 def test_coupled_robot_and_cloud_agree_more_often_than_their_draws_would_alone() -> None:
@@ -272,16 +250,27 @@ def test_coupled_robot_and_cloud_agree_more_often_than_their_draws_would_alone()
     assert equal > float(p @ q) + 0.1  # what independent draws would give
 
 
-def test_rejection_refuses_what_it_cannot_judge() -> None:
-    rows = np.full((2, 3), 1 / 3, np.float32)
-    logits = np.zeros((3, 3), np.float32)
-    chooser = SeededChooser(0)
-    sampling = SamplingPolicy(1.0)
-    for draft in (Draft((1, 2)), Draft((1, 2), parents=(-1, -1), rows=rows)):
-        with pytest.raises(BadDraft, match="rejection needs a chain and the rows"):
-            accept("rejection", draft, logits, sampling, 0, chooser)
-    with pytest.raises(BadDraft, match="use greedy"):
-        accept("rejection", Draft((1, 2), rows=rows), logits, GREEDY, 0, chooser)
+def test_the_coupled_token_is_the_same_from_logits_and_from_probabilities() -> None:
+    for seed in range(50):
+        for policy in (SamplingPolicy(0.7, seed=seed), SamplingPolicy(1.3, 4, 0.9, seed)):
+            logits = Model(seed, 40, 2.0).logits(())
+            of_row = coupled_token_of(row_of(logits, policy), seed, 5)
+            assert coupled_token(logits, policy, 5) == of_row
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_a_draft_that_goes_on_gets_no_bonus(rule: str) -> None:
+    target = Model(1, 4, 1.0)
+    policy = SamplingPolicy(1.0, seed=3)
+    own = own_tokens(target, policy, 0, 2)
+    logits = target.along(tuple(own))
+    row = row_of(logits[0], policy)
+    draft = Draft(tuple(own), rows=(row, row_of(logits[1], policy)))  # Q = P: all is accepted
+    taken = accept(rule, draft, logits, policy, 0, SeededChooser(3), more=True)
+    assert (taken.path, taken.token, taken.rejected) == ((0, 1), None, None)
+    tree = Draft((own[0], 9), (-1, -1))
+    assert follow(tree, lambda node: own[node + 1], more=True).token is None
+    assert follow(tree, lambda node: 7, more=True).token == 7
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled", "rejection"])
@@ -289,7 +278,7 @@ def test_logits_that_are_not_numbers_are_an_error_not_a_token(rule: str) -> None
     policy = GREEDY if rule == "greedy" else SamplingPolicy(1.0)
     logits = np.zeros((2, 3), np.float32)
     logits[0, 1] = np.nan
-    draft = Draft((0,), rows=np.full((1, 3), 1 / 3, np.float32))
+    draft = Draft((0,), rows=(Row(np.full(3, 1 / 3, np.float32)),))
     with pytest.raises(ValueError, match="not a number"):
         accept(rule, draft, logits, policy, 0, SeededChooser(0))
 
@@ -299,7 +288,8 @@ def test_enumeration_itself_visits_every_outcome_once() -> None:
 
     def run(chooser: BranchingChooser) -> tuple[object, ...]:
         first = chooser.draw(weights, Purpose.DRAFT, 0)
-        return (first, chooser.accept(0.3, 0), chooser.accept(1.0, 1))
+        accepted = (chooser.accept(p, Purpose.ACCEPT, at) for at, p in enumerate((0.3, 1.0)))
+        return (first, *accepted)
 
     found = dict(outcomes(run))
     assert set(found) == {(a, b, True) for a, b in itertools.product((0, 2, 3), (True, False))}

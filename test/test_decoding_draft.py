@@ -11,15 +11,20 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.draft import MAX_NODES, BadDraft, Draft, check_draft
 from edge_cloud_spec.decoding.preset import Preset, load_preset, preset_names
+from edge_cloud_spec.decoding.row import Row
 from edge_cloud_spec.errors import UserError
 
-ROW = np.full((1, 4), 0.25, np.float32)
+ROW = (Row(np.full(4, 0.25, np.float32)),)
 
 
-def rows_with(value: float) -> np.ndarray:
-    rows = ROW.copy()
-    rows[0, 0] = value
-    return rows
+def rows_with(value: float) -> tuple[Row, ...]:
+    row = np.full(4, 0.25, np.float32)
+    row[0] = value
+    return (Row(row),)
+
+
+def sparse(*ids: int) -> tuple[Row, ...]:
+    return (Row(np.full(len(ids), 1 / len(ids), np.float32), np.array(ids)),)
 
 
 @pytest.mark.parametrize(
@@ -34,13 +39,25 @@ def rows_with(value: float) -> np.ndarray:
         (Draft((1, 1), (-1, 1)), "parent of node 1"),  # its own parent
         (Draft((1, 1), (1, -1)), "parent of node 0"),  # points forward
         (Draft((1, 1), (-1, -2)), "parent of node 1"),
-        (Draft((1,), rows=ROW[:, :3]), "shape"),
-        (Draft((1, 1), rows=ROW), "shape"),
+        (Draft((1,), rows=(Row(np.full(3, 1 / 3, np.float32)),)), "shape"),
+        (Draft((1,), rows=(Row(np.zeros(0, np.float32)),)), "shape"),
+        (Draft((1,), rows=(Row(np.ones(2, np.float32), np.array([1])),)), "shape"),
+        (Draft((1, 1), rows=ROW), "needs 2 rows, not 1"),
+        (Draft((1, 1), (-1, -1), ROW * 2), "needs 1 rows, not 2"),
+        (Draft((1,), rows=sparse(1, 4)), "do not ascend within"),
+        (Draft((1,), rows=sparse(-1, 1)), "do not ascend within"),
+        (Draft((1,), rows=sparse(1, 1)), "do not ascend within"),
+        (Draft((1,), rows=sparse(2, 1)), "do not ascend within"),
+        (Draft((1,), rows=sparse(0, 2)), "no probability in the row"),
+        (Draft((1,), values=(0.5, 0.5)), "1 tokens but 2 probabilities"),
+        (Draft((1,), values=(0.0,)), "not the probability"),
+        (Draft((1,), values=(np.nan,)), "not the probability"),
+        (Draft((1,), values=(1.5,)), "not the probability"),
         (Draft((1,), rows=rows_with(np.nan)), "not a probability"),
         (Draft((1,), rows=rows_with(np.inf)), "not a probability"),
         (Draft((1,), rows=rows_with(-0.25)), "not a probability"),
         (Draft((1,), rows=rows_with(1.5)), "does not sum to 1"),
-        (Draft((1,), rows=np.zeros((1, 4), np.float32)), "does not sum to 1"),
+        (Draft((1,), rows=(Row(np.zeros(4, np.float32)),)), "does not sum to 1"),
     ],
 )
 def test_a_malformed_draft_is_refused_by_name(draft: Draft, complaint: str) -> None:
@@ -64,7 +81,9 @@ def test_a_chain_has_one_child_each() -> None:
 
 
 def test_every_shipped_preset_loads() -> None:
-    assert {"cloud_ar", "edge_only", "cloud_sd", "dsd"} <= set(preset_names())
+    assert {"cloud_ar", "edge_only", "cloud_sd", "dsd", "dssd", "tslt", "mc_dsd"} <= set(
+        preset_names()
+    )
     for name in preset_names():
         preset = load_preset(name)
         assert preset.name == name
@@ -72,11 +91,35 @@ def test_every_shipped_preset_loads() -> None:
     assert not load_preset("edge_only").verified
 
 
+CHAIN = "drafter: edge\nsummary: x\ndraft_length: 2\n"
+TREE = "drafter: edge\nsummary: x\nexpansion: [2, 2]\n"
+BEST = "drafter: edge\nsummary: x\nbest_first: {nodes: 4, depth: 2, width: 2}\n"
+SPLIT = CHAIN + "payload: probabilities\nresample: robot\n"
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("drafter: moon\nsummary: x", "drafter must be one of edge, cloud, none, not moon"),
-        ("drafter: edge\nsummary: x", "draft_length must be 1 to 64"),
+        ("drafter: edge\nsummary: x", "give one of draft_length, expansion and best_first"),
+        ("drafter: edge\nsummary: x\ndraft_length: 2\nexpansion: [2]", "give one of"),
+        ("drafter: edge\nsummary: x\nexpansion: [2, 0]", "children at each level"),
+        ("drafter: edge\nsummary: x\nexpansion: [40, 40]", "1 to 1024 nodes"),
+        ("drafter: edge\nsummary: x\nexpansion: 3", "own.yaml"),
+        ("drafter: edge\nsummary: x\nbest_first: {nodes: 4}", "own.yaml"),
+        ("drafter: edge\nsummary: x\nbest_first: {nodes: 4, depth: 0, width: 1}", "at least 1"),
+        ("drafter: cloud\nsummary: x\nexpansion: [2]", "drafts chains"),
+        (TREE + "payload: probabilities\nresample: robot", "needs the rows of Q"),
+        (BEST + "payload: dense", "not drawn from Q; give payload ids"),
+        (CHAIN + "payload: probabilities", "go together"),
+        (CHAIN + "resample: robot", "go together"),
+        (CHAIN + "payload: sparse", "needs draft_top_k or draft_top_p"),
+        (CHAIN + "draft_top_p: 0", "draft_top_p above 0"),
+        (SPLIT + "residual: top_k", "loses the tail of P"),
+        (SPLIT + "residual: half", "residual must be one of dense, top_k, sparse, not half"),
+        (SPLIT + "residual_top_k: 0", "residual_top_k must be at least 1"),
+        (SPLIT + "residual_tail: -1", "residual_tail must be 0 or more"),
+        ("drafter: none\nsummary: x\nresample: robot", "without a drafter of its own"),
         ("drafter: edge\nsummary: x\ndraft_length: 65", "draft_length must be 1 to 64"),
         ("drafter: none\nsummary: x\ndraft_length: 2", "without a drafter"),
         ("drafter: edge\nsummary: x\ndraft_length: 2\nverified: false", "cannot be exact"),
@@ -103,6 +146,6 @@ def test_an_unknown_preset_names_the_known_ones() -> None:
 
 def test_a_preset_says_what_its_drafts_carry() -> None:
     dsd = load_preset("dsd")
-    assert dsd.payload("rejection") == "dense"
-    assert dsd.payload("coupled") == "ids"
+    assert dsd.payload_of("rejection") == "dense"
+    assert dsd.payload_of("coupled") == "ids"
     assert Preset("x", "", "none").uses_cloud

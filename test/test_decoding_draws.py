@@ -78,10 +78,10 @@ def test_a_drawn_index_always_has_weight(weights: np.ndarray, seed: int) -> None
 
 
 def test_a_chooser_accepts_as_often_as_told() -> None:
-    accepted = [SeededChooser(seed).accept(0.3, 2) for seed in range(4000)]
+    accepted = [SeededChooser(seed).accept(0.3, Purpose.ACCEPT, 2) for seed in range(4000)]
     assert np.mean(accepted) == pytest.approx(0.3, abs=0.03)
-    assert SeededChooser(1).accept(1.0, 0)
-    assert not SeededChooser(1).accept(0.0, 0)
+    assert SeededChooser(1).accept(1.0, Purpose.ACCEPT, 0)
+    assert not SeededChooser(1).accept(0.0, Purpose.ACCEPT, 0)
 
 
 def plain_distribution(logits: list[float], policy: SamplingPolicy) -> list[float]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.preset import load_preset
+from edge_cloud_spec.decoding.shape import chain
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import (
     Abort,
@@ -56,17 +57,22 @@ def drafting() -> EdgeDecoder:
     robot = decoder()
     robot.start(0.0, SPEC)
     robot.handle(OPENED, 0.0)
-    assert robot.handle(PROMPT, 0.0) == [StartDraft((), 4)]
+    assert robot.handle(PROMPT, 0.0) == [StartDraft((), chain(4))]
     return robot
 
 
 def waiting(tokens: tuple[int, ...] = (3, 4, 5, 6)) -> EdgeDecoder:
     """The first draft is on its way."""
     robot = drafting()
-    for token in tokens:
-        actions = robot.handle(Drafted(token, None), 1.0)
-    assert sent(actions)[0].draft.tokens == tokens
+    assert sent(drafts(robot, tokens, 1.0))[0].draft.tokens == tokens
     return robot
+
+
+def drafts(robot: EdgeDecoder, tokens: tuple[int, ...], now: float) -> list[Action]:
+    """A chain, pass by pass; nothing happens before it is whole."""
+    for token in tokens[:-1]:
+        assert robot.handle(Drafted((token,)), now) == []
+    return robot.handle(Drafted(tokens[-1:], Draft(tokens)), now)
 
 
 def sent(actions: list[Action]) -> list:
@@ -81,21 +87,19 @@ def finish(actions: list[Action]) -> Finish:
 def test_a_known_specification_saves_waiting_for_the_cloud() -> None:
     robot = decoder()
     assert robot.start(0.0, SPEC) == [Send(OPENING), Prepare(SPEC)]
-    assert robot.handle(PROMPT, 0.1) == [StartDraft((), 4)]
+    assert robot.handle(PROMPT, 0.1) == [StartDraft((), chain(4))]
 
 
 def test_the_clouds_own_specification_is_taken_and_what_was_drafted_is_void() -> None:
     robot = decoder()
     robot.start(0.0, b"an old one")
     robot.handle(PromptReady(b"prompt", spec_digest(b"an old one"), (0,), 20), 0.0)
-    robot.handle(Drafted(3, None), 0.0)
+    robot.handle(Drafted((3,)), 0.0)
     opened = Received(Opened("s", SPEC, BASE))
     assert robot.handle(opened, 0.1) == [Prepare(SPEC)]
-    assert robot.handle(Drafted(4, None), 0.1) == []
-    assert robot.handle(PROMPT, 0.2) == [StartDraft((), 4)]
-    for token in (5, 6, 7):
-        assert robot.handle(Drafted(token, None), 0.3) == []
-    (message,) = sent(robot.handle(Drafted(8, None), 0.3))
+    assert robot.handle(Drafted((4,), Draft((3, 4))), 0.1) == []
+    assert robot.handle(PROMPT, 0.2) == [StartDraft((), chain(4))]
+    (message,) = sent(drafts(robot, (5, 6, 7, 8), 0.3))
     assert message.base == BASE
     assert message.draft.tokens == (5, 6, 7, 8)
 
@@ -117,7 +121,7 @@ def test_a_prompt_of_a_specification_that_was_replaced_meanwhile_is_ignored() ->
     assert robot.handle(Received(Opened("s", SPEC, BASE)), 0.1) == [Prepare(SPEC)]
     old = PromptReady(b"prompt", spec_digest(b"an old one"), (0,), 20)
     assert robot.handle(old, 0.2) == []
-    assert robot.handle(PROMPT, 0.3) == [StartDraft((), 4)]
+    assert robot.handle(PROMPT, 0.3) == [StartDraft((), chain(4))]
 
 
 def test_a_cloud_that_does_not_say_how_to_prompt_is_not_waited_for() -> None:
@@ -126,27 +130,11 @@ def test_a_cloud_that_does_not_say_how_to_prompt_is_not_waited_for() -> None:
     assert finish(robot.handle(OPENED, 0.0)).reason == "bad_opened"
 
 
-def test_nothing_follows_an_end_token_in_a_draft() -> None:
-    robot = drafting()
-    assert robot.handle(Drafted(3, None), 0.0) == []
-    (message,) = sent(robot.handle(Drafted(0, None), 0.0))
-    assert message.draft.tokens == (3, 0)
-
-
-def test_rows_are_sent_as_they_were_sampled_from() -> None:
-    robot = drafting()
-    rows = [np.full(5, i, np.float32) for i in range(4)]
-    for row in rows:
-        actions = robot.handle(Drafted(1, row), 0.0)
-    (message,) = sent(actions)
-    assert (message.draft.rows == np.stack(rows)).all()
-
-
 def test_a_verdict_settles_the_path_and_its_token_and_drafting_goes_on() -> None:
     robot = waiting()
-    verdict = Verdict(BASE, (0, 1), 9, 0, verify_s=0.5)
+    verdict = Verdict(BASE, (0, 1), 9, verify_s=0.5)
     actions = robot.handle(Received(verdict), 3.0)
-    assert actions == [Emit(0, (3, 4, 9), True), StartDraft((3, 4, 9), 4)]
+    assert actions == [Emit(0, (3, 4, 9), True), StartDraft((3, 4, 9), chain(4))]
     (done,) = robot.ledger.rounds
     assert (done.drafted, done.accepted, done.emitted, done.base) == (4, 2, 3, 0)
     assert (done.sent, done.settled, done.link_s) == (1.0, 3.0, 1.5)
@@ -156,14 +144,14 @@ def test_a_verdict_settles_the_path_and_its_token_and_drafting_goes_on() -> None
 @pytest.mark.parametrize("base", [BASE.extend((1,)), PrefixDigest(0, 4), PrefixDigest(9, 9)])
 def test_a_verdict_for_another_prefix_is_dropped_and_counted(base: PrefixDigest) -> None:
     robot = waiting()
-    assert robot.handle(Received(Verdict(base, (0,), 9, 0)), 2.0) == []
+    assert robot.handle(Received(Verdict(base, (0,), 9)), 2.0) == []
     assert robot.ledger.stale == 1
     assert robot.tokens == []
 
 
 def test_a_verdict_that_comes_twice_settles_once() -> None:
     robot = waiting()
-    verdict = Received(Verdict(BASE, (0, 1), 9, 0))
+    verdict = Received(Verdict(BASE, (0, 1), 9))
     robot.handle(verdict, 2.0)
     assert robot.handle(verdict, 2.1) == []
     assert robot.tokens == [3, 4, 9]
@@ -173,22 +161,22 @@ def test_a_verdict_that_comes_twice_settles_once() -> None:
 @pytest.mark.parametrize("path", [(1,), (0, 2), (0, 0), (4,), (0, 1, 2, 3, 4)])
 def test_a_path_that_was_not_drafted_ends_the_decode_and_emits_nothing(path: tuple) -> None:
     robot = waiting()
-    actions = robot.handle(Received(Verdict(BASE, path, 9, 0)), 2.0)
+    actions = robot.handle(Received(Verdict(BASE, path, 9)), 2.0)
     assert not [action for action in actions if isinstance(action, Emit)]
     assert finish(actions).reason == "bad_verdict"
     assert sent(actions) == [Close()]
 
 
 def test_a_verdict_without_a_draft_ends_the_decode() -> None:
-    assert finish(drafting().handle(Received(Verdict(BASE, (), 9, 0)), 2.0)).reason == "bad_verdict"
+    assert finish(drafting().handle(Received(Verdict(BASE, (), 9)), 2.0)).reason == "bad_verdict"
 
 
 def test_an_end_is_told_to_the_cloud_and_nothing_happens_after() -> None:
     robot = waiting()
-    actions = robot.handle(Received(Verdict(BASE, (0,), 0, 0, finish="end")), 2.0)
+    actions = robot.handle(Received(Verdict(BASE, (0,), 0, finish="end")), 2.0)
     assert actions == [Emit(0, (3, 0), True), Send(Close()), Finish("end")]
     assert robot.deadline is None
-    later = (Drafted(1, None), OPENED, LinkUp(), Tick(), Abort("late"))
+    later = (Drafted((1,), Draft((1,))), OPENED, LinkUp(), Tick(), Abort("late"))
     assert [robot.handle(event, 99.0) for event in later] == [[]] * 5
 
 
@@ -216,9 +204,8 @@ def test_only_an_answer_moves_the_deadline() -> None:
         robot.handle(LinkUp(), now)
         robot.handle(OPENED, now)
     assert robot.deadline == 11.0
-    robot.handle(Received(Verdict(BASE, (0,), 9, 0)), 9.0)
-    for token in (3, 4, 5, 6):
-        robot.handle(Drafted(token, None), 10.0)
+    robot.handle(Received(Verdict(BASE, (0,), 9)), 9.0)
+    drafts(robot, (3, 4, 5, 6), 10.0)
     assert robot.deadline == 20.0
 
 
@@ -237,8 +224,7 @@ def test_a_loss_before_the_session_is_known_says_open_and_draft_again() -> None:
     robot.start(0.0, SPEC)
     robot.handle(PROMPT, 0.0)
     assert sent(robot.handle(LinkUp(), 0.1)) == [OPENING]
-    for token in (3, 4, 5, 6):
-        robot.handle(Drafted(token, None), 0.2)
+    drafts(robot, (3, 4, 5, 6), 0.2)
     first, draft = sent(robot.handle(LinkUp(), 0.3))
     assert first == OPENING
     assert draft.draft.tokens == (3, 4, 5, 6)
@@ -263,8 +249,8 @@ def test_a_decode_without_a_cloud_says_nothing() -> None:
     robot = decoder("edge_only")
     assert robot.start(0.0) == [Prepare(b"")]
     robot.handle(replace(PROMPT, spec_digest=b""), 0.0)
-    assert robot.handle(Drafted(5, None), 0.0) == [Emit(0, (5,), False)]
-    assert robot.handle(Drafted(0, None), 0.0) == [Emit(1, (0,), False), Finish("end")]
+    assert robot.handle(Drafted((5,)), 0.0) == [Emit(0, (5,), False)]
+    assert robot.handle(Drafted((0,), Draft((5, 0))), 0.0) == [Emit(1, (0,), False), Finish("end")]
 
 
 def generating() -> EdgeDecoder:
@@ -278,11 +264,11 @@ def test_verdicts_that_overtook_one_another_settle_in_order() -> None:
     robot = generating()
     second = BASE.extend((1, 2))
     third = second.extend((3,))
-    early = Received(Verdict(third, (), 4, 0))
+    early = Received(Verdict(third, (), 4))
     assert robot.handle(early, 1.0) == []
     assert robot.handle(early, 1.0) == []  # a second copy is stale
-    assert robot.handle(Received(Verdict(second, (), 3, 0)), 1.0) == []
-    actions = robot.handle(Received(Verdict(BASE, (0,), 2, 0, tokens=(1,), drafted=4)), 1.0)
+    assert robot.handle(Received(Verdict(second, (), 3)), 1.0) == []
+    actions = robot.handle(Received(Verdict(BASE, (0,), 2, tokens=(1,), drafted=4)), 1.0)
     assert actions == [Emit(0, (1, 2), True), Emit(2, (3,), True), Emit(3, (4,), True)]
     assert robot.ledger.stale == 1
     assert len(robot.ledger.rounds) == 3
@@ -291,7 +277,7 @@ def test_verdicts_that_overtook_one_another_settle_in_order() -> None:
 def test_early_verdicts_that_never_come_true_are_bounded() -> None:
     robot = generating()
     for i in range(1000):
-        robot.handle(Received(Verdict(PrefixDigest(5, i), (), 4, 0)), 1.0)
+        robot.handle(Received(Verdict(PrefixDigest(5, i), (), 4)), 1.0)
     assert robot.ledger.stale == 1000 - 64
 
 
@@ -299,8 +285,7 @@ def test_no_token_is_drafted_that_the_answer_has_no_room_for() -> None:
     robot = EdgeDecoder(replace(OPENING, max_tokens=3), load_preset("dsd"))
     robot.start(0.0, SPEC)
     robot.handle(OPENED, 0.0)
-    assert robot.handle(PROMPT, 0.0) == [StartDraft((), 2)]
-    robot.handle(Drafted(3, None), 0.0)
-    robot.handle(Drafted(4, None), 0.0)
-    verdict = Received(Verdict(BASE, (0,), 9, 0))
-    assert robot.handle(verdict, 1.0)[1:] == [StartDraft((3, 9), 1)]
+    assert robot.handle(PROMPT, 0.0) == [StartDraft((), chain(2))]
+    drafts(robot, (3, 4), 0.0)
+    verdict = Received(Verdict(BASE, (0,), 9))
+    assert robot.handle(verdict, 1.0)[1:] == [StartDraft((3, 9), chain(1))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,10 @@ from hypothesis import strategies as st
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.decoding.row import Row
+from edge_cloud_spec.decoding.split import RESIDUALS, SparseResidual, Split
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.channel import MESSAGE_BYTES, check_address, is_loopback, read_token
 from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client, encode_server
 from edge_cloud_spec.wire.messages import (
@@ -21,11 +26,15 @@ from edge_cloud_spec.wire.messages import (
     Generate,
     Open,
     Opened,
+    Residual,
     Resume,
+    RowMessage,
+    RowRequest,
     ServerMessage,
     Verdict,
     WireError,
 )
+from edge_cloud_spec.wire.rows import pack_ids, unpack_ids
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
@@ -53,7 +62,22 @@ opens = st.builds(
     u32,
     u32,
     u32,
+    st.none() | st.builds(Split, st.sampled_from(RESIDUALS), u32, u32),
+    st.booleans(),
 )
+float32s = st.floats(0, 1, width=32)
+
+
+@st.composite
+def dense_rows(draw: st.DrawFn) -> Row:
+    return Row(np.array(draw(st.lists(float32s, min_size=1, max_size=6)), np.float32))
+
+
+@st.composite
+def sparse_rows(draw: st.DrawFn) -> Row:
+    ids = draw(st.lists(st.integers(0, 2**18), min_size=1, max_size=6, unique=True))
+    numbers = draw(st.lists(float32s, min_size=len(ids), max_size=len(ids)))
+    return Row(np.array(numbers, np.float32), np.array(sorted(ids)))
 
 
 @st.composite
@@ -61,10 +85,22 @@ def draft_messages(draw: st.DrawFn) -> DraftMessage:
     size = draw(st.integers(0, 9))
     tokens = tuple(draw(u32) for _ in range(size))
     parents = tuple(draw(st.integers(-1, i)) for i in range(size)) if draw(st.booleans()) else ()
-    rows = None
-    if size and draw(st.booleans()):
-        rows = np.random.default_rng(draw(u32)).random((size, 5), np.float32)
-    return DraftMessage(draw(digests), Draft(tokens, parents or None, rows), draw(u32))
+    kind = draw(st.sampled_from([dense_rows(), sparse_rows()]))
+    rows = tuple(draw(st.lists(kind, max_size=4))) or None
+    values = tuple(draw(float32s) for _ in range(size)) if draw(st.booleans()) else None
+    draft = Draft(tokens, parents or None, rows, values or None)
+    return DraftMessage(draw(digests), draft, draw(u32), draw(st.none() | u32), draw(st.booleans()))
+
+
+@st.composite
+def residuals(draw: st.DrawFn) -> Residual:
+    if draw(st.booleans()):
+        return draw(dense_rows() | sparse_rows())
+    top = draw(sparse_rows())
+    assert top.ids is not None
+    tail = draw(st.lists(st.tuples(st.integers(0, 2**18), float32s), max_size=4))
+    ids, numbers = tuple(i for i, _ in tail), tuple(p for _, p in tail)
+    return SparseResidual(top.ids, top.probabilities, draw(float32s), ids, numbers)
 
 
 micro = st.integers(0, 2**32 - 1).map(lambda n: n * 1e-6)
@@ -73,34 +109,38 @@ clients = st.one_of(
     draft_messages(),
     st.builds(Generate, digests, st.booleans()),
     st.builds(Resume, text, digests),
-    st.just(Close()),
+    st.builds(Close, st.none() | u32),
+    st.builds(RowRequest, digests),
 )
 servers = st.one_of(
     st.builds(Opened, text, st.binary(max_size=50), digests),
     st.builds(
         Verdict,
         digests,
-        st.lists(u32, max_size=9).map(tuple),
+        st.lists(u32, max_size=9).map(tuple) | st.integers(0, 9).map(lambda n: tuple(range(n))),
         st.none() | u32,
-        u32,
         st.sampled_from(["", "end", "length"]),
         st.lists(u32, max_size=9).map(tuple),
         u32,
         micro,
         micro,
         micro,
+        st.none() | residuals(),
     ),
+    st.builds(RowMessage, digests, dense_rows() | sparse_rows()),
     st.builds(Fault, text, text),
 )
 
 
-def plain(message: ClientMessage) -> object:
-    """A message that can be compared: drafts hold arrays."""
-    if not isinstance(message, DraftMessage):
-        return message
-    rows = message.draft.rows
-    held = None if rows is None else (rows.dtype.str, rows.shape, rows.tobytes())
-    return (message.base, message.draft.tokens, message.draft.parents, held, message.round)
+def plain(thing: object) -> object:
+    """A message that can be compared, whatever arrays it holds."""
+    if isinstance(thing, np.ndarray):
+        return thing.tolist()
+    if isinstance(thing, tuple):
+        return tuple(plain(part) for part in thing)
+    if is_dataclass(thing):
+        return (type(thing), *(plain(getattr(thing, field.name)) for field in fields(thing)))
+    return thing
 
 
 @given(clients)
@@ -110,17 +150,24 @@ def test_what_a_robot_says_arrives_as_it_was(message: ClientMessage) -> None:
 
 @given(servers)
 def test_what_a_cloud_says_arrives_as_it_was(message: ServerMessage) -> None:
-    assert decode_server(encode_server(message)) == message
+    assert plain(decode_server(encode_server(message))) == plain(message)
 
 
 def test_rows_arrive_as_the_very_numbers() -> None:
-    rows = np.array([[0.1, 0.7, np.float32(1e-30), 0.2]], np.float32)
-    arrived = decode_client(
-        encode_client(DraftMessage(PrefixDigest(0, 1), Draft((1,), rows=rows), 0))
-    )
+    row = np.array([0.1, 0.7, np.float32(1e-30), 0.2], np.float32)
+    draft = Draft((1,), rows=(Row(row),))
+    arrived = decode_client(encode_client(DraftMessage(PrefixDigest(0, 1), draft, 0)))
     assert isinstance(arrived, DraftMessage)
     assert arrived.draft.rows is not None
-    assert arrived.draft.rows.tobytes() == rows.tobytes()
+    assert arrived.draft.rows[0].probabilities.tobytes() == row.tobytes()
+
+
+@given(st.integers(1, 31), st.data())
+def test_ids_take_just_their_bits(bits: int, data: st.DataObject) -> None:
+    ids = data.draw(st.lists(st.integers(0, 2**bits - 1), max_size=20))
+    packed = pack_ids(np.array(ids, np.int64), bits)
+    assert len(packed) == (len(ids) * bits + 7) // 8
+    assert unpack_ids(packed, len(ids), bits).tolist() == ids
 
 
 def check_refusal_or_message(data: bytes) -> None:
@@ -162,28 +209,37 @@ def test_what_is_no_message_is_a_wire_error(data: bytes) -> None:
         decode_server(data)
 
 
-def test_rows_that_do_not_fit_the_tokens_are_refused() -> None:
-    whole = encode_client(
-        DraftMessage(PrefixDigest(0, 0), Draft((1,), rows=np.ones((1, 3), np.float32)), 0)
-    )
-    ragged = whole.replace(b"\x22\x0c" + np.ones(3, "<f4").tobytes(), b"\x22\x0c" + b"x" * 11, 1)
-    with pytest.raises(WireError):
-        decode_client(ragged)
-    from edge_cloud_spec.wire import decode_pb2 as pb
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (pb.Draft(tokens=[1], values=b"12345"), "not whole float32"),
+        (pb.Draft(tokens=[1], rows=pb.Rows(sizes=[2], probabilities=b"1234")), "4 bytes for 2"),
+        (pb.Draft(tokens=[1], rows=pb.Rows(sizes=[2**31])), "0 bytes for"),
+        (pb.Draft(rows=pb.Rows(sizes=[1], probabilities=b"1234", id_bits=9)), "ids of 9 bits"),
+        (pb.Draft(rows=pb.Rows(sizes=[1], probabilities=b"1234", id_bits=77)), "ids of 77 bits"),
+    ],
+)
+def test_rows_that_are_not_whole_are_refused(body: pb.Draft, complaint: str) -> None:
+    with pytest.raises(WireError, match=complaint):
+        decode_client(pb.ClientMessage(draft=body).SerializeToString())
 
-    for tokens, dense in (([], b"1234"), ([1, 2], b"1234"), ([1], b"12345")):
-        body = pb.ClientMessage(draft=pb.Draft(tokens=tokens, dense=dense))
-        with pytest.raises(WireError, match="whole float32 rows"):
-            decode_client(body.SerializeToString())
+
+def test_a_short_residual_without_ids_is_refused() -> None:
+    row = pb.Rows(sizes=[1], probabilities=b"1234")
+    for residual in (pb.Residual(top=row, tail=row), pb.Residual()):
+        body = pb.ServerMessage(verdict=pb.Verdict(residual=residual))
+        with pytest.raises(WireError):
+            decode_server(body.SerializeToString())
 
 
-def test_a_round_of_ids_is_small() -> None:
+@pytest.mark.parametrize("gamma", [4, 8])
+def test_a_round_of_ids_is_small(gamma: int) -> None:
     """DESIGN: up at most 48 B and down 32 B under the coupled rule."""
-    base = PrefixDigest(60, 2**64 - 1)
-    draft = Draft((151_000, 151_001, 151_002, 151_003))
-    assert len(encode_client(DraftMessage(base, draft, 12))) <= 48
-    verdict = Verdict(base, (0, 1, 2), 151_000, 12, verify_s=0.05, queue_s=0.001)
-    assert len(encode_server(verdict)) <= 40
+    base = PrefixDigest(100, 2**64 - 1)
+    draft = Draft(tuple(range(151_000, 151_000 + gamma)))
+    assert len(encode_client(DraftMessage(base, draft, 100))) <= 48
+    verdict = Verdict(base, tuple(range(gamma)), 151_000, verify_s=0.62, queue_s=0.01)
+    assert len(encode_server(verdict)) <= 32
 
 
 def test_a_frame_fits_into_a_message() -> None:

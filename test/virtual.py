@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -37,9 +37,10 @@ from edge_cloud_spec.edge.events import (
     StartDraft,
     Tick,
 )
-from edge_cloud_spec.models.drafter import Drafter, Recipe
+from edge_cloud_spec.models.drafter import Drafter
 from edge_cloud_spec.models.image import ImageSpec
 from edge_cloud_spec.models.prompt import PromptSpec
+from edge_cloud_spec.models.scripted import ScriptedSession
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import Close, Open, Verdict, spec_digest
 
@@ -83,43 +84,17 @@ class ToyVlm:
 
         return _Prompt(hashlib.blake2b(request.instruction.encode(), digest_size=16).digest())
 
-    def open(self, prompt: Any) -> ToySession:
-        return ToySession(self)
+    def open(self, prompt: Any) -> ScriptedSession:
+        return ScriptedSession(self, ())
 
+    def after(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
+        return (*state, token)
 
-class ToySession:
-    """What a model session does, with the checks that a real one makes."""
+    def row(self, state: tuple[int, ...]) -> np.ndarray:
+        return self.logits(state)
 
-    def __init__(self, model: ToyVlm) -> None:
-        self._model = model
-        self.tokens: tuple[int, ...] = ()
-        self._paths: list[tuple[int, ...]] = []
-        self._parents: list[int] = []
-
-    def forward(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> np.ndarray:
-        self._parents = list(range(-1, len(tokens) - 1) if parents is None else parents)
-        self._paths = []
-        for token, parent in zip(tokens, self._parents, strict=True):
-            before = self.tokens if parent < 0 else self._paths[parent]
-            self._paths.append((*before, int(token)))
-        return np.stack([self._model.logits(path) for path in (self.tokens, *self._paths)])
-
-    def commit(self, path: Sequence[int]) -> None:
-        parent = -1
-        for node in path:
-            assert self._parents[node] == parent
-            parent = node
-        if path:
-            self.tokens = self._paths[path[-1]]
-        self._paths, self._parents = [], []
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.tokens += tuple(tokens)
-        self._paths, self._parents = [], []
-
-    def truncate(self, length: int) -> None:
-        assert length <= len(self.tokens)
-        self.tokens = self.tokens[:length]
+    def spend(self, rows: int) -> None:
+        """A pass costs nothing here; the link and the worker have their times."""
 
 
 def toy_worker(limits: WorkerLimits | None = None) -> Worker:
@@ -181,7 +156,7 @@ class Decode:
         self.losses = 0
         self.sent: list[object] = []
         known = self.spec.to_bytes() if known_spec is None else known_spec
-        payload = self.preset.payload(rule)
+        payload = self.preset.payload_of(rule)
         self.opening = Open(
             7,
             "find",
@@ -195,11 +170,13 @@ class Decode:
             spec_digest(known),
             max_tokens,
             self.preset.draft_length,
+            split=self.preset.split_of(rule),
+            replacement=self.preset.replacement,
         )
         self.decoder = EdgeDecoder(self.opening, self.preset, patience)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._recipe = Recipe(rule, policy)
+        self._recipe = self.preset.recipe(rule, policy)
         self._drafter: Drafter | None = None
         self._draft_number = 0
         self._up = True
@@ -252,11 +229,11 @@ class Decode:
                     self._send_up(encode_client(message), isinstance(message, Close))
                 case Prepare(data):
                     self._at(0.1, lambda data=data: self._prepare(data))
-                case StartDraft(prefix, length):
+                case StartDraft(prefix, shape):
                     self._draft_number += 1
                     assert self._drafter is not None
-                    self._drafter.follow(prefix)
-                    self._draft_next(self._draft_number, length)
+                    self._drafter.begin(prefix, shape, (END,))
+                    self._draft_next(self._draft_number)
                 case Emit(position, tokens):
                     assert position == len(self.emitted), "emitted twice, or a gap"
                     assert self.finish is None
@@ -272,15 +249,16 @@ class Decode:
         self._drafter = Drafter(self.draft_model.open(prompt), self._recipe)  # type: ignore[arg-type]
         self.happen(PromptReady(prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens))
 
-    def _draft_next(self, number: int, left: int) -> None:
+    def _draft_next(self, number: int) -> None:
         def step() -> None:
             if number != self._draft_number or self.finish is not None:
                 return  # another draft replaced it
             assert self._drafter is not None
-            token, row = self._drafter.step()
-            self.happen(Drafted(token, row))
-            if left > 1 and token != END:
-                self._draft_next(number, left - 1)
+            level = self._drafter.step()
+            done = self._drafter.done
+            self.happen(Drafted(level.tokens, self._drafter.whole() if done else None))
+            if not done:
+                self._draft_next(number)
 
         self._at(0.03, step)
 

@@ -6,15 +6,17 @@ passes that it asks for and sends what it says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.accept import accept, rows_of_chain
-from ..decoding.choose import SeededChooser
+from ..decoding.accept import accept
+from ..decoding.choose import Chooser, SeededChooser
 from ..decoding.digest import PrefixDigest
 from ..decoding.draft import BadDraft, Draft, check_draft
+from ..decoding.row import Row
+from ..decoding.split import largest, sparse_residual
 from ..wire.messages import (
     Close,
     DraftMessage,
@@ -22,12 +24,15 @@ from ..wire.messages import (
     Generate,
     Open,
     Opened,
+    Residual,
     Resume,
+    RowMessage,
+    RowRequest,
     ServerMessage,
     Verdict,
 )
 
-EMPTY = Draft((), rows=np.zeros((0, 0), np.float32))  # nothing drafted: the target alone
+EMPTY = Draft(())  # nothing drafted: the target alone
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,13 @@ class Keep:
     """Commit these nodes of the scored draft, then extend by these tokens."""
 
     path: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Extend:
+    """Extend the prefix by these tokens; the next pass computes them."""
+
     tokens: tuple[int, ...]
 
 
@@ -77,8 +89,8 @@ class Proposed:
     draft_s: float = 0.0
 
 
-Action = Score | Propose | Keep | Say
-Event = DraftMessage | Generate | Resume | Close | Scored | Proposed
+Action = Score | Propose | Keep | Extend | Say
+Event = DraftMessage | Generate | Resume | Close | RowRequest | Scored | Proposed
 
 
 @dataclass(frozen=True)
@@ -86,9 +98,9 @@ class _Pass:
     """What the target is looking at; ``own`` where the cloud drafted it (or nothing)."""
 
     draft: Draft
-    round: int = 0
     own: bool = False
     draft_s: float = 0.0
+    more: bool = False
 
 
 class Verification:
@@ -103,6 +115,7 @@ class Verification:
         end_tokens: tuple[int, ...],
         max_tokens: int,
         vocabulary: int,
+        chooser: Chooser | None = None,
     ) -> None:
         self.session = session
         self.tokens: list[int] = []
@@ -113,8 +126,10 @@ class Verification:
         self._end_tokens = end_tokens
         self._max_tokens = max_tokens
         self._vocabulary = vocabulary
-        self._chooser = SeededChooser(opening.policy.seed)
+        self._chooser = chooser or SeededChooser(opening.policy.seed)
         self._kept: dict[PrefixDigest, Verdict] = {}  # in the order of the answer
+        self._last: PrefixDigest | None = None  # the place of the last verdict
+        self._rejected: Row | None = None  # P where the robot resamples now
         self._scoring: _Pass | None = None
         self._proposing = False
         self._generating: Generate | None = None
@@ -145,6 +160,8 @@ class Verification:
                 return self._score(_Pass(draft, own=True, draft_s=draft_s))
             case Resume():
                 return self._on_resume(event)
+            case RowRequest(base):
+                return self._on_row_request(base)
             case Close():
                 self.finished = True
                 self._generating = None
@@ -168,19 +185,59 @@ class Verification:
         self._generating = None
         return [Say(Opened(self.session, b"", self._digest))]
 
+    def _on_row_request(self, base: PrefixDigest) -> list[Action]:
+        if base != self._last or self._rejected is None:
+            self.stale += 1
+            return []
+        return [Say(RowMessage(base, self._rejected))]
+
     def _on_draft(self, message: DraftMessage) -> list[Action]:
         if message.base in self._kept:
             return [Say(self._kept[message.base])]
-        if message.base != self._digest or self._busy or self.finished:
+        here = self._digest
+        if self._rejected is not None and message.resampled is not None:
+            here = here.extend((message.resampled,))
+        if message.base != here or self._busy or self.finished:
             self.stale += 1
             return []
         try:
-            check_draft(message.draft, self._vocabulary)
-            if self._opening.rule == "rejection":
-                rows_of_chain(message.draft)
+            self._check(message)
         except BadDraft as error:
             return [Say(Fault("bad_draft", str(error)))]
-        return self._score(_Pass(message.draft, message.round))
+        return [
+            *self._adopt(message.resampled),
+            *self._score(_Pass(message.draft, more=message.more)),
+        ]
+
+    def _check(self, message: DraftMessage) -> None:
+        """Refuse what cannot be judged; raises BadDraft."""
+        draft, payload = message.draft, self._opening.payload
+        if (self._rejected is None) != (message.resampled is None):
+            raise BadDraft(
+                "after a split rejection a draft begins with the resampled token, and only then"
+            )
+        if message.resampled is not None and not 0 <= message.resampled < self._vocabulary:
+            raise BadDraft(f"the resampled token {message.resampled} is outside the vocabulary")
+        if message.resampled is not None and (
+            message.resampled in self._end_tokens or len(self.tokens) + 1 >= self._max_tokens
+        ):
+            raise BadDraft("the answer ended with the resampled token; close the decode")
+        if (draft.rows is None) == (payload in ("dense", "sparse")):
+            raise BadDraft(f"the rows of Q do not go with payload {payload}")
+        if (draft.values is None) == (payload == "probabilities"):
+            raise BadDraft(f"the probabilities of tokens do not go with payload {payload}")
+        if draft.values is not None and draft.parents is not None:
+            raise BadDraft("multi-candidate rejection needs the rows of Q")
+        check_draft(draft, self._vocabulary)
+
+    def _adopt(self, resampled: int | None) -> list[Action]:
+        """Take over the token that the robot drew after the last rejection."""
+        if resampled is None:
+            return []
+        self._rejected = None
+        self._digest = self._digest.extend((resampled,))
+        self.tokens.append(resampled)
+        return [Extend((resampled,))]
 
     def _on_generate(self, message: Generate) -> list[Action]:
         base = message.base
@@ -210,33 +267,62 @@ class Verification:
         under_way, self._scoring = self._scoring, None
         draft = under_way.draft
         opening = self._opening
+        position = len(self.tokens)
         taken = accept(
-            opening.rule, draft, scored.logits, opening.policy, len(self.tokens), self._chooser
+            opening.rule,
+            draft,
+            scored.logits,
+            opening.policy,
+            position,
+            self._chooser,
+            replacement=opening.replacement,
+            more=under_way.more,
         )
         path, token, finish = self._until_end(draft, taken.path, taken.token)
+        self._rejected = None if finish else taken.rejected
         last = () if token is None else (token,)
         accepted = tuple(draft.tokens[node] for node in path)
         verdict = Verdict(
             self._digest,
             path,
             token,
-            under_way.round,
             finish,
             tokens=accepted if under_way.own else (),
-            drafted=len(draft),
+            drafted=len(draft) if under_way.own else 0,
             verify_s=scored.verify_s,
             queue_s=scored.queue_s,
             draft_s=under_way.draft_s,
+            residual=self._residual(position + len(path)),
         )
-        self._kept[self._digest] = verdict
+        self._keep(verdict)
         self._digest = self._digest.extend(accepted + last)
         self.tokens += accepted + last
         if finish:
             self.finished, self._generating = True, None
         return [Say(verdict), Keep(path, last), *self._continue()]
 
+    def _residual(self, position: int) -> Residual | None:
+        """What the robot is told of P at the rejected place, so that it can resample."""
+        target, split = self._rejected, self._opening.split
+        if target is None:
+            return None
+        assert split is not None
+        if split.residual == "sparse":
+            return sparse_residual(target, split, position, self._chooser)
+        if split.residual == "top_k":
+            ids, probabilities = largest(target, split.top_k)
+            return Row(probabilities, ids)
+        return target
+
+    def _keep(self, verdict: Verdict) -> None:
+        """Remember a verdict, so that it can be said again; of the one before, not the residual."""
+        if self._last is not None and self._kept[self._last].residual is not None:
+            self._kept[self._last] = replace(self._kept[self._last], residual=None)
+        self._kept[verdict.base] = verdict
+        self._last = verdict.base
+
     def _until_end(
-        self, draft: Draft, path: tuple[int, ...], token: int
+        self, draft: Draft, path: tuple[int, ...], token: int | None
     ) -> tuple[tuple[int, ...], int | None, str]:
         """Cut the accepted path and its last token at an end token or at the length limit."""
         room = self._max_tokens - len(self.tokens)
@@ -247,4 +333,4 @@ class Verification:
                 return path[:depth], None, "length"
         if token in self._end_tokens:
             return path, token, "end"
-        return path, token, "length" if len(path) + 1 == room else ""
+        return path, token, "length" if token is not None and len(path) + 1 == room else ""

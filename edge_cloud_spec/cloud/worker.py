@@ -17,8 +17,12 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..decoding.draft import Draft
+from ..decoding.preset import PAYLOADS
+from ..decoding.propose import Recipe
+from ..decoding.shape import chain
+from ..decoding.split import RESIDUALS
 from ..errors import UserError
-from ..models.drafter import Drafter, Recipe
+from ..models.drafter import Drafter
 from ..models.prompt import PromptSpec, Request
 from ..wire.codec import decode_client, encode_server
 from ..wire.messages import (
@@ -36,6 +40,7 @@ from .verification import (
     EMPTY,
     Action,
     Event,
+    Extend,
     Keep,
     Propose,
     Proposed,
@@ -50,6 +55,8 @@ if TYPE_CHECKING:
     from ..models.vlm import Vlm
 
 log = logging.getLogger(__name__)
+
+MOST_TOLD = 4096  # tokens of a residual's top or tail
 
 Outlet = Callable[[bytes | None], None]  # takes a message's bytes; None ends the stream
 
@@ -262,6 +269,20 @@ class Worker(threading.Thread):
                 "rule greedy goes with temperature 0, coupled and rejection with one above 0; "
                 f"got {opening.rule} at {opening.policy.temperature:g}"
             )
+        split = opening.split
+        payload = opening.payload
+        if payload not in PAYLOADS or (payload != "ids" and opening.rule != "rejection"):
+            raise UserError(f"payload {payload!r} does not go with rule {opening.rule}")
+        if (split is None) == (payload == "probabilities"):
+            raise UserError("payload probabilities and split resampling go together")
+        if split is not None and (
+            split.residual not in RESIDUALS
+            or not (split.residual == "dense" or 1 <= split.top_k <= MOST_TOLD)
+            or split.tail > MOST_TOLD
+        ):
+            raise UserError(
+                f"a split residual is {', '.join(RESIDUALS)} with top_k and tail up to {MOST_TOLD}"
+            )
         mine = self._target.tokenizer_digest
         if opening.tokenizer_digest and opening.tokenizer_digest != mine:
             raise UserError(
@@ -300,6 +321,8 @@ class Worker(threading.Thread):
             case Keep(path, tokens):
                 served.target.commit(path)
                 served.target.extend(tokens)
+            case Extend(tokens):
+                served.target.extend(tokens)
             case Score(draft) if served.verification.generating:
                 self._later(served, lambda: self._score(served, draft))
             case Score(draft):
@@ -329,8 +352,7 @@ class Worker(threading.Thread):
             return
         started = self._clock()
         drafter = self._drafter_of(served)
-        drafter.follow(prefix)
-        draft = drafter.chain(length, self._spec.end_ids)
+        draft = drafter.draft(prefix, chain(length), self._spec.end_ids)
         draft_s = self._clock() - started
         served.arrived += draft_s
         self._advance(served, Proposed(draft, draft_s))

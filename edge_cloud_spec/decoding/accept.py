@@ -1,7 +1,8 @@
 """The acceptance rules: which path of a draft the target keeps, and the token after it.
 
 Words: a drafted token is *accepted* when the rule lets it stand; the *recovered* token replaces
-the first rejected one; the *bonus* token follows a draft that was accepted whole.
+the first rejected one; the *bonus* token follows a draft that was accepted whole. A verdict is
+*open* when it has neither: all is accepted, and the draft goes on.
 """
 
 from __future__ import annotations
@@ -13,82 +14,102 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .choose import Chooser
-from .draft import BadDraft, Draft
+from .draft import Draft
 from .noise import Purpose
-from .policy import SamplingPolicy, distribution
+from .policy import SamplingPolicy
 from .propose import coupled_token
+from .row import Row, residual, row_of
 
 RULES = ("greedy", "coupled", "rejection")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Acceptance:
-    """Indices of the accepted nodes, root to leaf, and the recovered or bonus token after them."""
+    """Indices of the accepted nodes, root to leaf, and the recovered or bonus token after them.
+
+    Without a token the verdict is open, or ``rejected`` is P at the first rejected place, where
+    the robot resamples.
+    """
 
     path: tuple[int, ...]
-    token: int
+    token: int | None
+    rejected: Row | None = None
 
 
-def follow(draft: Draft, target_token: Callable[[int], int]) -> Acceptance:
+def follow(draft: Draft, target_token: Callable[[int], int], more: bool = False) -> Acceptance:
     """Greedy and coupled: walk down the draft along the target's own tokens.
 
     ``target_token(node)`` is the target's token after this node (-1: after the prefix). The
-    output is the target's own, whatever was drafted.
+    output is the target's own, whatever was drafted. ``more``: the draft goes on, so a leaf
+    gets no bonus.
     """
     path: list[int] = []
     node = -1
     while True:
+        children = list(draft.children(node))
+        if more and not children:
+            return Acceptance(tuple(path), None)
         token = target_token(node)
-        child = next((c for c in draft.children(node) if draft.tokens[c] == token), None)
+        child = next((c for c in children if draft.tokens[c] == token), None)
         if child is None:
             return Acceptance(tuple(path), token)
         path.append(child)
         node = child
 
 
-def normalized(row: NDArray[np.float32]) -> NDArray[np.float64]:
-    """A row [V] in float64, summing to 1: fp32 rows are off by their rounding."""
-    probabilities = row.astype(np.float64)
-    probabilities /= probabilities.sum()
-    return probabilities
-
-
-def residual(target: NDArray[np.float64], draft: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weights max(0, P - Q) [V] of the recovered token, not normalized."""
-    weights: NDArray[np.float64] = np.maximum(target - draft, 0.0)
-    return weights
-
-
-def rows_of_chain(draft: Draft) -> NDArray[np.float32]:
-    """The rows that a chain was sampled from; BadDraft where ``rejection`` cannot judge it."""
-    if draft.rows is None or draft.parents is not None:
-        raise BadDraft("rejection needs a chain and the rows that it was sampled from")
-    return draft.rows
-
-
 def rejection(
-    draft: Draft, target_rows: NDArray[np.float32], position: int, chooser: Chooser
+    draft: Draft,
+    target_row: Callable[[int], Row],
+    position: int,
+    chooser: Chooser,
+    *,
+    replacement: bool = True,
+    more: bool = False,
 ) -> Acceptance:
-    """Speculative sampling of a chain (Leviathan et al. 2023, algorithm 1).
+    """Speculative sampling of a chain or a tree (Leviathan et al. 2023; MCVeri, TSLT algorithm 5).
 
-    A drafted x stands with probability min(1, P(x) / Q(x)); after the first that does not, the
-    token is drawn from norm(max(0, P - Q)). ``target_rows`` are P, float32 [1 + n, V];
+    A candidate x stands with probability min(1, P(x) / Q(x)); with each that does not, P becomes
+    norm(max(0, P - Q)) for the next one, and in the end for the recovered token. Drawn without
+    ``replacement``, a rejected candidate leaves Q, too. ``target_row(node)`` is P after this node;
     ``position`` is that of the first drafted token in the answer.
-    (DSSD and TSLT print the ratio upside down.)
+
+    A draft with neither rows nor values was not drawn: each candidate's Q is all on itself, which
+    comes to drawing x from P and following the child that equals it. One with values only is
+    judged, and resampled by the robot (DSSD algorithm 2). (DSSD and TSLT print the ratio upside
+    down.)
     """
-    rows = rows_of_chain(draft)
-    for i, token in enumerate(draft.tokens):
-        p, q = normalized(target_rows[i]), normalized(rows[i])
-        if not chooser.accept(min(1.0, p[token] / q[token]) if q[token] else 0.0, position + i):
-            weights = residual(p, q)
-            # P <= Q everywhere means P = Q up to rounding: then P itself is what is left.
-            weights = weights if weights.any() else p
-            return Acceptance(
-                tuple(range(i)), chooser.draw(weights, Purpose.RESIDUAL, position + i)
-            )
-    bonus = normalized(target_rows[len(draft)])
-    token = chooser.draw(bonus, Purpose.RESIDUAL, position + len(draft))
-    return Acceptance(tuple(range(len(draft))), token)
+    path: list[int] = []
+    node = -1
+    while True:
+        at = position + len(path)
+        children = list(draft.children(node))
+        if more and not children:
+            return Acceptance(tuple(path), None)
+        target = target_row(node)
+        drawn = draft.row(node) if draft.rows and children else None
+        for trial, child in enumerate(children):
+            token = draft.tokens[child]
+            if draft.values is not None:
+                chance = draft.values[child]
+            else:
+                chance = 1.0 if drawn is None else drawn.at(token)
+            if chance and chooser.accept(
+                min(1.0, target.at(token) / chance), Purpose.ACCEPT, at, trial
+            ):
+                path.append(child)
+                node = child
+                break
+            if draft.values is not None:
+                return Acceptance(tuple(path), None, target)
+            target = residual(target, drawn or _only(token))
+            if drawn is not None and not replacement:
+                drawn = drawn.without(token)
+        else:
+            return Acceptance(tuple(path), target.draw(chooser, Purpose.RESIDUAL, at))
+
+
+def _only(token: int) -> Row:
+    return Row(np.ones(1), np.array([token]))
 
 
 def accept(
@@ -98,15 +119,23 @@ def accept(
     policy: SamplingPolicy,
     position: int,
     chooser: Chooser,
+    *,
+    replacement: bool = True,
+    more: bool = False,
 ) -> Acceptance:
     """Apply the rule to a draft and the target's logits [1 + n, V] (row 0: after the prefix)."""
     if rule == "rejection":
-        if policy.temperature == 0:
-            raise BadDraft("rejection needs a temperature above 0; use greedy")
-        return rejection(draft, distribution(logits, policy), position, chooser)
+        return rejection(
+            draft,
+            lambda node: row_of(logits[node + 1], policy),
+            position,
+            chooser,
+            replacement=replacement,
+            more=more,
+        )
     depth = {-1: 0}
     for node in range(len(draft)):
         depth[node] = depth[draft.parent(node)] + 1
     return follow(
-        draft, lambda node: coupled_token(logits[node + 1], policy, position + depth[node])
+        draft, lambda node: coupled_token(logits[node + 1], policy, position + depth[node]), more
     )

@@ -11,25 +11,29 @@ from .noise import Purpose, uniform
 
 
 class Chooser(Protocol):
-    """Makes the two kinds of random choice of speculative sampling."""
+    """Makes the two kinds of random choice; one with the same key is the same choice."""
 
-    def accept(self, probability: float, position: int) -> bool:
+    def accept(self, probability: float, purpose: Purpose, position: int, trial: int = 0) -> bool:
         """True with this probability."""
 
-    def draw(self, weights: NDArray[np.float64], purpose: Purpose, position: int) -> int:
+    def draw(
+        self, weights: NDArray[np.floating], purpose: Purpose, position: int, trial: int = 0
+    ) -> int:
         """An index with probability proportional to ``weights`` [V] (not all zero)."""
 
 
 class SeededChooser:
-    """The chooser of real runs: every choice is a function of (seed, purpose, position)."""
+    """The chooser of real runs: every choice is a function of (seed, purpose, position, trial)."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
-    def accept(self, probability: float, position: int) -> bool:
-        return bool(uniform(self._seed, Purpose.ACCEPT, position) < probability)
+    def accept(self, probability: float, purpose: Purpose, position: int, trial: int = 0) -> bool:
+        return bool(uniform(self._seed, purpose, position, trial=trial) < probability)
 
-    def draw(self, weights: NDArray[np.float64], purpose: Purpose, position: int) -> int:
+    def draw(
+        self, weights: NDArray[np.floating], purpose: Purpose, position: int, trial: int = 0
+    ) -> int:
         cumulative = np.cumsum(weights, dtype=np.float64)
-        point = uniform(self._seed, purpose, position) * cumulative[-1]
+        point = uniform(self._seed, purpose, position, trial=trial) * cumulative[-1]
         return int(np.searchsorted(cumulative, point, side="right"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+
+from .row import Row
 
 
 class BadDraft(ValueError):
@@ -20,13 +22,16 @@ MAX_NODES = 1024
 class Draft:
     """Proposed tokens; ``parents[i]`` is the index of an earlier node or -1 for the prefix.
 
-    ``parents`` None is a chain. ``rows`` are the distributions that the tokens were drawn from,
-    float32 [n, V], the very numbers, where the acceptance rule needs them.
+    ``parents`` None is a chain. ``rows`` are the distributions Q that children were drawn from,
+    one for each node that has some, in order (the prefix is -1): a chain has one for each token.
+    ``values`` are Q(x) of each token alone (DSSD). Neither is there where the acceptance rule needs
+    none, or where the tokens were not drawn but are the likeliest.
     """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...] | None = None
-    rows: NDArray[np.float32] | None = None
+    rows: tuple[Row, ...] | None = None
+    values: tuple[float, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -41,9 +46,35 @@ class Draft:
             if node + 1 < len(self.tokens):
                 yield node + 1
             return
-        for child in range(node + 1, len(self.tokens)):
-            if self.parents[child] == node:
-                yield child
+        yield from self._children.get(node, ())
+
+    @cached_property
+    def _children(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for node, parent in enumerate(self.parents or ()):
+            found.setdefault(parent, []).append(node)
+        return found
+
+    @cached_property
+    def inner(self) -> tuple[int, ...]:
+        """The nodes that have children, the prefix (-1) first."""
+        if self.parents is None:
+            return tuple(range(-1, len(self.tokens) - 1))
+        return tuple(sorted(set(self.parents)))
+
+    def row(self, node: int) -> Row:
+        """The distribution that this node's children were drawn from."""
+        assert self.rows is not None
+        return self.rows[node + 1 if self.parents is None else self.inner.index(node)]
+
+    def path_tokens(self, path: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The tokens of these nodes, root to leaf; None where they are no path of the draft."""
+        node = -1
+        for step in path:
+            if not 0 <= step < len(self.tokens) or self.parent(step) != node:
+                return None
+            node = step
+        return tuple(self.tokens[step] for step in path)
 
 
 def check_draft(draft: Draft, vocabulary: int) -> None:
@@ -61,11 +92,30 @@ def check_draft(draft: Draft, vocabulary: int) -> None:
         for node, parent in enumerate(draft.parents):
             if not -1 <= parent < node:
                 raise BadDraft(f"the parent of node {node} must be an earlier node, not {parent}")
+    if draft.values is not None:
+        if len(draft.values) != len(draft):
+            raise BadDraft(f"{len(draft)} tokens but {len(draft.values)} probabilities")
+        for value in draft.values:
+            if not 0 < value <= 1:
+                raise BadDraft(f"{value} is not the probability of a token that was drawn")
     if draft.rows is not None:
-        if draft.rows.shape != (len(draft), vocabulary):
-            expected = (len(draft), vocabulary)
-            raise BadDraft(f"the draft's rows have shape {draft.rows.shape}, not {expected}")
-        if not (np.isfinite(draft.rows).all() and (draft.rows >= 0).all()):
-            raise BadDraft("the draft's rows hold something that is not a probability")
-        if len(draft) and np.abs(draft.rows.sum(-1, dtype=np.float64) - 1).max() > 1e-3:
-            raise BadDraft("a row of the draft does not sum to 1")
+        if len(draft.rows) != len(draft.inner):
+            raise BadDraft(f"the draft needs {len(draft.inner)} rows, not {len(draft.rows)}")
+        for row in draft.rows:
+            _check_row(row, vocabulary)
+        for node, token in enumerate(draft.tokens):
+            if not draft.row(draft.parent(node)).at(token):
+                raise BadDraft(f"token {token} has no probability in the row it was drawn from")
+
+
+def _check_row(row: Row, vocabulary: int) -> None:
+    size = vocabulary if row.ids is None else len(row.ids)
+    if row.probabilities.shape != (size,) or not size:
+        raise BadDraft(f"a row has shape {row.probabilities.shape}, not ({size},)")
+    ids = row.ids
+    if ids is not None and not (ids[0] >= 0 and ids[-1] < vocabulary and (np.diff(ids) > 0).all()):
+        raise BadDraft(f"a row's ids do not ascend within the vocabulary of {vocabulary}")
+    if not (np.isfinite(row.probabilities).all() and (row.probabilities >= 0).all()):
+        raise BadDraft("a row holds something that is not a probability")
+    if abs(row.total - 1) > 1e-3:
+        raise BadDraft("a row does not sum to 1")

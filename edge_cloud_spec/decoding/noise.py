@@ -20,6 +20,8 @@ class Purpose(IntEnum):
     ACCEPT = 2
     RESIDUAL = 3
     COUPLED = 4
+    TAIL = 5  # tokens outside the top K that the cloud sends along
+    KEEP = 6  # whether the robot keeps one of them
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

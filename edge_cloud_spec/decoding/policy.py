@@ -46,15 +46,23 @@ def scaled_logits(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArra
     if policy.temperature > 0:
         with np.errstate(over="ignore"):  # at a tiny temperature all but the best become -inf
             scaled = (scaled - top) / policy.temperature
-    if 0 < policy.top_k < scaled.shape[-1]:
-        smallest = np.partition(scaled, -policy.top_k, axis=-1)[..., -policy.top_k, None]
+    return truncated(scaled, policy.top_k, policy.top_p)
+
+
+def truncated(scaled: NDArray[np.float64], top_k: int, top_p: float) -> NDArray[np.float64]:
+    """Logits [..., V] with -inf outside the ``top_k`` likeliest (0: all; ties stay) and outside
+
+    the fewest that hold ``top_p`` of the probability.
+    """
+    if 0 < top_k < scaled.shape[-1]:
+        smallest = np.partition(scaled, -top_k, axis=-1)[..., -top_k, None]
         scaled = np.where(scaled < smallest, -np.inf, scaled)
-    if policy.top_p < 1:
+    if top_p < 1:
         order = np.argsort(-scaled, axis=-1, kind="stable")
         ranked = np.take_along_axis(softmax(scaled), order, -1)
         before = np.cumsum(ranked, axis=-1) - ranked
         outside = np.empty(scaled.shape, bool)
-        np.put_along_axis(outside, order, before >= policy.top_p, -1)
+        np.put_along_axis(outside, order, before >= top_p, -1)
         scaled = np.where(outside, -np.inf, scaled)
     return scaled
 

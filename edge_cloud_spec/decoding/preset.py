@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ..errors import UserError
 from ..share import share
+from .draft import MAX_NODES
+from .policy import SamplingPolicy
+from .propose import Recipe
+from .shape import BestFirst, Expansion, Shape, chain
+from .split import RESIDUALS, Split
+
+PAYLOADS = ("ids", "probabilities", "dense", "sparse")
 
 
 @dataclass(frozen=True)
 class Preset:
     """One choice of parts, read from ``config/presets/NAME.yaml``.
 
-    ``drafter`` is where the draft model runs: edge, cloud or none. ``rejection_payload`` is what a
-    draft carries beside its token ids under ``rejection`` (greedy and coupled need nothing).
+    ``drafter`` is where the draft model runs: edge, cloud or none. The draft's shape is one of
+    ``draft_length`` (a chain), ``expansion`` (<k1..kL>) and ``best_first`` (nodes, depth, width).
+
+    Under ``rejection``: ``payload`` is what a draft carries beside its ids (greedy and coupled need
+    nothing): Q(x) of each token (``probabilities``), the ``dense`` rows of Q, ``sparse`` ones cut
+    to ``draft_top_k`` or ``draft_top_p``, or nothing (``ids``: the likeliest tokens, not drawn).
+    Siblings are drawn with or without ``replacement``. ``resample``: cloud or robot, with what the
+    cloud sends for it (see ``Split``).
+
     ``verified``: every emitted token was settled by the target. ``exact``: the emitted tokens have
     the target's own distribution.
     """
@@ -25,21 +40,79 @@ class Preset:
     summary: str
     drafter: str
     draft_length: int = 0
-    rejection_payload: str = "dense"
+    expansion: tuple[int, ...] = ()
+    best_first: BestFirst | None = None
+    payload: str = "dense"
+    draft_top_k: int = 0
+    draft_top_p: float = 1.0
+    replacement: bool = True
+    resample: str = "cloud"
+    residual: str = "sparse"
+    residual_top_k: int = 32
+    residual_tail: int = 16
     pipeline: str = "stop_and_wait"
     verified: bool = True
     exact: bool = True
 
     def __post_init__(self) -> None:
-        _one_of(self.name, "drafter", self.drafter, ("edge", "cloud", "none"))
-        _one_of(self.name, "rejection_payload", self.rejection_payload, ("dense",))
-        _one_of(self.name, "pipeline", self.pipeline, ("stop_and_wait",))
-        if self.drafter == "none" and self.draft_length:
-            raise UserError(f"preset {self.name}: without a drafter draft_length must be 0")
-        if self.drafter != "none" and not 1 <= self.draft_length <= 64:
-            raise UserError(f"preset {self.name}: draft_length must be 1 to 64")
+        self._check_choices()
+        self._check_shape()
+        self._check_rejection()
+
+    def _check_choices(self) -> None:
+        self._one_of("drafter", ("edge", "cloud", "none"))
+        self._one_of("payload", PAYLOADS)
+        self._one_of("resample", ("cloud", "robot"))
+        self._one_of("residual", RESIDUALS)
+        self._one_of("pipeline", ("stop_and_wait",))
         if self.exact and not self.verified:
-            raise UserError(f"preset {self.name}: what is not verified cannot be exact")
+            raise self._refusal("what is not verified cannot be exact")
+
+    def _check_shape(self) -> None:
+        shapes = [self.draft_length > 0, bool(self.expansion), self.best_first is not None]
+        if self.drafter == "none":
+            if any(shapes):
+                raise self._refusal("without a drafter there is no draft to give a shape")
+            return
+        if sum(shapes) != 1:
+            raise self._refusal("give one of draft_length, expansion and best_first")
+        if self.draft_length > 64:
+            raise self._refusal("draft_length must be 1 to 64")
+        if any(size < 1 for size in self.expansion) or self.shape.most > MAX_NODES:
+            raise self._refusal(f"a tree has 1 to {MAX_NODES} nodes, and children at each level")
+        if self.best_first is not None and min(astuple(self.best_first)) < 1:
+            raise self._refusal("best_first needs nodes, depth and width of at least 1")
+        if self.drafter == "cloud" and not self.draft_length:
+            raise self._refusal("the cloud's own drafter drafts chains; give draft_length")
+        if not self.verified and not self.draft_length:
+            raise self._refusal("what nobody verifies is a chain; give draft_length")
+
+    def _check_rejection(self) -> None:
+        is_chain = self.draft_length > 0
+        split = self.resample == "robot"
+        cut = self.draft_top_k > 0 or self.draft_top_p < 1
+        if self.draft_top_k < 0 or not 0 < self.draft_top_p <= 1:
+            raise self._refusal("draft_top_k is 0 (all) or more, draft_top_p above 0 and at most 1")
+        if self.drafter != "edge":
+            if split:
+                raise self._refusal("the robot cannot resample without a drafter of its own")
+            return
+        if self.payload == "probabilities" and not is_chain:
+            raise self._refusal(
+                "multi-candidate rejection needs the rows of Q; give payload dense or sparse"
+            )
+        if self.payload != "ids" and self.best_first is not None:
+            raise self._refusal("a best-first tree is not drawn from Q; give payload ids")
+        if (self.payload == "probabilities") != split:
+            raise self._refusal("payload probabilities and resample robot go together")
+        if self.payload == "sparse" and not cut:
+            raise self._refusal("payload sparse needs draft_top_k or draft_top_p")
+        if split and self.residual == "top_k" and self.exact:
+            raise self._refusal("residual top_k loses the tail of P; say exact: false")
+        if split and self.residual != "dense" and self.residual_top_k < 1:
+            raise self._refusal("residual_top_k must be at least 1")
+        if split and self.residual_tail < 0:
+            raise self._refusal("residual_tail must be 0 or more")
 
     @property
     def drafts_on_robot(self) -> bool:
@@ -51,16 +124,41 @@ class Preset:
         """Whether anything is sent to a cloud."""
         return self.verified
 
-    def payload(self, rule: str) -> str:
+    @property
+    def shape(self) -> Shape:
+        """The draft's shape."""
+        if self.best_first is not None:
+            return self.best_first
+        return Expansion(self.expansion) if self.expansion else chain(self.draft_length)
+
+    def payload_of(self, rule: str) -> str:
         """What a draft carries beside its token ids under this acceptance rule."""
-        return self.rejection_payload if rule == "rejection" else "ids"
+        return self.payload if rule == "rejection" and self.drafts_on_robot else "ids"
 
+    def split_of(self, rule: str) -> Split | None:
+        """What the cloud sends for the robot to resample from; None where it resamples itself."""
+        if self.payload_of(rule) != "probabilities":
+            return None
+        return Split(self.residual, self.residual_top_k, self.residual_tail)
 
-def _one_of(preset: str, field: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UserError(
-            f"preset {preset}: {field} must be one of {', '.join(choices)}, not {value}"
+    def recipe(self, rule: str, policy: SamplingPolicy) -> Recipe:
+        """How the drafter proposes under this rule and policy."""
+        return Recipe(
+            rule,
+            policy,
+            drawn=self.payload != "ids",
+            top_k=self.draft_top_k,
+            top_p=self.draft_top_p,
+            replacement=self.replacement,
         )
+
+    def _one_of(self, field: str, choices: tuple[str, ...]) -> None:
+        value = getattr(self, field)
+        if value not in choices:
+            raise self._refusal(f"{field} must be one of {', '.join(choices)}, not {value}")
+
+    def _refusal(self, why: str) -> UserError:
+        return UserError(f"preset {self.name}: {why}")
 
 
 def preset_names() -> tuple[str, ...]:
@@ -83,6 +181,16 @@ def load_preset(name: str) -> Preset:
     if unknown:
         raise UserError(f"preset {path}: unknown field {', '.join(sorted(map(str, unknown)))}")
     try:
-        return Preset(name=path.stem, **chosen)
+        return Preset(name=path.stem, **_parts(chosen))
     except TypeError as error:
         raise UserError(f"preset {path}: {error}") from None
+
+
+def _parts(chosen: dict[str, Any]) -> dict[str, Any]:
+    """YAML's lists and mappings as the preset's own types; raises TypeError."""
+    parts = dict(chosen)
+    if "expansion" in parts:
+        parts["expansion"] = tuple(parts["expansion"])
+    if parts.get("best_first") is not None:
+        parts["best_first"] = BestFirst(**parts["best_first"])
+    return parts

@@ -6,11 +6,14 @@ It owns the verified tokens of one decode. Threads, models, links and clocks sta
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
 
+from ..decoding.choose import Chooser, SeededChooser
 from ..decoding.digest import PrefixDigest
 from ..decoding.draft import Draft
 from ..decoding.preset import Preset
+from ..decoding.row import Row
+from ..decoding.split import SparseResidual, resample, resample_from
 from ..wire.messages import (
     Close,
     DraftMessage,
@@ -18,7 +21,10 @@ from ..wire.messages import (
     Generate,
     Open,
     Opened,
+    Residual,
     Resume,
+    RowMessage,
+    RowRequest,
     ServerMessage,
     Verdict,
     base_digest,
@@ -46,6 +52,15 @@ from .rounds import Ledger, Round
 MAX_EARLY = 64  # verdicts kept that overtook an earlier one
 
 
+@dataclass(frozen=True)
+class _Rejection:
+    """A rejected place where the recovered token is ours to draw."""
+
+    base: PrefixDigest  # of the draft
+    residual: Residual  # what the cloud told of P
+    row: Row  # Q
+
+
 class EdgeDecoder:
     """One decode: opens it, keeps a draft on its way, and emits what verdicts settle.
 
@@ -54,7 +69,13 @@ class EdgeDecoder:
     owes nothing. Only an answer moves it: a link that comes and goes does not.
     """
 
-    def __init__(self, opening: Open, preset: Preset, patience: float = 10.0) -> None:
+    def __init__(
+        self,
+        opening: Open,
+        preset: Preset,
+        patience: float = 10.0,
+        chooser: Chooser | None = None,
+    ) -> None:
         self.ledger = Ledger()
         self.tokens: list[int] = []
         self.deadline: float | None = None
@@ -68,9 +89,13 @@ class EdgeDecoder:
         self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
         self._told: PrefixDigest | None = None  # the same as the cloud has it
         self._digest: PrefixDigest | None = None  # of the verified tokens
-        self._drafting: list[Drafted] | None = None  # the draft under way
-        self._length = 0  # of it, when it is whole
-        self._sent: DraftMessage | None = None  # the draft that awaits its verdict
+        self._heard: PrefixDigest | None = None  # the same without a token that we resampled
+        self._chooser = chooser or SeededChooser(opening.policy.seed)
+        self._drafting = False
+        self._drawn: Draft | None = None  # the draft that awaits its verdict, as it was drawn
+        self._sent: DraftMessage | None = None  # and as it was sent
+        self._resampled: int | None = None  # our token after the last verdict
+        self._unresolved: _Rejection | None = None  # waits for the dense row
         self._early: dict[PrefixDigest, Verdict] = {}
         self._round = 0
         self._trouble = ""  # why the link was lost last
@@ -117,6 +142,8 @@ class EdgeDecoder:
         match message:
             case Verdict():
                 return self._on_verdict(message, now)
+            case RowMessage():
+                return self._on_row(message, now)
             case Opened():
                 return self._on_opened(message, now)
             case Fault(code, text):
@@ -134,14 +161,16 @@ class EdgeDecoder:
     def _prepare(self, spec: bytes) -> list[Action]:
         """Begin, or begin anew, with this specification; what was drafted under another is void."""
         self._spec = spec_digest(spec)
-        self._drafting = self._sent = self._prompt = self._base = self._digest = None
+        self._drafting = False
+        self._drawn = self._sent = self._prompt = self._base = self._digest = self._heard = None
         return [Prepare(spec)]
 
     def _on_prompt(self, prompt: PromptReady, now: float) -> list[Action]:
         if prompt.spec_digest != self._spec:
             return []  # another one was asked for meanwhile
         self._prompt = prompt
-        self._base = self._digest = base_digest(self._opening, prompt.digest, prompt.spec_digest)
+        self._base = base_digest(self._opening, prompt.digest, prompt.spec_digest)
+        self._digest = self._heard = self._base
         return self._compare_bases() or self._draft(now)
 
     def _on_opened(self, opened: Opened, now: float) -> list[Action]:
@@ -149,13 +178,13 @@ class EdgeDecoder:
         self._session = opened.session
         if resumed:
             self.ledger.resumed += 1
-            if self._drafting is not None:
+            if self._drafting:
                 self.deadline = None  # nothing is owed meanwhile
             return self._again(now)
         self.deadline = None
         self._told = opened.base
         if not self._preset.drafts_on_robot:
-            self._base = self._digest = opened.base
+            self._base = self._digest = self._heard = opened.base
             return self._again(now)
         if opened.spec:  # the cloud's prompt is not the one we held: begin with what it says
             return self._prepare(opened.spec)
@@ -176,12 +205,14 @@ class EdgeDecoder:
         return self._close("prompt_mismatch", text)
 
     def _on_link_up(self) -> list[Action]:
-        if self._session and self._digest is not None:
-            return [Send(Resume(self._session, self._digest))]
+        if self._session and self._heard is not None:
+            return [Send(Resume(self._session, self._heard))]
         return [Send(self._opening), *([Send(self._sent)] if self._sent else [])]
 
     def _again(self, now: float) -> list[Action]:
         """Say again what the cloud may not have heard."""
+        if self._unresolved is not None:
+            return [Send(RowRequest(self._unresolved.base))]
         if self._preset.drafts_on_robot:
             return [Send(self._sent)] if self._sent else []
         assert self._digest is not None
@@ -190,11 +221,11 @@ class EdgeDecoder:
         return [Send(Generate(self._digest, speculative=self._preset.drafter == "cloud"))]
 
     def _draft(self, now: float) -> list[Action]:
-        self._drafting = []
+        self._drafting = True
+        self._draft_s = 0.0
         self._started = now
         useful = self._room() - 1  # the verdict brings a token of its own
-        self._length = max(1, min(self._preset.draft_length, useful))
-        return [StartDraft(tuple(self.tokens), self._length)]
+        return [StartDraft(tuple(self.tokens), self._preset.shape.within(max(1, useful)))]
 
     def _room(self) -> int:
         """How many tokens the answer may still get."""
@@ -203,28 +234,31 @@ class EdgeDecoder:
         return min(self._opening.max_tokens or longest, longest) - len(self.tokens)
 
     def _on_drafted(self, drafted: Drafted, now: float) -> list[Action]:
-        if self._drafting is None or self._prompt is None or self._digest is None:
+        if not self._drafting or self._digest is None:
             return []
-        self._drafting.append(drafted)
-        ended = drafted.token in self._prompt.end_tokens
-        whole = ended or len(self._drafting) == self._length
+        self._draft_s += drafted.seconds
+        draft = drafted.draft
         if not self._preset.verified:
-            return self._emit_unverified(drafted.token, ended, now, whole)
-        if not whole:
+            return self._emit_unverified(drafted.tokens, now, whole=draft is not None)
+        if draft is None:
             return []
-        rows = [d.row for d in self._drafting if d.row is not None]
-        draft = Draft(tuple(d.token for d in self._drafting), rows=np.stack(rows) if rows else None)
-        self._sent = DraftMessage(self._digest, draft, self._round)
-        self._draft_s = sum(d.seconds for d in self._drafting)
-        self._drafting = None
+        sent = draft
+        if self._opening.payload == "probabilities":
+            values = tuple(draft.row(draft.parent(i)).at(t) for i, t in enumerate(draft.tokens))
+            sent = Draft(draft.tokens, values=values)
+        self._drawn = draft
+        self._sent = DraftMessage(self._digest, sent, self._round, self._resampled)
+        self._drafting = False
         self._round += 1
         self._sent_at = now
         self._await(now)
         return [Send(self._sent)]
 
-    def _emit_unverified(self, token: int, ended: bool, now: float, whole: bool) -> list[Action]:
-        emit = Emit(len(self.tokens), (token,), verified=False)
-        self.tokens.append(token)
+    def _emit_unverified(self, tokens: tuple[int, ...], now: float, whole: bool) -> list[Action]:
+        assert self._prompt is not None
+        emit = Emit(len(self.tokens), tokens, verified=False)
+        self.tokens += tokens
+        ended = self.tokens[-1] in self._prompt.end_tokens
         if ended or self._room() <= 0:
             return [emit, *self._finish("end" if ended else "length")]
         return [emit, *(self._draft(now) if whole else [])]
@@ -252,18 +286,70 @@ class EdgeDecoder:
                 draft_s=self._draft_s,
             )
         )
-        actions: list[Action] = [Emit(len(self.tokens), tokens, verified=True)]
-        self.tokens += tokens
-        self._digest = self._digest.extend(tokens)
-        self._sent = self.deadline = None
+        actions = self._settle(tokens)
+        self._heard = self._digest
+        self._sent = self._resampled = self.deadline = None
         if verdict.finish:
             return [*actions, *self._close(verdict.finish)]
+        if verdict.residual is not None:
+            row = self._row_after(verdict.path)
+            if row is None:
+                text = "the cloud wants us to resample what was not drawn; its version may differ"
+                return [*actions, *self._close("bad_verdict", text)]
+            rejection = _Rejection(verdict.base, verdict.residual, row)
+            return [*actions, *self._resample(rejection, now)]
         if self._preset.drafts_on_robot:
             return [*actions, *self._draft(now)]
         self._started = self._sent_at = now
         self._await(now)
         early = self._early.pop(self._digest, None)
         return [*actions, *(self._on_verdict(early, now) if early else [])]
+
+    def _settle(self, tokens: tuple[int, ...]) -> list[Action]:
+        """These tokens are the answer's next ones."""
+        assert self._digest is not None
+        emit = Emit(len(self.tokens), tokens, verified=True)
+        self.tokens += tokens
+        self._digest = self._digest.extend(tokens)
+        return [emit] if tokens else []
+
+    def _row_after(self, path: tuple[int, ...]) -> Row | None:
+        """Q at the first rejected place, as it was when we drew from it."""
+        if self._drawn is None or self._drawn.rows is None or len(path) == len(self._drawn):
+            return None
+        return self._drawn.row(path[-1] if path else -1)
+
+    def _resample(
+        self, rejection: _Rejection, now: float, dense: Row | None = None
+    ) -> list[Action]:
+        """Draw the recovered token, and go on; or ask for all of P where the short form ends."""
+        position, told = len(self.tokens), rejection.residual
+        token: int | None
+        if isinstance(told, SparseResidual):
+            token = resample(told, rejection.row, position, self._chooser, dense)
+        else:
+            token = resample_from(told, rejection.row, position, self._chooser)
+        if token is None:
+            self._unresolved = rejection
+            self.ledger.fallbacks += 1
+            self._await(now)
+            return [Send(RowRequest(rejection.base))]
+        self._unresolved = self.deadline = None
+        self._resampled = token
+        actions = self._settle((token,))
+        assert self._prompt is not None
+        if token in self._prompt.end_tokens:
+            return [*actions, *self._close("end")]
+        if self._room() <= 0:
+            return [*actions, *self._close("length")]
+        return [*actions, *self._draft(now)]
+
+    def _on_row(self, message: RowMessage, now: float) -> list[Action]:
+        waiting = self._unresolved
+        if waiting is None or message.base != waiting.base:
+            self.ledger.stale += 1
+            return []
+        return self._resample(waiting, now, message.row)
 
     def _is_early(self, verdict: Verdict) -> bool:
         """Keep a verdict that overtook the one before it, where the cloud generates."""
@@ -282,19 +368,16 @@ class EdgeDecoder:
             return verdict.drafted, verdict.tokens + last
         if self._sent is None:
             return 0, None
-        draft, node = self._sent.draft, -1
-        for step in verdict.path:
-            if step not in draft.children(node):
-                return len(draft), None
-            node = step
-        return len(draft), tuple(draft.tokens[step] for step in verdict.path) + last
+        draft = self._sent.draft
+        accepted = draft.path_tokens(verdict.path)
+        return len(draft), None if accepted is None else accepted + last
 
     def _close(self, reason: str, text: str = "") -> list[Action]:
-        goodbye: list[Action] = [Send(Close())] if self._preset.uses_cloud else []
+        goodbye: list[Action] = [Send(Close(self._resampled))] if self._preset.uses_cloud else []
         return [*goodbye, *self._finish(reason, text)]
 
     def _finish(self, reason: str, text: str = "") -> list[Action]:
         self.finished = True
         self.deadline = None
-        self._drafting = None
+        self._drafting = False
         return [Finish(reason, text)]

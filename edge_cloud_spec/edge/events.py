@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..decoding.draft import Draft
+from ..decoding.shape import Shape
 from ..wire.messages import ClientMessage, ServerMessage
 
 
@@ -22,13 +21,13 @@ class PromptReady:
 
 @dataclass(frozen=True, eq=False)
 class Drafted:
-    """The draft model proposed one more token; ``row`` is Q [V] where the rule needs it.
+    """The draft model proposed ``tokens``; ``draft`` is all of it when it is whole.
 
-    ``seconds`` is what the model took for it.
+    ``seconds`` is what the model took for them.
     """
 
-    token: int
-    row: NDArray[np.float32] | None
+    tokens: tuple[int, ...]
+    draft: Draft | None = None
     seconds: float = 0.0
 
 
@@ -89,13 +88,13 @@ class Prepare:
 
 @dataclass(frozen=True)
 class StartDraft:
-    """Draft this many tokens after the verified tokens ``prefix``, one Drafted event for each.
+    """Draft after the verified tokens ``prefix``, a Drafted event for each pass.
 
     It replaces the draft under way.
     """
 
     prefix: tuple[int, ...]
-    length: int
+    shape: Shape
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class Ledger:
     rounds: list[Round] = field(default_factory=list)
     stale: int = 0
     resumed: int = 0
+    fallbacks: int = 0  # dense rows asked for after a sparse residual ran out
     up_bytes: int = 0
     down_bytes: int = 0
 

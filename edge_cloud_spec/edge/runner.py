@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
+from ..decoding.propose import Recipe
 from ..errors import UserError
-from ..models.drafter import Drafter, Recipe
+from ..models.drafter import Drafter
 from ..models.prompt import PromptSpec, Request
 from ..wire.codec import decode_server
 from ..wire.messages import ClientMessage, Open, Opened, WireError, spec_digest
@@ -122,15 +123,17 @@ class DecodeRunner:
             request.order,
             settings.policy,
             settings.rule,
-            settings.preset.payload(settings.rule),
+            settings.preset.payload_of(settings.rule),
             model.tokenizer_digest,
             model.identity if settings.preset.drafts_on_robot else "",
             spec_digest(known),
             settings.max_tokens,
             settings.preset.draft_length,
+            split=settings.preset.split_of(settings.rule),
+            replacement=settings.preset.replacement,
         )
         run = _Run(self, request, EdgeDecoder(opening, settings.preset, settings.patience), inbox)
-        run.recipe = Recipe(settings.rule, settings.policy)
+        run.recipe = settings.preset.recipe(settings.rule, settings.policy)
         run.on_emit = on_emit
         if settings.preset.uses_cloud:
             run.outlet = connect(inbox.put)
@@ -160,7 +163,7 @@ class _Run:
         self._inbox = inbox
         self.outlet: Outlet | None = None
         self._drafter: Drafter | None = None
-        self._to_draft = 0
+        self._drafting = False
         self._end_tokens: tuple[int, ...] = ()
         self._finish: Finish | None = None
 
@@ -187,7 +190,7 @@ class _Run:
         )
 
     def _next_event(self) -> Event | None:
-        if self._to_draft:
+        if self._drafting:
             try:
                 return self._read(self._inbox.get_nowait())
             except Empty:
@@ -215,10 +218,10 @@ class _Run:
     def _draft_one(self) -> Drafted:
         assert self._drafter is not None
         started = time.perf_counter()
-        token, row = self._drafter.step()
-        seconds = time.perf_counter() - started
-        self._to_draft = 0 if token in self._end_tokens else self._to_draft - 1
-        return Drafted(token, row, seconds)
+        level = self._drafter.step()
+        self._drafting = not self._drafter.done
+        draft = self._drafter.whole() if self._drafter.done else None
+        return Drafted(level.tokens, draft, time.perf_counter() - started)
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -226,10 +229,10 @@ class _Run:
                 case Send(message):
                     if self.outlet is not None:
                         self._decoder.ledger.up_bytes += self.outlet.send(message)
-                case StartDraft(prefix, length):
+                case StartDraft(prefix, shape):
                     assert self._drafter is not None
-                    self._drafter.follow(prefix)
-                    self._to_draft = length
+                    self._drafter.begin(prefix, shape, self._end_tokens)
+                    self._drafting = True
                 case Emit():
                     self.on_emit(action)
                 case Prepare(spec):
@@ -237,7 +240,7 @@ class _Run:
                     self._perform(self._decoder.handle(ready, time.perf_counter()))
                 case Finish():
                     self._finish = action
-                    self._to_draft = 0
+                    self._drafting = False
 
     def _prepare(self, data: bytes) -> PromptReady | Unusable:
         model = self._runner.draft_model

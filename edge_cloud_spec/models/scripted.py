@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +19,22 @@ class PassCost:
     prefill: float = 0.0
     fixed: float = 0.0
     per_row: float = 0.0
+
+
+State = Any  # of a prefix, whatever names it to its model
+
+
+class Scripted(Protocol):
+    """What a scripted session needs of its model."""
+
+    def after(self, state: State, token: int) -> State:
+        """The state of the prefix with one token more."""
+
+    def row(self, state: State) -> np.ndarray:
+        """Logits float32 [V] after the prefix with this state."""
+
+    def spend(self, rows: int) -> None:
+        """A pass over this many rows is made."""
 
 
 class ScriptedModel:
@@ -48,20 +65,22 @@ class ScriptedModel:
 
     def open(self, prompt: bytes = b"") -> ScriptedSession:
         """A session whose prompt is `prompt` (a real one's digest, say)."""
-        self.spend(self.cost.prefill)
-        return ScriptedSession(self, _mix(self.seed, int.from_bytes(prompt, "little") & _MASK))
+        self._take(self.cost.prefill)
+        return ScriptedSession(self, mix(self.seed, int.from_bytes(prompt, "little") & _MASK))
 
-    def spend(self, seconds: float) -> None:
-        self.seconds += seconds
-        if self.sleep and seconds > 0:
-            time.sleep(seconds)
+    def spend(self, rows: int) -> None:
+        self.passes += 1
+        self._take(self.cost.fixed + rows * self.cost.per_row)
+
+    def after(self, state: int, token: int) -> int:
+        return mix(state, token + 3)
 
     def row(self, state: int) -> np.ndarray:
         """Logits float32 [V] after the prefix with this state."""
         target = self._draw(state)
-        if self.agreement == 1.0 or _mix(state, 1) / 2**64 < self.agreement:
+        if self.agreement == 1.0 or mix(state, 1) / 2**64 < self.agreement:
             return target
-        other = self._draw(_mix(state, 2))
+        other = self._draw(mix(state, 2))
         best = int(target.argmax())
         if int(other.argmax()) == best:
             other[best] = other.min()
@@ -71,11 +90,16 @@ class ScriptedModel:
         rng = np.random.Generator(np.random.PCG64(state))
         return rng.standard_normal(self.vocabulary, np.float32) * np.float32(self.sharpness)
 
+    def _take(self, seconds: float) -> None:
+        self.seconds += seconds
+        if self.sleep and seconds > 0:
+            time.sleep(seconds)
+
 
 class ScriptedSession:
-    """The interface of `session.Session` over a `ScriptedModel`."""
+    """The interface of `session.Session` over a scripted model."""
 
-    def __init__(self, model: ScriptedModel, state: int) -> None:
+    def __init__(self, model: Scripted, state: State) -> None:
         self._model = model
         self._states = [state]  # after the prompt and after each token of the prefix
         self._tokens: list[int] = []
@@ -84,7 +108,7 @@ class ScriptedSession:
 
     def _drop_nodes(self) -> None:
         self._nodes: list[int] = []
-        self._node_states: list[int] = []
+        self._node_states: list[State] = []
         self._parents: list[int] = []
 
     @property
@@ -100,18 +124,32 @@ class ScriptedSession:
     ) -> np.ndarray:
         """Logits float32 [1 + n, V]; see `Session.forward`. There are no exits."""
         self._drop_nodes()
-        self._parents = list(range(-1, len(tokens) - 1)) if parents is None else list(parents)
-        for token, parent in zip(tokens, self._parents, strict=True):
-            before = self._states[-1] if parent < 0 else self._node_states[parent]
-            self._nodes.append(int(token))
-            self._node_states.append(_mix(before, int(token) + 3))
+        self._append(tokens, range(-1, len(tokens) - 1) if parents is None else parents)
         rows = len(self._tokens) - self._computed + len(tokens)
         if rows:
-            cost = self._model.cost
-            self._model.passes += 1
-            self._model.spend(cost.fixed + rows * cost.per_row)
+            self._model.spend(rows)
         self._computed = len(self._tokens)
         return np.stack([self._model.row(at) for at in (self._states[-1], *self._node_states)])
+
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], on_exit: object = None
+    ) -> np.ndarray:
+        """Logits float32 [n, V] of more nodes; see `Session.grow`."""
+        if self._computed < len(self._tokens):
+            return self.forward(tokens, parents)[1:]
+        begin = len(self._nodes)
+        self._append(tokens, parents)
+        self._model.spend(len(tokens))
+        return np.stack([self._model.row(at) for at in self._node_states[begin:]])
+
+    def _append(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+        for token, parent in zip(tokens, parents, strict=True):
+            if not -1 <= parent < len(self._nodes):
+                raise ValueError(f"the parent of node {len(self._nodes)} is {parent}")
+            before = self._states[-1] if parent < 0 else self._node_states[parent]
+            self._nodes.append(int(token))
+            self._node_states.append(self._model.after(before, int(token)))
+            self._parents.append(int(parent))
 
     def commit(self, path: Sequence[int]) -> None:
         parent = -1
@@ -128,7 +166,7 @@ class ScriptedSession:
         self._drop_nodes()
         for token in tokens:
             self._tokens.append(int(token))
-            self._states.append(_mix(self._states[-1], int(token) + 3))
+            self._states.append(self._model.after(self._states[-1], int(token)))
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= len(self._tokens):
@@ -139,7 +177,7 @@ class ScriptedSession:
         self._computed = min(self._computed, length)
 
 
-def _mix(state: int, value: int) -> int:
+def mix(state: int, value: int) -> int:
     """splitmix64 of both: equal prefixes give equal states, unequal ones unrelated states."""
     z = (state ^ (value * 0xD1342543DE82EF95)) + 0x9E3779B97F4A7C15 & _MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK

@@ -17,6 +17,8 @@ from ..wire.messages import (
     Open,
     Opened,
     Resume,
+    RowMessage,
+    RowRequest,
     WireError,
 )
 from ..wire.messages import Verdict as WireVerdict
@@ -26,6 +28,7 @@ _KINDS = {
     Resume: DecodeRequest.RESUME,
     Generate: DecodeRequest.GENERATE,
     Close: DecodeRequest.CLOSE,
+    RowRequest: DecodeRequest.ROW_REQUEST,
 }
 
 
@@ -78,9 +81,10 @@ def to_verdict(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) ->
         return verdict
     match message:
         case WireVerdict():
-            verdict.round = message.round
             verdict.accepted = len(message.path)
             verdict.verify_time = duration(message.verify_s)
+        case RowMessage():
+            verdict.kind = Verdict.ROW
         case Opened():
             verdict.kind = Verdict.OPENED
         case Fault():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from ..decoding.digest import PrefixDigest
-from ..decoding.draft import Draft
+from ..decoding.draft import MAX_NODES, Draft
 from ..decoding.policy import SamplingPolicy
+from ..decoding.row import Row
+from ..decoding.split import SparseResidual, Split
 from . import decode_pb2 as pb
 from .messages import (
     ClientMessage,
@@ -17,11 +21,18 @@ from .messages import (
     Generate,
     Open,
     Opened,
+    Residual,
     Resume,
+    RowMessage,
+    RowRequest,
     ServerMessage,
     Verdict,
     WireError,
 )
+from .rows import read_rows, write_rows
+
+_FINISHES = {"": pb.GOES_ON, "end": pb.END, "length": pb.LENGTH}
+_FINISH_NAMES = {number: name for name, number in _FINISHES.items()}
 
 
 def _microseconds(seconds: float) -> int:
@@ -40,13 +51,15 @@ def encode_client(message: ClientMessage) -> bytes:
     """The bytes of what a robot says."""
     match message:
         case DraftMessage(base, draft, round_):
-            dense = b"" if draft.rows is None else draft.rows.astype("<f4").tobytes()
             body = pb.Draft(
                 base=_digest(base),
                 tokens=draft.tokens,
                 parents=draft.parents or (),
-                dense=dense,
+                rows=write_rows(draft.rows) if draft.rows else None,
+                values=np.array(draft.values or (), "<f4").tobytes(),
                 round=round_,
+                resampled=message.resampled,
+                more=message.more,
             )
             wrapped = pb.ClientMessage(draft=body)
         case Open():
@@ -71,6 +84,8 @@ def encode_client(message: ClientMessage) -> bytes:
                     spec_digest=message.spec_digest,
                     max_tokens=message.max_tokens,
                     draft_length=message.draft_length,
+                    split=_split(message.split),
+                    distinct=not message.replacement,
                 )
             )
         case Generate(base, speculative):
@@ -78,8 +93,10 @@ def encode_client(message: ClientMessage) -> bytes:
             wrapped = pb.ClientMessage(generate=generate)
         case Resume(session, base):
             wrapped = pb.ClientMessage(resume=pb.Resume(session=session, base=_digest(base)))
-        case Close():
-            wrapped = pb.ClientMessage(close=pb.Close())
+        case Close(resampled):
+            wrapped = pb.ClientMessage(close=pb.Close(resampled=resampled))
+        case RowRequest(base):
+            wrapped = pb.ClientMessage(row_request=pb.RowRequest(base=_digest(base)))
     data: bytes = wrapped.SerializeToString()
     return data
 
@@ -92,16 +109,7 @@ def decode_client(data: bytes) -> ClientMessage:
         raise WireError(f"not a message of this protocol: {error}") from None
     match wrapped.WhichOneof("kind"):
         case "draft":
-            m = wrapped.draft
-            rows = None
-            if m.dense:
-                if not m.tokens or len(m.dense) % (4 * len(m.tokens)):
-                    raise WireError("the dense rows are not whole float32 rows, one for each token")
-                rows = np.frombuffer(m.dense, "<f4").reshape(len(m.tokens), -1)
-            parents = tuple(m.parents) or None
-            return DraftMessage(
-                _read_digest(m.base), Draft(tuple(m.tokens), parents, rows), m.round
-            )
+            return _read_draft(wrapped.draft)
         case "open":
             o = wrapped.open
             p = o.policy
@@ -120,34 +128,103 @@ def decode_client(data: bytes) -> ClientMessage:
                 o.max_tokens,
                 o.draft_length,
                 o.protocol,
+                _read_split(o.split) if o.HasField("split") else None,
+                not o.distinct,
             )
         case "generate":
             return Generate(_read_digest(wrapped.generate.base), wrapped.generate.speculative)
         case "resume":
             return Resume(wrapped.resume.session, _read_digest(wrapped.resume.base))
         case "close":
-            return Close()
+            return Close(_optional(wrapped.close, "resampled"))
+        case "row_request":
+            return RowRequest(_read_digest(wrapped.row_request.base))
     raise WireError("an empty message, or one of a later protocol")
+
+
+def _read_draft(m: pb.Draft) -> DraftMessage:
+    tokens, parents = tuple(m.tokens), tuple(m.parents) or None
+    if len(m.values) % 4:
+        raise WireError("the tokens' probabilities are not whole float32 numbers")
+    draft = Draft(
+        tokens,
+        parents,
+        read_rows(m.rows) if m.HasField("rows") else None,
+        tuple(np.frombuffer(m.values, "<f4").tolist()) or None,
+    )
+    resampled = _optional(m, "resampled")
+    return DraftMessage(_read_digest(m.base), draft, m.round, resampled, m.more)
+
+
+def _optional(message: Any, field: str) -> int | None:
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def _split(split: Split | None) -> pb.Split | None:
+    if split is None:
+        return None
+    return pb.Split(residual=split.residual, top_k=split.top_k, tail=split.tail)
+
+
+def _read_split(split: pb.Split) -> Split:
+    return Split(split.residual, split.top_k, split.tail)
+
+
+def _residual(residual: Residual | None) -> pb.Residual | None:
+    if residual is None:
+        return None
+    if isinstance(residual, Row):
+        return pb.Residual(top=write_rows([residual]))
+    top = Row(residual.top_probabilities, residual.top)
+    tail = Row(np.array(residual.tail_probabilities), np.array(residual.tail_tokens, np.int64))
+    return pb.Residual(top=write_rows([top]), tail_mass=residual.tail_mass, tail=write_rows([tail]))
+
+
+def _read_residual(residual: pb.Residual) -> Residual:
+    top = _read_row(residual.top)
+    if not residual.HasField("tail"):
+        return top
+    tail = _read_row(residual.tail)
+    if top.ids is None or tail.ids is None:
+        raise WireError("a residual's short form needs the ids of its numbers")
+    return SparseResidual(
+        top.ids,
+        top.probabilities,
+        residual.tail_mass,
+        tuple(tail.ids.tolist()),
+        tuple(tail.probabilities.tolist()),
+    )
+
+
+def _read_row(rows: pb.Rows) -> Row:
+    found = read_rows(rows)
+    if len(found) != 1:
+        raise WireError(f"one row is expected, not {len(found)}")
+    return found[0]
 
 
 def encode_server(message: ServerMessage) -> bytes:
     """The bytes of what a cloud says."""
     match message:
         case Verdict():
+            is_chain = message.path == tuple(range(len(message.path)))
             wrapped = pb.ServerMessage(
                 verdict=pb.Verdict(
                     base=_digest(message.base),
-                    path=message.path,
+                    path=() if is_chain else message.path,
+                    accepted=len(message.path) if is_chain else 0,
                     token=message.token,
                     tokens=message.tokens,
-                    finish=message.finish,
-                    round=message.round,
+                    finish=_FINISHES[message.finish],
                     verify_us=_microseconds(message.verify_s),
                     queue_us=_microseconds(message.queue_s),
                     drafted=message.drafted,
                     draft_us=_microseconds(message.draft_s),
+                    residual=_residual(message.residual),
                 )
             )
+        case RowMessage(base, row):
+            wrapped = pb.ServerMessage(row=pb.Row(base=_digest(base), row=write_rows([row])))
         case Opened(session, spec, base):
             opened = pb.Opened(session=session, spec=spec, base=_digest(base))
             wrapped = pb.ServerMessage(opened=opened)
@@ -165,22 +242,29 @@ def decode_server(data: bytes) -> ServerMessage:
         raise WireError(f"not a message of this protocol: {error}") from None
     match wrapped.WhichOneof("kind"):
         case "verdict":
-            v = wrapped.verdict
-            return Verdict(
-                _read_digest(v.base),
-                tuple(v.path),
-                v.token if v.HasField("token") else None,
-                v.round,
-                v.finish,
-                tuple(v.tokens),
-                v.drafted,
-                v.verify_us * 1e-6,
-                v.queue_us * 1e-6,
-                v.draft_us * 1e-6,
-            )
+            return _read_verdict(wrapped.verdict)
+        case "row":
+            return RowMessage(_read_digest(wrapped.row.base), _read_row(wrapped.row.row))
         case "opened":
             o = wrapped.opened
             return Opened(o.session, o.spec, _read_digest(o.base))
         case "fault":
             return Fault(wrapped.fault.code, wrapped.fault.text)
     raise WireError("an empty message, or one of a later protocol")
+
+
+def _read_verdict(v: pb.Verdict) -> Verdict:
+    if v.accepted > MAX_NODES or v.finish not in _FINISH_NAMES:
+        raise WireError("a verdict that accepts more than a draft holds, or of a later protocol")
+    return Verdict(
+        _read_digest(v.base),
+        tuple(v.path) or tuple(range(v.accepted)),
+        _optional(v, "token"),
+        _FINISH_NAMES[v.finish],
+        tuple(v.tokens),
+        v.drafted,
+        v.verify_us * 1e-6,
+        v.queue_us * 1e-6,
+        v.draft_us * 1e-6,
+        _read_residual(v.residual) if v.HasField("residual") else None,
+    )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ..decoding.digest import PrefixDigest, request_digest
 from ..decoding.draft import Draft
 from ..decoding.policy import SamplingPolicy
+from ..decoding.row import Row
+from ..decoding.split import SparseResidual, Split
 
 PROTOCOL = 1
 
@@ -29,15 +31,23 @@ class Open:
     max_tokens: int = 0
     draft_length: int = 0
     protocol: int = PROTOCOL
+    split: Split | None = None
+    replacement: bool = True
 
 
 @dataclass(frozen=True)
 class DraftMessage:
-    """Proposed tokens after the prefix that ``base`` names."""
+    """Proposed tokens after the prefix that ``base`` names.
+
+    ``resampled`` is the last token of that prefix, where the robot drew it after a rejection.
+    ``more``: the draft goes on, so the verdict is to be left open.
+    """
 
     base: PrefixDigest
     draft: Draft
     round: int
+    resampled: int | None = None
+    more: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,10 +68,19 @@ class Resume:
 
 @dataclass(frozen=True)
 class Close:
-    """The robot is done with this session."""
+    """The robot is done with this session; ``resampled`` is its last token where it drew that."""
+
+    resampled: int | None = None
 
 
-ClientMessage = Open | DraftMessage | Generate | Resume | Close
+@dataclass(frozen=True)
+class RowRequest:
+    """Ask for the whole of P at the rejected place after ``base``."""
+
+    base: PrefixDigest
+
+
+ClientMessage = Open | DraftMessage | Generate | Resume | Close | RowRequest
 
 
 @dataclass(frozen=True)
@@ -73,24 +92,36 @@ class Opened:
     base: PrefixDigest
 
 
+Residual = Row | SparseResidual
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """The final answer to a draft: the accepted path, then a recovered or bonus token, or none.
+    """The final answer to a draft: the accepted path, then a recovered or bonus token.
 
-    ``tokens`` are the accepted tokens themselves where the cloud drafted (else empty); ``finish``
-    is "end", "length" or empty. Times in seconds.
+    Without a token it is open, has ended before, or carries the ``residual`` that the robot draws
+    the recovered token from. ``tokens`` are the accepted tokens themselves where the cloud drafted
+    (else empty); ``finish`` is "end", "length" or empty. Times in seconds.
     """
 
     base: PrefixDigest
     path: tuple[int, ...]
     token: int | None
-    round: int
     finish: str = ""
     tokens: tuple[int, ...] = ()
     drafted: int = 0
     verify_s: float = 0.0
     queue_s: float = 0.0
     draft_s: float = 0.0
+    residual: Residual | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RowMessage:
+    """The whole of P at the rejected place after ``base``."""
+
+    base: PrefixDigest
+    row: Row
 
 
 @dataclass(frozen=True)
@@ -101,7 +132,7 @@ class Fault:
     text: str
 
 
-ServerMessage = Opened | Verdict | Fault
+ServerMessage = Opened | Verdict | RowMessage | Fault
 
 
 class WireError(ValueError):

@@ -1,0 +1,109 @@
+"""Split resampling: the cloud rejects, and the robot draws the recovered token (DSSD)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .choose import Chooser
+from .noise import Purpose
+from .row import Row, residual
+
+RESIDUALS = ("dense", "top_k", "sparse")
+
+
+@dataclass(frozen=True)
+class Split:
+    """What the cloud sends of P at the first rejected place, so that the robot can resample.
+
+    ``dense``: all of it (DSSD). ``top_k``: its largest ``top_k`` values alone (PicoSpec 3.3; the
+    tail is lost, so it is not exact). ``sparse``: those, and ``tail`` tokens drawn from the rest.
+    """
+
+    residual: str
+    top_k: int = 0
+    tail: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class SparseResidual:
+    """P in short: its largest values, the mass of the rest, and tokens drawn from the rest.
+
+    ``top`` ids [K] ascending with their probabilities; ``tail_mass`` of all others;
+    ``tail_tokens`` [m] drawn from those, each with its own probability. What counts is each
+    number's share of the sum of ``top`` and ``tail_mass``.
+    """
+
+    top: NDArray[np.int64]
+    top_probabilities: NDArray[np.floating]
+    tail_mass: float
+    tail_tokens: tuple[int, ...]
+    tail_probabilities: tuple[float, ...]
+
+
+def largest(target: Row, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The ids, ascending, of P's ``count`` likeliest tokens, and their probabilities."""
+    places = np.arange(len(target.shares))
+    if count < len(places):
+        places = np.sort(np.argpartition(target.shares, -count)[-count:])
+    ids = places if target.ids is None else target.ids[places]
+    return ids, target.shares[places]
+
+
+def sparse_residual(target: Row, split: Split, position: int, chooser: Chooser) -> SparseResidual:
+    """What the cloud sends of P under ``sparse``."""
+    top, probabilities = largest(target, split.top_k)
+    rest = _outside(target, top)
+    if not rest.probabilities.any():
+        return SparseResidual(top, probabilities, 0.0, (), ())
+    tail = tuple(rest.draw(chooser, Purpose.TAIL, position, trial) for trial in range(split.tail))
+    mass = 1.0 - float(probabilities.sum())
+    return SparseResidual(top, probabilities, mass, tail, tuple(map(target.at, tail)))
+
+
+def resample(
+    told: SparseResidual, draft: Row, position: int, chooser: Chooser, target: Row | None = None
+) -> int | None:
+    """The recovered token ~ norm(max(0, P - Q)); None where the tail tokens do not suffice.
+
+    Rejection sampling under the envelope {max(0, P - Q) on the top K; the tail's mass}: a token of
+    the top K is final, a tail token t is kept with probability max(0, 1 - Q(t) / P(t)), else all
+    is drawn afresh. Exact for every K, m and Q.
+
+    Given the dense ``target`` in the end, it makes the same choices again (the chooser is a
+    function of its keys), and so goes on within the trial that found no tail token: a new trial
+    there would be biased.
+    """
+    total = float(told.top_probabilities.sum(dtype=np.float64)) + told.tail_mass
+    above = np.maximum(told.top_probabilities / total - draft.over(told.top), 0.0)
+    envelope = np.append(above, told.tail_mass / total)
+    rest = None if target is None else _outside(target, told.top)
+    trial = 0
+    while True:
+        place = chooser.draw(envelope, Purpose.RESIDUAL, position, trial)
+        if place < len(told.top):
+            return int(told.top[place])
+        if trial < len(told.tail_tokens):
+            token, chance = told.tail_tokens[trial], told.tail_probabilities[trial] / total
+        elif target is None or rest is None:
+            return None
+        else:
+            token = rest.draw(chooser, Purpose.TAIL, position, trial)
+            chance = target.at(token)
+        if chooser.accept(max(0.0, 1.0 - draft.at(token) / chance), Purpose.KEEP, position, trial):
+            return token
+        trial += 1
+
+
+def resample_from(target: Row, draft: Row, position: int, chooser: Chooser) -> int:
+    """The recovered token from the dense P (DSSD), or from what ``top_k`` left of it (PicoSpec)."""
+    return residual(target, draft).draw(chooser, Purpose.RESIDUAL, position)
+
+
+def _outside(target: Row, top: NDArray[np.int64]) -> Row:
+    """P without its largest tokens."""
+    kept = target.shares.copy()
+    kept[top if target.ids is None else np.searchsorted(target.ids, top)] = 0.0
+    return Row(kept, target.ids)
