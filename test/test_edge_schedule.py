@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from virtual import MAX_TOKENS, Decode, ToyVlm, Weather, own_answer, spec_of
 
-from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.preset import load_preset
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy, distribution
+from edge_cloud_spec.decoding.preset import Preset, load_preset
 
-PRESETS = ("cloud_ar", "cloud_sd", "dsd")
+PRESETS = ("cloud_ar", "cloud_sd", "dsd", "dssd", "tslt", "mc_dsd", "best_first")
+TIGHT = replace(load_preset("dssd"), residual_top_k=1, residual_tail=1)  # often asks for the row
 RULES = {"greedy": GREEDY, "coupled": SamplingPolicy(0.9, seed=3)}
 
 weathers = st.builds(
@@ -115,11 +118,14 @@ def test_a_link_that_comes_and_goes_without_an_answer_ends_in_time(preset: str) 
     assert decode.losses > 20
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_rejection_over_the_whole_path_has_the_targets_distribution(preset: str) -> None:
+@pytest.mark.parametrize(
+    "preset", [*PRESETS, TIGHT], ids=lambda preset: getattr(preset, "name", preset)
+)
+def test_rejection_over_the_whole_path_has_the_targets_distribution(preset: str | Preset) -> None:
     """250 seeds through worker, codec and a link that breaks: its first token."""
     counts: dict[int, int] = defaultdict(int)
     runs = 250
+    fallbacks = 0
     weather = Weather(losses=0.3, duplicated=0.3, reordered=True)
     for seed in range(runs):
         policy = SamplingPolicy(1.0, seed=seed)
@@ -128,10 +134,8 @@ def test_rejection_over_the_whole_path_has_the_targets_distribution(preset: str)
         )
         assert decode.run().reason in ("end", "length")
         counts[decode.emitted[0]] += 1
-    import numpy as np
-
-    from edge_cloud_spec.decoding.policy import distribution
-
+        fallbacks += decode.decoder.ledger.fallbacks
+    assert (fallbacks > 0) == (preset is TIGHT)
     expected = runs * distribution(ToyVlm(0).logits(()), SamplingPolicy(1.0)).astype(np.float64)
     statistic = sum((counts[i] - e) ** 2 / e for i, e in enumerate(expected))
     assert statistic < 6 + 5 * np.sqrt(12)
@@ -163,8 +167,6 @@ def test_the_drafter_alone_keeps_the_robots_length_limit() -> None:
 
 
 def test_a_draft_is_longer_or_shorter_and_the_answer_is_the_same() -> None:
-    from dataclasses import replace
-
     answers = set()
     for length in (1, 2, 3, 8, 64):
         preset = replace(load_preset("dsd"), draft_length=length)

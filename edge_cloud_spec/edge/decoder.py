@@ -264,7 +264,7 @@ class EdgeDecoder:
         return [emit, *(self._draft(now) if whole else [])]
 
     def _on_verdict(self, verdict: Verdict, now: float) -> list[Action]:
-        if verdict.base != self._digest:
+        if verdict.base != self._digest or self._unresolved is not None:
             if not self._is_early(verdict):
                 self.ledger.stale += 1
             return []
