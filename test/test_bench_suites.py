@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from edge_cloud_spec.bench.samples import compare, tail
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.decoding.preset import load_preset, preset_names
 
 
 def rows(suite: str, folder: Path, *options: str) -> list[dict[str, Any]]:
@@ -20,13 +23,30 @@ def rows(suite: str, folder: Path, *options: str) -> list[dict[str, Any]]:
 
 
 def test_every_preset_says_the_targets_own_tokens(tmp_path: Path) -> None:
-    measured = rows("equality", tmp_path, "--prompts", "4")
+    measured = rows("equality", tmp_path, "--prompts", "4", "--samples", "20")
+    verified = [name for name in preset_names() if load_preset(name).verified]
+    assert len(measured) == 3 * len(verified) >= 24
     assert {(row["preset"], row["rule"]) for row in measured} == {
-        (preset, rule)
-        for preset in ("dsd", "cloud_sd", "cloud_ar")
-        for rule in ("greedy", "coupled")
+        (preset, rule) for preset in verified for rule in ("greedy", "coupled", "rejection")
     }
-    assert all(row["equal"] == row["prompts"] == 4 for row in measured)
+    for row in measured:
+        if row["rule"] != "rejection":
+            assert row["equal"] == row["prompts"] == 4
+        elif row["exact"]:
+            assert row["p_value"] > 1e-4
+
+
+def test_samples_of_two_distributions_are_told_apart() -> None:
+    dice = Random(0)
+    fair, same = ([dice.randrange(6) for _ in range(600)] for _ in range(2))
+    loaded = [min(5, dice.randrange(7)) for _ in range(600)]
+    assert compare(fair, same).freedom == 5
+    assert compare(fair, same).p_value > 0.01
+    assert compare(fair, loaded).p_value < 1e-4
+    assert compare([1] * 9, [1] * 9).p_value == 1.0
+    assert [round(tail(x, k), 3) for x, k in ((3.841, 1), (11.07, 5), (31.41, 20))] == [
+        pytest.approx(0.05, abs=0.004)
+    ] * 3
 
 
 def test_the_same_rooms_are_driven_alike_with_and_without_a_drafter(tmp_path: Path) -> None:

@@ -1,74 +1,172 @@
-"""``bench equality``: the tokens that come over the link are the target's own."""
+"""``bench equality``: what comes over the link is the target's own.
+
+Under ``greedy`` and ``coupled`` token by token. Under ``rejection`` by distribution: many answers
+to a few prompts, beside as many that transformers samples from the target.
+"""
 
 from __future__ import annotations
 
 import argparse
 import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ..cloud.process import VerifierProcess
 from ..decoding.policy import SamplingPolicy
-from ..decoding.preset import load_preset
+from ..decoding.preset import Preset, load_preset, preset_names
 from ..edge.link import Link, LinkSettings
-from ..edge.runner import DecodeRunner, DecodeSettings
+from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ..errors import UserError
 from ..models import EMBEDDED
 from ..models.load import load
+from ..models.prompt import PromptSpec, Request
+from ..models.vlm import Vlm
 from ..share import rules_text
 from .command import Row
-from .reference import generate, load_reference
+from .reference import generate, load_reference, sample
 from .requests import sample_requests
+from .samples import compare
 
 MAX_TOKENS = 48
+SAMPLED_TOKENS = 6  # of an answer that is compared by distribution
+SAMPLED_PROMPTS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The suite's options."""
     parser.add_argument("--prompts", type=int, default=200, help="with pictures (%(default)s)")
-    parser.add_argument("--presets", default="dsd,cloud_sd,cloud_ar", help="(%(default)s)")
+    parser.add_argument("--samples", type=int, default=300, help="of each prompt under rejection")
+    parser.add_argument("--presets", default="all", help="names with commas (%(default)s verified)")
     parser.add_argument("--target", default=str(EMBEDDED / "target"))
     parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"))
-    parser.add_argument("--temperature", type=float, default=0.8, help="of the coupled rule")
+    parser.add_argument("--temperature", type=float, default=0.8, help="of coupled and rejection")
+
+
+@dataclass
+class Bench:
+    """Both sides of the comparison, and the link to ours."""
+
+    target: Vlm
+    reference: Any
+    spec: PromptSpec
+    runner: DecodeRunner
+    link: Link
+
+    def ours(self, request: Request, settings: DecodeSettings) -> Outcome:
+        """An answer that came over the link."""
+        return self.runner.run(request, settings, secrets.randbits(64), self.link.connect)
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a preset and rule: how many answers equal the target's to the last token."""
+    """A row a preset and rule."""
+    presets = _presets(args.presets)
     target = load(args.target, threads=1)
-    reference = load_reference(args.target, target)
     spec = target.spec(rules_text(), MAX_TOKENS)
-    runner = DecodeRunner(load(args.drafter), spec)
     requests = sample_requests(args.seed, args.prompts)
     rows = []
     options = ["--target", args.target, "--drafter", args.drafter, "--threads", "1"]
     with VerifierProcess([*options, "--max-tokens", str(MAX_TOKENS)]) as cloud:
         link = Link(LinkSettings(cloud.address))
+        runner = DecodeRunner(load(args.drafter), spec)
+        bench = Bench(target, load_reference(args.target, target), spec, runner, link)
         for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
             policies = [
                 SamplingPolicy(temperature, seed=args.seed + i) for i in range(len(requests))
             ]
-            own = [
-                generate(reference, target.prompt(request, spec), spec, policy)
-                for request, policy in zip(requests, policies, strict=True)
-            ]
-            for name in args.presets.split(","):
-                preset = load_preset(name)
-                equal = tokens = drafted = accepted = 0
-                for i, (request, policy) in enumerate(zip(requests, policies, strict=True)):
-                    settings = DecodeSettings(preset, rule, policy)
-                    nonce = secrets.randbits(64)
-                    outcome = runner.run(request, settings, nonce, link.connect)
-                    equal += outcome.completed and outcome.tokens == own[i]
-                    tokens += len(outcome.tokens)
-                    drafted += outcome.ledger.tested
-                    accepted += outcome.ledger.accepted
-                rows.append(
-                    {
-                        "preset": name,
-                        "rule": rule,
-                        "temperature": temperature,
-                        "prompts": len(requests),
-                        "equal": equal,
-                        "tokens": tokens,
-                        "acceptance": accepted / drafted if drafted else 0.0,
-                    }
-                )
+            rows += _token_by_token(bench, presets, rule, requests, policies)
+        if args.samples:
+            rows += _by_distribution(bench, presets, requests[:SAMPLED_PROMPTS], args)
         link.close()
     return rows
+
+
+def _presets(names: str) -> list[Preset]:
+    chosen = preset_names() if names == "all" else names.split(",")
+    presets = [load_preset(name) for name in chosen]
+    unverified = [preset.name for preset in presets if not preset.verified]
+    if unverified and names != "all":
+        raise UserError(
+            f"{', '.join(unverified)}: what nobody verifies equals nothing; leave it out"
+        )
+    return [preset for preset in presets if preset.verified]
+
+
+def _token_by_token(
+    bench: Bench,
+    presets: Iterable[Preset],
+    rule: str,
+    requests: Sequence[Request],
+    policies: Sequence[SamplingPolicy],
+) -> list[Row]:
+    """How many answers equal the target's to the last token."""
+    cases = list(zip(requests, policies, strict=True))
+    own = [
+        generate(bench.reference, bench.target.prompt(request, bench.spec), bench.spec, policy)
+        for request, policy in cases
+    ]
+    rows = []
+    for preset in presets:
+        done = [bench.ours(r, DecodeSettings(preset, rule, policy)) for r, policy in cases]
+        rows.append(
+            {
+                "preset": preset.name,
+                "rule": rule,
+                "temperature": policies[0].temperature,
+                "prompts": len(done),
+                "equal": sum(o.completed and o.tokens == t for o, t in zip(done, own, strict=True)),
+                "tokens": sum(len(outcome.tokens) for outcome in done),
+                "acceptance": _acceptance(done),
+            }
+        )
+    return rows
+
+
+def _by_distribution(
+    bench: Bench, presets: Iterable[Preset], requests: Sequence[Request], args: argparse.Namespace
+) -> list[Row]:
+    """The first tokens of many answers beside the target's own samples."""
+    own = [
+        (i, tokens)
+        for i, request in enumerate(requests)
+        for tokens in sample(
+            bench.reference,
+            bench.target.prompt(request, bench.spec),
+            bench.spec,
+            SamplingPolicy(args.temperature, seed=args.seed),
+            args.samples,
+            SAMPLED_TOKENS,
+        )
+    ]
+    rows = []
+    for preset in presets:
+        done = []
+        found = []
+        for i, request in enumerate(requests):
+            for each in range(args.samples):
+                policy = SamplingPolicy(args.temperature, seed=args.seed + 1_000 * i + each)
+                settings = DecodeSettings(preset, "rejection", policy, SAMPLED_TOKENS)
+                done.append(bench.ours(request, settings))
+                found.append((i, done[-1].tokens))
+        likeness = compare(found, own)
+        rows.append(
+            {
+                "preset": preset.name,
+                "rule": "rejection",
+                "temperature": args.temperature,
+                "prompts": len(requests),
+                "samples": len(found),
+                "chi_square": likeness.chi_square,
+                "freedom": likeness.freedom,
+                "p_value": likeness.p_value,
+                "exact": preset.exact,
+                "tokens": sum(len(outcome.tokens) for outcome in done),
+                "acceptance": _acceptance(done),
+            }
+        )
+    return rows
+
+
+def _acceptance(done: Sequence[Outcome]) -> float:
+    tested = sum(outcome.ledger.tested for outcome in done)
+    return sum(outcome.ledger.accepted for outcome in done) / tested if tested else 0.0

@@ -77,6 +77,32 @@ def generate(
     return tuple(out[0, length:].tolist())
 
 
+def sample(
+    model: Any, prompt: Prompt, spec: PromptSpec, policy: SamplingPolicy, count: int, longest: int
+) -> list[tuple[int, ...]]:
+    """``count`` answers of at most ``longest`` tokens, drawn by transformers with its own dice."""
+    inputs = generation_inputs(model, prompt)
+    length = inputs["input_ids"].shape[1]
+    torch.manual_seed(policy.seed)
+    with torch.inference_mode():
+        out = model.generate(
+            **inputs,
+            do_sample=True,
+            temperature=policy.temperature,
+            top_k=0,
+            num_return_sequences=count,
+            max_new_tokens=longest,
+            eos_token_id=list(spec.end_ids),
+            pad_token_id=spec.end_ids[0],
+            logits_processor=LogitsProcessorList([Crop(spec.vocabulary)]),
+        )
+    answers = []
+    for row in out[:, length:].tolist():
+        end = next((i + 1 for i, token in enumerate(row) if token in spec.end_ids), len(row))
+        answers.append(tuple(row[:end]))
+    return answers
+
+
 def load_reference(directory: str, vlm: Vlm) -> Any:
     """transformers' own model of a directory, untouched by ours, in the same arithmetic."""
     from transformers import AutoModelForImageTextToText
