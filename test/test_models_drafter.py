@@ -1,0 +1,112 @@
+"""The drafter on real sessions: one pass a level, and caches that keep the accepted path."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from models_helper import FAMILIES, prompt_of, vlm
+
+from edge_cloud_spec.decoding.choose import SeededChooser
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.propose import Recipe, likeliest
+from edge_cloud_spec.decoding.shape import BestFirst, Expansion, Growth, Shape, chain
+from edge_cloud_spec.models.drafter import Drafter
+from edge_cloud_spec.models.session import Session
+
+RECIPES = (
+    Recipe("greedy", GREEDY),
+    Recipe("coupled", SamplingPolicy(0.9, seed=4)),
+    Recipe("rejection", SamplingPolicy(0.9, seed=4)),
+)
+SHAPES = (chain(4), Expansion((2, 2, 1)), BestFirst(7, 3, 4))
+
+
+class Counted:
+    """A session that counts its passes and the rows in them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.passes: list[int] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._session, name)
+
+    def forward(self, tokens: tuple[int, ...]) -> np.ndarray:
+        self.passes.append(len(tokens))
+        return self._session.forward(tokens)
+
+    def grow(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> np.ndarray:
+        self.passes.append(len(tokens))
+        return self._session.grow(tokens, parents)
+
+
+def session(family: str = "qwen3_vl") -> Session:
+    return vlm(family).open(prompt_of(vlm(family)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.rule)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_draft_is_what_fresh_sessions_would_have_said(
+    family: str, recipe: Recipe, shape: Shape
+) -> None:
+    """Round after round on one session, whatever was accepted, beside a new session each time."""
+    if isinstance(shape, BestFirst) and recipe.rule == "rejection":
+        recipe = Recipe("rejection", recipe.policy, drawn=False)
+    drafter = Drafter(session(family), recipe)
+    prefix: tuple[int, ...] = ()
+    dice = np.random.default_rng(1)
+    for _ in range(4):
+        draft = drafter.draft(prefix, shape, ())
+        fresh = Drafter(session(family), recipe).draft(prefix, shape, ())
+        assert (draft.tokens, draft.parents) == (fresh.tokens, fresh.parents)
+        path: list[int] = []
+        while (under := list(draft.children(path[-1] if path else -1))) and dice.random() < 0.7:
+            path.append(int(dice.choice(under)))
+        prefix += (*(draft.tokens[node] for node in path), int(dice.integers(3, 90)))
+
+
+def test_a_tree_takes_one_pass_a_level_and_the_accepted_path_stays_in_the_cache() -> None:
+    counted = Counted(session())
+    drafter = Drafter(counted, RECIPES[0])  # type: ignore[arg-type]
+    draft = drafter.draft((), Expansion((3, 2, 2)), ())
+    assert counted.passes == [0, 3, 6]  # the last level's own logits are not needed
+    assert len(draft) == 3 + 6 + 12
+    path = [1, next(iter(draft.children(1)))]
+    kept = tuple(draft.tokens[node] for node in path)
+    computed = counted._session._computed
+    drafter.begin((*kept, 7), chain(1), ())
+    assert counted.tokens == (*kept, 7)
+    assert counted._session._computed == computed + 2
+
+
+def test_nothing_follows_an_end_token() -> None:
+    logits = vlm().open(prompt_of(vlm())).forward(())[0]
+    best, second = likeliest(np.exp(logits.astype(np.float64)), 2)
+    drafter = Drafter(session(), RECIPES[0])
+    assert drafter.draft((), chain(4), (best,)).tokens == (best,)
+    tree = drafter.draft((), Expansion((2, 2)), (best,))
+    assert tree.tokens[:2] == (best, second)
+    assert list(tree.children(0)) == [] and len(list(tree.children(1))) == 2
+
+
+def test_a_best_first_tree_keeps_the_likeliest_paths_within_its_budget() -> None:
+    rows = {(): [0.6, 0.3, 0.1], (0,): [0.9, 0.05, 0.05], (1,): [0.4, 0.3, 0.3]}
+    growth = Growth(BestFirst(3, 2, 3), Recipe("greedy", GREEDY), 0, (), SeededChooser(0))
+    first = growth.grow(np.log([rows[()]]).astype(np.float32))
+    assert (first.tokens, first.parents) == ((0, 1, 2), (-1, -1, -1))
+    growth.grow(np.log([rows[(0,)], rows[(1,)], [0.5, 0.25, 0.25]]).astype(np.float32))
+    assert growth.done
+    draft = growth.draft()  # .6, .6 * .9 and .3
+    assert (draft.tokens, draft.parents) == ((0, 1, 0), (-1, -1, 0))
+
+
+def test_siblings_are_drawn_with_or_without_replacement() -> None:
+    row = np.log([[0.9, 0.1]]).astype(np.float32)
+    policy = SamplingPolicy(1.0, seed=1)
+    for replacement, tokens in ((True, {0}), (False, {0, 1})):
+        recipe = Recipe("rejection", policy, replacement=replacement)
+        level = Growth(Expansion((3,)), recipe, 0, (), SeededChooser(1)).grow(row)
+        assert set(level.tokens) == tokens
+        assert len(level.tokens) == (3 if replacement else 2)
+        assert len(level.rows) == 1
