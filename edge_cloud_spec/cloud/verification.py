@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..decoding.accept import accept
 from ..decoding.choose import Chooser, SeededChooser
 from ..decoding.digest import PrefixDigest
-from ..decoding.draft import BadDraft, Draft, check_draft
+from ..decoding.draft import MAX_NODES, BadDraft, Draft, check_distinct, check_draft
 from ..decoding.row import Row
 from ..decoding.split import largest, sparse_residual
 from ..wire.messages import (
@@ -229,6 +229,8 @@ class Verification:
         if draft.values is not None and draft.parents is not None:
             raise BadDraft("multi-candidate rejection needs the rows of Q")
         check_draft(draft, self._vocabulary)
+        if not self._opening.replacement:
+            check_distinct(draft)
 
     def _adopt(self, resampled: int | None) -> list[Action]:
         """Take over the token that the robot drew after the last rejection."""
@@ -254,7 +256,7 @@ class Verification:
         if self._generating.speculative:
             self._proposing = True
             useful = self._max_tokens - len(self.tokens) - 1  # the verdict brings one of its own
-            length = max(1, min(self._opening.draft_length, useful))
+            length = max(1, min(self._opening.draft_length, useful, MAX_NODES))
             return [Propose(tuple(self.tokens), length)]
         return self._score(_Pass(EMPTY, own=True))
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_TOLD = 4096  # tokens of a residual's top or tail
+MOST_TEXT = 500  # characters of a fault; what a robot said may be quoted in it
 
 Outlet = Callable[[bytes | None], None]  # takes a message's bytes; None ends the stream
 
@@ -167,7 +168,7 @@ class Worker(threading.Thread):
         try:
             job()
         except (UserError, ValueError) as error:
-            fault = Fault("bad_request", str(error))
+            fault = Fault("bad_request", _brief(str(error)))
         except Exception as error:
             log.exception("a request failed")
             text = f"the verifier failed on this request ({type(error).__name__}); see its log"
@@ -351,8 +352,13 @@ class Worker(threading.Thread):
             self._advance(served, Proposed(EMPTY))
             return
         started = self._clock()
-        drafter = self._drafter_of(served)
-        draft = drafter.draft(prefix, chain(length), self._spec.end_ids)
+        try:
+            drafter = self._drafter_of(served)
+            draft = drafter.draft(prefix, chain(length), self._spec.end_ids)
+        except Exception:
+            served.verification.pause()
+            self._advance(served, Proposed(EMPTY))  # or it waits for this proposal for ever
+            raise
         draft_s = self._clock() - started
         served.arrived += draft_s
         self._advance(served, Proposed(draft, draft_s))
@@ -366,3 +372,7 @@ class Worker(threading.Thread):
             session = self._drafter.open(self._drafter.prompt(request, self._spec))
             served.drafter = Drafter(session, Recipe(opening.rule, opening.policy))
         return served.drafter
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} ..."

@@ -16,6 +16,7 @@ class BadDraft(ValueError):
 
 
 MAX_NODES = 1024
+SUM_TOLERANCE = 1e-3  # of a row's sum; float32 numbers sum to 1 only up to their rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,14 +109,33 @@ def check_draft(draft: Draft, vocabulary: int) -> None:
                 raise BadDraft(f"token {token} has no probability in the row it was drawn from")
 
 
+def check_distinct(draft: Draft) -> None:
+    """Refuse equal siblings, which cannot be where they were drawn without replacement.
+
+    A second one would be judged by what is left of Q without it: by nothing. Raises BadDraft.
+    """
+    if len({(draft.parent(node), token) for node, token in enumerate(draft.tokens)}) < len(draft):
+        raise BadDraft("a token is proposed twice for one place, though without replacement")
+
+
 def _check_row(row: Row, vocabulary: int) -> None:
+    if flaw := row_flaw(row, vocabulary):
+        raise BadDraft(flaw)
+    if abs(row.total - 1) > SUM_TOLERANCE:
+        raise BadDraft("a row does not sum to 1")
+
+
+def row_flaw(row: Row, vocabulary: int) -> str:
+    """Why these are no probabilities over a vocabulary of this size; empty where they are.
+
+    Their sum is not looked at: a row may be a part of a distribution.
+    """
     size = vocabulary if row.ids is None else len(row.ids)
     if row.probabilities.shape != (size,) or not size:
-        raise BadDraft(f"a row has shape {row.probabilities.shape}, not ({size},)")
+        return f"a row has shape {row.probabilities.shape}, not ({size},)"
     ids = row.ids
     if ids is not None and not (ids[0] >= 0 and ids[-1] < vocabulary and (np.diff(ids) > 0).all()):
-        raise BadDraft(f"a row's ids do not ascend within the vocabulary of {vocabulary}")
+        return f"a row's ids do not ascend within the vocabulary of {vocabulary}"
     if not (np.isfinite(row.probabilities).all() and (row.probabilities >= 0).all()):
-        raise BadDraft("a row holds something that is not a probability")
-    if abs(row.total - 1) > 1e-3:
-        raise BadDraft("a row does not sum to 1")
+        return "a row holds something that is not a probability"
+    return ""

@@ -143,6 +143,9 @@ def decode_client(data: bytes) -> ClientMessage:
 
 
 def _read_draft(m: pb.Draft) -> DraftMessage:
+    size = max(len(m.tokens), len(m.parents), len(m.values) // 4)
+    if size > MAX_NODES:
+        raise WireError(f"a draft has at most {MAX_NODES} tokens, not {size}")
     tokens, parents = tuple(m.tokens), tuple(m.parents) or None
     if len(m.values) % 4:
         raise WireError("the tokens' probabilities are not whole float32 numbers")
@@ -254,7 +257,7 @@ def decode_server(data: bytes) -> ServerMessage:
 
 
 def _read_verdict(v: pb.Verdict) -> Verdict:
-    if v.accepted > MAX_NODES or v.finish not in _FINISH_NAMES:
+    if max(v.accepted, len(v.path), len(v.tokens)) > MAX_NODES or v.finish not in _FINISH_NAMES:
         raise WireError("a verdict that accepts more than a draft holds, or of a later protocol")
     return Verdict(
         _read_digest(v.base),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decoding.draft import MAX_NODES
 from ..decoding.row import Row
 from . import decode_pb2 as pb
 from .messages import WireError
@@ -25,7 +26,11 @@ def unpack_ids(data: bytes, count: int, bits: int) -> NDArray[np.int64]:
     if not 1 <= bits <= 31 or len(data) != (count * bits + 7) // 8:
         raise WireError(f"{len(data)} bytes are not {count} ids of {bits} bits each")
     each = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[: count * bits]
-    return each.reshape(count, bits).astype(np.int64) @ (1 << np.arange(bits))
+    each = each.reshape(count, bits)
+    ids = np.zeros(count, np.int64)
+    for bit in range(bits):  # one by one: all bits as int64 are 64 times what the message has
+        ids |= each[:, bit].astype(np.int64) << bit
+    return ids
 
 
 def write_rows(rows: Sequence[Row]) -> pb.Rows:
@@ -43,6 +48,8 @@ def write_rows(rows: Sequence[Row]) -> pb.Rows:
 
 def read_rows(rows: pb.Rows) -> tuple[Row, ...]:
     """What ``write_rows`` was given; raises WireError."""
+    if len(rows.sizes) > MAX_NODES:
+        raise WireError(f"a draft has at most {MAX_NODES} rows, not {len(rows.sizes)}")
     total = sum(rows.sizes)
     if total > MOST or len(rows.probabilities) != 4 * total:
         raise WireError(f"the rows hold {len(rows.probabilities)} bytes for {total} numbers")
