@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .choose import Chooser
+from .draft import SUM_TOLERANCE, row_flaw
 from .noise import Purpose
 from .row import Row, residual
 
@@ -56,11 +57,69 @@ def sparse_residual(target: Row, split: Split, position: int, chooser: Chooser) 
     """What the cloud sends of P under ``sparse``."""
     top, probabilities = largest(target, split.top_k)
     rest = _outside(target, top)
-    if not rest.probabilities.any():
+    if not rest.total:
         return SparseResidual(top, probabilities, 0.0, (), ())
     tail = tuple(rest.draw(chooser, Purpose.TAIL, position, trial) for trial in range(split.tail))
-    mass = 1.0 - float(probabilities.sum())
-    return SparseResidual(top, probabilities, mass, tail, tuple(map(target.at, tail)))
+    return SparseResidual(top, probabilities, rest.total, tail, tuple(map(target.at, tail)))
+
+
+def residual_flaw(told: Row | SparseResidual, split: Split, draft: Row, vocabulary: int) -> str:
+    """Why this cannot be what ``split`` wants told of P, beside Q; empty where it can."""
+    if isinstance(told, SparseResidual) != (split.residual == "sparse"):
+        return f"a residual is not of the kind {split.residual}"
+    if isinstance(told, SparseResidual):
+        return _sparse_flaw(told, split, draft, vocabulary)
+    if flaw := _target_flaw(told, draft, vocabulary):
+        return flaw
+    if split.residual == "top_k":
+        fits = told.ids is not None and len(told.ids) <= split.top_k
+        fits = fits and 0 < told.total <= 1 + SUM_TOLERANCE
+        return "" if fits else f"a residual is not the largest {split.top_k} numbers of P"
+    return "" if abs(told.total - 1) <= SUM_TOLERANCE else "a residual does not sum to 1"
+
+
+def fallback_flaw(target: Row, told: SparseResidual, draft: Row, vocabulary: int) -> str:
+    """Why this cannot be the dense P that ``told`` is short for; empty where it can."""
+    if flaw := _target_flaw(target, draft, vocabulary):
+        return flaw
+    if abs(target.total - 1) > SUM_TOLERANCE:
+        return "a row does not sum to 1"
+    if target.ids is None and told.top[-1] >= len(target.probabilities):
+        return "a row is too short for what was told before"
+    if not _outside(target, told.top).total:
+        return "a row has nothing outside of what was told before"
+    return ""
+
+
+def _sparse_flaw(told: SparseResidual, split: Split, draft: Row, vocabulary: int) -> str:
+    top = Row(told.top_probabilities, told.top)
+    if flaw := _target_flaw(top, draft, vocabulary):
+        return flaw
+    if len(told.top) > split.top_k or len(told.tail_tokens) > split.tail:
+        return "a residual tells more than was asked for"
+    if not (told.tail_mass >= 0 and abs(top.total + told.tail_mass - 1) <= SUM_TOLERANCE):
+        return "a residual and its tail do not sum to 1"
+    known = set(told.top.tolist())
+    for token, chance in zip(told.tail_tokens, told.tail_probabilities, strict=True):
+        if not 0 <= token < _size(draft, vocabulary) or token in known:
+            return f"the tail token {token} is one of the top, or outside the vocabulary"
+        if not 0 < chance <= 1:
+            return f"{chance} is not the probability of a tail token"
+    return ""
+
+
+def _target_flaw(target: Row, draft: Row, vocabulary: int) -> str:
+    """Why these cannot be probabilities of P, beside Q."""
+    size = _size(draft, vocabulary)
+    if target.ids is None and draft.ids is not None:  # then it is P that says the size
+        length = len(target.probabilities)
+        size = length if draft.ids[-1] < length <= vocabulary else size
+    return row_flaw(target, size)
+
+
+def _size(draft: Row, vocabulary: int) -> int:
+    """How many ids there are: a dense Q has them all."""
+    return vocabulary if draft.ids is not None else len(draft.probabilities)
 
 
 def resample(
@@ -74,11 +133,14 @@ def resample(
 
     Given the dense ``target`` in the end, it makes the same choices again (the chooser is a
     function of its keys), and so goes on within the trial that found no tail token: a new trial
-    there would be biased.
+    there would be biased. If that one fails, too, all is drawn afresh from the dense P itself, so
+    that no P and Q can make it go on for ever.
     """
     total = float(told.top_probabilities.sum(dtype=np.float64)) + told.tail_mass
     above = np.maximum(told.top_probabilities / total - draft.over(told.top), 0.0)
     envelope = np.append(above, told.tail_mass / total)
+    if not envelope.any():  # P and Q are equal up to rounding, as in ``residual``
+        envelope[:-1] = told.top_probabilities / total
     rest = None if target is None else _outside(target, told.top)
     trial = 0
     while True:
@@ -95,6 +157,8 @@ def resample(
         if chooser.accept(max(0.0, 1.0 - draft.at(token) / chance), Purpose.KEEP, position, trial):
             return token
         trial += 1
+        if target is not None and trial > len(told.tail_tokens):
+            return residual(target, draft).draw(chooser, Purpose.RESIDUAL, position, trial)
 
 
 def resample_from(target: Row, draft: Row, position: int, chooser: Chooser) -> int:
@@ -105,5 +169,5 @@ def resample_from(target: Row, draft: Row, position: int, chooser: Chooser) -> i
 def _outside(target: Row, top: NDArray[np.int64]) -> Row:
     """P without its largest tokens."""
     kept = target.shares.copy()
-    kept[top if target.ids is None else np.searchsorted(target.ids, top)] = 0.0
+    kept[top if target.ids is None else np.isin(target.ids, top)] = 0.0
     return Row(kept, target.ids)

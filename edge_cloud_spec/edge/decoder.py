@@ -13,7 +13,13 @@ from ..decoding.digest import PrefixDigest
 from ..decoding.draft import Draft
 from ..decoding.preset import Preset
 from ..decoding.row import Row
-from ..decoding.split import SparseResidual, resample, resample_from
+from ..decoding.split import (
+    SparseResidual,
+    fallback_flaw,
+    resample,
+    resample_from,
+    residual_flaw,
+)
 from ..wire.messages import (
     Close,
     DraftMessage,
@@ -50,6 +56,7 @@ from .events import (
 from .rounds import Ledger, Round
 
 MAX_EARLY = 64  # verdicts kept that overtook an earlier one
+WHOLE = ("end", "length")  # how an answer ends that is all there
 
 
 @dataclass(frozen=True)
@@ -146,8 +153,8 @@ class EdgeDecoder:
                 return self._on_row(message, now)
             case Opened():
                 return self._on_opened(message, now)
-            case Fault(code, text):
-                return self._close(code, text)
+            case Fault(code, text):  # must not pass for the end of an answer, whatever its code
+                return self._close("fault" if code in ("", *WHOLE) else code, text)
 
     def _await(self, now: float) -> None:
         """From here on the cloud owes an answer, if it did not already."""
@@ -174,6 +181,8 @@ class EdgeDecoder:
         return self._compare_bases() or self._draft(now)
 
     def _on_opened(self, opened: Opened, now: float) -> list[Action]:
+        if not opened.session:
+            return self._close("bad_opened", "the cloud did not name the session; update it")
         resumed = bool(self._session)
         self._session = opened.session
         if resumed:
@@ -269,9 +278,9 @@ class EdgeDecoder:
                 self.ledger.stale += 1
             return []
         drafted, tokens = self._settled(verdict)
-        if tokens is None:
-            text = "the cloud accepted tokens that were not drafted; its version may differ"
-            return self._close("bad_verdict", text)
+        flaw = self._flaw(verdict, tokens)
+        if tokens is None or flaw:
+            return self._close("bad_verdict", f"{flaw}; the cloud's version may differ")
         self.ledger.rounds.append(
             Round(
                 base=len(self.tokens),
@@ -286,19 +295,17 @@ class EdgeDecoder:
                 draft_s=self._draft_s,
             )
         )
+        rejection = self._rejection(verdict)
         actions = self._settle(tokens)
         self._heard = self._digest
         self._sent = self._resampled = self.deadline = None
         if verdict.finish:
             return [*actions, *self._close(verdict.finish)]
-        if verdict.residual is not None:
-            row = self._row_after(verdict.path)
-            if row is None:
-                text = "the cloud wants us to resample what was not drawn; its version may differ"
-                return [*actions, *self._close("bad_verdict", text)]
-            rejection = _Rejection(verdict.base, verdict.residual, row)
+        if rejection is not None:
             return [*actions, *self._resample(rejection, now)]
         if self._preset.drafts_on_robot:
+            if self._room() <= 0:
+                return [*actions, *self._close("length")]
             return [*actions, *self._draft(now)]
         self._started = self._sent_at = now
         self._await(now)
@@ -313,11 +320,35 @@ class EdgeDecoder:
         self._digest = self._digest.extend(tokens)
         return [emit] if tokens else []
 
-    def _row_after(self, path: tuple[int, ...]) -> Row | None:
-        """Q at the first rejected place, as it was when we drew from it."""
-        if self._drawn is None or self._drawn.rows is None or len(path) == len(self._drawn):
+    def _flaw(self, verdict: Verdict, tokens: tuple[int, ...] | None) -> str:
+        """Why this verdict, which settles these tokens, cannot be one on our draft; else empty."""
+        if tokens is None:
+            return "the cloud accepted tokens that were not drafted"
+        if not (tokens or verdict.finish or verdict.residual):
+            return "the cloud's verdict settles nothing"
+        if any(token >= self._vocabulary for token in tokens):
+            return f"the cloud said a token outside the vocabulary of {self._vocabulary}"
+        if self._prompt is not None and len(tokens) > self._room():
+            return "the cloud said more tokens than the answer has room for"
+        if verdict.residual is None:
+            return ""
+        rejection, split = self._rejection(verdict), self._opening.split
+        if rejection is None or split is None or verdict.token is not None or verdict.finish:
+            return "the cloud wants us to resample what was not drawn, or is settled"
+        return residual_flaw(verdict.residual, split, rejection.row, self._vocabulary)
+
+    @property
+    def _vocabulary(self) -> int:
+        return 2**32 if self._prompt is None else self._prompt.vocabulary
+
+    def _rejection(self, verdict: Verdict) -> _Rejection | None:
+        """What is ours to draw upon this verdict, with Q there as it was when we drew from it."""
+        drawn, path = self._drawn, verdict.path
+        if verdict.residual is None or self._opening.split is None:
             return None
-        return self._drawn.row(path[-1] if path else -1)
+        if drawn is None or drawn.rows is None or len(path) == len(drawn):
+            return None
+        return _Rejection(verdict.base, verdict.residual, drawn.row(path[-1] if path else -1))
 
     def _resample(
         self, rejection: _Rejection, now: float, dense: Row | None = None
@@ -349,6 +380,10 @@ class EdgeDecoder:
         if waiting is None or message.base != waiting.base:
             self.ledger.stale += 1
             return []
+        assert isinstance(waiting.residual, SparseResidual)
+        flaw = fallback_flaw(message.row, waiting.residual, waiting.row, self._vocabulary)
+        if flaw:
+            return self._close("bad_row", f"{flaw}; the cloud's version may differ")
         return self._resample(waiting, now, message.row)
 
     def _is_early(self, verdict: Verdict) -> bool:

@@ -11,12 +11,16 @@ from ..wire.messages import ClientMessage, ServerMessage
 
 @dataclass(frozen=True)
 class PromptReady:
-    """The prompt stands on the robot. ``digest`` names it, ``spec_digest`` its specification."""
+    """The prompt stands on the robot. ``digest`` names it, ``spec_digest`` its specification.
+
+    Tokens are below ``vocabulary``; unsaid, that is all that the wire can name.
+    """
 
     digest: bytes
     spec_digest: bytes
     end_tokens: tuple[int, ...]
     max_tokens: int
+    vocabulary: int = 2**32
 
 
 @dataclass(frozen=True, eq=False)

@@ -252,4 +252,6 @@ class _Run:
             return Unusable(str(error))
         self._drafter = Drafter(model.open(prompt), self.recipe)
         self._end_tokens = spec.end_ids
-        return PromptReady(prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens)
+        return PromptReady(
+            prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens, spec.vocabulary
+        )
