@@ -2,7 +2,7 @@
 #
 #   PYTHON=python3.12    the interpreter that .venv is made from (3.10 to 3.13)
 #   TORCH_INDEX=URL      a package index to take torch from, e.g. one with CPU-only builds
-#   ARGS="--seed 3"      further arguments for the demo, or for pytest
+#   ARGS="--seed 3"      further arguments for the demo, the fuzzer, or pytest
 
 PYTHON ?= python3
 TORCH_INDEX ?=
@@ -14,7 +14,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version
 INSTALL := $(PIP) install --quiet
 REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt sim.txt ros.txt dev.txt)
 
-.PHONY: demo test lint format messages setup
+.PHONY: demo test fuzz lint format messages setup
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -22,6 +22,9 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
+
+fuzz: setup
+	$(BIN)/python test/fuzz.py --frames 100000 $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
