@@ -18,9 +18,11 @@ Row = dict[str, Any]
 
 # What each suite shows. Its module has add_arguments(parser) and run(args) -> rows.
 SUITES = {
+    "decision": "the time to accept or reject a draft, from probability rows, on one core",
     "drive": "simulated rooms: does the robot get there, under each preset",
     "equality": "token by token against the target alone, computed by transformers itself",
     "overhead": "all time of a round that is no model's, beside bare gRPC and bare rclpy",
+    "payload": "serialized bytes a round of every preset and rule, up and down",
     "peers": "tokens per second beside transformers' generate and assisted generate",
     "stop": "how fast e_stop, a killed cloud and a killed navigator stop the robot",
 }

@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING
 
 from ..cloud.verification import Extend, Keep, Say, Score, Scored, Verification
 from ..decoding.choose import Chooser
+from ..decoding.draft import Draft
 from ..decoding.policy import SamplingPolicy
 from ..decoding.preset import Preset
 from ..edge.decoder import EdgeDecoder
 from ..edge.events import Action, Drafted, Emit, PromptReady, Received, Send, StartDraft
 from ..models.drafter import Drafter
 from ..wire.codec import decode_client, decode_server, encode_client, encode_server
-from ..wire.messages import ClientMessage, Open, Opened, ServerMessage, base_digest, spec_digest
+from ..wire.messages import (
+    ClientMessage,
+    Open,
+    Opened,
+    RowMessage,
+    ServerMessage,
+    Verdict,
+    base_digest,
+    spec_digest,
+)
 
 if TYPE_CHECKING:
     from ..models.session import Session
@@ -50,10 +60,16 @@ class Pair:
         wire: Wire = over_the_codec,
         end_tokens: tuple[int, ...] = (),
         max_tokens: int = LONGEST,
+        verify_s: float = 0.0,
+        queue_s: float = 0.0,
     ) -> None:
-        """sessions: the draft model's, then the target's. chooser: of all three that draw."""
+        """sessions: the draft model's, then the target's. chooser: of all three that draw.
+
+        verify_s, queue_s: what verdicts say that a pass and the waiting for it took, in seconds.
+        """
         draft_session, self._target = sessions
         self._wire, self._end_tokens = wire, end_tokens
+        self._verify_s, self._queue_s = verify_s, queue_s
         self._drafter = Drafter(draft_session, preset.recipe(rule, policy), chooser)
         opening = Open(
             1,
@@ -79,6 +95,9 @@ class Pair:
             chooser=chooser,
         )
         self.up_bytes = self.down_bytes = 0  # of all messages so far
+        self.row_bytes = 0  # of those down, dense rows that the robot had to ask for
+        self.draft: Draft | None = None  # of the last round
+        self.verdict: Verdict | None = None
         self.emitted: tuple[int, ...] = ()
         self.robot.start(0.0, SPEC)
         self.robot.handle(Received(Opened("pair", b"", base)), 0.0)
@@ -94,6 +113,7 @@ class Pair:
         """Draft once, and settle it with whatever the two have to say to each other."""
         (start,) = (action for action in self._due if isinstance(action, StartDraft))
         draft = self._drafter.draft(start.prefix, start.shape, self._end_tokens)
+        self.draft = draft
         actions = self.robot.handle(Drafted(draft.tokens, draft), 0.0)
         self._due = []
         while actions:
@@ -115,6 +135,10 @@ class Pair:
         message, size = self._wire(answer)
         self.down_bytes += size
         assert isinstance(message, ServerMessage)
+        if isinstance(message, RowMessage):
+            self.row_bytes += size
+        if isinstance(message, Verdict):
+            self.verdict = message
         return self.robot.handle(Received(message), 0.0)
 
     def _ask(self, message: ClientMessage) -> list[ServerMessage]:
@@ -128,7 +152,7 @@ class Pair:
                     said.append(action.message)
                 case Score(draft):
                     logits = self._target.forward(draft.tokens, draft.parents)
-                    actions += self.cloud.handle(Scored(logits))
+                    actions += self.cloud.handle(Scored(logits, self._verify_s, self._queue_s))
                 case Keep(path, tokens):
                     self._target.commit(path)
                     self._target.extend(tokens)

@@ -1,0 +1,121 @@
+"""``bench decision``: the time to accept or reject a draft, from probability rows, on one core.
+
+Only the decision is timed, not the models' passes nor logits turned into rows. Every row is a new
+object each time, so no sum is known from before. A trial counts when every drafted token was
+judged: most are accepted, for Q is close to P. numpy does all of this in one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from ..decoding.accept import Acceptance, follow, rejection
+from ..decoding.choose import SeededChooser
+from ..decoding.draft import Draft
+from ..decoding.noise import Purpose
+from ..decoding.policy import SamplingPolicy
+from ..decoding.propose import coupled_token_of
+from ..decoding.row import Row as Distribution
+from ..decoding.row import row_of
+from ..errors import UserError
+from ..models.scripted import mix
+from .command import Row
+from .tails import power_law_pair
+
+TAIL = "typical"
+NOISE = 0.1  # of the draft model: it is nearly always right
+POOL = 16  # pairs of rows, of which a trial takes as many as it needs
+RUNS = (("coupled", "truncated"), ("rejection", "dense"))
+BESIDE = (("coupled", "dense"), ("rejection", "truncated"))
+
+Rows = list[Distribution]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The suite's options."""
+    parser.add_argument("--vocab", type=int, default=151_936, help="(default %(default)s)")
+    parser.add_argument("--tokens", type=int, default=8, help="of a draft (default %(default)s)")
+    parser.add_argument("--support", type=int, default=50, help="where truncated (%(default)s)")
+    parser.add_argument("--trials", type=int, default=300, help="(default %(default)s)")
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row a rule and support."""
+    if not 1 <= args.tokens < POOL or args.trials < 1 or not 1 <= args.support <= args.vocab:
+        raise UserError(f"--tokens must be 1 to {POOL - 1}, --support 1 to --vocab")
+    rows = []
+    for rule, support in (*RUNS, *BESIDE):
+        kept = args.support if support == "truncated" else 0
+        policy = SamplingPolicy(1.0, top_k=kept, seed=args.seed)
+        ms = _times(rule, *_pool(args.vocab, policy), args.tokens, args.trials)
+        print(f"{rule}, {support} rows: {len(ms)} decisions", flush=True)
+        rows.append(
+            {
+                "rule": rule,
+                "tokens": args.tokens,
+                "vocab": args.vocab,
+                "support": kept or args.vocab,
+                "ms_p50": float(np.percentile(ms, 50)),
+                "ms_p99": float(np.percentile(ms, 99)),
+                "trials": len(ms),
+            }
+        )
+    return rows
+
+
+def _pool(vocab: int, policy: SamplingPolicy) -> tuple[Rows, Rows]:
+    """Rows Q and P after the same prefixes."""
+    draft, target = power_law_pair(TAIL, vocab, policy.seed, NOISE)
+    states = [mix(policy.seed, number) for number in range(POOL)]
+    return (
+        [row_of(draft.row(state), policy) for state in states],
+        [row_of(target.row(state), policy) for state in states],
+    )
+
+
+def _times(rule: str, drawn: Rows, wanted: Rows, tokens: int, trials: int) -> list[float]:
+    """ms of so many decisions in which every token was judged."""
+    decide = _reject if rule == "rejection" else _follow
+    ms: list[float] = []
+    trial = 0
+    while len(ms) < trials:
+        places = [(trial + step) % POOL for step in range(tokens + 1)]
+        decision = decide(
+            [_fresh(drawn[at]) for at in places[:-1]], [_fresh(wanted[at]) for at in places], trial
+        )
+        started = time.perf_counter()
+        taken = decision()
+        passed = 1e3 * (time.perf_counter() - started)
+        if len(taken.path) >= tokens - 1:
+            ms.append(passed)
+        trial += 1
+    return ms
+
+
+def _fresh(row: Distribution) -> Distribution:
+    return Distribution(row.probabilities, row.ids)
+
+
+def _reject(drawn: Rows, wanted: Rows, seed: int) -> Callable[[], Acceptance]:
+    """Speculative sampling of a chain drawn from Q."""
+    chooser = SeededChooser(seed)
+    tokens = [
+        _fresh(row).draw(chooser, Purpose.DRAFT, position) for position, row in enumerate(drawn)
+    ]
+    draft = Draft(tuple(tokens), rows=tuple(drawn))
+    return partial(rejection, draft, lambda node: wanted[node + 1], 0, chooser)
+
+
+def _follow(drawn: Rows, wanted: Rows, seed: int) -> Callable[[], Acceptance]:
+    """The coupled rule over a chain of the draft model's own tokens."""
+    draft = Draft(_coupled(drawn, seed))
+    return partial(follow, draft, lambda node: coupled_token_of(wanted[node + 1], seed, node + 1))
+
+
+def _coupled(rows: Sequence[Distribution], seed: int) -> tuple[int, ...]:
+    return tuple(coupled_token_of(row, seed, position) for position, row in enumerate(rows))
