@@ -24,7 +24,7 @@ def odd_draft(random: Random, draft: pb.Draft) -> None:
         case 2:
             draft.round = 2**32 - 1
         case 3:
-            draft.more = True
+            draft.open_at = 0
         case 4:
             draft.tokens[-1] = draft.tokens[0]
         case 5:

@@ -11,6 +11,7 @@ from fuzz_peers import END, MAX_TOKENS, Target
 from edge_cloud_spec.cloud.verification import Propose, Proposed, Say, Score, Scored, Verification
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.decoding.shape import Branch
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Action, Drafted, PromptReady, Received, Send
 from edge_cloud_spec.models.drafter import Drafter
@@ -102,8 +103,8 @@ class _Talk:
         )
         self._target = _session(1.0, seed)
         recipe = preset.recipe(rule, policy)
-        drafter = Drafter(_session(0.5, seed), recipe)  # type: ignore[arg-type]
-        self._draft = drafter.draft((), preset.shape, (END,))
+        drafter = Drafter(_session(0.5, seed), recipe, (END,))  # type: ignore[arg-type]
+        self._whole = drafter.whole(Branch((), preset.shape))
 
     def robot(self) -> EdgeDecoder:
         """A decoder whose first draft, or wish, is on its way."""
@@ -115,14 +116,18 @@ class _Talk:
         said = robot.handle(Received(Opened("s", b"", self._base)), 0.0)
         if self._preset.drafts_on_robot:
             robot.handle(PROMPT, 0.0)
-            said = robot.handle(Drafted(self._draft.tokens, self._draft), 0.0)
+            said = robot.handle(self._drafted(), 0.0)
         return robot, said
+
+    def _drafted(self) -> Drafted:
+        branch = Branch((), self._preset.shape)
+        return Drafted(branch, self._whole.draft.tokens, self._whole)
 
     def verdict(self) -> bytes:
         """What the verification says to it."""
         (action,) = self.cloud.handle(self._sent())
         if isinstance(action, Propose):
-            (action,) = self.cloud.handle(Proposed(self._draft))
+            (action,) = self.cloud.handle(Proposed(self._whole.draft))
         assert isinstance(action, Score)
         logits = self._target.forward(action.draft.tokens, action.draft.parents)
         first = self.cloud.handle(Scored(logits))[0]
@@ -135,7 +140,7 @@ class _Talk:
         return encode_server(said.message)
 
     def _sent(self) -> DraftMessage | Generate:
-        (action,) = self._begin()[1]
+        action = self._begin()[1][0]
         assert isinstance(action, Send)
         message = decode_client(encode_client(action.message))
         assert isinstance(message, DraftMessage | Generate)

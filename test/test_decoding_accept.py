@@ -266,11 +266,12 @@ def test_a_draft_that_goes_on_gets_no_bonus(rule: str) -> None:
     logits = target.along(tuple(own))
     row = row_of(logits[0], policy)
     draft = Draft(tuple(own), rows=(row, row_of(logits[1], policy)))  # Q = P: all is accepted
-    taken = accept(rule, draft, logits, policy, 0, SeededChooser(3), more=True)
+    taken = accept(rule, draft, logits, policy, 0, SeededChooser(3), open_at=1)
     assert (taken.path, taken.token, taken.rejected) == ((0, 1), None, None)
     tree = Draft((own[0], 9), (-1, -1))
-    assert follow(tree, lambda node: own[node + 1], more=True).token is None
-    assert follow(tree, lambda node: 7, more=True).token == 7
+    assert follow(tree, lambda node: own[node + 1], open_at=0).token is None
+    assert follow(tree, lambda node: own[node + 1], open_at=1).token == own[1]
+    assert follow(tree, lambda node: 7, open_at=0).token == 7
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled", "rejection"])

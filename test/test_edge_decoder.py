@@ -10,7 +10,7 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.preset import load_preset
-from edge_cloud_spec.decoding.shape import chain
+from edge_cloud_spec.decoding.shape import Branch, Expansion, Whole, chain
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import (
     Abort,
@@ -24,9 +24,9 @@ from edge_cloud_spec.edge.events import (
     PromptReady,
     Received,
     Send,
-    StartDraft,
     Tick,
     Unusable,
+    Work,
 )
 from edge_cloud_spec.wire.messages import (
     Close,
@@ -57,7 +57,7 @@ def drafting() -> EdgeDecoder:
     robot = decoder()
     robot.start(0.0, SPEC)
     robot.handle(OPENED, 0.0)
-    assert robot.handle(PROMPT, 0.0) == [StartDraft((), chain(4))]
+    assert robot.handle(PROMPT, 0.0) == [work((), chain(4))]
     return robot
 
 
@@ -68,11 +68,23 @@ def waiting(tokens: tuple[int, ...] = (3, 4, 5, 6)) -> EdgeDecoder:
     return robot
 
 
+def work(prefix: tuple[int, ...], shape: Expansion) -> Work:
+    """A draft after the verified tokens, and nothing beside it."""
+    return Work(prefix, (Branch(prefix, shape),))
+
+
+def drafted(robot: EdgeDecoder, tokens: tuple[int, ...], whole: tuple[int, ...] = ()) -> Drafted:
+    """A pass of the draft after the verified tokens."""
+    asked = robot._working
+    branch = asked.branches[0] if asked else Branch((), chain(4))
+    return Drafted(branch, tokens, Whole(Draft(whole), whole) if whole else None)
+
+
 def drafts(robot: EdgeDecoder, tokens: tuple[int, ...], now: float) -> list[Action]:
     """A chain, pass by pass; nothing happens before it is whole."""
     for token in tokens[:-1]:
-        assert robot.handle(Drafted((token,)), now) == []
-    return robot.handle(Drafted(tokens[-1:], Draft(tokens)), now)
+        assert robot.handle(drafted(robot, (token,)), now) == []
+    return robot.handle(drafted(robot, tokens[-1:], tokens), now)
 
 
 def sent(actions: list[Action]) -> list:
@@ -87,18 +99,19 @@ def finish(actions: list[Action]) -> Finish:
 def test_a_known_specification_saves_waiting_for_the_cloud() -> None:
     robot = decoder()
     assert robot.start(0.0, SPEC) == [Send(OPENING), Prepare(SPEC)]
-    assert robot.handle(PROMPT, 0.1) == [StartDraft((), chain(4))]
+    assert robot.handle(PROMPT, 0.1) == [work((), chain(4))]
 
 
 def test_the_clouds_own_specification_is_taken_and_what_was_drafted_is_void() -> None:
     robot = decoder()
     robot.start(0.0, b"an old one")
     robot.handle(PromptReady(b"prompt", spec_digest(b"an old one"), (0,), 20), 0.0)
-    robot.handle(Drafted((3,)), 0.0)
+    robot.handle(drafted(robot, (3,)), 0.0)
+    late = drafted(robot, (4,), (3, 4))
     opened = Received(Opened("s", SPEC, BASE))
     assert robot.handle(opened, 0.1) == [Prepare(SPEC)]
-    assert robot.handle(Drafted((4,), Draft((3, 4))), 0.1) == []
-    assert robot.handle(PROMPT, 0.2) == [StartDraft((), chain(4))]
+    assert robot.handle(late, 0.1) == []
+    assert robot.handle(PROMPT, 0.2) == [work((), chain(4))]
     (message,) = sent(drafts(robot, (5, 6, 7, 8), 0.3))
     assert message.base == BASE
     assert message.draft.tokens == (5, 6, 7, 8)
@@ -121,7 +134,7 @@ def test_a_prompt_of_a_specification_that_was_replaced_meanwhile_is_ignored() ->
     assert robot.handle(Received(Opened("s", SPEC, BASE)), 0.1) == [Prepare(SPEC)]
     old = PromptReady(b"prompt", spec_digest(b"an old one"), (0,), 20)
     assert robot.handle(old, 0.2) == []
-    assert robot.handle(PROMPT, 0.3) == [StartDraft((), chain(4))]
+    assert robot.handle(PROMPT, 0.3) == [work((), chain(4))]
 
 
 def test_a_cloud_that_does_not_say_how_to_prompt_is_not_waited_for() -> None:
@@ -134,7 +147,7 @@ def test_a_verdict_settles_the_path_and_its_token_and_drafting_goes_on() -> None
     robot = waiting()
     verdict = Verdict(BASE, (0, 1), 9, verify_s=0.5)
     actions = robot.handle(Received(verdict), 3.0)
-    assert actions == [Emit(0, (3, 4, 9), True), StartDraft((3, 4, 9), chain(4))]
+    assert actions == [Emit(0, (3, 4, 9), True), work((3, 4, 9), chain(4))]
     (done,) = robot.ledger.rounds
     assert (done.drafted, done.accepted, done.emitted, done.base) == (4, 2, 3, 0)
     assert (done.sent, done.settled, done.link_s) == (1.0, 3.0, 1.5)
@@ -176,7 +189,7 @@ def test_an_end_is_told_to_the_cloud_and_nothing_happens_after() -> None:
     actions = robot.handle(Received(Verdict(BASE, (0,), 0, finish="end")), 2.0)
     assert actions == [Emit(0, (3, 0), True), Send(Close()), Finish("end")]
     assert robot.deadline is None
-    later = (Drafted((1,), Draft((1,))), OPENED, LinkUp(), Tick(), Abort("late"))
+    later = (drafted(robot, (1,), (1,)), OPENED, LinkUp(), Tick(), Abort("late"))
     assert [robot.handle(event, 99.0) for event in later] == [[]] * 5
 
 
@@ -249,8 +262,8 @@ def test_a_decode_without_a_cloud_says_nothing() -> None:
     robot = decoder("edge_only")
     assert robot.start(0.0) == [Prepare(b"")]
     robot.handle(replace(PROMPT, spec_digest=b""), 0.0)
-    assert robot.handle(Drafted((5,)), 0.0) == [Emit(0, (5,), False)]
-    assert robot.handle(Drafted((0,), Draft((5, 0))), 0.0) == [Emit(1, (0,), False), Finish("end")]
+    assert robot.handle(drafted(robot, (5,)), 0.0) == [Emit(0, (5,), False)]
+    assert robot.handle(drafted(robot, (0,), (5, 0)), 0.0) == [Emit(1, (0,), False), Finish("end")]
 
 
 def generating() -> EdgeDecoder:
@@ -285,7 +298,7 @@ def test_no_token_is_drafted_that_the_answer_has_no_room_for() -> None:
     robot = EdgeDecoder(replace(OPENING, max_tokens=3), load_preset("dsd"))
     robot.start(0.0, SPEC)
     robot.handle(OPENED, 0.0)
-    assert robot.handle(PROMPT, 0.0) == [StartDraft((), chain(2))]
+    assert robot.handle(PROMPT, 0.0) == [work((), chain(2))]
     drafts(robot, (3, 4), 0.0)
     verdict = Received(Verdict(BASE, (0,), 9))
-    assert robot.handle(verdict, 1.0)[1:] == [StartDraft((3, 9), chain(1))]
+    assert robot.handle(verdict, 1.0)[1:] == [work((3, 9), chain(1))]

@@ -15,7 +15,19 @@ from virtual import MAX_TOKENS, Decode, ToyVlm, Weather, own_answer, spec_of
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy, distribution
 from edge_cloud_spec.decoding.preset import Preset, load_preset
 
-PRESETS = ("cloud_ar", "cloud_sd", "dsd", "dssd", "tslt", "mc_dsd", "best_first")
+PRESETS = (
+    "cloud_ar",
+    "cloud_sd",
+    "dsd",
+    "dssd",
+    "tslt",
+    "mc_dsd",
+    "best_first",
+    "fsd",
+    "picospec",
+    "specedge",
+    "auto",
+)
 TIGHT = replace(load_preset("dssd"), residual_top_k=1, residual_tail=1)  # often asks for the row
 RULES = {"greedy": GREEDY, "coupled": SamplingPolicy(0.9, seed=3)}
 
@@ -111,7 +123,7 @@ def test_a_restarted_server_is_an_unknown_session() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_link_that_comes_and_goes_without_an_answer_ends_in_time(preset: str) -> None:
-    weather = Weather(delay=1.0, losses=5.0, outage=0.01, most_losses=1000)
+    weather = Weather(delay=3.0, losses=5.0, outage=0.01, most_losses=1000)
     decode = Decode(Random(2), preset, weather=weather, patience=20.0)
     assert decode.run().reason == "timeout"
     assert decode.now == pytest.approx(20.0)

@@ -9,7 +9,7 @@ from models_helper import FAMILIES, prompt_of, vlm
 from edge_cloud_spec.decoding.choose import SeededChooser
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import Recipe, likeliest
-from edge_cloud_spec.decoding.shape import BestFirst, Expansion, Growth, Shape, chain
+from edge_cloud_spec.decoding.shape import BestFirst, Branch, Expansion, Growth, Shape, chain
 from edge_cloud_spec.models.drafter import Drafter
 from edge_cloud_spec.models.session import Session
 
@@ -57,8 +57,8 @@ def test_a_draft_is_what_fresh_sessions_would_have_said(
     prefix: tuple[int, ...] = ()
     dice = np.random.default_rng(1)
     for _ in range(4):
-        draft = drafter.draft(prefix, shape, ())
-        fresh = Drafter(session(family), recipe).draft(prefix, shape, ())
+        draft = drafter.whole(Branch(prefix, shape)).draft
+        fresh = Drafter(session(family), recipe).whole(Branch(prefix, shape)).draft
         assert (draft.tokens, draft.parents) == (fresh.tokens, fresh.parents)
         path: list[int] = []
         while (under := list(draft.children(path[-1] if path else -1))) and dice.random() < 0.7:
@@ -69,13 +69,13 @@ def test_a_draft_is_what_fresh_sessions_would_have_said(
 def test_a_tree_takes_one_pass_a_level_and_the_accepted_path_stays_in_the_cache() -> None:
     counted = Counted(session())
     drafter = Drafter(counted, RECIPES[0])  # type: ignore[arg-type]
-    draft = drafter.draft((), Expansion((3, 2, 2)), ())
-    assert counted.passes == [0, 3, 6]  # the last level's own logits are not needed
+    draft = drafter.whole(Branch((), Expansion((3, 2, 2)))).draft
+    assert counted.passes == [3, 6]  # prefill gave the first logits; the last level needs none
     assert len(draft) == 3 + 6 + 12
     path = [1, next(iter(draft.children(1)))]
     kept = tuple(draft.tokens[node] for node in path)
     computed = counted._session._computed
-    drafter.begin((*kept, 7), chain(1), ())
+    drafter.follow((*kept, 7))
     assert counted.tokens == (*kept, 7)
     assert counted._session._computed == computed + 2
 
@@ -83,9 +83,9 @@ def test_a_tree_takes_one_pass_a_level_and_the_accepted_path_stays_in_the_cache(
 def test_nothing_follows_an_end_token() -> None:
     logits = vlm().open(prompt_of(vlm())).forward(())[0]
     best, second = likeliest(np.exp(logits.astype(np.float64)), 2)
-    drafter = Drafter(session(), RECIPES[0])
-    assert drafter.draft((), chain(4), (best,)).tokens == (best,)
-    tree = drafter.draft((), Expansion((2, 2)), (best,))
+    drafter = Drafter(session(), RECIPES[0], (best,))
+    assert drafter.whole(Branch((), chain(4))).draft.tokens == (best,)
+    tree = drafter.whole(Branch((), Expansion((2, 2)))).draft
     assert tree.tokens[:2] == (best, second)
     assert list(tree.children(0)) == [] and len(list(tree.children(1))) == 2
 
@@ -97,7 +97,7 @@ def test_a_best_first_tree_keeps_the_likeliest_paths_within_its_budget() -> None
     assert (first.tokens, first.parents) == ((0, 1, 2), (-1, -1, -1))
     growth.grow(np.log([rows[(0,)], rows[(1,)], [0.5, 0.25, 0.25]]).astype(np.float32))
     assert growth.done
-    draft = growth.draft()  # .6, .6 * .9 and .3
+    draft = growth.whole().draft  # .6, .6 * .9 and .3
     assert (draft.tokens, draft.parents) == ((0, 1, 0), (-1, -1, 0))
 
 

@@ -73,6 +73,25 @@ def test_commit_keeps_the_path_and_rolls_back_the_rest(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_what_comes_after_a_committed_path_can_be_kept(family: str) -> None:
+    session = vlm(family).open(prompt_of(vlm(family)))
+    rows = session.forward([20, 21, 22, 23, 24, 25, 26], [-1, -1, 0, 1, 1, 4, 3])
+    session.commit([1], [3, 4, 5])
+    assert session.tokens == (21,)
+    assert np.abs(session.logits_after(-1) - rows[2]).max() < CLOSE
+    assert np.abs(session.logits_after(2) - rows[6]).max() < CLOSE
+    again = vlm(family).open(prompt_of(vlm(family)))
+    whole = again.forward([21, 23, 24, 25, 30, 31], [-1, 0, 0, 2, 3, 1])
+    assert np.abs(session.grow([30, 31], [2, 0]) - whole[5:]).max() < CLOSE
+    session.commit([1, 2, 3])
+    assert session.tokens == (21, 24, 25, 30)
+    assert np.abs(session.forward([])[0] - whole[5]).max() < CLOSE
+    with pytest.raises(ValueError, match="do not all come after"):
+        session.forward([1, 2], [-1, -1])
+        session.commit([0], [1])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_truncate_forgets_what_came_after(family: str) -> None:
     prompt = prompt_of(vlm(family))
     session = vlm(family).open(prompt)

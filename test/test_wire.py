@@ -89,7 +89,9 @@ def draft_messages(draw: st.DrawFn) -> DraftMessage:
     rows = tuple(draw(st.lists(kind, max_size=4))) or None
     values = tuple(draw(float32s) for _ in range(size)) if draw(st.booleans()) else None
     draft = Draft(tokens, parents or None, rows, values or None)
-    return DraftMessage(draw(digests), draft, draw(u32), draw(st.none() | u32), draw(st.booleans()))
+    return DraftMessage(
+        draw(digests), draft, draw(u32), draw(st.none() | u32), draw(st.none() | u32)
+    )
 
 
 @st.composite

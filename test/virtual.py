@@ -34,8 +34,8 @@ from edge_cloud_spec.edge.events import (
     PromptReady,
     Received,
     Send,
-    StartDraft,
     Tick,
+    Work,
 )
 from edge_cloud_spec.models.drafter import Drafter
 from edge_cloud_spec.models.image import ImageSpec
@@ -178,7 +178,7 @@ class Decode:
         self._order = itertools.count()
         self._recipe = self.preset.recipe(rule, policy)
         self._drafter: Drafter | None = None
-        self._draft_number = 0
+        self._drafting = False
         self._up = True
         self._uplink_free = self._downlink_free = 0.0
         self._known = known
@@ -229,11 +229,11 @@ class Decode:
                     self._send_up(encode_client(message), isinstance(message, Close))
                 case Prepare(data):
                     self._at(0.1, lambda data=data: self._prepare(data))
-                case StartDraft(prefix, shape):
-                    self._draft_number += 1
+                case Work(verified, branches):
                     assert self._drafter is not None
-                    self._drafter.begin(prefix, shape, (END,))
-                    self._draft_next(self._draft_number)
+                    self._drafter.follow(verified)
+                    self._drafter.want(branches)
+                    self._draft_next()
                 case Emit(position, tokens):
                     assert position == len(self.emitted), "emitted twice, or a gap"
                     assert self.finish is None
@@ -246,21 +246,31 @@ class Decode:
         spec = PromptSpec.from_bytes(data) if data else self.spec
         request = self.opening
         prompt = self.draft_model.prompt(request, spec)
-        self._drafter = Drafter(self.draft_model.open(prompt), self._recipe)  # type: ignore[arg-type]
+        told = self.preset.speculation
+        self._drafter = Drafter(
+            self.draft_model.open(prompt),  # type: ignore[arg-type]
+            self._recipe,
+            (END,),
+            guesses=told.guesses,
+        )
         self.happen(PromptReady(prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens))
 
-    def _draft_next(self, number: int) -> None:
-        def step() -> None:
-            if number != self._draft_number or self.finish is not None:
-                return  # another draft replaced it
-            assert self._drafter is not None
-            level = self._drafter.step()
-            done = self._drafter.done
-            self.happen(Drafted(level.tokens, self._drafter.whole() if done else None))
-            if not done:
-                self._draft_next(number)
+    def _draft_next(self) -> None:
+        """A pass takes its time; what is wanted when it ends is what it worked on."""
 
-        self._at(0.03, step)
+        def step() -> None:
+            self._drafting = False
+            assert self._drafter is not None
+            if self.finish is not None or self._drafter.idle:
+                return
+            for one in self._drafter.step(self.decoder.width):
+                self.happen(Drafted(one.branch, one.level.tokens, one.whole))
+            self._draft_next()
+
+        assert self._drafter is not None
+        if not self._drafting and not self._drafter.idle:
+            self._drafting = True
+            self._at(0.03, step)
 
     # The link
 

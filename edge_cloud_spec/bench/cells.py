@@ -89,7 +89,7 @@ def _presets(vocab: int) -> Iterator[Preset]:
     tree_depth = load_preset("mc_dsd").shape.depth
     for name in preset_names():
         preset = load_preset(name)
-        if not (preset.drafts_on_robot and preset.verified):
+        if not (preset.drafts_on_robot and preset.verified) or preset.speculation.guesses:
             continue
         if not preset.draft_length:
             yield preset

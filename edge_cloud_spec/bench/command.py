@@ -22,6 +22,7 @@ SUITES = {
     "drive": "simulated rooms: does the robot get there, under each preset",
     "equality": "token by token against the target alone, computed by transformers itself",
     "overhead": "all time of a round that is no model's, beside bare gRPC and bare rclpy",
+    "pipelines": "each preset under the published costs and links, in virtual time",
     "payload": "serialized bytes a round of every preset and rule, up and down",
     "peers": "tokens per second beside transformers' generate and assisted generate",
     "stop": "how fast e_stop, a killed cloud and a killed navigator stop the robot",

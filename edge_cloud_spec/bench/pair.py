@@ -11,7 +11,7 @@ from ..decoding.draft import Draft
 from ..decoding.policy import SamplingPolicy
 from ..decoding.preset import Preset
 from ..edge.decoder import EdgeDecoder
-from ..edge.events import Action, Drafted, Emit, PromptReady, Received, Send, StartDraft
+from ..edge.events import Action, Drafted, Emit, PromptReady, Received, Send, Work
 from ..models.drafter import Drafter
 from ..wire.codec import decode_client, decode_server, encode_client, encode_server
 from ..wire.messages import (
@@ -68,9 +68,9 @@ class Pair:
         verify_s, queue_s: what verdicts say that a pass and the waiting for it took, in seconds.
         """
         draft_session, self._target = sessions
-        self._wire, self._end_tokens = wire, end_tokens
+        self._wire = wire
         self._verify_s, self._queue_s = verify_s, queue_s
-        self._drafter = Drafter(draft_session, preset.recipe(rule, policy), chooser)
+        self._drafter = Drafter(draft_session, preset.recipe(rule, policy), end_tokens, chooser)
         opening = Open(
             1,
             "find",
@@ -111,10 +111,10 @@ class Pair:
 
     def round(self) -> None:
         """Draft once, and settle it with whatever the two have to say to each other."""
-        (start,) = (action for action in self._due if isinstance(action, StartDraft))
-        draft = self._drafter.draft(start.prefix, start.shape, self._end_tokens)
-        self.draft = draft
-        actions = self.robot.handle(Drafted(draft.tokens, draft), 0.0)
+        work = [action for action in self._due if isinstance(action, Work)][-1]
+        whole = self._drafter.whole(work.branches[0])
+        self.draft = whole.draft
+        actions = self.robot.handle(Drafted(work.branches[0], whole.draft.tokens, whole), 0.0)
         self._due = []
         while actions:
             self._due += actions

@@ -24,6 +24,7 @@ from ..wire.messages import (
     Generate,
     Open,
     Opened,
+    Prediction,
     Residual,
     Resume,
     RowMessage,
@@ -32,6 +33,7 @@ from ..wire.messages import (
     Verdict,
 )
 
+MOST_POOLED = 32  # drafts of one session that were pushed ahead
 EMPTY = Draft(())  # nothing drafted: the target alone
 
 
@@ -82,6 +84,16 @@ class Scored:
 
 
 @dataclass(frozen=True)
+class Guessed:
+    """An early exit of the pass under way guesses its verdict."""
+
+    path: tuple[int, ...]
+    token: int
+    confidence: float
+    layer: int
+
+
+@dataclass(frozen=True)
 class Proposed:
     """What the cloud's own drafter proposes."""
 
@@ -90,7 +102,7 @@ class Proposed:
 
 
 Action = Score | Propose | Keep | Extend | Say
-Event = DraftMessage | Generate | Resume | Close | RowRequest | Scored | Proposed
+Event = DraftMessage | Generate | Resume | Close | RowRequest | Scored | Guessed | Proposed
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,7 @@ class _Pass:
     draft: Draft
     own: bool = False
     draft_s: float = 0.0
-    more: bool = False
+    open_at: int | None = None
 
 
 class Verification:
@@ -130,6 +142,7 @@ class Verification:
         self._kept: dict[PrefixDigest, Verdict] = {}  # in the order of the answer
         self._last: PrefixDigest | None = None  # the place of the last verdict
         self._rejected: Row | None = None  # P where the robot resamples now
+        self._pool: dict[PrefixDigest, DraftMessage] = {}  # pushed for places not reached yet
         self._scoring: _Pass | None = None
         self._proposing = False
         self._generating: Generate | None = None
@@ -153,6 +166,10 @@ class Verification:
                 return self._on_generate(event)
             case Scored():
                 return self._on_scored(event)
+            case Guessed(path, token, confidence, layer):
+                if self._scoring is None or self._scoring.own:
+                    return []
+                return [Say(Prediction(self._digest, path, token, confidence, layer))]
             case Proposed(draft, draft_s):
                 self._proposing = False
                 if self._generating is None:
@@ -198,20 +215,42 @@ class Verification:
         if self._rejected is not None and message.resampled is not None:
             here = here.extend((message.resampled,))
         if message.base != here or self._busy or self.finished:
-            self.stale += 1
-            return []
+            return self._pool_draft(message)
         try:
             self._check(message)
         except BadDraft as error:
             return [Say(Fault("bad_draft", str(error)))]
         return [
             *self._adopt(message.resampled),
-            *self._score(_Pass(message.draft, more=message.more)),
+            *self._score(_Pass(message.draft, open_at=message.open_at)),
         ]
+
+    def _pool_draft(self, message: DraftMessage) -> list[Action]:
+        """Keep a draft for a place that the answer may come to; the first for a place stands."""
+        ahead = message.base.length > self._digest.length and message.resampled is None
+        if self.finished or not ahead or self._opening.draft_identity == "":
+            self.stale += 1
+            return []
+        try:
+            self._check_parts(message.draft, message.open_at)
+        except BadDraft as error:
+            return [Say(Fault("bad_draft", str(error)))]
+        self._pool.setdefault(message.base, message)
+        while len(self._pool) > MOST_POOLED:
+            del self._pool[next(iter(self._pool))]
+        return []
+
+    def _take_pooled(self) -> list[Action]:
+        """Go straight on with the draft that was pushed for just this place."""
+        here = self._digest
+        message = self._pool.get(here)
+        self._pool = {b: m for b, m in self._pool.items() if b.length > here.length}
+        if message is None or self.finished or self._rejected is not None:
+            return []
+        return self._score(_Pass(message.draft, open_at=message.open_at))
 
     def _check(self, message: DraftMessage) -> None:
         """Refuse what cannot be judged; raises BadDraft."""
-        draft, payload = message.draft, self._opening.payload
         if (self._rejected is None) != (message.resampled is None):
             raise BadDraft(
                 "after a split rejection a draft begins with the resampled token, and only then"
@@ -222,13 +261,21 @@ class Verification:
             message.resampled in self._end_tokens or len(self.tokens) + 1 >= self._max_tokens
         ):
             raise BadDraft("the answer ended with the resampled token; close the decode")
+        self._check_parts(message.draft, message.open_at)
+
+    def _check_parts(self, draft: Draft, open_at: int | None) -> None:
+        payload = self._opening.payload
         if (draft.rows is None) == (payload in ("dense", "sparse")):
             raise BadDraft(f"the rows of Q do not go with payload {payload}")
         if (draft.values is None) == (payload == "probabilities"):
             raise BadDraft(f"the probabilities of tokens do not go with payload {payload}")
+        if open_at is not None and next(draft.children(open_at), None) is not None:
+            raise BadDraft(f"a draft goes on after one of its leaves, not after node {open_at}")
         if draft.values is not None and draft.parents is not None:
             raise BadDraft("multi-candidate rejection needs the rows of Q")
         check_draft(draft, self._vocabulary)
+        if open_at is not None and open_at >= len(draft):
+            raise BadDraft(f"node {open_at} is not one of the draft's {len(draft)}")
         if not self._opening.replacement:
             check_distinct(draft)
 
@@ -246,8 +293,11 @@ class Verification:
         if not self._knows(base):
             self.stale += 1
             return []
-        repeated = [Say(kept) for place, kept in self._kept.items() if place.length >= base.length]
+        missed = self._kept.items() if self._generating is None else ()
+        repeated = [Say(kept) for place, kept in missed if place.length >= base.length]
         self._generating = None if self.finished else message
+        if self._has_gone_far_enough():
+            self._generating = None
         return [*repeated, *self._continue()]
 
     def _continue(self) -> list[Action]:
@@ -278,7 +328,7 @@ class Verification:
             position,
             self._chooser,
             replacement=opening.replacement,
-            more=under_way.more,
+            open_at=under_way.open_at,
         )
         path, token, finish = self._until_end(draft, taken.path, taken.token)
         self._rejected = None if finish else taken.rejected
@@ -295,13 +345,20 @@ class Verification:
             queue_s=scored.queue_s,
             draft_s=under_way.draft_s,
             residual=self._residual(position + len(path)),
+            goes_on=self._digest.extend(accepted + last) in self._pool and not finish,
         )
         self._keep(verdict)
         self._digest = self._digest.extend(accepted + last)
         self.tokens += accepted + last
         if finish:
-            self.finished, self._generating = True, None
-        return [Say(verdict), Keep(path, last), *self._continue()]
+            self.finished = True
+        if finish or self._has_gone_far_enough():
+            self._generating = None
+        return [Say(verdict), Keep(path, last), *self._take_pooled(), *self._continue()]
+
+    def _has_gone_far_enough(self) -> bool:
+        until = self._generating.until if self._generating else 0
+        return 0 < until <= len(self.tokens)
 
     def _residual(self, position: int) -> Residual | None:
         """What the robot is told of P at the rejected place, so that it can resample."""

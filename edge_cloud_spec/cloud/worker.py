@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..decoding.draft import Draft
 from ..decoding.preset import PAYLOADS
 from ..decoding.propose import Recipe
-from ..decoding.shape import chain
+from ..decoding.shape import Branch, chain
 from ..decoding.split import RESIDUALS
 from ..errors import UserError
 from ..models.drafter import Drafter
@@ -354,7 +354,7 @@ class Worker(threading.Thread):
         started = self._clock()
         try:
             drafter = self._drafter_of(served)
-            draft = drafter.draft(prefix, chain(length), self._spec.end_ids)
+            draft = drafter.whole(Branch(prefix, chain(length))).draft
         except Exception:
             served.verification.pause()
             self._advance(served, Proposed(EMPTY))  # or it waits for this proposal for ever
@@ -370,7 +370,9 @@ class Worker(threading.Thread):
             opening = served.opening
             request = Request(opening.instruction, opening.jpeg, opening.order)
             session = self._drafter.open(self._drafter.prompt(request, self._spec))
-            served.drafter = Drafter(session, Recipe(opening.rule, opening.policy))
+            served.drafter = Drafter(
+                session, Recipe(opening.rule, opening.policy), self._spec.end_ids
+            )
         return served.drafter
 
 

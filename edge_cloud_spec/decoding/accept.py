@@ -36,19 +36,21 @@ class Acceptance:
     rejected: Row | None = None
 
 
-def follow(draft: Draft, target_token: Callable[[int], int], more: bool = False) -> Acceptance:
+def follow(
+    draft: Draft, target_token: Callable[[int], int], open_at: int | None = None
+) -> Acceptance:
     """Greedy and coupled: walk down the draft along the target's own tokens.
 
     ``target_token(node)`` is the target's token after this node (-1: after the prefix). The
-    output is the target's own, whatever was drafted. ``more``: the draft goes on, so a leaf
-    gets no bonus.
+    output is the target's own, whatever was drafted. The draft goes on
+    after the leaf ``open_at``, so that gets no bonus.
     """
     path: list[int] = []
     node = -1
     while True:
-        children = list(draft.children(node))
-        if more and not children:
+        if node == open_at:
             return Acceptance(tuple(path), None)
+        children = list(draft.children(node))
         token = target_token(node)
         child = next((c for c in children if draft.tokens[c] == token), None)
         if child is None:
@@ -64,7 +66,7 @@ def rejection(
     chooser: Chooser,
     *,
     replacement: bool = True,
-    more: bool = False,
+    open_at: int | None = None,
 ) -> Acceptance:
     """Speculative sampling of a chain or a tree (Leviathan et al. 2023; MCVeri, TSLT algorithm 5).
 
@@ -82,9 +84,9 @@ def rejection(
     node = -1
     while True:
         at = position + len(path)
-        children = list(draft.children(node))
-        if more and not children:
+        if node == open_at:
             return Acceptance(tuple(path), None)
+        children = list(draft.children(node))
         target = target_row(node)
         drawn = draft.row(node) if draft.rows and children else None
         for trial, child in enumerate(children):
@@ -121,7 +123,7 @@ def accept(
     chooser: Chooser,
     *,
     replacement: bool = True,
-    more: bool = False,
+    open_at: int | None = None,
 ) -> Acceptance:
     """Apply the rule to a draft and the target's logits [1 + n, V] (row 0: after the prefix)."""
     if rule == "rejection":
@@ -131,11 +133,11 @@ def accept(
             position,
             chooser,
             replacement=replacement,
-            more=more,
+            open_at=open_at,
         )
     depth = {-1: 0}
     for node in range(len(draft)):
         depth[node] = depth[draft.parent(node)] + 1
     return follow(
-        draft, lambda node: coupled_token(logits[node + 1], policy, position + depth[node]), more
+        draft, lambda node: coupled_token(logits[node + 1], policy, position + depth[node]), open_at
     )

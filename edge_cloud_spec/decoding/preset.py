@@ -14,6 +14,7 @@ from .draft import MAX_NODES
 from .policy import SamplingPolicy
 from .propose import Recipe
 from .shape import BestFirst, Expansion, Shape, chain
+from .speculation import STOP_AND_WAIT, Speculation
 from .split import RESIDUALS, Split
 
 PAYLOADS = ("ids", "probabilities", "dense", "sparse")
@@ -50,7 +51,8 @@ class Preset:
     residual: str = "sparse"
     residual_top_k: int = 32
     residual_tail: int = 16
-    pipeline: str = "stop_and_wait"
+    speculation: Speculation = STOP_AND_WAIT
+    pacing: str = "fixed"
     verified: bool = True
     exact: bool = True
 
@@ -64,9 +66,25 @@ class Preset:
         self._one_of("payload", PAYLOADS)
         self._one_of("resample", ("cloud", "robot"))
         self._one_of("residual", RESIDUALS)
-        self._one_of("pipeline", ("stop_and_wait",))
+        self._one_of("pacing", ("fixed", "verify_bound", "auto"))
         if self.exact and not self.verified:
             raise self._refusal("what is not verified cannot be exact")
+        self._check_speculation()
+
+    def _check_speculation(self) -> None:
+        told = self.speculation
+        if told.guesses and not (self.drafter == "edge" and self.verified):
+            raise self._refusal("only a robot that waits for verdicts can guess at them")
+        if told.guesses != (told.ahead > 0):
+            raise self._refusal("give speculation.ahead of at least 1, and something to guess")
+        if told.push and self.resample == "robot" and not told.open:
+            raise self._refusal(
+                "after a split rejection only the robot knows the next prefix; push open drafts"
+            )
+        if told.open and not told.all_accepted:
+            raise self._refusal("open verdicts go with all_accepted")
+        if not 1 <= told.width <= 64 or told.ahead > 64:
+            raise self._refusal("speculation.width is 1 to 64, speculation.ahead at most 64")
 
     def _check_shape(self) -> None:
         shapes = [self.draft_length > 0, bool(self.expansion), self.best_first is not None]
@@ -193,4 +211,6 @@ def _parts(chosen: dict[str, Any]) -> dict[str, Any]:
         parts["expansion"] = tuple(parts["expansion"])
     if parts.get("best_first") is not None:
         parts["best_first"] = BestFirst(**parts["best_first"])
+    if parts.get("speculation") is not None:
+        parts["speculation"] = Speculation(**parts["speculation"])
     return parts

@@ -64,6 +64,14 @@ def chain(length: int) -> Expansion:
     return Expansion((1,) * length)
 
 
+@dataclass(frozen=True)
+class Branch:
+    """A draft to be made after ``prefix``: verified tokens, and maybe some that are guessed."""
+
+    prefix: tuple[int, ...]
+    shape: Shape
+
+
 @dataclass(frozen=True, eq=False)
 class Level:
     """Nodes to be scored in one pass; parents are indices in order of growth, -1 for the prefix."""
@@ -71,6 +79,28 @@ class Level:
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     rows: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A draft that is done, and what its own model holds of the verdict.
+
+    ``best`` are the tokens of its likeliest path, which ends in the node ``leaf`` and is accepted
+    as a whole with probability ``sure``; ``seconds`` the model's second choices along it.
+    ``guesses`` are other ends that the verdict may come to, the likeliest first: the tokens of an
+    accepted path and a recovered token that was not proposed there.
+    """
+
+    draft: Draft
+    best: tuple[int, ...]
+    leaf: int = -1
+    sure: float = 0.0
+    seconds: tuple[int, ...] = ()
+    guesses: tuple[tuple[tuple[int, ...], float], ...] = ()
+
+
+NEAR = 3  # tokens beyond the proposed ones that are looked at after each node
+MOST_GUESSES = 16
 
 
 class Growth:
@@ -83,8 +113,13 @@ class Growth:
         position: int,
         end_tokens: Sequence[int],
         chooser: Chooser,
+        guesses: bool = False,
     ) -> None:
-        """position: of the first drafted token in the answer. Nothing follows an end token."""
+        """position: of the first drafted token in the answer. Nothing follows an end token.
+
+        guesses: work out how likely its verdicts are, too.
+        """
+        self._guessing = guesses
         self._shape, self._recipe, self._position = shape, recipe, position
         self._ends, self._chooser = frozenset(end_tokens), chooser
         self._frontier: list[int] = [-1]
@@ -92,6 +127,7 @@ class Growth:
         self._parents: list[int] = []
         self._rows: list[Row] = []
         self._likelihood: list[float] = []  # cumulative, of each node
+        self._near: dict[int, list[tuple[int, float]]] = {}  # after a node: tokens, likelihoods
         self._level = 0
 
     @property
@@ -120,16 +156,68 @@ class Growth:
         self._frontier = [node for node in grown if self._tokens[node] not in self._ends]
         return level
 
-    def draft(self) -> Draft:
+    def whole(self) -> Whole:
         """All of it as it is sent: a chain without parents, a best-first tree within its budget."""
-        tokens, parents = self._tokens, self._parents
-        if isinstance(self._shape, BestFirst) and len(tokens) > self._shape.nodes:
-            order = np.argsort(-np.array(self._likelihood), kind="stable")  # parents come first
-            kept = sorted(order[: self._shape.nodes].tolist())
-            place = {-1: -1, **{node: i for i, node in enumerate(kept)}}
-            tokens, parents = [tokens[i] for i in kept], [place[parents[i]] for i in kept]
+        kept = self._kept()
+        place = {-1: -1, **{node: i for i, node in enumerate(kept)}}
+        tokens = [self._tokens[node] for node in kept]
+        parents = [place[self._parents[node]] for node in kept]
         is_chain = parents == list(range(-1, len(tokens) - 1))
-        return Draft(tuple(tokens), None if is_chain else tuple(parents), tuple(self._rows) or None)
+        rows = tuple(self._rows) or None
+        draft = Draft(tuple(tokens), None if is_chain else tuple(parents), rows)
+        paths: dict[int, tuple[int, ...]] = {-1: ()}
+        for node in kept:
+            paths[node] = (*paths[self._parents[node]], self._tokens[node])
+        leaf = self._best_leaf(kept)
+        sure = self._likelihood[leaf] if self._guessing else 0.0
+        guesses = self._guesses(paths) if self._guessing else ()
+        seconds = self._seconds(leaf) if self._guessing else ()
+        return Whole(draft, paths[leaf], place[leaf], sure, seconds, guesses)
+
+    def _seconds(self, leaf: int) -> tuple[int, ...]:
+        """The second choice at each place of the path to this node."""
+        found: list[int] = []
+        while leaf >= 0:
+            leaf, token = self._parents[leaf], self._tokens[leaf]
+            found.append(next((t for t, _ in self._near[leaf] if t != token), -1))
+        return tuple(reversed(found))
+
+    def likelihoods(self) -> list[float]:
+        """How likely each node of the draft is to be accepted, by the model's own beliefs."""
+        return [self._likelihood[node] for node in self._kept()]
+
+    def _kept(self) -> list[int]:
+        """The nodes within the budget; no node is likelier than its parent, so they are a tree."""
+        nodes = list(range(len(self._tokens)))
+        if not isinstance(self._shape, BestFirst) or len(nodes) <= self._shape.nodes:
+            return nodes
+        order = np.argsort(-np.array(self._likelihood), kind="stable")  # parents come first
+        return sorted(order[: self._shape.nodes].tolist())
+
+    def _best_leaf(self, kept: Sequence[int]) -> int:
+        """The end of the likeliest path; of the first children, where that is not known."""
+        inner = {self._parents[node] for node in kept}
+        if self._likelihood:
+            leaves = [node for node in kept if node not in inner]
+            return max(leaves, key=lambda node: self._likelihood[node])
+        node = -1
+        while node in inner:
+            node = self._parents.index(node)
+        return node
+
+    def _guesses(
+        self, paths: dict[int, tuple[int, ...]]
+    ) -> tuple[tuple[tuple[int, ...], float], ...]:
+        """Ends of the verdict where a token is recovered that is not in the draft."""
+        drafted = set(paths.values())
+        found = [
+            ((*paths[node], token), likelihood)
+            for node, near in self._near.items()
+            if node in paths
+            for token, likelihood in near
+            if (*paths[node], token) not in drafted
+        ]
+        return tuple(sorted(found, key=lambda guess: -guess[1])[:MOST_GUESSES])
 
     def _expand(self, logits: NDArray[np.float32], count: int) -> Level:
         at = self._position + self._level
@@ -138,6 +226,12 @@ class Growth:
         rows: list[Row] = []
         for i, (node, row) in enumerate(zip(self._frontier, logits, strict=True)):
             found, drawn = candidates(row, self._recipe, at, count, self._chooser, i * count)
+            if self._guessing:
+                before = 1.0 if node < 0 else self._likelihood[node]
+                chances = beliefs(row, self._recipe, at)
+                self._likelihood += [before * float(chances[token]) for token in found]
+                near = likeliest(chances, count + NEAR)
+                self._near[node] = [(token, before * float(chances[token])) for token in near]
             tokens += found
             parents += [node] * len(found)
             rows += [drawn] if drawn is not None else []
@@ -149,11 +243,10 @@ class Growth:
         for node, row in zip(self._frontier, logits, strict=True):
             before = 1.0 if node < 0 else self._likelihood[node]
             chances = beliefs(row, self._recipe, at)
-            found += [
-                (before * float(chances[token]), node, token)
-                for token in likeliest(chances, shape.width)
-            ]
+            near = likeliest(chances, shape.width + NEAR)
+            self._near[node] = [(token, before * float(chances[token])) for token in near]
+            found += [(likelihood, node, token) for token, likelihood in self._near[node]]
         found.sort(key=lambda one: (-one[0], one[1], one[2]))
         best = found[: shape.width]
-        self._likelihood += [chance for chance, _, _ in best]
+        self._likelihood += [likelihood for likelihood, _, _ in best]
         return Level(tuple(t for _, _, t in best), tuple(node for _, node, _ in best))

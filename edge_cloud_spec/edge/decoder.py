@@ -7,12 +7,14 @@ It owns the verified tokens of one decode. Threads, models, links and clocks sta
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 from ..decoding.choose import Chooser, SeededChooser
 from ..decoding.digest import PrefixDigest
 from ..decoding.draft import Draft
 from ..decoding.preset import Preset
 from ..decoding.row import Row
+from ..decoding.shape import Shape, Whole
 from ..decoding.split import (
     SparseResidual,
     fallback_flaw,
@@ -27,6 +29,7 @@ from ..wire.messages import (
     Generate,
     Open,
     Opened,
+    Prediction,
     Residual,
     Resume,
     RowMessage,
@@ -49,11 +52,14 @@ from .events import (
     PromptReady,
     Received,
     Send,
-    StartDraft,
     Tick,
     Unusable,
+    Work,
 )
+from .measures import Measures
+from .pacing import Pacing, pacing_of
 from .rounds import Ledger, Round
+from .speculator import Speculator
 
 MAX_EARLY = 64  # verdicts kept that overtook an earlier one
 WHOLE = ("end", "length")  # how an answer ends that is all there
@@ -82,6 +88,7 @@ class EdgeDecoder:
         preset: Preset,
         patience: float = 10.0,
         chooser: Chooser | None = None,
+        measures: Measures | None = None,
     ) -> None:
         self.ledger = Ledger()
         self.tokens: list[int] = []
@@ -98,9 +105,16 @@ class EdgeDecoder:
         self._digest: PrefixDigest | None = None  # of the verified tokens
         self._heard: PrefixDigest | None = None  # the same without a token that we resampled
         self._chooser = chooser or SeededChooser(opening.policy.seed)
-        self._drafting = False
+        self._speculator = Speculator(preset.speculation)
+        self.measures = measures or Measures()
+        self._pacing: Pacing = pacing_of(preset, self.measures)
+        self._shape: Shape | None = None  # of the drafts that are wanted now
+        self._alone_until = 0  # how far the cloud goes on alone; 0: it does not
+        self._working: Work | None = None  # what was asked of the draft model last
         self._drawn: Draft | None = None  # the draft that awaits its verdict, as it was drawn
         self._sent: DraftMessage | None = None  # and as it was sent
+        self._pushed: dict[PrefixDigest, DraftMessage] = {}  # for guesses that may come true
+        self._waited = False  # whether the verified prefix had to wait for its draft
         self._resampled: int | None = None  # our token after the last verdict
         self._unresolved: _Rejection | None = None  # waits for the dense row
         self._early: dict[PrefixDigest, Verdict] = {}
@@ -109,6 +123,11 @@ class EdgeDecoder:
         self._started = 0.0
         self._sent_at = 0.0
         self._draft_s = 0.0
+
+    @property
+    def width(self) -> int:
+        """How many nodes a pass of the draft model is to work on."""
+        return self._speculator.speculation.width
 
     def start(self, now: float, known_spec: bytes = b"") -> list[Action]:
         """Begin. With a specification known from before, drafting does not wait for the cloud."""
@@ -132,6 +151,7 @@ class EdgeDecoder:
                 return self._on_prompt(event, now)
             case LinkLost(reason):
                 self._trouble = reason
+                self._pushed.clear()  # who knows what arrived
                 self._await(now)
                 return []
             case LinkUp():
@@ -151,6 +171,8 @@ class EdgeDecoder:
                 return self._on_verdict(message, now)
             case RowMessage():
                 return self._on_row(message, now)
+            case Prediction():
+                return self._on_prediction(message)
             case Opened():
                 return self._on_opened(message, now)
             case Fault(code, text):  # must not pass for the end of an answer, whatever its code
@@ -168,7 +190,8 @@ class EdgeDecoder:
     def _prepare(self, spec: bytes) -> list[Action]:
         """Begin, or begin anew, with this specification; what was drafted under another is void."""
         self._spec = spec_digest(spec)
-        self._drafting = False
+        self._working = None
+        self._pushed.clear()
         self._drawn = self._sent = self._prompt = self._base = self._digest = self._heard = None
         return [Prepare(spec)]
 
@@ -178,6 +201,7 @@ class EdgeDecoder:
         self._prompt = prompt
         self._base = base_digest(self._opening, prompt.digest, prompt.spec_digest)
         self._digest = self._heard = self._base
+        self._speculator.begin(prompt.end_tokens)
         return self._compare_bases() or self._draft(now)
 
     def _on_opened(self, opened: Opened, now: float) -> list[Action]:
@@ -187,7 +211,7 @@ class EdgeDecoder:
         self._session = opened.session
         if resumed:
             self.ledger.resumed += 1
-            if self._drafting:
+            if self._sent is None:
                 self.deadline = None  # nothing is owed meanwhile
             return self._again(now)
         self.deadline = None
@@ -216,25 +240,81 @@ class EdgeDecoder:
     def _on_link_up(self) -> list[Action]:
         if self._session and self._heard is not None:
             return [Send(Resume(self._session, self._heard))]
-        return [Send(self._opening), *([Send(self._sent)] if self._sent else [])]
+        asked = self._alone_until or self._sent
+        return [Send(self._opening), *(self._pending() if asked else [])]
 
     def _again(self, now: float) -> list[Action]:
         """Say again what the cloud may not have heard."""
+        if not self._preset.drafts_on_robot:
+            self._await(now)
+            self._sent_at = now
+        return self._pending()
+
+    def _pending(self) -> list[Action]:
+        """What the cloud is asked for now."""
         if self._unresolved is not None:
             return [Send(RowRequest(self._unresolved.base))]
-        if self._preset.drafts_on_robot:
-            return [Send(self._sent)] if self._sent else []
-        assert self._digest is not None
-        self._await(now)
-        self._sent_at = now
-        return [Send(Generate(self._digest, speculative=self._preset.drafter == "cloud"))]
+        if self._sent is not None:
+            return [Send(self._sent)]
+        if self._alone_until or not self._preset.drafts_on_robot:
+            assert self._digest is not None
+            speculative = self._preset.drafter == "cloud"
+            return [Send(Generate(self._digest, speculative, self._alone_until))]
+        return []
 
-    def _draft(self, now: float) -> list[Action]:
-        self._drafting = True
+    @property
+    def _alone(self) -> bool:
+        """Whether the next verdict is on nothing that the robot drafted."""
+        return self._alone_until > 0 or not self._preset.drafts_on_robot
+
+    def _draft(self, now: float, goes_on: bool = False) -> list[Action]:
+        """Send the draft after the verified tokens, if it is made already; draft what is wanted.
+
+        goes_on: the cloud has that draft, because it was pushed.
+        """
         self._draft_s = 0.0
         self._started = now
-        useful = self._room() - 1  # the verdict brings a token of its own
-        return [StartDraft(tuple(self.tokens), self._preset.shape.within(max(1, useful)))]
+        verified = tuple(self.tokens)
+        self._speculator.settle(verified)
+        plan = self._pacing.plan(now, len(self.tokens))
+        self._shape, self._speculator.speculation = plan.shape, plan.speculation
+        whole = self._speculator.draft_after(verified)
+        if plan.shape is None and whole is None:
+            return [*self._work(), *self._leave_alone(plan.alone, now)]
+        self._waited = whole is None
+        return [*(self._send(whole, now, goes_on) if whole else []), *self._work()]
+
+    def _leave_alone(self, passes: int, now: float) -> list[Action]:
+        """Let the cloud go on without drafts for so many passes."""
+        self._alone_until = len(self.tokens) + passes
+        self._sent_at = now
+        self._await(now)
+        return self._pending()
+
+    def _on_alone(self, now: float) -> list[Action]:
+        """After a verdict on no draft: wait for the next, ask for more, or draft again."""
+        self._started = self._sent_at = now
+        left = self._alone_until - len(self.tokens)
+        if self._alone_until and left <= 0:
+            self._alone_until = 0
+            return self._draft(now)
+        self._await(now)
+        costs = self.measures.costs()
+        if self._alone_until and left * costs.alone <= 2 * costs.one_way + costs.alone:
+            plan = self._pacing.plan(now, len(self.tokens))
+            if plan.shape is None:
+                return self._leave_alone(plan.alone + left, now)
+        return []
+
+    def _work(self) -> list[Action]:
+        """Ask the draft model for what is wanted now, unless it was asked for just that."""
+        shape = self._shape
+        branches = self._speculator.branches(shape, self._room()) if shape is not None else ()
+        work = Work(tuple(self.tokens), branches)
+        if work == self._working:
+            return []
+        self._working = work
+        return [work]
 
     def _room(self) -> int:
         """How many tokens the answer may still get."""
@@ -243,25 +323,52 @@ class EdgeDecoder:
         return min(self._opening.max_tokens or longest, longest) - len(self.tokens)
 
     def _on_drafted(self, drafted: Drafted, now: float) -> list[Action]:
-        if not self._drafting or self._digest is None:
-            return []
-        self._draft_s += drafted.seconds
-        draft = drafted.draft
+        working, whole = self._working, drafted.whole
+        if working is None or drafted.branch not in working.branches or self._digest is None:
+            return []  # it was not wanted any more
+        prefix, verified = drafted.branch.prefix, tuple(self.tokens)
+        if prefix == verified:
+            self._draft_s += drafted.seconds
+        if drafted.seconds:
+            self.measures.drafted(drafted.nodes, drafted.seconds)
         if not self._preset.verified:
-            return self._emit_unverified(drafted.tokens, now, whole=draft is not None)
-        if draft is None:
+            return self._emit_unverified(drafted.tokens, now, whole=whole is not None)
+        if whole is None:
             return []
-        sent = draft
-        if self._opening.payload == "probabilities":
-            values = tuple(draft.row(draft.parent(i)).at(t) for i, t in enumerate(draft.tokens))
-            sent = Draft(draft.tokens, values=values)
-        self._drawn = draft
-        self._sent = DraftMessage(self._digest, sent, self._round, self._resampled)
-        self._drafting = False
+        sent: list[Action] = []
+        if self._speculator.drafted(drafted.branch, whole):
+            if prefix == verified and self._sent is None:
+                sent = self._send(whole, now)
+            elif self._preset.speculation.push:
+                message = self._message(prefix, whole)
+                self._pushed[message.base] = message
+                sent = [Send(message)]
+        return [*sent, *self._work()]
+
+    def _send(self, whole: Whole, now: float, goes_on: bool = False) -> list[Action]:
+        """Send the draft after the verified tokens, unless the cloud is at it already."""
+        assert self._digest is not None
+        pushed = self._pushed.pop(self._digest, None)
+        self._sent = pushed or self._message(tuple(self.tokens), whole)
+        self._drawn = whole.draft
         self._round += 1
         self._sent_at = now
         self._await(now)
-        return [Send(self._sent)]
+        return [] if pushed and goes_on else [Send(self._sent)]
+
+    def _message(self, prefix: tuple[int, ...], whole: Whole) -> DraftMessage:
+        """The draft after the verified tokens, or after a guess beyond them."""
+        assert self._digest is not None and self._prompt is not None
+        draft = whole.draft
+        if self._opening.payload == "probabilities":
+            values = tuple(draft.row(draft.parent(i)).at(t) for i, t in enumerate(draft.tokens))
+            draft = Draft(draft.tokens, values=values)
+        guessed = prefix[len(self.tokens) :]
+        room = self._room() - len(guessed) - len(whole.best)
+        goes_on = room > 1 and whole.best[-1] not in self._prompt.end_tokens
+        open_at = whole.leaf if self._preset.speculation.open and goes_on else None
+        resampled = None if guessed else self._resampled
+        return DraftMessage(self._digest.extend(guessed), draft, self._round, resampled, open_at)
 
     def _emit_unverified(self, tokens: tuple[int, ...], now: float, whole: bool) -> list[Action]:
         assert self._prompt is not None
@@ -293,8 +400,10 @@ class EdgeDecoder:
                 verify_s=verdict.verify_s + verdict.draft_s,
                 queue_s=verdict.queue_s,
                 draft_s=self._draft_s,
+                waited=self._waited,
             )
         )
+        self._learn(verdict, now)
         rejection = self._rejection(verdict)
         actions = self._settle(tokens)
         self._heard = self._digest
@@ -303,12 +412,11 @@ class EdgeDecoder:
             return [*actions, *self._close(verdict.finish)]
         if rejection is not None:
             return [*actions, *self._resample(rejection, now)]
-        if self._preset.drafts_on_robot:
-            if self._room() <= 0:
-                return [*actions, *self._close("length")]
-            return [*actions, *self._draft(now)]
-        self._started = self._sent_at = now
-        self._await(now)
+        if self._preset.drafts_on_robot and self._room() <= 0:
+            return [*actions, *self._close("length")]
+        if not self._alone:
+            return [*actions, *self._draft(now, verdict.goes_on)]
+        actions += self._on_alone(now)
         early = self._early.pop(self._digest, None)
         return [*actions, *(self._on_verdict(early, now) if early else [])]
 
@@ -386,10 +494,48 @@ class EdgeDecoder:
             return self._close("bad_row", f"{flaw}; the cloud's version may differ")
         return self._resample(waiting, now, message.row)
 
+    def _learn(self, verdict: Verdict, now: float) -> None:
+        """Measure times, and how the draft's first and second choices did."""
+        known = self.measures
+        whole = None if self._alone else self._speculator.draft_after(tuple(self.tokens))
+        nodes = len(whole.draft) if whole else 0
+        link = max(0.0, now - self._sent_at - verdict.verify_s - verdict.queue_s)
+        known.verified(nodes, verdict.verify_s, link if self._waited else None)
+        if whole is None:
+            return
+        path = tuple(whole.draft.tokens[node] for node in verdict.path)
+        if verdict.token is not None:
+            predicted = self._speculator.was_predicted((*self.tokens, *path, verdict.token))
+            if predicted is not None:
+                known.exits.observe(float(predicted))
+        pairs = zip(path, whole.best, strict=False)
+        along = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        for _ in range(along):
+            known.acceptance.observe(1.0)
+        if along == len(whole.best):
+            return
+        known.acceptance.observe(0.0)
+        came = (*path, *(() if verdict.token is None else (verdict.token,)))
+        if along < len(whole.seconds) and along < len(came):
+            known.runner_up.observe(float(came[along] == whole.seconds[along]))
+
+    def _on_prediction(self, message: Prediction) -> list[Action]:
+        """An exit's guess at the verdict: something to draft after, and nothing else."""
+        if message.base != self._digest or self._sent is None:
+            self.ledger.stale += 1
+            return []
+        path = self._sent.draft.path_tokens(message.path)
+        if path is None or not self._preset.speculation.exits:
+            return []
+        self.ledger.predictions += 1
+        guess = (*self.tokens, *path, message.token)
+        self._speculator.predict(guess, message.confidence)
+        return self._work()
+
     def _is_early(self, verdict: Verdict) -> bool:
         """Keep a verdict that overtook the one before it, where the cloud generates."""
         base, here = verdict.base, self._digest
-        if self._preset.drafts_on_robot or here is None or base.length <= here.length:
+        if not self._alone or here is None or base.length <= here.length:
             return False
         if base in self._early or len(self._early) >= MAX_EARLY:
             return False
@@ -399,7 +545,7 @@ class EdgeDecoder:
     def _settled(self, verdict: Verdict) -> tuple[int, tuple[int, ...] | None]:
         """How many tokens were drafted, and the tokens that this verdict settles."""
         last = () if verdict.token is None else (verdict.token,)
-        if not self._preset.drafts_on_robot:
+        if self._alone:
             return verdict.drafted, verdict.tokens + last
         if self._sent is None:
             return 0, None
@@ -414,5 +560,5 @@ class EdgeDecoder:
     def _finish(self, reason: str, text: str = "") -> list[Action]:
         self.finished = True
         self.deadline = None
-        self._drafting = False
+        self._working = None
         return [Finish(reason, text)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..decoding.draft import Draft
-from ..decoding.shape import Shape
+from ..decoding.shape import Branch, Whole
 from ..wire.messages import ClientMessage, ServerMessage
 
 
@@ -25,14 +24,16 @@ class PromptReady:
 
 @dataclass(frozen=True, eq=False)
 class Drafted:
-    """The draft model proposed ``tokens``; ``draft`` is all of it when it is whole.
+    """The draft model added ``tokens`` to a branch; ``whole`` when it is done.
 
-    ``seconds`` is what the model took for them.
+    ``seconds`` is what its pass took over ``nodes`` nodes (0 where another event says it).
     """
 
+    branch: Branch
     tokens: tuple[int, ...]
-    draft: Draft | None = None
+    whole: Whole | None = None
     seconds: float = 0.0
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,14 @@ class Prepare:
 
 
 @dataclass(frozen=True)
-class StartDraft:
-    """Draft after the verified tokens ``prefix``, a Drafted event for each pass.
+class Work:
+    """Draft these branches, the first first, several in a pass; a Drafted event for each and pass.
 
-    It replaces the draft under way.
+    They replace what was worked on. ``verified`` are the answer's tokens so far, which all extend.
     """
 
-    prefix: tuple[int, ...]
-    shape: Shape
+    verified: tuple[int, ...]
+    branches: tuple[Branch, ...]
 
 
 @dataclass(frozen=True)
@@ -118,4 +119,4 @@ class Finish:
     text: str = ""
 
 
-Action = Send | Prepare | StartDraft | Emit | Finish
+Action = Send | Prepare | Work | Emit | Finish

@@ -19,6 +19,7 @@ class Round:
     verify_s: float = 0.0
     queue_s: float = 0.0
     draft_s: float = 0.0  # of the robot's draft model
+    waited: bool = True  # whether its draft was made only after the last verdict
 
     @property
     def link_s(self) -> float:
@@ -38,6 +39,7 @@ class Ledger:
     rounds: list[Round] = field(default_factory=list)
     stale: int = 0
     resumed: int = 0
+    predictions: int = 0  # of early exits
     fallbacks: int = 0  # dense rows asked for after a sparse residual ran out
     up_bytes: int = 0
     down_bytes: int = 0

@@ -6,6 +6,7 @@ One thread runs it all: between two drafted tokens it looks whether something ar
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -33,10 +34,11 @@ from .events import (
     PromptReady,
     Received,
     Send,
-    StartDraft,
     Tick,
     Unusable,
+    Work,
 )
+from .measures import Measures
 from .rounds import Ledger
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ class DecodeRunner:
         self.draft_model = draft_model
         self._local_spec = local_spec  # for edge_only, where no cloud says how to prompt
         self._known_spec = b""
+        self.measures = Measures()
 
     def run(
         self,
@@ -132,8 +135,10 @@ class DecodeRunner:
             split=settings.preset.split_of(settings.rule),
             replacement=settings.preset.replacement,
         )
-        run = _Run(self, request, EdgeDecoder(opening, settings.preset, settings.patience), inbox)
+        decoder = EdgeDecoder(opening, settings.preset, settings.patience, measures=self.measures)
+        run = _Run(self, request, decoder, inbox)
         run.recipe = settings.preset.recipe(settings.rule, settings.policy)
+        run.guesses = settings.preset.speculation.guesses
         run.on_emit = on_emit
         if settings.preset.uses_cloud:
             run.outlet = connect(inbox.put)
@@ -152,6 +157,7 @@ class _Run:
     """The state of one decode around its decoder."""
 
     recipe: Recipe
+    guesses: bool
     on_emit: Callable[[Emit], None]
 
     def __init__(
@@ -163,8 +169,7 @@ class _Run:
         self._inbox = inbox
         self.outlet: Outlet | None = None
         self._drafter: Drafter | None = None
-        self._drafting = False
-        self._end_tokens: tuple[int, ...] = ()
+        self._late: deque[Event] = deque()  # of a pass that worked on several branches
         self._finish: Finish | None = None
 
     def to_end(self, known_spec: bytes) -> Outcome:
@@ -190,11 +195,14 @@ class _Run:
         )
 
     def _next_event(self) -> Event | None:
-        if self._drafting:
+        if self._late:
+            return self._late.popleft()
+        if self._drafter is not None and not self._drafter.idle:
             try:
                 return self._read(self._inbox.get_nowait())
             except Empty:
-                return self._draft_one()
+                self._late += self._draft_once()
+                return self._late.popleft()
         deadline = self._decoder.deadline
         wait = None if deadline is None else max(0.0, deadline - time.perf_counter())
         try:
@@ -215,13 +223,18 @@ class _Run:
             self._runner.remember(message.spec)
         return Received(message)
 
-    def _draft_one(self) -> Drafted:
+    def _draft_once(self) -> list[Drafted]:
+        """One pass of the draft model; its time counts for the first branch."""
         assert self._drafter is not None
         started = time.perf_counter()
-        level = self._drafter.step()
-        self._drafting = not self._drafter.done
-        draft = self._drafter.whole() if self._drafter.done else None
-        return Drafted(level.tokens, draft, time.perf_counter() - started)
+        width = self._decoder.width
+        nodes = self._drafter.cost(width)
+        grown = self._drafter.step(width)
+        seconds = time.perf_counter() - started
+        return [
+            Drafted(one.branch, one.level.tokens, one.whole, 0.0 if i else seconds, nodes)
+            for i, one in enumerate(grown)
+        ]
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -229,10 +242,10 @@ class _Run:
                 case Send(message):
                     if self.outlet is not None:
                         self._decoder.ledger.up_bytes += self.outlet.send(message)
-                case StartDraft(prefix, shape):
+                case Work(verified, branches):
                     assert self._drafter is not None
-                    self._drafter.begin(prefix, shape, self._end_tokens)
-                    self._drafting = True
+                    self._drafter.follow(verified)
+                    self._drafter.want(branches)
                 case Emit():
                     self.on_emit(action)
                 case Prepare(spec):
@@ -240,7 +253,6 @@ class _Run:
                     self._perform(self._decoder.handle(ready, time.perf_counter()))
                 case Finish():
                     self._finish = action
-                    self._drafting = False
 
     def _prepare(self, data: bytes) -> PromptReady | Unusable:
         model = self._runner.draft_model
@@ -250,8 +262,7 @@ class _Run:
             prompt = model.prompt(self._request, spec)
         except (UserError, ValueError) as error:
             return Unusable(str(error))
-        self._drafter = Drafter(model.open(prompt), self.recipe)
-        self._end_tokens = spec.end_ids
+        self._drafter = Drafter(model.open(prompt), self.recipe, spec.end_ids, guesses=self.guesses)
         return PromptReady(
             prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens, spec.vocabulary
         )

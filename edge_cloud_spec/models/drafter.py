@@ -1,100 +1,182 @@
-"""The draft model at work: tokens proposed after a verified prefix, one pass a level."""
+"""The draft model at work: several drafts after guessed prefixes, grown a level each pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..decoding.choose import Chooser, SeededChooser
-from ..decoding.draft import Draft
 from ..decoding.propose import Recipe
-from ..decoding.shape import Growth, Level, Shape
+from ..decoding.shape import Branch, Growth, Level, Whole
 
 if TYPE_CHECKING:
     from .session import Session
 
 
-class Drafter:
-    """A draft session that follows the verified prefix, whatever was drafted beyond it."""
+@dataclass(frozen=True, eq=False)
+class Grown:
+    """What a pass added to a branch, and all of the draft when that was its last level."""
 
-    def __init__(self, session: Session, recipe: Recipe, chooser: Chooser | None = None) -> None:
+    branch: Branch
+    level: Level
+    whole: Whole | None
+
+
+@dataclass(eq=False)
+class _Growing:
+    growth: Growth
+    paths: list[tuple[int, ...]] = field(default_factory=list)  # of each node, after the prefix
+
+
+class Drafter:
+    """A draft session that follows the verified prefix; what is guessed beyond it are its nodes.
+
+    Every branch's draft is a function of its prefix alone, whatever else is drafted beside it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        recipe: Recipe,
+        end_tokens: Sequence[int] = (),
+        chooser: Chooser | None = None,
+        guesses: bool = False,
+    ) -> None:
+        self._guessing = guesses
         self._session = session
         self._recipe = recipe
+        self._ends = tuple(end_tokens)
         self._chooser = chooser or SeededChooser(recipe.policy.seed)
-        self._growth: Growth | None = None
-        self._tokens: list[int] = []  # of the nodes in the session, and their parents
-        self._parents: list[int] = []
-        self._fresh: Level | None = None  # the last level, not yet in the session
+        self._verified: tuple[int, ...] = ()
+        self._nodes: dict[tuple[int, ...], int] = {(): -1}  # by their tokens after the prefix
+        self._wanted: tuple[Branch, ...] = ()
+        self._growing: dict[Branch, _Growing] = {}
 
-    def begin(self, prefix: Sequence[int], shape: Shape, end_tokens: Sequence[int]) -> None:
-        """Start a draft of this shape after these tokens; what the cache shares is kept."""
-        self._follow(tuple(prefix))
-        position = len(prefix)
-        self._growth = Growth(shape, self._recipe, position, end_tokens, self._chooser)
-
-    @property
-    def done(self) -> bool:
-        """Whether the draft is whole."""
-        return self._growth is None or self._growth.done
-
-    def step(self) -> Level:
-        """Grow the draft by one level: one pass, and the proposals from its logits."""
-        assert self._growth is not None
-        self._fresh = self._growth.grow(self._score(self._growth.frontier))
-        return self._fresh
-
-    def whole(self) -> Draft:
-        """The draft as it is to be sent."""
-        assert self._growth is not None
-        return self._growth.draft()
-
-    def draft(self, prefix: Sequence[int], shape: Shape, end_tokens: Sequence[int]) -> Draft:
-        """A whole draft at once."""
-        self.begin(prefix, shape, end_tokens)
-        while not self.done:
-            self.step()
-        return self.whole()
-
-    def _score(self, frontier: tuple[int, ...]) -> NDArray[np.float32]:
-        """Logits [m, V] after the frontier, which is the last level without its end tokens."""
-        if self._fresh is None:
-            return self._session.forward(())
-        level, begin = self._fresh, len(self._tokens)
-        self._tokens += level.tokens
-        self._parents += level.parents
-        logits = self._session.grow(level.tokens, level.parents)
-        return logits[[node - begin for node in frontier]]
-
-    def _follow(self, prefix: tuple[int, ...]) -> None:
-        """Bring the session to this prefix, committing the nodes that lie on it."""
+    def follow(self, prefix: Sequence[int]) -> None:
+        """These tokens are verified; what the cache holds of them, and after them, is kept."""
+        verified = tuple(prefix)
         held = self._session.tokens
-        pairs = zip(held, prefix, strict=False)
+        pairs = zip(held, verified, strict=False)
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        after: dict[tuple[int, ...], int] = {}
         if shared < len(held):
             self._session.truncate(shared)
         else:
-            path = self._path(prefix[shared:])
-            self._session.commit(path)
+            fresh = verified[shared:]
+            path = self._path(fresh)
             shared += len(path)
-        self._session.extend(prefix[shared:])
-        self._tokens, self._parents, self._fresh = [], [], None
+            if shared == len(verified):
+                size = len(fresh)
+                after = {
+                    tokens[size:]: node
+                    for tokens, node in self._nodes.items()
+                    if tokens[:size] == fresh and len(tokens) > size
+                }
+            self._session.commit(path, sorted(after.values()))
+        if shared < len(verified):
+            self._session.extend(verified[shared:])
+        order = {node: place for place, node in enumerate(sorted(after.values()))}
+        self._verified = verified
+        self._nodes = {(): -1, **{tokens: order[node] for tokens, node in after.items()}}
+
+    def want(self, branches: Sequence[Branch]) -> None:
+        """From now on work on these, the first first; what was begun of others is dropped."""
+        self._wanted = tuple(branches)
+        self._growing = {
+            branch: self._growing.get(branch) or self._begin(branch) for branch in branches
+        }
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to draft."""
+        return not self._wanted
+
+    def cost(self, width: int) -> int:
+        """The rows that ``step`` would compute now."""
+        paths = [path for branch in self._chosen(width) for path in self._frontier(branch)]
+        return max(1, len(self._missing(paths)))
+
+    def step(self, width: int = 1) -> list[Grown]:
+        """One pass: a level more for the first branches, ``width`` nodes of them together."""
+        chosen = self._chosen(width)
+        frontiers = [self._frontier(branch) for branch in chosen]
+        self._score([path for frontier in frontiers for path in frontier])
+        grown = []
+        for branch, frontier in zip(chosen, frontiers, strict=True):
+            rows = [self._session.logits_after(self._nodes[path]) for path in frontier]
+            grown.append(self._grow(branch, np.stack(rows)))
+        done = {one.branch for one in grown if one.whole is not None}
+        self._wanted = tuple(branch for branch in self._wanted if branch not in done)
+        return grown
+
+    def _chosen(self, width: int) -> list[Branch]:
+        """The branches of the next pass: at least one, and no more nodes than ``width``."""
+        chosen: list[Branch] = []
+        nodes = 0
+        for branch in self._wanted:
+            nodes += len(self._growing[branch].growth.frontier)
+            if chosen and nodes > width:
+                break
+            chosen.append(branch)
+        return chosen
+
+    def whole(self, branch: Branch) -> Whole:
+        """A draft at once, after verified tokens."""
+        self.follow(branch.prefix)
+        self.want([branch])
+        while True:
+            (grown,) = self.step()
+            if grown.whole is not None:
+                return grown.whole
 
     def _path(self, tokens: tuple[int, ...]) -> list[int]:
-        """The nodes in the session along these tokens, as far as there are any."""
-        path: list[int] = []
-        for token in tokens:
-            above = path[-1] if path else -1
-            found = (
-                node
-                for node, parent in enumerate(self._parents)
-                if parent == above and self._tokens[node] == token
+        """The nodes along these tokens, as far as there are any."""
+        ends = (self._nodes.get(tokens[: end + 1]) for end in range(len(tokens)))
+        return [node for node in takewhile(lambda node: node is not None, ends) if node is not None]
+
+    def _begin(self, branch: Branch) -> _Growing:
+        return _Growing(
+            Growth(
+                branch.shape,
+                self._recipe,
+                len(branch.prefix),
+                self._ends,
+                self._chooser,
+                self._guessing,
             )
-            node = next(found, None)
-            if node is None:
-                break
-            path.append(node)
-        return path
+        )
+
+    def _frontier(self, branch: Branch) -> list[tuple[int, ...]]:
+        """The paths, after the verified prefix, whose logits the branch needs next."""
+        growing = self._growing[branch]
+        guessed = branch.prefix[len(self._verified) :]
+        return [
+            guessed + (growing.paths[node] if node >= 0 else ()) for node in growing.growth.frontier
+        ]
+
+    def _missing(self, paths: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """What is not computed yet along these paths, each after those before it."""
+        ends = (path[:end] for path in paths for end in range(1, len(path) + 1))
+        return [path for path in dict.fromkeys(ends) if path not in self._nodes]
+
+    def _score(self, paths: Sequence[tuple[int, ...]]) -> None:
+        """Compute what is missing along these paths, in one pass."""
+        missing = self._missing(paths)
+        for path in missing:
+            self._nodes[path] = len(self._nodes) - 1  # the prefix itself is in there, too
+        if missing:
+            parents = [self._nodes[path[:-1]] for path in missing]
+            self._session.grow([path[-1] for path in missing], parents)
+
+    def _grow(self, branch: Branch, logits: np.ndarray) -> Grown:
+        growing = self._growing[branch]
+        level = growing.growth.grow(logits)
+        for token, parent in zip(level.tokens, level.parents, strict=True):
+            above = growing.paths[parent] if parent >= 0 else ()
+            growing.paths.append((*above, token))
+        whole = growing.growth.whole() if growing.growth.done else None
+        return Grown(branch, level, whole)

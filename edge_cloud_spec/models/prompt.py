@@ -66,8 +66,18 @@ class PromptSpec:
             fields = json.loads(data)
             fields["image"] = ImageSpec(**fields["image"])
             fields["end_ids"] = tuple(int(index) for index in fields["end_ids"])
+            for name in ("max_tokens", "vocabulary"):
+                if not isinstance(fields[name], int) or fields[name] < 1:
+                    raise ValueError(f"{name} is {fields[name]!r}")
             return cls(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             raise UserError(
                 f"the cloud's prompt specification cannot be read ({error}): run the same version "
                 "of edge_cloud_spec on robot and cloud"

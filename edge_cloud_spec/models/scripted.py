@@ -142,6 +142,12 @@ class ScriptedSession:
         self._model.spend(len(tokens))
         return np.stack([self._model.row(at) for at in self._node_states[begin:]])
 
+    def logits_after(self, node: int) -> np.ndarray:
+        """Logits float32 [V] after a node, or after the prefix (-1)."""
+        if node < 0 and self._computed < len(self._tokens):
+            self.forward(())
+        return self._model.row(self._node_states[node] if node >= 0 else self._states[-1])
+
     def _append(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         for token, parent in zip(tokens, parents, strict=True):
             if not -1 <= parent < len(self._nodes):
@@ -151,16 +157,23 @@ class ScriptedSession:
             self._node_states.append(self._model.after(before, int(token)))
             self._parents.append(int(parent))
 
-    def commit(self, path: Sequence[int]) -> None:
+    def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
+        """See `Session.commit`."""
         parent = -1
         for index in path:
             if not 0 <= index < len(self._nodes) or self._parents[index] != parent:
                 raise ValueError(f"{list(path)} is not a path of the nodes {self._parents}")
             parent = index
+        place = {parent: -1, **{index: i for i, index in enumerate(keep)}}
         self._tokens += [self._nodes[index] for index in path]
         self._states += [self._node_states[index] for index in path]
         self._computed += len(path)
+        kept = [(self._nodes[i], self._node_states[i], place[self._parents[i]]) for i in keep]
         self._drop_nodes()
+        for token, state, above in kept:
+            self._nodes.append(token)
+            self._node_states.append(state)
+            self._parents.append(above)
 
     def extend(self, tokens: Sequence[int]) -> None:
         self._drop_nodes()

@@ -79,20 +79,43 @@ class Session:
         self._rows += list(rows)
         return rows
 
-    def commit(self, path: Sequence[int]) -> None:
-        """Keep these nodes (indices from root to leaf) as prefix; roll back all others."""
+    def logits_after(self, node: int) -> np.ndarray:
+        """Logits float32 [V] after a node that was scored, or after the prefix (-1)."""
+        if node >= 0:
+            return self._rows[node]
+        if self._computed < len(self._tokens) or self._row is None:
+            self.forward(())
+        assert self._row is not None
+        return self._row
+
+    def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
+        """Keep the nodes of ``path`` (indices from root to leaf) as prefix; roll back all others.
+
+        ``keep``: descendants of the path's end, each after its parent, that stay as nodes in this
+        order.
+        """
         parent = -1
         for index in path:
             if not 0 <= index < len(self._nodes) or self._parents[index] != parent:
                 raise ValueError(f"{list(path)} is not a path of the nodes {self._parents}")
             parent = index
+        place = {parent: -1, **{index: i for i, index in enumerate(keep)}}
+        if any(self._parents[index] not in place for index in keep):
+            raise ValueError(f"{list(keep)} do not all come after node {parent}")
+        base = self._prompt_rows + self._computed
+        self._cache.gather(base, [base + index for index in (*path, *keep)])
+        self._tokens += [self._nodes[index] for index in path]
+        self._computed += len(path)
         if path:
-            base = self._prompt_rows + self._computed
-            self._cache.gather(base, [base + index for index in path])
-            self._tokens += [self._nodes[index] for index in path]
-            self._computed += len(path)
             self._row = self._rows[path[-1]]
+        rest = np.array(keep, int)
+        nodes, rows = [self._nodes[i] for i in keep], [self._rows[i] for i in keep]
+        parents = [place[self._parents[i]] for i in keep]
+        depths = [self._depths[i] - len(path) for i in keep]
+        sees = None if self._sees is None or not keep else self._sees[np.ix_(rest, rest)]
         self._drop_nodes()
+        self._nodes, self._parents, self._depths, self._rows = nodes, parents, depths, rows
+        self._sees = sees
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Known tokens after the prefix; the next forward computes them."""

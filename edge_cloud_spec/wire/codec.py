@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from .messages import (
     Generate,
     Open,
     Opened,
+    Prediction,
     Residual,
     Resume,
     RowMessage,
@@ -59,7 +61,7 @@ def encode_client(message: ClientMessage) -> bytes:
                 values=np.array(draft.values or (), "<f4").tobytes(),
                 round=round_,
                 resampled=message.resampled,
-                more=message.more,
+                open_at=message.open_at,
             )
             wrapped = pb.ClientMessage(draft=body)
         case Open():
@@ -88,8 +90,8 @@ def encode_client(message: ClientMessage) -> bytes:
                     distinct=not message.replacement,
                 )
             )
-        case Generate(base, speculative):
-            generate = pb.Generate(base=_digest(base), speculative=speculative)
+        case Generate(base, speculative, until):
+            generate = pb.Generate(base=_digest(base), speculative=speculative, until=until)
             wrapped = pb.ClientMessage(generate=generate)
         case Resume(session, base):
             wrapped = pb.ClientMessage(resume=pb.Resume(session=session, base=_digest(base)))
@@ -132,7 +134,8 @@ def decode_client(data: bytes) -> ClientMessage:
                 not o.distinct,
             )
         case "generate":
-            return Generate(_read_digest(wrapped.generate.base), wrapped.generate.speculative)
+            g = wrapped.generate
+            return Generate(_read_digest(g.base), g.speculative, g.until)
         case "resume":
             return Resume(wrapped.resume.session, _read_digest(wrapped.resume.base))
         case "close":
@@ -156,7 +159,8 @@ def _read_draft(m: pb.Draft) -> DraftMessage:
         tuple(np.frombuffer(m.values, "<f4").tolist()) or None,
     )
     resampled = _optional(m, "resampled")
-    return DraftMessage(_read_digest(m.base), draft, m.round, resampled, m.more)
+    open_at = _optional(m, "open_at")
+    return DraftMessage(_read_digest(m.base), draft, m.round, resampled, open_at)
 
 
 def _optional(message: Any, field: str) -> int | None:
@@ -209,8 +213,19 @@ def _read_row(rows: pb.Rows) -> Row:
 def encode_server(message: ServerMessage) -> bytes:
     """The bytes of what a cloud says."""
     match message:
+        case Prediction(base, path, token, confidence, layer):
+            is_chain = _is_chain(path)
+            prediction = pb.Prediction(
+                base=_digest(base),
+                path=() if is_chain else path,
+                accepted=len(path) if is_chain else 0,
+                token=token,
+                confidence=confidence,
+                layer=layer,
+            )
+            wrapped = pb.ServerMessage(prediction=prediction)
         case Verdict():
-            is_chain = message.path == tuple(range(len(message.path)))
+            is_chain = _is_chain(message.path)
             wrapped = pb.ServerMessage(
                 verdict=pb.Verdict(
                     base=_digest(message.base),
@@ -224,6 +239,7 @@ def encode_server(message: ServerMessage) -> bytes:
                     drafted=message.drafted,
                     draft_us=_microseconds(message.draft_s),
                     residual=_residual(message.residual),
+                    goes_on=message.goes_on,
                 )
             )
         case RowMessage(base, row):
@@ -246,6 +262,10 @@ def decode_server(data: bytes) -> ServerMessage:
     match wrapped.WhichOneof("kind"):
         case "verdict":
             return _read_verdict(wrapped.verdict)
+        case "prediction":
+            p = wrapped.prediction
+            path = _read_path(p.path, p.accepted)
+            return Prediction(_read_digest(p.base), path, p.token, p.confidence, p.layer)
         case "row":
             return RowMessage(_read_digest(wrapped.row.base), _read_row(wrapped.row.row))
         case "opened":
@@ -256,12 +276,23 @@ def decode_server(data: bytes) -> ServerMessage:
     raise WireError("an empty message, or one of a later protocol")
 
 
+def _is_chain(path: tuple[int, ...]) -> bool:
+    return path == tuple(range(len(path)))
+
+
+def _read_path(path: Sequence[int], accepted: int) -> tuple[int, ...]:
+    """A tree's path is named, a chain's counted."""
+    if max(accepted, len(path)) > MAX_NODES:
+        raise WireError("more is accepted than a draft holds")
+    return tuple(path) or tuple(range(accepted))
+
+
 def _read_verdict(v: pb.Verdict) -> Verdict:
-    if max(v.accepted, len(v.path), len(v.tokens)) > MAX_NODES or v.finish not in _FINISH_NAMES:
+    if max(len(v.path), len(v.tokens)) > MAX_NODES or v.finish not in _FINISH_NAMES:
         raise WireError("a verdict that accepts more than a draft holds, or of a later protocol")
     return Verdict(
         _read_digest(v.base),
-        tuple(v.path) or tuple(range(v.accepted)),
+        _read_path(v.path, v.accepted),
         _optional(v, "token"),
         _FINISH_NAMES[v.finish],
         tuple(v.tokens),
@@ -270,4 +301,5 @@ def _read_verdict(v: pb.Verdict) -> Verdict:
         v.queue_us * 1e-6,
         v.draft_us * 1e-6,
         _read_residual(v.residual) if v.HasField("residual") else None,
+        v.goes_on,
     )

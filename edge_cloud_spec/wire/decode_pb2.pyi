@@ -245,14 +245,14 @@ class Draft(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
     RESAMPLED_FIELD_NUMBER: _builtins.int
-    MORE_FIELD_NUMBER: _builtins.int
+    OPEN_AT_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     values: _builtins.bytes
     """Q(x) of each token, float32 little-endian"""
     resampled: _builtins.int
     """drawn by the robot after the last verdict; the last token of base"""
-    more: _builtins.bool
-    """the draft goes on: leave the verdict open"""
+    open_at: _builtins.int
+    """the draft goes on after this leaf: leave the verdict open there"""
     @_builtins.property
     def base(self) -> Global___Digest: ...
     @_builtins.property
@@ -275,14 +275,19 @@ class Draft(_message.Message):
         round: _builtins.int = ...,
         values: _builtins.bytes = ...,
         resampled: _builtins.int | None = ...,
-        more: _builtins.bool = ...,
+        open_at: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_resampled", b"_resampled", "base", b"base", "resampled", b"resampled", "rows", b"rows"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_open_at", b"_open_at", "_resampled", b"_resampled", "base", b"base", "open_at", b"open_at", "resampled", b"resampled", "rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resampled", b"_resampled", "base", b"base", "more", b"more", "parents", b"parents", "resampled", b"resampled", "round", b"round", "rows", b"rows", "tokens", b"tokens", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_open_at", b"_open_at", "_resampled", b"_resampled", "base", b"base", "open_at", b"open_at", "parents", b"parents", "resampled", b"resampled", "round", b"round", "rows", b"rows", "tokens", b"tokens", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__open_at: _TypeAlias = _typing.Literal["open_at"]  # noqa: Y015
+    _WhichOneofArgType__open_at: _TypeAlias = _typing.Literal["_open_at", b"_open_at"]  # noqa: Y015
     _WhichOneofReturnType__resampled: _TypeAlias = _typing.Literal["resampled"]  # noqa: Y015
     _WhichOneofArgType__resampled: _TypeAlias = _typing.Literal["_resampled", b"_resampled"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__open_at) -> _WhichOneofReturnType__open_at | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__resampled) -> _WhichOneofReturnType__resampled | None: ...
 
 Global___Draft: _TypeAlias = Draft  # noqa: Y015
@@ -317,7 +322,10 @@ class Generate(_message.Message):
 
     BASE_FIELD_NUMBER: _builtins.int
     SPECULATIVE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
     speculative: _builtins.bool
+    until: _builtins.int
+    """tokens of the answer at which it stops; 0: at its end"""
     @_builtins.property
     def base(self) -> Global___Digest: ...
     def __init__(
@@ -325,10 +333,11 @@ class Generate(_message.Message):
         *,
         base: Global___Digest | None = ...,
         speculative: _builtins.bool = ...,
+        until: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "speculative", b"speculative"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "speculative", b"speculative", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -489,6 +498,47 @@ class Residual(_message.Message):
 Global___Residual: _TypeAlias = Residual  # noqa: Y015
 
 @_typing.final
+class Prediction(_message.Message):
+    """An early exit's guess at the verdict on the draft at base. Never acted on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASE_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    LAYER_FIELD_NUMBER: _builtins.int
+    accepted: _builtins.int
+    """of a chain"""
+    token: _builtins.int
+    confidence: _builtins.float
+    layer: _builtins.int
+    @_builtins.property
+    def base(self) -> Global___Digest: ...
+    @_builtins.property
+    def path(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of a tree"""
+
+    def __init__(
+        self,
+        *,
+        base: Global___Digest | None = ...,
+        path: _abc.Iterable[_builtins.int] | None = ...,
+        accepted: _builtins.int = ...,
+        token: _builtins.int = ...,
+        confidence: _builtins.float = ...,
+        layer: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base", b"base", "confidence", b"confidence", "layer", b"layer", "path", b"path", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prediction: _TypeAlias = Prediction  # noqa: Y015
+
+@_typing.final
 class Row(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -527,6 +577,7 @@ class Verdict(_message.Message):
     DRAFTED_FIELD_NUMBER: _builtins.int
     DRAFT_US_FIELD_NUMBER: _builtins.int
     RESIDUAL_FIELD_NUMBER: _builtins.int
+    GOES_ON_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     """recovered or bonus; absent: open, ended before, or residual"""
     finish: Global___Finish.ValueType
@@ -540,6 +591,8 @@ class Verdict(_message.Message):
     """tokens tested, where the cloud drafted"""
     draft_us: _builtins.int
     """the cloud's own drafting"""
+    goes_on: _builtins.bool
+    """the draft for the next place was pushed, and is being verified"""
     @_builtins.property
     def base(self) -> Global___Digest: ...
     @_builtins.property
@@ -568,10 +621,11 @@ class Verdict(_message.Message):
         drafted: _builtins.int = ...,
         draft_us: _builtins.int = ...,
         residual: Global___Residual | None = ...,
+        goes_on: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "base", b"base", "residual", b"residual", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "accepted", b"accepted", "base", b"base", "draft_us", b"draft_us", "drafted", b"drafted", "finish", b"finish", "path", b"path", "queue_us", b"queue_us", "residual", b"residual", "token", b"token", "tokens", b"tokens", "verify_us", b"verify_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "accepted", b"accepted", "base", b"base", "draft_us", b"draft_us", "drafted", b"drafted", "finish", b"finish", "goes_on", b"goes_on", "path", b"path", "queue_us", b"queue_us", "residual", b"residual", "token", b"token", "tokens", b"tokens", "verify_us", b"verify_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__token: _TypeAlias = _typing.Literal["token"]  # noqa: Y015
     _WhichOneofArgType__token: _TypeAlias = _typing.Literal["_token", b"_token"]  # noqa: Y015
@@ -610,6 +664,7 @@ class ServerMessage(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
     ROW_FIELD_NUMBER: _builtins.int
+    PREDICTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opened(self) -> Global___Opened: ...
     @_builtins.property
@@ -618,6 +673,8 @@ class ServerMessage(_message.Message):
     def fault(self) -> Global___Fault: ...
     @_builtins.property
     def row(self) -> Global___Row: ...
+    @_builtins.property
+    def prediction(self) -> Global___Prediction: ...
     def __init__(
         self,
         *,
@@ -625,12 +682,13 @@ class ServerMessage(_message.Message):
         verdict: Global___Verdict | None = ...,
         fault: Global___Fault | None = ...,
         row: Global___Row | None = ...,
+        prediction: Global___Prediction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "kind", b"kind", "opened", b"opened", "row", b"row", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "kind", b"kind", "opened", b"opened", "prediction", b"prediction", "row", b"row", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "kind", b"kind", "opened", b"opened", "row", b"row", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "kind", b"kind", "opened", b"opened", "prediction", b"prediction", "row", b"row", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["opened", "verdict", "fault", "row"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["opened", "verdict", "fault", "row", "prediction"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -40,22 +40,26 @@ class DraftMessage:
     """Proposed tokens after the prefix that ``base`` names.
 
     ``resampled`` is the last token of that prefix, where the robot drew it after a rejection.
-    ``more``: the draft goes on, so the verdict is to be left open.
+    The draft goes on after its leaf ``open_at``: a verdict that comes there is to be left open.
     """
 
     base: PrefixDigest
     draft: Draft
     round: int
     resampled: int | None = None
-    more: bool = False
+    open_at: int | None = None
 
 
 @dataclass(frozen=True)
 class Generate:
-    """Let the cloud go on alone from ``base``, with its own drafter where ``speculative``."""
+    """Let the cloud go on alone from ``base``, with its own drafter where ``speculative``.
+
+    It stops when the answer has ``until`` tokens (0: at its end).
+    """
 
     base: PrefixDigest
     speculative: bool = False
+    until: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ class Verdict:
 
     Without a token it is open, has ended before, or carries the ``residual`` that the robot draws
     the recovered token from. ``tokens`` are the accepted tokens themselves where the cloud drafted
-    (else empty); ``finish`` is "end", "length" or empty. Times in seconds.
+    (else empty); ``finish`` is "end", "length" or empty. ``goes_on``: the cloud has the next draft
+    already, and is at it. Times in seconds.
     """
 
     base: PrefixDigest
@@ -114,6 +119,21 @@ class Verdict:
     queue_s: float = 0.0
     draft_s: float = 0.0
     residual: Residual | None = None
+    goes_on: bool = False
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """An early exit's guess at the verdict on the draft at ``base``; never acted on.
+
+    ``layer`` is the last one that it saw; ``confidence`` from 0 to 1.
+    """
+
+    base: PrefixDigest
+    path: tuple[int, ...]
+    token: int
+    confidence: float
+    layer: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +152,7 @@ class Fault:
     text: str
 
 
-ServerMessage = Opened | Verdict | RowMessage | Fault
+ServerMessage = Opened | Prediction | Verdict | RowMessage | Fault
 
 
 class WireError(ValueError):

@@ -1,0 +1,95 @@
+"""The published regimes to replay, from ``config/regimes.yaml``; times in ms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import yaml
+
+from ..errors import UserError
+from ..share import share
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What two models and a link cost, and how often the draft is right.
+
+    ``runner_up``: share of the draft's misses in which its second choice is the target's.
+    ``exit_hit``: share of rounds in which an exit after ``exit_depth`` of the pass gives the
+    verdict (0: there are no exits).
+    """
+
+    name: str
+    draft_ms: float
+    verify_ms: float
+    ar_ms: float
+    one_way_ms: float
+    alpha: float
+    gamma: int = 4
+    runner_up: float = 0.5
+    exit_hit: float = 0.0
+    exit_depth: float = 0.3
+    flat_tokens: int = 16
+    per_token: float = 0.015
+    width_factors: dict[int, float] = field(default_factory=lambda: {1: 1.0})
+    published: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rtt_ms(self) -> float:
+        return 2 * self.one_way_ms
+
+    def with_rtt(self, rtt_ms: float) -> Regime:
+        """The same over a link of another round-trip time."""
+        return replace(self, one_way_ms=rtt_ms / 2)
+
+    def draft_pass_ms(self, width: int) -> float:
+        """A pass of the draft model over this many branches at once."""
+        widths = sorted(self.width_factors)
+        factors = [self.width_factors[each] for each in widths]
+        if width > widths[-1]:
+            return self.draft_ms * factors[-1] * width / widths[-1]
+        return self.draft_ms * float(np.interp(width, widths, factors))
+
+    def verify_pass_ms(self, tokens: int) -> float:
+        """A pass of the target over this many drafted tokens."""
+        return self.verify_ms * (1 + self.per_token * max(0, tokens - self.flat_tokens))
+
+
+def _content() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((share() / "config/regimes.yaml").read_text())
+    return content
+
+
+def regime_names() -> tuple[str, ...]:
+    """The regimes of pipelines."""
+    return tuple(
+        name
+        for name, entry in _content().items()
+        if isinstance(entry, dict) and entry.get("kind") == "pipeline"
+    )
+
+
+def load_regime(name: str) -> Regime:
+    """A regime by name; raises UserError."""
+    if name not in regime_names():
+        raise UserError(f"there is no regime {name!r}; choose one of {', '.join(regime_names())}")
+    content = _content()
+    entry, costs = content[name], content["costs"]
+    return Regime(
+        name=name,
+        draft_ms=entry["draft_ms"],
+        verify_ms=entry["verify_ms"],
+        ar_ms=entry["ar_ms"],
+        one_way_ms=entry["one_way_ms"],
+        alpha=entry["alpha"],
+        gamma=entry["gamma"],
+        runner_up=entry.get("runner_up", costs["runner_up"]),
+        exit_hit=1 - entry["cache_miss"] if "cache_miss" in entry else 0.0,
+        exit_depth=costs["exit_depth"],
+        flat_tokens=costs["verify_flat_tokens"],
+        per_token=costs["verify_per_token"],
+        width_factors=costs["draft_by_width"],
+        published=entry.get("published", {}),
+    )

@@ -1,0 +1,38 @@
+"""When the robot drafts: which guesses at a verdict it works on while it waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Which guesses a preset works on.
+
+    ``all_accepted``: that all of a draft's likeliest path is accepted. ``open``: and that the
+    verdict is then left open, so that the next draft begins right there (PicoSpec); else the
+    likeliest token after it is guessed as the bonus (SpecEdge). ``runners_up``: that the draft's
+    own second choice replaces the first rejected token. ``exits``: what early exits predict (FSD).
+
+    ``push``: send a pre-draft as soon as it is whole, so that the cloud goes straight on when its
+    guess comes true. ``ahead``: how many drafts beyond the one that is being verified; 0 is stop
+    and wait. ``width``: branches in one pass of the draft model. Guesses of a confidence below
+    ``least`` are not worked on.
+    """
+
+    all_accepted: bool = False
+    open: bool = False
+    runners_up: bool = False
+    exits: bool = False
+    push: bool = False
+    ahead: int = 0
+    width: int = 1
+    least: float = 0.02
+
+    @property
+    def guesses(self) -> bool:
+        """Whether it guesses at all."""
+        return self.all_accepted or self.runners_up or self.exits
+
+
+STOP_AND_WAIT = Speculation()

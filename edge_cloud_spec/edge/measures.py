@@ -1,0 +1,85 @@
+"""What a robot measures of its decodes: shares and times, slowly forgotten; for ``auto``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..decoding.plan import Costs
+
+MEMORY = 0.985  # what an observation still counts for, one observation later
+SLOPE = 0.015  # of the target's pass, for each drafted token above FLAT; assumed
+FLAT = 16
+WIDER = 0.03  # of the draft model's pass, for each node beyond those it was seen with; assumed
+MOST_NODES = 256
+
+
+class Mean:
+    """A mean with a prior, which counts for ``weight`` observations."""
+
+    def __init__(self, prior: float, weight: float = 0.0) -> None:
+        self._sum, self._weight = prior * weight, weight
+        self._prior = prior
+
+    def observe(self, value: float) -> None:
+        self._sum = self._sum * MEMORY + value
+        self._weight = self._weight * MEMORY + 1
+
+    @property
+    def value(self) -> float:
+        return self._sum / self._weight if self._weight else self._prior
+
+    @property
+    def known(self) -> bool:
+        return self._weight > 0
+
+
+class Measures:
+    """Of one draft model, one cloud and the link between; kept from decode to decode."""
+
+    def __init__(self) -> None:
+        self.acceptance = Mean(0.7, 6.0)  # of the draft's first choice
+        self.runner_up = Mean(0.4, 6.0)  # of its second, where the first was wrong
+        self.exits = Mean(0.0, 2.0)  # rounds that an exit predicted
+        self.verify = Mean(0.1)  # seconds of a pass over up to FLAT drafted tokens
+        self.alone = Mean(0.1)  # seconds of a pass over none
+        self.one_way = Mean(0.02)
+        self.yields: dict[object, Mean] = {}  # of a plan: what it yields of what it promised
+        self._draft: dict[int, Mean] = {}  # seconds of a pass, by its nodes
+
+    def drafted(self, nodes: int, seconds: float) -> None:
+        """A pass of the draft model over so many nodes."""
+        self._draft.setdefault(nodes, Mean(seconds)).observe(seconds)
+
+    def verified(self, nodes: int, seconds: float, link: float | None) -> None:
+        """A pass of the target over so many drafted tokens; waiting that no model's, if known."""
+        if nodes:
+            self.verify.observe(seconds / _growth(nodes))
+            if link is not None:
+                self.one_way.observe(link / 2)
+        else:
+            self.alone.observe(seconds)
+
+    def costs(self) -> Costs:
+        """As the cost model takes them."""
+        known = sorted(self._draft) or [1]
+        times = [self._draft[n].value for n in known] if self._draft else [0.02]
+        # a pass over more nodes takes no less, whatever the noise says
+        rising = np.maximum.accumulate(times)
+
+        sizes = np.arange(MOST_NODES + 1)
+        beyond = np.maximum(0, sizes - max(known[-1], FLAT))
+        table = (np.interp(sizes, known, rising) * (1 + WIDER * beyond)).tolist()
+        verify = self.verify.value
+        return Costs(
+            lambda nodes: table[min(nodes, MOST_NODES)],
+            lambda nodes: verify * _growth(nodes),
+            max(self.alone.value, 1e-4) if self.alone.known else float("inf"),
+            self.one_way.value,
+            min(0.99, self.acceptance.value),
+            self.runner_up.value,
+            self.exits.value,
+        )
+
+
+def _growth(nodes: int) -> float:
+    return 1 + SLOPE * max(0, nodes - FLAT)

@@ -1,0 +1,115 @@
+"""What to draft while a verdict is awaited: guesses at the verdict, and the pre-draft cache.
+
+A guess is a prefix: the verified tokens and those that a verdict would add. Wherever it comes from
+it enters the same cache: all is accepted (PicoSpec 3.2, SpecEdge 4.2), a runner-up replaces the
+first rejected token, or an early exit said so (FSD 3). Guesses are worked off by confidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..decoding.shape import Branch, Shape, Whole, chain
+from ..decoding.speculation import Speculation
+
+Prefix = tuple[int, ...]
+
+
+class Speculator:
+    """The drafts that are made or wanted after the verified prefix and after guesses beyond it."""
+
+    def __init__(self, speculation: Speculation) -> None:
+        self.speculation = speculation
+        self._ends: frozenset[int] = frozenset()
+        self._seeking: set[Branch] = set()  # branches that only look for a bonus token
+        self._verified: Prefix = ()
+        self._drafts: dict[Prefix, Whole] = {}
+        self._bonuses: dict[Prefix, Whole] = {}  # the likeliest token after a whole path
+        self._predicted: dict[Prefix, float] = {}  # by exits, after the verified prefix
+
+    def begin(self, end_tokens: tuple[int, ...]) -> None:
+        """A prompt stands; forget what was drafted under another. Nothing follows an end token."""
+        self._ends = frozenset(end_tokens)
+        for held in (self._drafts, self._bonuses, self._predicted):
+            held.clear()
+
+    def settle(self, verified: Prefix) -> None:
+        """These tokens are verified now; what does not extend them is void."""
+        self._verified = verified
+        size = len(verified)
+        for held in (self._drafts, self._bonuses, self._predicted):
+            for prefix in [prefix for prefix in held if prefix[:size] != verified]:
+                del held[prefix]
+
+    def draft_after(self, prefix: Prefix) -> Whole | None:
+        """The draft after this prefix, if it is whole."""
+        return self._drafts.get(prefix)
+
+    def was_predicted(self, prefix: Prefix) -> bool | None:
+        """Whether an exit said that the verdict would lead here; None where none said anything."""
+        return prefix in self._predicted if self._predicted else None
+
+    def predict(self, prefix: Prefix, confidence: float) -> None:
+        """An exit guesses that the verdict will lead here."""
+        self._predicted[prefix] = confidence
+
+    def drafted(self, branch: Branch, whole: Whole) -> bool:
+        """A branch is done. False where it only looked for a bonus token."""
+        if branch in self._seeking:
+            self._bonuses[branch.prefix] = whole
+            return False
+        self._drafts.setdefault(branch.prefix, whole)
+        return True
+
+    def branches(self, shape: Shape, room: int) -> tuple[Branch, ...]:
+        """What to draft next, the likeliest first. room: tokens that the answer may still get."""
+        size = len(self._verified)
+        self._seeking.clear()
+        branches = []
+        for confidence, prefix, bonus in sorted(self._wanted(), key=lambda guess: -guess[0]):
+            guessed = prefix[size:]
+            left = room - len(guessed)
+            if confidence < self.speculation.least or left < 1:
+                continue
+            if guessed and guessed[-1] in self._ends:
+                continue
+            branch = Branch(prefix, chain(1) if bonus else shape.within(max(1, left - 1)))
+            if bonus:
+                self._seeking.add(branch)
+            branches.append(branch)
+        return tuple(dict.fromkeys(branches))
+
+    def _wanted(self) -> Iterator[tuple[float, Prefix, bool]]:
+        """Confidence, prefix, and whether only the bonus token is looked for there."""
+        todo: list[tuple[float, Prefix, int]] = [(1.0, self._verified, 0)]
+        while todo:
+            confidence, prefix, level = todo.pop()
+            whole = self._drafts.get(prefix)
+            if whole is None:
+                yield confidence, prefix, False
+                continue
+            if level == self.speculation.ahead:
+                continue
+            for share, tokens, bonus in self._guesses(whole, prefix):
+                if bonus:
+                    yield confidence * share, prefix + tokens, True
+                else:
+                    todo.append((confidence * share, prefix + tokens, level + 1))
+            if level == 0 and self.speculation.exits:
+                todo += [(sure, guess, 1) for guess, sure in self._predicted.items()]
+
+    def _guesses(self, whole: Whole, prefix: Prefix) -> Iterator[tuple[float, Prefix, bool]]:
+        """What a draft says of its verdict: share, tokens, and whether a bonus is missing."""
+        if self.speculation.all_accepted:
+            bonus = self._bonuses.get(prefix + whole.best)
+            if self.speculation.open:
+                yield whole.sure, whole.best, False
+            elif bonus is None:
+                yield whole.sure, whole.best, True
+            else:
+                yield whole.sure * bonus.sure, whole.best + bonus.best, False
+                for tokens, likelihood in bonus.guesses if self.speculation.runners_up else ():
+                    yield whole.sure * likelihood, whole.best + tokens, False
+        if self.speculation.runners_up:
+            for tokens, likelihood in whole.guesses:
+                yield likelihood, tokens, False

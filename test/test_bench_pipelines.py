@@ -1,0 +1,128 @@
+"""Pipelines in virtual time: the published formulas, and the target's own tokens."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_cloud_spec.bench.pipelines import formula_speedup
+from edge_cloud_spec.bench.regimes import Regime, load_regime, regime_names
+from edge_cloud_spec.bench.virtual import VirtualDecode
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.decoding.plan import Costs, profile, rate
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.preset import load_preset
+from edge_cloud_spec.decoding.shape import BestFirst, chain
+from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
+from edge_cloud_spec.errors import UserError
+
+PRESETS = ("cloud_ar", "dsd", "best_first", "fsd", "picospec", "specedge", "auto")
+
+
+def speedup(regime: Regime, preset: str, tokens: int, answers: int) -> float:
+    done = [
+        VirtualDecode(regime, load_preset(preset), tokens, seed).run() for seed in range(answers)
+    ]
+    speed = sum(len(d.emitted) for d in done) / sum(d.now for d in done)
+    return speed * regime.ar_ms
+
+
+@settings(max_examples=40)
+@given(
+    name=st.sampled_from(PRESETS),
+    regime=st.sampled_from(["fsd-go2", "pico-llama-humaneval"]),
+    seed=st.integers(0, 10**6),
+    rtt=st.sampled_from([0.0, 20.0, 400.0]),
+    jitter=st.sampled_from([0.0, 30.0, 500.0]),
+    temperature=st.sampled_from([0.0, 0.7]),
+    alpha=st.sampled_from([0.0, 0.7, 1.0]),
+)
+def test_every_pipeline_gives_the_targets_own_tokens(
+    name: str, regime: str, seed: int, rtt: float, jitter: float, temperature: float, alpha: float
+) -> None:
+    there = replace(load_regime(regime).with_rtt(rtt), alpha=alpha)
+    policy = SamplingPolicy(temperature, seed=seed) if temperature else GREEDY
+    decode = VirtualDecode(there, load_preset(name), 40, seed, policy, jitter).run()
+    assert len(decode.emitted) == 40
+    assert decode.emitted == decode.own_answer()
+    assert sum(r.emitted for r in decode.robot.ledger.rounds) == 40
+
+
+@pytest.mark.parametrize("name", ["fsd-go2", "fsd-llama7b-rtx", "fsd-vicuna7b-rtx"])
+@pytest.mark.parametrize("preset", ["dsd", "fsd"])
+def test_the_papers_formula_holds_where_it_counts_all(name: str, preset: str) -> None:
+    regime = load_regime(name)
+    expected = formula_speedup(regime, preset)
+    assert expected is not None
+    assert speedup(regime, preset, 1500, 4) == pytest.approx(expected, rel=0.08)
+
+
+def test_auto_is_faster_than_the_papers_best_on_their_own_figures() -> None:
+    for name, best in (("fsd-go2", 1.21), ("pico-qwen-gsm8k", 1.45), ("pico-llama-gsm8k", 2.51)):
+        assert speedup(load_regime(name), "auto", 400, 2) > best
+
+
+def test_auto_leaves_the_target_alone_when_drafts_are_always_wrong() -> None:
+    hopeless = replace(load_regime("fsd-go2"), alpha=0.0, runner_up=0.0, exit_hit=0.0)
+    assert speedup(hopeless, "auto", 300, 1) > 0.9
+    assert speedup(hopeless, "dsd", 300, 1) < 0.4
+
+
+def test_a_profile_says_what_a_shape_yields() -> None:
+    told = profile(chain(2), 0.5, 1.0)
+    assert (told.rows, told.nodes) == ((1, 1), 2)
+    assert told.tokens == pytest.approx(1.75, abs=1e-3)
+    assert told.sure == pytest.approx(0.25, abs=1e-3)
+    assert told.guesses[:2] == pytest.approx((0.5, 0.25), abs=1e-3)
+    wide = profile(BestFirst(2, 1, 2), 0.5, 1.0)
+    assert wide.tokens == pytest.approx(2.0, abs=1e-3)
+
+
+def test_the_cost_model_of_stop_and_wait_is_the_papers() -> None:
+    regime = load_regime("fsd-go2")
+    costs = Costs(
+        lambda nodes: regime.draft_ms / 1e3,
+        lambda nodes: regime.verify_ms / 1e3,
+        regime.ar_ms / 1e3,
+        regime.one_way_ms / 1e3,
+        0.725,
+        0.5,
+    )
+    expected = formula_speedup(regime, "dsd")
+    assert expected is not None
+    promised = rate(chain(4), STOP_AND_WAIT, costs) * regime.ar_ms / 1e3
+    assert promised == pytest.approx(expected, rel=0.01)
+    pushed = Speculation(all_accepted=True, runners_up=True, push=True, ahead=1, width=8)
+    assert rate(chain(4), pushed, costs) > 1.3 * rate(chain(4), STOP_AND_WAIT, costs)
+
+
+def test_the_suite_writes_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    options = [
+        "--regime",
+        "fsd-go2",
+        "--presets",
+        "dsd,auto",
+        "--tokens",
+        "60",
+        "--rtt",
+        "0",
+        "100",
+    ]
+    assert main(["bench", "pipelines", *options, "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [(row["preset"], row["rtt_ms"]) for row in rows] == [
+        (preset, rtt) for rtt in (0.0, 100.0) for preset in ("dsd", "auto", "layer_split")
+    ]
+    assert all(row["equal"] == 3 for row in rows if row["harness"] == "virtual")
+
+
+def test_an_unknown_regime_names_the_known_ones() -> None:
+    with pytest.raises(UserError, match=r"no regime 'mars'.*fsd-go2"):
+        load_regime("mars")
+    assert len(regime_names()) == 12
