@@ -43,7 +43,7 @@ class ServerSettings:
         if not is_loopback(self.address) and not (self.certificate and self.token):
             raise UserError(
                 f"{self.address} can be reached from other machines: give --certificate, --key "
-                "and --token, or serve on 127.0.0.1 behind a tunnel"
+                "and --token-file, or serve on 127.0.0.1 behind a tunnel"
             )
 
 

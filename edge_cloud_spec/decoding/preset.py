@@ -57,9 +57,23 @@ class Preset:
     exact: bool = True
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check_choices()
         self._check_shape()
         self._check_rejection()
+
+    def _check_types(self) -> None:
+        sizes = list(self.expansion)
+        sizes += [] if self.best_first is None else list(astuple(self.best_first))
+        whole = ("draft_length", "draft_top_k", "residual_top_k", "residual_tail")
+        for name, value in [(name, getattr(self, name)) for name in whole] + [
+            ("a size of a tree", size) for size in sizes
+        ]:
+            if type(value) is not int or value < 0:
+                raise self._refusal(f"{name} must be a whole number of 0 or more, not {value!r}")
+        for name in ("replacement", "verified", "exact"):
+            if type(getattr(self, name)) is not bool:
+                raise self._refusal(f"{name} must be true or false, not {getattr(self, name)!r}")
 
     def _check_choices(self) -> None:
         self._one_of("drafter", ("edge", "cloud", "none"))
@@ -207,10 +221,21 @@ def load_preset(name: str) -> Preset:
 def _parts(chosen: dict[str, Any]) -> dict[str, Any]:
     """YAML's lists and mappings as the preset's own types; raises TypeError."""
     parts = dict(chosen)
+    if "drafter" not in parts or "summary" not in parts:
+        raise TypeError("it needs the fields drafter and summary")
     if "expansion" in parts:
+        if not isinstance(parts["expansion"], list):
+            raise TypeError("expansion must be a list, such as [2, 2, 2]")
         parts["expansion"] = tuple(parts["expansion"])
-    if parts.get("best_first") is not None:
-        parts["best_first"] = BestFirst(**parts["best_first"])
-    if parts.get("speculation") is not None:
-        parts["speculation"] = Speculation(**parts["speculation"])
+    for name, kind in (("best_first", BestFirst), ("speculation", Speculation)):
+        told = parts.get(name)
+        if told is None:
+            continue
+        known = [field.name for field in fields(kind)]
+        if not isinstance(told, dict) or set(told) - set(known):
+            raise TypeError(f"{name} must be a mapping of {', '.join(known)}")
+        try:
+            parts[name] = kind(**told)
+        except TypeError:
+            raise TypeError(f"{name} needs {', '.join(known)}") from None
     return parts

@@ -32,9 +32,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--instruction", help="say this instead of the room's own instruction")
     parser.add_argument("--preset", default="dsd", help=f"one of {', '.join(preset_names())}")
     parser.add_argument("--rule", choices=RULES, default="greedy", help="acceptance rule")
-    parser.add_argument(
-        "--temperature", type=float, default=0.8, help="of coupled and rejection (default 0.8)"
-    )
+    parser.add_argument("--temperature", type=float, help="of coupled and rejection (default 0.8)")
     parser.add_argument("--order", choices=ORDERS, default=ORDERS[0], help="of an answer's parts")
     parser.add_argument("--renderer", choices=RENDERERS, default="auto", help="of the camera")
     parser.add_argument("--cloud", default=LOCAL, help="HOST:PORT of a verifier; local: start one")
@@ -61,6 +59,7 @@ def run_demo(args: argparse.Namespace) -> int:
         )
     if args.timeout <= 0:
         raise UserError(f"--timeout must be more than 0 seconds, not {args.timeout:g}")
+    temperature = _temperature(args)
     target = named_thing(args.instruction)
     room = make_room(args.seed, target or None)
     instruction = args.instruction if args.instruction is not None else room.instruction
@@ -85,7 +84,7 @@ def run_demo(args: argparse.Namespace) -> int:
         "instruction": instruction,
         "preset": preset.name,
         "rule": args.rule,
-        "temperature": 0.0 if args.rule == "greedy" else args.temperature,
+        "temperature": temperature,
         "order": args.order,
         "renderer": args.renderer,
     }
@@ -134,11 +133,24 @@ def node_parameters(args: argparse.Namespace, target: str) -> dict[str, dict[str
         "navigator": {"allow_unverified": args.allow_unverified},
         "drafter": {
             "rule": args.rule,
-            "temperature": args.temperature,
+            "temperature": _temperature(args) or 0.8,
             "seed": args.seed,
             "order": args.order,
         },
     }
+
+
+def _temperature(args: argparse.Namespace) -> float:
+    """What the rule is decoded at; UserError where the two do not go together."""
+    given = args.temperature
+    if args.rule == "greedy":
+        if given:
+            raise UserError(f"rule greedy goes with temperature 0, not {given:g}; leave it out")
+        return 0.0
+    given = 0.8 if given is None else given
+    if not 0.01 <= given <= 10:
+        raise UserError(f"--temperature must be from 0.01 to 10, not {given:g}")
+    return float(given)
 
 
 def named_thing(instruction: str | None) -> str:
@@ -147,22 +159,27 @@ def named_thing(instruction: str | None) -> str:
     return next((kind for kind in KINDS if kind in told), "")
 
 
+MARK = ".edge_cloud_spec_report"  # in folders that may be emptied
+
+
 def fresh_folder(folder: Path) -> Path:
-    """The folder, emptied of an earlier report; anything else in it is left alone, UserError."""
+    """The folder, emptied of an earlier report; UserError where it holds anything else."""
     known = {"logs", "bag", "index.html", "figures.json", "path.png", "timeline.png"}
-    known |= {"camera.mp4", "camera.gif"}
+    known |= {"camera.mp4", "camera.gif", MARK}
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give --out a folder")
     present = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if present - known:
+    foreign = present - known if MARK in present else present
+    if foreign:
         raise UserError(
-            f"{folder} holds {sorted(present - known)[0]}, which is no part of a report; "
-            "give --out another folder"
+            f"{folder} holds {sorted(foreign)[0]}, which is no part of a report of ours; "
+            "give --out another folder, or empty it"
         )
     for path in sorted(folder.rglob("*"), reverse=True) if present else ():
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).touch()
     except OSError as error:
         raise UserError(f"{folder} cannot be made: {error.strerror}") from None
     return folder

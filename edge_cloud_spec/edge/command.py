@@ -10,6 +10,7 @@ from pathlib import Path
 from ..decoding.policy import SamplingPolicy
 from ..decoding.preset import load_preset, preset_names
 from ..errors import UserError
+from ..instruction import check_instruction
 from ..models import EMBEDDED
 from ..share import rules_text
 from ..wire.channel import read_token
@@ -53,6 +54,7 @@ def run_decode(args: argparse.Namespace) -> int:
     from ..models.prompt import Request
     from ..models.text import TextStream
 
+    check_instruction(args.instruction)
     model = load(args.drafter)
     words = TextStream(model.tokenizer)
 
@@ -72,7 +74,10 @@ def run_decode(args: argparse.Namespace) -> int:
     figures = figures_of(outcome)
     print(", ".join(f"{name} {value:g}" for name, value in figures.items()))
     if args.json:
-        args.json.write_text(json.dumps({"answer": words.text, **figures}) + "\n")
+        try:
+            args.json.write_text(json.dumps({"answer": words.text, **figures}) + "\n")
+        except OSError as error:
+            raise UserError(f"{args.json} cannot be written: {error.strerror}") from None
     return 0
 
 

@@ -54,6 +54,8 @@ def add_train_tiny_arguments(parser: argparse.ArgumentParser) -> None:
 
 def train_tiny(args: argparse.Namespace) -> int:
     """Run the command; 0 when it did what it says. UserError says what the user can mend."""
+    if args.count < 20:
+        raise UserError(f"--count must be at least 20 views to measure on, not {args.count}")
     if args.evaluate:
         measured = measure(args.out or PAIR, args.seed, args.count, args.threads)
     else:
