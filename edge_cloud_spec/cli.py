@@ -87,11 +87,18 @@ def _bench(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
 
 def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     from .models.tiny.train import add_train_tiny_arguments, train_tiny
+    from .models.train_exits import add_train_exits_arguments, train_exits
 
     kinds = parser.add_subparsers(required=True, metavar="WHAT")
     about = "train or evaluate the embedded pair on simulated views"
-    add_train_tiny_arguments(kinds.add_parser("tiny", help=about, description=about))
-    return train_tiny
+    tiny = kinds.add_parser("tiny", help=about, description=about)
+    add_train_tiny_arguments(tiny)
+    tiny.set_defaults(train=train_tiny)
+    about = "train early exits of a target, which stays as it is"
+    exits = kinds.add_parser("exits", help=about, description=about)
+    add_train_exits_arguments(exits)
+    exits.set_defaults(train=train_exits)
+    return lambda args: args.train(args)
 
 
 def _doctor(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
@@ -107,7 +114,7 @@ _COMMANDS: dict[str, tuple[str, Add]] = {
     "decode": ("decode one picture and instruction through the link, without ROS", _decode),
     "replay": ("replay a bag's camera and instruction to the nodes", _replay),
     "bench": ("measure, with figures as JSON", _bench),
-    "train": ("train and evaluate the embedded models", _train),
+    "train": ("train and evaluate the embedded models, and exits of any target", _train),
     "doctor": ("check what this machine has, and say what to do", _doctor),
 }
 

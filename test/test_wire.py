@@ -64,6 +64,7 @@ opens = st.builds(
     u32,
     st.none() | st.builds(Split, st.sampled_from(RESIDUALS), u32, u32),
     st.booleans(),
+    st.booleans(),
 )
 float32s = st.floats(0, 1, width=32)
 

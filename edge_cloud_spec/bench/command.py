@@ -21,6 +21,7 @@ SUITES = {
     "decision": "the time to accept or reject a draft, from probability rows, on one core",
     "drive": "simulated rooms: does the robot get there, under each preset",
     "equality": "token by token against the target alone, computed by transformers itself",
+    "exits": "how often an early exit foretells the verdict, and what the exits cost",
     "overhead": "all time of a round that is no model's, beside bare gRPC and bare rclpy",
     "pipelines": "each preset under the published costs and links, in virtual time",
     "payload": "serialized bytes a round of every preset and rule, up and down",

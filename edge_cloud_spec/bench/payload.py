@@ -2,7 +2,8 @@
 
 Robot and cloud stand face to face (``pair``): all messages of a round count as they are encoded,
 the resampled token and the request for a dense row included; the framing of gRPC, TLS and TCP does
-not. Over models of stated tails (``tails``), and the embedded pair.
+not. Over models of stated tails (``tails``), and the embedded pair. Presets that draft on guesses
+send more: ``bench pipelines`` has their bytes.
 
 Under greedy and coupled, presets of one shape send the same: they are measured once.
 """
@@ -27,8 +28,7 @@ from .pair import LONGEST, Pair
 from .tails import NOISE, TAILS, power_law_pair
 from .tally import Tally
 
-SPLIT_ROUNDS = 4  # times as many where fallbacks are rare events to be counted
-PREFIXES = 128  # over which the overlap of P and Q is averaged
+PREFIXES = 64  # over which the overlap of P and Q is averaged
 EMBEDDED_TAIL = "embedded"  # of the rows of the embedded pair
 MAX_TOKENS = 48  # of an answer of the embedded pair
 VERIFY_S, QUEUE_S = 0.1, 0.01  # what verdicts say: these are bytes, too
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tails", default=",".join(TAILS), help="(default %(default)s)")
     parser.add_argument(
-        "--rounds", type=int, default=30, help="a cell; more at a smaller vocabulary (%(default)s)"
+        "--rounds", type=int, default=24, help="a cell; more at a smaller vocabulary (%(default)s)"
     )
     parser.add_argument(
         "--noise", type=float, default=NOISE, help="of the draft's logits (default %(default)s)"
@@ -91,10 +91,15 @@ def _row(case: Case, plays: Futures[Row], overlaps: Futures[float]) -> Row:
 
 
 def _rounds(case: Case, args: argparse.Namespace) -> int:
-    """As many as take about the same time at each vocabulary, and more of the rare."""
+    """As many as take about the same time at each vocabulary.
+
+    More where fallbacks, which are rare, are to be counted; fewer of trees with 40 rows a draft.
+    """
     split = case.preset.split_of(case.rule)
-    rare = SPLIT_ROUNDS if split is not None and split.residual == "sparse" else 1
-    rounds: int = round(args.rounds * rare * max(args.vocab, args.beside) / case.vocab)
+    weight = 0.5 if case.preset.best_first is not None else 1.0
+    if split is not None and split.residual == "sparse":
+        weight = 4.0
+    rounds: int = round(args.rounds * weight * max(args.vocab, args.beside) / case.vocab)
     return max(1, rounds)
 
 

@@ -48,14 +48,19 @@ def run_serve(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     token = read_token(args.token_file) if args.token_file else ""
     settings = ServerSettings(args.address, args.certificate, args.key, token)
-    from ..models.load import load  # torch: seconds that a wrong option should not cost
+    if args.max_tokens < 1 or args.sessions < 1 or not args.keep >= 0:
+        raise UserError("--max-tokens and --sessions must be at least 1, --keep 0 or more")
+    from ..models.exits import Exits  # torch: seconds that a wrong option should not cost
+    from ..models.load import load
 
     options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}
     target = load(args.target, threads=args.threads, **options)
     drafter = load(args.drafter, **options) if args.drafter else None
     text = _read(args.system_text) if args.system_text else rules_text()
     spec = target.spec(text, args.max_tokens)
-    worker = Worker(target, spec, drafter, WorkerLimits(args.sessions, args.keep))
+    exits = Exits.load(Path(args.target) / "exits", target)
+    limits = WorkerLimits(args.sessions, args.keep)
+    worker = Worker(target, spec, drafter, limits, exits=exits)
     print(f"target {target.identity}", flush=True)
     serve(worker, settings, lambda address: print(f"serving on {address}", flush=True))
     return 0

@@ -153,6 +153,11 @@ class Verification:
         return self._generating is not None
 
     @property
+    def open_at(self) -> int | None:
+        """The leaf after which the draft under way goes on."""
+        return self._scoring.open_at if self._scoring else None
+
+    @property
     def digest(self) -> PrefixDigest:
         """Where the verified prefix stands."""
         return self._digest

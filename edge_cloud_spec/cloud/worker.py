@@ -41,6 +41,7 @@ from .verification import (
     Action,
     Event,
     Extend,
+    Guessed,
     Keep,
     Propose,
     Proposed,
@@ -51,6 +52,8 @@ from .verification import (
 )
 
 if TYPE_CHECKING:
+    from ..models.exits import Exits
+    from ..models.guess import Guess, Watch
     from ..models.session import Session
     from ..models.vlm import Vlm
 
@@ -113,8 +116,11 @@ class Worker(threading.Thread):
         drafter: Vlm | None = None,
         limits: WorkerLimits | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        exits: Exits | None = None,
     ) -> None:
+        """exits: of the target; they say what a verdict will be while its pass goes on."""
         super().__init__(name="model", daemon=True)
+        self._exits = exits
         self._target = target
         self._drafter = drafter
         self._spec = spec
@@ -338,7 +344,8 @@ class Worker(threading.Thread):
     def _score(self, served: Served, draft: Draft) -> None:
         started = self._clock()
         try:
-            logits = served.target.forward(draft.tokens, draft.parents)
+            watch = self._watch(served, draft)
+            logits = served.target.forward(draft.tokens, draft.parents, watch)
         except Exception:
             self._sessions.pop(served.verification.session, None)  # it waits for this pass for ever
             raise
@@ -346,6 +353,28 @@ class Worker(threading.Thread):
         queue_s = max(0.0, started - served.arrived)
         served.arrived = ended  # a generated pass waits from here on
         self._advance(served, Scored(logits, ended - started, queue_s))
+
+    def _watch(self, served: Served, draft: Draft) -> Watch | None:
+        """What looks on at the pass and says the guesses of its exits, where they are wanted."""
+        opening, verification = served.opening, served.verification
+        if self._exits is None or not opening.predictions or not len(draft):
+            return None
+
+        def tell(guess: Guess) -> None:
+            if guess.token is not None:
+                guessed = Guessed(guess.path, guess.token, guess.confidence, guess.layer)
+                self._advance(served, guessed)
+
+        return self._exits.watch(
+            draft,
+            opening.rule,
+            opening.policy,
+            len(verification.tokens),
+            tell,
+            first=served.target.known_row,
+            end_tokens=self._spec.end_ids,
+            open_at=verification.open_at,
+        )
 
     def _propose(self, served: Served, prefix: tuple[int, ...], length: int) -> None:
         if not served.verification.generating:

@@ -69,7 +69,8 @@ class Measures:
         sizes = np.arange(MOST_NODES + 1)
         beyond = np.maximum(0, sizes - max(known[-1], FLAT))
         table = (np.interp(sizes, known, rising) * (1 + WIDER * beyond)).tolist()
-        verify = self.verify.value
+        # a pass over a draft costs about what one over nothing does, until it is known
+        verify = self.verify.value if self.verify.known else self.alone.value
         return Costs(
             lambda nodes: table[min(nodes, MOST_NODES)],
             lambda nodes: verify * _growth(nodes),

@@ -134,6 +134,7 @@ class DecodeRunner:
             settings.preset.draft_length,
             split=settings.preset.split_of(settings.rule),
             replacement=settings.preset.replacement,
+            predictions=settings.preset.speculation.exits,
         )
         decoder = EdgeDecoder(opening, settings.preset, settings.patience, measures=self.measures)
         run = _Run(self, request, decoder, inbox)

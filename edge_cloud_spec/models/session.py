@@ -88,6 +88,11 @@ class Session:
         assert self._row is not None
         return self._row
 
+    @property
+    def known_row(self) -> np.ndarray | None:
+        """Logits float32 [V] after the prefix, where no pass is needed for them."""
+        return self._row if self._computed == len(self._tokens) else None
+
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Keep the nodes of ``path`` (indices from root to leaf) as prefix; roll back all others.
 

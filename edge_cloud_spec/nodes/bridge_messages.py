@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builtin_interfaces.msg import Duration, Time
 
-from edge_cloud_spec.msg import DecodeRequest, Draft, Verdict
+from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
 from ..edge.events import LinkLost, LinkUp
 from ..wire.codec import decode_server, encode_client
@@ -21,6 +21,7 @@ from ..wire.messages import (
     RowRequest,
     WireError,
 )
+from ..wire.messages import Prediction as WirePrediction
 from ..wire.messages import Verdict as WireVerdict
 
 _KINDS = {
@@ -92,6 +93,14 @@ def to_verdict(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) ->
     if not isinstance(message, Fault):
         verdict.base_length, verdict.base_hash = message.base.length, message.base.hash
     return verdict
+
+
+def to_prediction(message: WirePrediction, item: bytes, stamp: Time, request_id: str) -> Prediction:
+    """An exit's guess, which came as ``item``, for the topic ``prediction``."""
+    prediction = Prediction(request_id=request_id, confidence=message.confidence, payload=item)
+    prediction.base_length, prediction.base_hash = message.base.length, message.base.hash
+    prediction.header.stamp = stamp
+    return prediction
 
 
 def from_verdict(verdict: Verdict) -> bytes | LinkLost | LinkUp:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections import OrderedDict
@@ -13,13 +14,16 @@ from dataclasses import dataclass
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
-from edge_cloud_spec.msg import DecodeRequest, Draft, Verdict
+from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
 from ..bounds import check_bounds, described
 from ..edge.events import LinkLost, LinkUp
 from ..edge.link import Link, LinkSettings, Stream
 from ..wire.channel import read_token
-from .bridge_messages import to_verdict
+from ..wire.codec import decode_server
+from ..wire.messages import Prediction as WirePrediction
+from ..wire.messages import WireError
+from .bridge_messages import to_prediction, to_verdict
 from .intake import Intake
 from .parameters import Parameters
 from .run import spin
@@ -77,6 +81,7 @@ class CloudBridge(Node):
         self._up = True
         self._counts = {"up_bytes": 0, "down_bytes": 0, "link_losses": 0}
         self._verdicts = self.create_publisher(Verdict, "verdict", 100)
+        self._predictions = self.create_publisher(Prediction, "prediction", 100)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self._intake = Intake(self)
         self._intake.subscribe(DecodeRequest, "decode_request", self._on_request, 100)
@@ -115,7 +120,11 @@ class CloudBridge(Node):
     def _on_item(self, request_id: str, item: bytes | LinkLost | LinkUp) -> None:
         """In the link's thread: one hop from the stream to the topic."""
         stamp = self.get_clock().now().to_msg()
-        self._verdicts.publish(to_verdict(item, stamp, request_id))
+        guess = _prediction_in(item)
+        if guess is not None and isinstance(item, bytes):
+            self._predictions.publish(to_prediction(guess, item, stamp, request_id))
+        else:
+            self._verdicts.publish(to_verdict(item, stamp, request_id))
         if isinstance(item, LinkLost):
             self._up = False
             self._counts["link_losses"] += 1
@@ -138,6 +147,15 @@ def link_settings(settings: BridgeSettings) -> LinkSettings:
     """The link's settings from the node's; raises UserError."""
     token = read_token(settings.token_file) if settings.token_file else ""
     return LinkSettings(settings.cloud, settings.authority, token)
+
+
+def _prediction_in(item: bytes | LinkLost | LinkUp) -> WirePrediction | None:
+    """The message, where it is an exit's guess."""
+    if isinstance(item, bytes):
+        with contextlib.suppress(WireError):
+            message = decode_server(item)
+            return message if isinstance(message, WirePrediction) else None
+    return None
 
 
 def main() -> int:

@@ -19,7 +19,14 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
-from edge_cloud_spec.msg import DecodeRequest, DecodeStats, Draft, Verdict, VerifiedTokens
+from edge_cloud_spec.msg import (
+    DecodeRequest,
+    DecodeStats,
+    Draft,
+    Prediction,
+    Verdict,
+    VerifiedTokens,
+)
 
 from ..bounds import bounded, check_bounds, chosen, described
 from ..decoding.policy import SamplingPolicy
@@ -164,6 +171,7 @@ class Drafter(Node):
         self.create_timer(1.0, self._diagnose)
         self._intake = Intake(self)
         self._intake.subscribe(Verdict, "verdict", self._on_verdict, 100)
+        self._intake.subscribe(Prediction, "prediction", self._on_prediction, 100)
         self._intake.subscribe(String, "instruction", self._on_instruction, 10)
         self._intake.subscribe(Bool, "e_stop", self._on_e_stop, 10)
         self._intake.start()
@@ -200,6 +208,11 @@ class Drafter(Node):
         inlet = self._inlets.get(message.request_id)
         if inlet is not None:
             inlet(from_verdict(message))
+
+    def _on_prediction(self, message: Prediction) -> None:
+        inlet = self._inlets.get(message.request_id)
+        if inlet is not None:
+            inlet(message.payload.tobytes())
 
     def _on_instruction(self, message: String) -> None:
         self._abort("another instruction came")

@@ -88,6 +88,7 @@ def encode_client(message: ClientMessage) -> bytes:
                     draft_length=message.draft_length,
                     split=_split(message.split),
                     distinct=not message.replacement,
+                    predictions=message.predictions,
                 )
             )
         case Generate(base, speculative, until):
@@ -132,6 +133,7 @@ def decode_client(data: bytes) -> ClientMessage:
                 o.protocol,
                 _read_split(o.split) if o.HasField("split") else None,
                 not o.distinct,
+                o.predictions,
             )
         case "generate":
             g = wrapped.generate

@@ -113,6 +113,7 @@ class Open(_message.Message):
     CAPABILITIES_FIELD_NUMBER: _builtins.int
     SPLIT_FIELD_NUMBER: _builtins.int
     DISTINCT_FIELD_NUMBER: _builtins.int
+    PREDICTIONS_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     nonce: _builtins.int
     instruction: _builtins.str
@@ -133,6 +134,8 @@ class Open(_message.Message):
     """where the cloud drafts itself (cloud_sd)"""
     distinct: _builtins.bool
     """siblings were drawn without replacement"""
+    predictions: _builtins.bool
+    """say what early exits guess"""
     @_builtins.property
     def policy(self) -> Global___Policy: ...
     @_builtins.property
@@ -160,10 +163,11 @@ class Open(_message.Message):
         capabilities: _abc.Iterable[_builtins.str] | None = ...,
         split: Global___Split | None = ...,
         distinct: _builtins.bool = ...,
+        predictions: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "split", b"split"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "distinct", b"distinct", "draft_identity", b"draft_identity", "draft_length", b"draft_length", "instruction", b"instruction", "jpeg", b"jpeg", "max_tokens", b"max_tokens", "nonce", b"nonce", "order", b"order", "payload", b"payload", "policy", b"policy", "protocol", b"protocol", "rule", b"rule", "spec_digest", b"spec_digest", "split", b"split", "tokenizer_digest", b"tokenizer_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "distinct", b"distinct", "draft_identity", b"draft_identity", "draft_length", b"draft_length", "instruction", b"instruction", "jpeg", b"jpeg", "max_tokens", b"max_tokens", "nonce", b"nonce", "order", b"order", "payload", b"payload", "policy", b"policy", "predictions", b"predictions", "protocol", b"protocol", "rule", b"rule", "spec_digest", b"spec_digest", "split", b"split", "tokenizer_digest", b"tokenizer_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

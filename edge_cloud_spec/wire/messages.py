@@ -33,6 +33,7 @@ class Open:
     protocol: int = PROTOCOL
     split: Split | None = None
     replacement: bool = True
+    predictions: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,200 @@
+"""``bench exits``: how often an early exit foretells the verdict, and what the exits cost.
+
+Rounds of a drafter's chains and the target over held-out views. Each pass is timed with and without
+the exits, one after the other and back again, so that both see the same machine and warm caches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decoding.accept import accept
+from ..decoding.choose import SeededChooser
+from ..decoding.draft import Draft
+from ..decoding.policy import SamplingPolicy
+from ..decoding.propose import Recipe
+from ..decoding.shape import Branch, chain
+from ..errors import UserError
+from ..models import EMBEDDED
+from ..models.drafter import Drafter
+from ..models.exits import Exits, shape_of
+from ..models.guess import Guess
+from ..models.load import load
+from ..models.prompt import PromptSpec, Request
+from ..models.session import Session
+from ..models.vlm import Vlm
+from ..models.vocabulary import common_vocabulary
+from ..share import rules_text
+from .command import Row
+from .requests import sample_requests
+
+DEPTH = 0.6  # the share of the target's layers that a guess is to come in
+MAX_TOKENS = 48
+SAY_EVERY = 25  # requests
+
+Tokens = tuple[int, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The suite's options."""
+    parser.add_argument("--requests", type=int, default=100, help="with pictures (%(default)s)")
+    parser.add_argument("--gamma", type=int, default=4, help="draft length (%(default)s)")
+    parser.add_argument("--temperature", type=float, default=0.8, help="of coupled (%(default)s)")
+    parser.add_argument("--target", default=str(EMBEDDED / "target"))
+    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"))
+    parser.add_argument("--exits", type=Path, help="folder (default: exits/ of the target)")
+    parser.add_argument("--threads", type=int, default=1, help="of torch (default %(default)s)")
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the exits guessed, as (layer, tokens), the verdict, and seconds of two passes each."""
+
+    guesses: tuple[tuple[int, Tokens], ...]
+    verdict: Tokens
+    with_s: float
+    without_s: float
+
+    def foretold(self, layers: float) -> bool:
+        """Whether an exit after so many layers at most gave the verdict's tokens."""
+        return any(at <= layers and said == self.verdict for at, said in self.guesses)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The models face to face."""
+
+    target: Vlm
+    drafter: Vlm
+    exits: Exits
+    spec: PromptSpec
+    gamma: int
+
+    def rounds(self, request: Request, rule: str, policy: SamplingPolicy) -> Iterator[Round]:
+        """All rounds of one answer."""
+        session, below = (
+            vlm.open(vlm.prompt(request, self.spec)) for vlm in (self.target, self.drafter)
+        )
+        drafter = Drafter(below, Recipe(rule, policy), self.spec.end_ids)
+        said: Tokens = ()
+        while len(said) < MAX_TOKENS and not self._ended(said):
+            draft = drafter.whole(Branch(said, chain(self.gamma))).draft
+            guesses, logits, with_s, without_s = self._timed(session, draft, rule, policy)
+            chooser = SeededChooser(policy.seed)
+            taken = accept(rule, draft, logits, policy, len(said), chooser)
+            verdict = self._tokens(draft, taken.path, taken.token)
+            told = tuple((g.layer, self._tokens(draft, g.path, g.token)) for g in guesses)
+            yield Round(told, verdict, with_s, without_s)
+            assert taken.token is not None
+            session.commit(taken.path)
+            session.extend((taken.token,))
+            said += verdict
+
+    def _timed(
+        self, session: Session, draft: Draft, rule: str, policy: SamplingPolicy
+    ) -> tuple[list[Guess], NDArray[np.float32], float, float]:
+        """Guesses, logits [1 + n, V], and the seconds of two passes with exits and two without."""
+        length = session.length
+        last = session.tokens[-1:]
+        first = session.known_row
+        spent = {True: 0.0, False: 0.0}
+        guesses: list[Guess] = []
+        for looked_on in (False, True, True, False):
+            if length:  # back to where the last token is still to be computed
+                session.truncate(length - 1)
+                session.extend(last)
+            guesses = [] if looked_on else guesses
+            begun = time.perf_counter()
+            watch = None
+            if looked_on:
+                watch = self.exits.watch(
+                    draft,
+                    rule,
+                    policy,
+                    length,
+                    guesses.append,
+                    first=first,
+                    end_tokens=self.spec.end_ids,
+                )
+            logits = session.forward(draft.tokens, draft.parents, watch)
+            spent[looked_on] += time.perf_counter() - begun
+        return guesses, logits, spent[True], spent[False]
+
+    def _tokens(self, draft: Draft, path: Sequence[int], token: int | None) -> Tokens:
+        """What is said, up to an end token."""
+        said = [draft.tokens[node] for node in path] + ([] if token is None else [token])
+        ends = [place for place, each in enumerate(said, 1) if each in self.spec.end_ids]
+        return tuple(said[: ends[0] if ends else None])
+
+    def _ended(self, said: Tokens) -> bool:
+        return bool(said) and said[-1] in self.spec.end_ids
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row a rule and depth."""
+    if args.requests < 1 or args.gamma < 1 or not args.temperature > 0:
+        raise UserError("--requests and --gamma must be 1 or more, --temperature above 0")
+    bench = _bench(args)
+    requests = sample_requests(args.seed, args.requests)
+    rows: list[Row] = []
+    for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
+        rounds: list[Round] = []
+        for index, request in enumerate(requests):
+            policy = SamplingPolicy(temperature, seed=args.seed + index)
+            rounds += bench.rounds(request, rule, policy)
+            if (index + 1) % SAY_EVERY == 0 or index + 1 == len(requests):
+                print(f"{rule}: {index + 1} of {len(requests)}, {_said(rounds)}", flush=True)
+        rows += _rows(bench, rule, temperature, rounds)
+    return rows
+
+
+def _bench(args: argparse.Namespace) -> Bench:
+    target, drafter = load(args.target, threads=args.threads), load(args.drafter)
+    size = common_vocabulary(
+        drafter.tokenizer, target.tokenizer, drafter.vocabulary, target.vocabulary
+    )
+    target.crop(size)
+    drafter.crop(size)
+    folder = args.exits or Path(args.target) / "exits"
+    exits = Exits.load(folder, target)
+    if exits is None:
+        raise UserError(f"{folder} holds no exits: make some with edge-cloud-spec train exits")
+    return Bench(target, drafter, exits, target.spec(rules_text(), MAX_TOKENS), args.gamma)
+
+
+def _rows(bench: Bench, rule: str, temperature: float, rounds: Sequence[Round]) -> list[Row]:
+    count = shape_of(bench.target.decoder)["num_hidden_layers"]
+    depths = {DEPTH: DEPTH * count, **{layer / count: layer for layer in bench.exits.adapters}}
+    return [
+        {
+            "rule": rule,
+            "temperature": temperature,
+            "depth": depth,
+            "hit": _hit(rounds, depths[depth]),
+            "verify_ratio": _ratio(rounds),
+            "verify_ms": float(np.median([each.without_s for each in rounds]) / 2 * 1e3),
+            "exits": sum(layer <= depths[depth] for layer in bench.exits.adapters),
+            "guesses": float(np.mean([len(each.guesses) for each in rounds])),
+            "rounds": len(rounds),
+        }
+        for depth in sorted(depths)
+    ]
+
+
+def _hit(rounds: Sequence[Round], layers: float) -> float:
+    return float(np.mean([each.foretold(layers) for each in rounds]))
+
+
+def _ratio(rounds: Sequence[Round]) -> float:
+    return float(np.median([each.with_s / each.without_s for each in rounds]))
+
+
+def _said(rounds: Sequence[Round]) -> str:
+    return f"hit {_hit(rounds, np.inf):.3f}, verify ratio {_ratio(rounds):.3f}"

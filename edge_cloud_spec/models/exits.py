@@ -1,0 +1,220 @@
+"""Early exits of the target: what it will say, known in part before its pass has ended (FSD 3).
+
+An exit stands after some of the layers: a low-rank adapter, then the target's own final norm and LM
+head. The head runs over a shortlist of tokens, since over a vocabulary of Qwen's size it costs more
+than two layers, and a prediction need not be exact. Nothing here touches the pass itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ..decoding.draft import Draft
+from ..decoding.policy import SamplingPolicy
+from ..errors import UserError
+from .guess import Guess, Watch
+from .linear import RmsNorm, is_plain
+
+if TYPE_CHECKING:
+    from .decoder import Decoder
+    from .vlm import Vlm
+
+log = logging.getLogger(__name__)
+
+CONFIG, WEIGHTS = "config.json", "exits.safetensors"
+EPSILON = 1e-6  # of the adapters' norm
+
+
+class Adapter(nn.Module):
+    """h + up(silu(down(norm(h)))) of hidden rows [n, E]; begins as the identity.
+
+    ``down`` is [rank, E] and takes in the norm's weight, ``up`` is [E, rank].
+    """
+
+    def __init__(self, hidden: int, rank: int) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.randn(rank, hidden) * hidden**-0.5)
+        self.up = nn.Parameter(torch.zeros(hidden, rank))
+        self._norm = RmsNorm(torch.ones(hidden), EPSILON)
+
+    def place(self, device: torch.device, dtype: torch.dtype) -> Adapter:
+        """Move it to where the target computes, and to how."""
+        self._norm = RmsNorm(torch.ones(len(self.up), device=device, dtype=dtype), EPSILON)
+        return self.to(device=device, dtype=dtype)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + F.linear(F.silu(F.linear(self._norm(hidden), self.down)), self.up)
+
+
+class Exits:
+    """The exits of one target: an adapter for each number of layers, and the shortlist."""
+
+    def __init__(
+        self,
+        vlm: Vlm,
+        adapters: dict[int, Adapter],
+        shortlist: Iterable[int],
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """adapters: by how many layers come before. shortlist: token ids; none: all there are.
+
+        dtype: of the computation (default: the target's). Crop the target's vocabulary before.
+        """
+        decoder = vlm.decoder
+        dtype = dtype or decoder.dtype
+        self.adapters = {
+            layer: adapters[layer].place(decoder.device, dtype).requires_grad_(False)
+            for layer in sorted(adapters)
+        }
+        self._vlm = vlm
+        self._ids = np.array(sorted({t for t in shortlist if t < vlm.vocabulary}), np.int64)
+        self._known = frozenset(self._ids.tolist())
+        self._norm = RmsNorm(decoder._norm._weight.to(dtype), decoder._norm._eps)
+        self._weight = head_weight(decoder) if self._known else None
+        self._head = None if self._weight is None else _rows(self._weight, self._ids).to(dtype)
+
+    @classmethod
+    def load(cls, folder: Path, vlm: Vlm) -> Exits | None:
+        """The exits that were trained for this target; None where ``folder`` has none.
+
+        UserError: they belong to another model, or cannot be read.
+        """
+        if not (folder / CONFIG).is_file():
+            return None
+        try:
+            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            _check(config, vlm, folder)
+            weights = load_file(folder / WEIGHTS)
+            adapters = {int(layer): _adapter(weights, layer) for layer in config["layers"]}
+            return cls(vlm, adapters, config["shortlist"])
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            RuntimeError,
+            SafetensorError,
+        ) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"the exits in {folder} cannot be read ({type(error).__name__}: {reason}): "
+                "train them again, or remove the folder"
+            ) from error
+
+    def save(self, folder: Path, shortlist: Iterable[int]) -> None:
+        """Write them into ``folder`` for ``load``, in fp16, with this shortlist (none: all)."""
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {
+            f"{layer}.{name}": value.detach().half().cpu().contiguous()
+            for layer, adapter in self.adapters.items()
+            for name, value in adapter.state_dict().items()
+        }
+        save_file(weights, folder / WEIGHTS)
+        config = {
+            **shape_of(self._vlm.decoder),
+            "target": _weights_of(self._vlm),
+            "layers": list(self.adapters),
+            "rank": len(next(iter(self.adapters.values())).down),
+            "shortlist": sorted(shortlist),
+        }
+        (folder / CONFIG).write_text(json.dumps(config) + "\n", encoding="utf-8")
+
+    def logits(self, layer: int, hidden: Tensor, head: Tensor | None = None) -> Tensor:
+        """float32 [n, S] of hidden rows [n, E] after so many layers, over the shortlist, or over
+
+        the tokens of ``head`` [S, E] (see ``over``).
+        """
+        rows = self.adapters[layer](hidden)
+        head = self._head if head is None else head
+        if head is None:
+            return self._vlm.decoder.logits(rows, self._vlm.vocabulary)
+        return F.linear(self._norm(rows), head).float()
+
+    def over(self, tokens: Sequence[int]) -> tuple[NDArray[np.int64], Tensor | None]:
+        """Token ids [S], the shortlist and these, and their rows of the head; None: of all."""
+        if self._weight is None or self._head is None:
+            return np.arange(self._vlm.vocabulary), None
+        more = [token for token in dict.fromkeys(tokens) if token not in self._known]
+        if not more:
+            return self._ids, self._head
+        ids = np.array(more, np.int64)
+        head = torch.cat([self._head, _rows(self._weight, ids).to(self._head.dtype)])
+        return np.concatenate([self._ids, ids]), head
+
+    def watch(
+        self,
+        draft: Draft,
+        rule: str,
+        policy: SamplingPolicy,
+        position: int,
+        tell: Callable[[Guess], None],
+        *,
+        first: NDArray[np.float32] | None = None,
+        end_tokens: Iterable[int] = (),
+        open_at: int | None = None,
+    ) -> Watch | None:
+        """What to give ``Session.forward`` as ``on_exit``; it tells each new guess (see ``Watch``).
+
+        None under ``rejection``: what the exits say is neither drawn nor tested there as a verdict
+        is. first: the session's ``known_row``, which the pass leaves out; without it such a pass
+        gets no guesses.
+        """
+        if rule == "rejection" or not len(draft):
+            return None
+        ends = frozenset(end_tokens)
+        return Watch(self, draft, policy, position, tell, first, ends, open_at)
+
+
+def shape_of(decoder: Decoder) -> dict[str, int]:
+    """The sizes that exits must fit, by their names in transformers' configurations."""
+    return {"hidden_size": decoder._embed.shape[1], "num_hidden_layers": len(decoder._layers)}
+
+
+def head_weight(decoder: Decoder) -> Tensor:
+    """The LM head [V, E], of which a shortlist takes rows."""
+    head = decoder._head
+    if not isinstance(head, nn.Linear) or not is_plain(head):
+        raise UserError(
+            "the target's head is quantized, so that no rows of it can be taken: give its exits "
+            "the whole vocabulary (an empty shortlist in their config.json)"
+        )
+    return head.weight.data
+
+
+def _rows(weight: Tensor, ids: NDArray[np.int64]) -> Tensor:
+    return weight[torch.from_numpy(ids).to(weight.device)]
+
+
+def _adapter(weights: dict[str, Tensor], layer: int) -> Adapter:
+    down, up = weights[f"{layer}.down"], weights[f"{layer}.up"]
+    adapter = Adapter(down.shape[1], down.shape[0])
+    adapter.load_state_dict({"down": down.float(), "up": up.float()})
+    return adapter
+
+
+def _weights_of(vlm: Vlm) -> str:
+    """The part of a model's identity that names its weights, however they are computed with."""
+    return vlm.identity.split(":")[1]
+
+
+def _check(config: dict[str, Any], vlm: Vlm, folder: Path) -> None:
+    for name, ours in shape_of(vlm.decoder).items():
+        if config[name] != ours:
+            raise UserError(
+                f"the exits in {folder} are of a model with {name} {config[name]}, and this one "
+                f"has {ours}: train exits for it (edge-cloud-spec train exits), or remove them"
+            )
+    if config["target"] != _weights_of(vlm):
+        log.warning("the exits in %s were trained with other weights and may guess badly", folder)
