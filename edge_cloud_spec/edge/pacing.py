@@ -70,6 +70,7 @@ class Auto:
     def __init__(self, preset: Preset, measures: Measures) -> None:
         self._preset, self._measures = preset, measures
         self._rounds = 0
+        self._knew = False  # what the target's pass costs, when the plan was made
         self._plan: Plan | None = None
         self._promised = 0.0  # tokens per second
         self._since = (0.0, 0)  # when the plan was taken, and the tokens then
@@ -78,7 +79,9 @@ class Auto:
         measures = self._measures
         if not measures.alone.known:
             return Plan(None, self._preset.speculation, alone=PROBE)
-        if self._plan is None or self._rounds % REPLAN == 0:
+        learned = measures.verify.known and not self._knew
+        if self._plan is None or self._rounds % REPLAN == 0 or learned:
+            self._knew = measures.verify.known
             self._correct(now, tokens)
             self._plan = self._best()
             self._since = (now, tokens)

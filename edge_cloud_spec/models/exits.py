@@ -25,7 +25,7 @@ from ..decoding.draft import Draft
 from ..decoding.policy import SamplingPolicy
 from ..errors import UserError
 from .guess import Guess, Watch
-from .linear import RmsNorm, is_plain
+from .linear import is_plain
 
 if TYPE_CHECKING:
     from .decoder import Decoder
@@ -34,28 +34,28 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONFIG, WEIGHTS = "config.json", "exits.safetensors"
-EPSILON = 1e-6  # of the adapters' norm
 
 
 class Adapter(nn.Module):
     """h + up(silu(down(norm(h)))) of hidden rows [n, E]; begins as the identity.
 
-    ``down`` is [rank, E] and takes in the norm's weight, ``up`` is [E, rank].
+    ``down`` is [E, rank] and takes in the norm's weight, ``up`` is [rank, E].
     """
 
     def __init__(self, hidden: int, rank: int) -> None:
         super().__init__()
-        self.down = nn.Parameter(torch.randn(rank, hidden) * hidden**-0.5)
-        self.up = nn.Parameter(torch.zeros(hidden, rank))
-        self._norm = RmsNorm(torch.ones(hidden), EPSILON)
-
-    def place(self, device: torch.device, dtype: torch.dtype) -> Adapter:
-        """Move it to where the target computes, and to how."""
-        self._norm = RmsNorm(torch.ones(len(self.up), device=device, dtype=dtype), EPSILON)
-        return self.to(device=device, dtype=dtype)
+        self.down = nn.Parameter(torch.randn(hidden, rank) * hidden**-0.5)
+        self.up = nn.Parameter(torch.zeros(rank, hidden))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + F.linear(F.silu(F.linear(self._norm(hidden), self.down)), self.up)
+        inner = F.silu(torch.mm(_normed(hidden), self.down))
+        return torch.addmm(hidden, inner, self.up)
+
+
+def _normed(rows: Tensor) -> Tensor:
+    """RMSNorm without its weight, in as few operations as can be: each counts beside a small pass."""
+    length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return rows / (length * rows.shape[-1] ** -0.5)
 
 
 class Exits:
@@ -75,15 +75,14 @@ class Exits:
         decoder = vlm.decoder
         dtype = dtype or decoder.dtype
         self.adapters = {
-            layer: adapters[layer].place(decoder.device, dtype).requires_grad_(False)
+            layer: adapters[layer].to(decoder.device, dtype).requires_grad_(False)
             for layer in sorted(adapters)
         }
         self._vlm = vlm
         self._ids = np.array(sorted({t for t in shortlist if t < vlm.vocabulary}), np.int64)
         self._known = frozenset(self._ids.tolist())
-        self._norm = RmsNorm(decoder._norm._weight.to(dtype), decoder._norm._eps)
-        self._weight = head_weight(decoder) if self._known else None
-        self._head = None if self._weight is None else _rows(self._weight, self._ids).to(dtype)
+        self._dtype = dtype
+        self._head = self._rows_of_head(self._ids) if self._known else None
 
     @classmethod
     def load(cls, folder: Path, vlm: Vlm) -> Exits | None:
@@ -126,7 +125,7 @@ class Exits:
             **shape_of(self._vlm.decoder),
             "target": _weights_of(self._vlm),
             "layers": list(self.adapters),
-            "rank": len(next(iter(self.adapters.values())).down),
+            "rank": len(next(iter(self.adapters.values())).up),
             "shortlist": sorted(shortlist),
         }
         (folder / CONFIG).write_text(json.dumps(config) + "\n", encoding="utf-8")
@@ -136,22 +135,21 @@ class Exits:
 
         the tokens of ``head`` [S, E] (see ``over``).
         """
-        rows = self.adapters[layer](hidden)
+        rows: Tensor = self.adapters[layer](hidden)
         head = self._head if head is None else head
         if head is None:
             return self._vlm.decoder.logits(rows, self._vlm.vocabulary)
-        return F.linear(self._norm(rows), head).float()
+        return F.linear(_normed(rows), head).float()
 
     def over(self, tokens: Sequence[int]) -> tuple[NDArray[np.int64], Tensor | None]:
         """Token ids [S], the shortlist and these, and their rows of the head; None: of all."""
-        if self._weight is None or self._head is None:
+        if self._head is None:
             return np.arange(self._vlm.vocabulary), None
-        more = [token for token in dict.fromkeys(tokens) if token not in self._known]
+        more = set(tokens) - self._known
         if not more:
             return self._ids, self._head
-        ids = np.array(more, np.int64)
-        head = torch.cat([self._head, _rows(self._weight, ids).to(self._head.dtype)])
-        return np.concatenate([self._ids, ids]), head
+        ids = np.array(sorted(more), np.int64)
+        return np.append(self._ids, ids), torch.cat([self._head, self._rows_of_head(ids)])
 
     def watch(
         self,
@@ -176,30 +174,27 @@ class Exits:
         ends = frozenset(end_tokens)
         return Watch(self, draft, policy, position, tell, first, ends, open_at)
 
+    def _rows_of_head(self, ids: NDArray[np.int64]) -> Tensor:
+        """Rows [n, E] of the target's LM head, which take in the weight of its final norm."""
+        decoder = self._vlm.decoder
+        head = decoder._head
+        if not isinstance(head, nn.Linear) or not is_plain(head):
+            raise UserError(
+                "the target's head is quantized, so that no rows of it can be taken: give its "
+                "exits the whole vocabulary (an empty shortlist in their config.json)"
+            )
+        rows = head.weight.data[torch.from_numpy(ids).to(decoder.device)]
+        return (rows * decoder._norm._weight).to(self._dtype)
+
 
 def shape_of(decoder: Decoder) -> dict[str, int]:
     """The sizes that exits must fit, by their names in transformers' configurations."""
     return {"hidden_size": decoder._embed.shape[1], "num_hidden_layers": len(decoder._layers)}
 
 
-def head_weight(decoder: Decoder) -> Tensor:
-    """The LM head [V, E], of which a shortlist takes rows."""
-    head = decoder._head
-    if not isinstance(head, nn.Linear) or not is_plain(head):
-        raise UserError(
-            "the target's head is quantized, so that no rows of it can be taken: give its exits "
-            "the whole vocabulary (an empty shortlist in their config.json)"
-        )
-    return head.weight.data
-
-
-def _rows(weight: Tensor, ids: NDArray[np.int64]) -> Tensor:
-    return weight[torch.from_numpy(ids).to(weight.device)]
-
-
 def _adapter(weights: dict[str, Tensor], layer: int) -> Adapter:
     down, up = weights[f"{layer}.down"], weights[f"{layer}.up"]
-    adapter = Adapter(down.shape[1], down.shape[0])
+    adapter = Adapter(*down.shape)
     adapter.load_state_dict({"down": down.float(), "up": up.float()})
     return adapter
 
