@@ -327,7 +327,7 @@ def test_the_embedded_targets_exits_lie_beside_it() -> None:
     folder = EMBEDDED / "target" / "exits"
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
     exits = Exits.load(folder, load(EMBEDDED / "target"))
-    assert exits is not None and len(exits.adapters) >= 2
+    assert exits is not None and exits.adapters
 
 
 def test_the_benchmark_says_how_often_and_at_what_cost(tmp_path: Path) -> None:
