@@ -164,7 +164,7 @@ def test_a_million_sparse_resamplings_have_the_residuals_distribution(top_k: int
     p, q = rows_of(Model(2, 16, 1.0), Model(1, 16, 1.0))
     dice = Dice(0)
     told = sparse_residual(p, Split("sparse", top_k, 0), 0, dice)
-    runs = 500_000  # of each
+    runs = 1_000_000
     counts = np.zeros(16)
     for _ in range(runs):
         token = resample(told, q, 0, dice, p)
