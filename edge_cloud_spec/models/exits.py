@@ -53,7 +53,7 @@ class Adapter(nn.Module):
 
 
 def _normed(rows: Tensor) -> Tensor:
-    """RMSNorm without its weight, in as few operations as can be: each counts beside a small pass."""
+    """RMSNorm without its weight, in as few operations as can be: a small pass is short."""
     length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
     return rows / (length * rows.shape[-1] ** -0.5)
 
