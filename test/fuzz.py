@@ -170,7 +170,7 @@ def _census(cloud: Cloud) -> Census:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)  # or what the last giant took counts, though it is free
-    tasks = len(asyncio.all_tasks(cloud._loop))
+    tasks = len(asyncio.all_tasks(cloud.loop))
     sessions = len(cloud.worker._sessions)
     return Census(_resident(), sessions, threading.active_count(), tasks)
 

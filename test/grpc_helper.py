@@ -2,61 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import threading
-from typing import Any
 
-from edge_cloud_spec.cloud.server import Server, ServerSettings
-from edge_cloud_spec.cloud.worker import Worker
+from edge_cloud_spec.bench.hosted import HostedCloud as Cloud
 
-
-class Cloud:
-    """A worker and its server, on a loop of their own."""
-
-    def __init__(self, worker: Worker, **settings: Any) -> None:
-        self.worker = worker
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="cloud", daemon=True)
-        self._thread.start()
-        worker.start()
-        try:
-            chosen = ServerSettings(**{"address": "127.0.0.1:0", "grace_s": 0.1, **settings})
-            self._server: Server | None = Server(worker, chosen)
-            self.address = self._run(self._server.start())
-        except BaseException:
-            self._server = None
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._run(self._server.stop())
-        self.worker.stop()
-        self.worker.join(timeout=100)
-        self._run(_rest())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=100)
-        self._loop.close()
-        assert not self.worker.is_alive()
-
-    def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=100)
-
-    def __enter__(self) -> Cloud:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-
-async def _rest() -> None:
-    """Let the tasks that are left end, as asyncio.run does."""
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
-        task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+__all__ = ["Cloud", "Proxy", "free_port"]
 
 
 class Proxy:

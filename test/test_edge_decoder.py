@@ -77,7 +77,8 @@ def drafted(robot: EdgeDecoder, tokens: tuple[int, ...], whole: tuple[int, ...] 
     """A pass of the draft after the verified tokens."""
     asked = robot._working
     branch = asked.branches[0] if asked else Branch((), chain(4))
-    return Drafted(branch, tokens, Whole(Draft(whole), whole) if whole else None)
+    so_far = whole or tokens
+    return Drafted(branch, tokens, Whole(Draft(so_far), so_far), done=bool(whole))
 
 
 def drafts(robot: EdgeDecoder, tokens: tuple[int, ...], now: float) -> list[Action]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from models_helper import FAMILIES, prompt_of, vlm
@@ -31,13 +33,13 @@ class Counted:
     def __getattr__(self, name: str) -> object:
         return getattr(self._session, name)
 
-    def forward(self, tokens: tuple[int, ...]) -> np.ndarray:
+    def forward(self, tokens: tuple[int, ...], *rest: Any) -> np.ndarray:
         self.passes.append(len(tokens))
-        return self._session.forward(tokens)
+        return self._session.forward(tokens, *rest)
 
-    def grow(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> np.ndarray:
+    def grow(self, tokens: tuple[int, ...], *rest: Any) -> np.ndarray:
         self.passes.append(len(tokens))
-        return self._session.grow(tokens, parents)
+        return self._session.grow(tokens, *rest)
 
 
 def session(family: str = "qwen3_vl") -> Session:

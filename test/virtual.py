@@ -264,7 +264,7 @@ class Decode:
             if self.finish is not None or self._drafter.idle:
                 return
             for one in self._drafter.step(self.decoder.width):
-                self.happen(Drafted(one.branch, one.level.tokens, one.whole))
+                self.happen(Drafted(one.branch, one.level.tokens, one.whole, one.done))
             self._draft_next()
 
         assert self._drafter is not None

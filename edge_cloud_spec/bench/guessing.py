@@ -6,30 +6,30 @@ import math
 
 import numpy as np
 
-from ..models.scripted import ScriptedSession, mix
+from ..models.scripted import mix
 
 VOCABULARY = 64
 _SCALE = 2.0**64
 
 
 class GuessingModel:
-    """Logits are a function of the prefix.
+    """Logits are a function of the prefix, which a state names (see ``models.scripted``).
 
     As target: the right token far above all others. As draft model: the right token first at a
     share ``alpha`` of all prefixes, and second at a share ``runner_up`` of the others; its
     probabilities say just that, so its beliefs are calibrated.
     """
 
-    def __init__(self, seed: int, alpha: float = 1.0, runner_up: float = 0.0) -> None:
-        self._seed, self._alpha, self._runner_up = seed, alpha, runner_up
+    def __init__(self, alpha: float = 1.0, runner_up: float = 0.0) -> None:
+        self._alpha, self._runner_up = alpha, runner_up
         sure = min(max(alpha, 0.01), 0.99)
         second = (1 - sure) * max(runner_up, 0.02)
         rest = max(1 - sure - second, 1e-3) / (VOCABULARY - 2)
         self._levels = [math.log(level) for level in (sure, second, rest)]
 
-    def open(self) -> ScriptedSession:
-        """A session at the beginning of the answer."""
-        return ScriptedSession(self, mix(self._seed, 0))
+    def begin(self, seed: int) -> int:
+        """The state before the first token of the answer with this seed."""
+        return mix(seed, 0)
 
     def after(self, state: int, token: int) -> int:
         return mix(state, token + 3)
@@ -50,6 +50,3 @@ class GuessingModel:
         row = np.full(VOCABULARY, self._levels[2], np.float32)
         row[second], row[first] = self._levels[1], self._levels[0]
         return row
-
-    def spend(self, rows: int) -> None:
-        """Passes are charged by the harness."""

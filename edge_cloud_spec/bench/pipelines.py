@@ -1,130 +1,201 @@
-"""``bench pipelines``: each preset under the published regimes, in virtual time.
+"""``bench pipelines``: each preset under the published regimes, in virtual or in real time.
 
-Both state machines and the codec run as in earnest; models are scripted: they cost what a regime
-says and agree as often.
+Robot, cloud and codec run as in earnest; models are scripted: they cost what a regime says and
+agree as often.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..decoding import cost
 from ..decoding.policy import GREEDY, SamplingPolicy
-from ..decoding.preset import load_preset
+from ..decoding.preset import Preset, load_preset
+from ..edge.rounds import Round
 from ..errors import UserError
 from .command import Row
-from .regimes import Regime, load_regime, regime_names
-from .virtual import VirtualDecode
+from .options import HARNESSES, add_harness_arguments, check_counts, profile_of, regimes_of
+from .published import formula_speedup, layer_split_speedup, published_speedup
+from .regimes import CUSTOM, Regime
+from .robot import Answer
+
+if TYPE_CHECKING:
+    from .report.write import Report
 
 PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto"
-EDGE_LAYERS = (
-    0.1  # share of the target's layers on the robot, in layer_split (PicoSpec 4.2: 3 of 28)
-)
-EDGE_SLOWER = 4.0  # a layer there takes so many times as long; assumed
+SIZES = {"virtual": (1_000, 3), "grpc": (150, 1)}  # tokens of an answer, answers
+SWEEP = (0.0, 20.0, 50.0, 100.0, 200.0, 400.0)  # ms; a report's round-trip times
+# What a terminal shows of a row, and under which heading; all of it is in --json.
+COLUMNS = {
+    "regime": "regime",
+    "preset": "preset",
+    "rtt_ms": "rtt ms",
+    "tokens_per_s": "tokens/s",
+    "speedup": "speedup",
+    "formula_speedup": "formula",
+    "published": "published",
+    "cache_miss": "miss",
+    "real_over_virtual": "real/virtual",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The suite's options."""
-    parser.add_argument("--regime", default="all", help="names with commas (%(default)s)")
+    parser.add_argument(
+        "--regime", help="names with commas, or custom (custom if its costs are given, else all)"
+    )
     parser.add_argument("--presets", default=PRESETS, help="(%(default)s)")
     parser.add_argument("--rtt", type=float, nargs="*", default=[], help="ms, in place of its own")
-    parser.add_argument("--tokens", type=int, default=1_000, help="of an answer (%(default)s)")
-    parser.add_argument("--answers", type=int, default=3, help="of each preset (%(default)s)")
-    parser.add_argument("--jitter", type=float, default=0.0, help="ms, of each way")
-    parser.add_argument("--runner-up", type=float, help="share, in place of the regime's")
+    parser.add_argument("--tokens", type=int, help="of an answer (1000; over gRPC 150)")
+    parser.add_argument("--answers", type=int, help="of each preset (3; over gRPC 1)")
     parser.add_argument("--temperature", type=float, default=0.0, help="above 0: rule coupled")
+    parser.add_argument("--out", type=Path, help="a folder for plots and a report of HTML")
+    add_harness_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row a regime, preset and round-trip time."""
-    if args.tokens < 1 or args.answers < 1 or any(rtt < 0 for rtt in args.rtt):
-        raise UserError("--tokens and --answers are at least 1, --rtt is 0 or more")
-    names = regime_names() if args.regime == "all" else args.regime.split(",")
-    rows = []
-    for regime in map(load_regime, names):
-        if args.runner_up is not None:
-            regime = replace(regime, runner_up=args.runner_up)
-        for rtt in args.rtt or [regime.rtt_ms]:
-            there = regime.with_rtt(rtt)
-            for preset in args.presets.split(","):
-                rows.append(_measured(there, preset, args))
-                print(_told(rows[-1]), file=sys.stderr)
-            rows.append(_layer_split(there))
+    tokens, answers = SIZES[args.harness]
+    args.tokens = tokens if args.tokens is None else args.tokens
+    args.answers = answers if args.answers is None else args.answers
+    check_counts(args, "tokens", "answers")
+    presets = [load_preset(name) for name in args.presets.split(",")]
+    if unverified := [preset.name for preset in presets if not preset.verified]:
+        raise UserError(f"{', '.join(unverified)} asks no cloud; leave it out of --presets")
+    report = _report(args, presets)
+    rows = [
+        row
+        for regimes in zip(*(regimes_of(args, rtt) for rtt in args.rtt or [None]), strict=True)
+        for regime in regimes
+        for row in _rows(regime, presets, args)
+    ]
+    if report is not None:
+        print(f"report: {report.write(rows, [] if args.rtt else _sweep(presets, args))}")
     return rows
 
 
-def _measured(regime: Regime, name: str, args: argparse.Namespace) -> Row:
-    preset = load_preset(name)
-    done = []
-    for seed in range(args.seed, args.seed + args.answers):
-        policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY
-        done.append(VirtualDecode(regime, preset, args.tokens, seed, policy, args.jitter).run())
-    rounds = [r for decode in done for r in decode.robot.ledger.rounds]
-    seconds = sum(decode.now for decode in done) / 1e3
-    tokens = sum(len(decode.emitted) for decode in done)
-    speed = tokens / seconds
-    return {
-        "regime": regime.name,
-        "preset": name,
-        "rule": "coupled" if args.temperature else "greedy",
-        "rtt_ms": regime.rtt_ms,
-        "harness": "virtual",
-        "tokens_per_s": speed,
-        "speedup": speed * regime.ar_ms / 1e3,
-        "formula_speedup": formula_speedup(regime, name),
-        "published": _published(regime, name),
-        "tokens_per_round": tokens / len(rounds),
-        "cache_miss": sum(r.waited for r in rounds) / len(rounds),
-        "robot_idle": 1 - sum(d.robot_busy.total for d in done) / (1e3 * seconds),
-        "cloud_idle": 1 - sum(d.cloud_busy.total for d in done) / (1e3 * seconds),
-        "up_bytes_mean": sum(d.up.sent for d in done) / len(rounds),
-        "down_bytes_mean": sum(d.down.sent for d in done) / len(rounds),
-        "equal": sum(d.emitted == d.own_answer() for d in done),
-    }
+def _report(args: argparse.Namespace, presets: Sequence[Preset]) -> Report | None:
+    """The report to be written, after the folder is found to be of use; raises UserError."""
+    if args.out is None:
+        return None
+    try:
+        from .report.write import Report
+    except ImportError as error:
+        raise UserError(
+            f"--out draws with {error.name}; pip install 'edge-cloud-spec[sim]'"
+        ) from None
+    regimes = regimes_of(args, args.rtt[0] if args.rtt else None)
+    if regimes[0].name != CUSTOM:
+        regimes = regimes_of(args, None)  # with what was published of it
+    weather = {regime.name: profile_of(args, regime) for regime in regimes}
+    return Report(args.out, regimes, presets, weather, args.tokens, args.seed)
 
 
-def formula_speedup(regime: Regime, preset: str) -> float | None:
-    """What the paper's own formula gives for these costs, over the target alone."""
-    length, draft, verify, rtt = regime.gamma, regime.draft_ms, regime.verify_ms, regime.rtt_ms
-    tokens = cost.expected_tokens(regime.alpha, length)
-    if preset == "dsd":
-        return tokens * regime.ar_ms / cost.stop_and_wait_time(length, draft, rtt, verify)
-    if preset == "fsd" and regime.exit_hit:
-        miss = 1 - regime.exit_hit
-        return tokens * regime.ar_ms / cost.fsd_time(length, draft, rtt, verify, miss)
-    if preset == "picospec":
-        time = cost.picospec_time(length, draft, rtt, verify, regime.alpha)
-        return tokens * regime.ar_ms / time
-    return None
+def _sweep(presets: Sequence[Preset], args: argparse.Namespace) -> list[Row]:
+    """Rows over the round-trip time, from one answer each, in virtual time."""
+    once = argparse.Namespace(**{**vars(args), "answers": 1, "harness": "virtual"})
+    return [
+        row
+        for rtt in SWEEP
+        for regime in regimes_of(args, rtt)
+        for row in _rows(regime, presets, once)[:-1]
+    ]
 
 
-def _published(regime: Regime, preset: str) -> float | None:
-    said = regime.published
-    found = {
-        "dsd": said.get("ar_to_sd", said.get("vanilla")),
-        "fsd": said.get("ar_to_fsd"),
-        "picospec": said.get("picospec"),
-    }
-    if preset == "fsd" and found["fsd"] is None and "sd_to_fsd" in said:
-        return said["ar_to_sd"] * said["sd_to_fsd"]
-    return found.get(preset)
-
-
-def _layer_split(regime: Regime) -> Row:
-    """The papers' other baseline, from its cost: some layers on the robot, the rest elsewhere."""
-    edge = EDGE_SLOWER * regime.ar_ms
-    time = cost.layer_split_time(EDGE_LAYERS, edge, regime.ar_ms, regime.rtt_ms)
-    return {
+def _rows(regime: Regime, presets: Sequence[Preset], args: argparse.Namespace) -> list[Row]:
+    rows = []
+    for preset in presets:
+        rows.append(_row(regime, preset, args))
+        print(_told(rows[-1]), file=sys.stderr)
+    speedup = layer_split_speedup(regime)
+    split = {
         "regime": regime.name,
         "preset": "layer_split",
         "rtt_ms": regime.rtt_ms,
         "harness": "formula",
-        "tokens_per_s": 1e3 / time,
-        "speedup": regime.ar_ms / time,
+        "tokens_per_s": speedup / regime.ar_ms * 1e3,
+        "speedup": speedup,
     }
+    return [*rows, split]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Answers of one preset, and the seconds that the models worked on them."""
+
+    answers: Sequence[Answer]
+    robot_s: float
+    cloud_s: float
+
+    @property
+    def seconds(self) -> float:
+        return sum(answer.outcome.seconds for answer in self.answers)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(answer.outcome.tokens) for answer in self.answers)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def rounds(self) -> list[Round]:
+        return [r for answer in self.answers for r in answer.outcome.ledger.rounds]
+
+
+def measure(harness: str, regime: Regime, preset: Preset, args: argparse.Namespace) -> Measured:
+    """One answer after the other; what the robot measures it keeps for the next."""
+    answers = []
+    with closing(HARNESSES[harness](regime, profile_of(args, regime), args.seed)) as there:
+        for seed in range(args.seed, args.seed + args.answers):
+            policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY
+            answers.append(there.robot.decode(preset, args.tokens, seed, policy))
+        return Measured(answers, there.robot.busy.total, there.cloud_busy.total)
+
+
+def _row(regime: Regime, preset: Preset, args: argparse.Namespace) -> Row:
+    done = measure(args.harness, regime, preset, args)
+    rounds, ledgers = done.rounds, [answer.outcome.ledger for answer in done.answers]
+    drafted = [r for r in rounds if r.drafted]
+    formula, published = (
+        formula_speedup(regime, preset.name),
+        published_speedup(regime, preset.name),
+    )
+    row: Row = {
+        "regime": regime.name,
+        "preset": preset.name,
+        "rule": "coupled" if args.temperature else "greedy",
+        "rtt_ms": regime.rtt_ms,
+        "harness": args.harness,
+        "tokens_per_s": done.tokens_per_s,
+        "speedup": done.tokens_per_s * regime.ar_ms / 1e3,
+        "formula_speedup": formula,
+        "published": published,
+        "published_over_formula": published / formula if published and formula else None,
+        "tokens_per_round": done.tokens / len(rounds),
+        "cache_miss": sum(r.waited for r in drafted) / len(drafted) if drafted else None,
+        "robot_idle": 1 - done.robot_s / done.seconds,
+        "cloud_idle": 1 - done.cloud_s / done.seconds,
+        "up_bytes_mean": sum(ledger.up_bytes for ledger in ledgers) / len(rounds),
+        "down_bytes_mean": sum(ledger.down_bytes for ledger in ledgers) / len(rounds),
+        "resumed": sum(ledger.resumed for ledger in ledgers),
+        "equal": sum(answer.equal for answer in done.answers),
+    }
+    if args.harness != "virtual":
+        virtual = measure("virtual", regime, preset, args).tokens_per_s
+        row["virtual_tokens_per_s"] = virtual
+        row["real_over_virtual"] = done.tokens_per_s / virtual
+    return row
 
 
 def _told(row: Row) -> str:
-    return f"{row['regime']} {row['preset']} at {row['rtt_ms']:g} ms: {row['speedup']:.2f}"
+    told = f"{row['regime']} {row['preset']} at {row['rtt_ms']:g} ms: {row['speedup']:.2f}"
+    if "real_over_virtual" in row:
+        told += f", {row['real_over_virtual']:.3f} of the speed in virtual time"
+    return told

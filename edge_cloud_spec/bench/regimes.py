@@ -11,6 +11,9 @@ import yaml
 from ..errors import UserError
 from ..share import share
 
+CUSTOM = "custom"
+COSTS = ("draft_ms", "verify_ms", "ar_ms", "alpha")  # what a regime cannot do without
+
 
 @dataclass(frozen=True)
 class Regime:
@@ -36,13 +39,24 @@ class Regime:
     width_factors: dict[int, float] = field(default_factory=lambda: {1: 1.0})
     published: dict[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        times = (self.draft_ms, self.verify_ms, self.ar_ms)
+        if min(times) <= 0 or self.one_way_ms < 0:
+            raise UserError(f"regime {self.name}: a pass takes more than 0 ms, the link 0 or more")
+        shares = (self.alpha, self.runner_up, self.exit_hit, self.exit_depth)
+        if not all(0 <= share <= 1 for share in shares):
+            raise UserError(f"regime {self.name}: alpha, runner-up and exit-hit are from 0 to 1")
+        if not 1 <= self.gamma <= 64:
+            raise UserError(f"regime {self.name}: gamma, the length of a draft, is 1 to 64")
+
     @property
     def rtt_ms(self) -> float:
         return 2 * self.one_way_ms
 
     def with_rtt(self, rtt_ms: float) -> Regime:
-        """The same over a link of another round-trip time."""
-        return replace(self, one_way_ms=rtt_ms / 2)
+        """The same over a link of another round-trip time, of which nothing was published."""
+        published = self.published if rtt_ms == self.rtt_ms else {}
+        return replace(self, one_way_ms=rtt_ms / 2, published=published)
 
     def draft_pass_ms(self, width: int) -> float:
         """A pass of the draft model over this many branches at once."""
@@ -74,22 +88,39 @@ def regime_names() -> tuple[str, ...]:
 def load_regime(name: str) -> Regime:
     """A regime by name; raises UserError."""
     if name not in regime_names():
-        raise UserError(f"there is no regime {name!r}; choose one of {', '.join(regime_names())}")
-    content = _content()
-    entry, costs = content[name], content["costs"]
-    return Regime(
+        raise UserError(
+            f"there is no regime {name!r}; choose one of {', '.join(regime_names())}, "
+            f"or {CUSTOM} with costs of your own"
+        )
+    entry = _content()[name]
+    return _regime(
         name=name,
-        draft_ms=entry["draft_ms"],
-        verify_ms=entry["verify_ms"],
-        ar_ms=entry["ar_ms"],
         one_way_ms=entry["one_way_ms"],
-        alpha=entry["alpha"],
-        gamma=entry["gamma"],
-        runner_up=entry.get("runner_up", costs["runner_up"]),
         exit_hit=1 - entry["cache_miss"] if "cache_miss" in entry else 0.0,
-        exit_depth=costs["exit_depth"],
-        flat_tokens=costs["verify_flat_tokens"],
-        per_token=costs["verify_per_token"],
-        width_factors=costs["draft_by_width"],
         published=entry.get("published", {}),
+        **{field: entry[field] for field in (*COSTS, "gamma", "runner_up") if field in entry},
     )
+
+
+def custom_regime(rtt_ms: float | None, **given: Any) -> Regime:
+    """A regime from what a user gives, with the published assumptions; raises UserError."""
+    missing = [name for name in COSTS if name not in given] + ["rtt"] * (rtt_ms is None)
+    if missing:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise UserError(
+            f"a regime of your own needs {flags} too; or name a published --regime to change"
+        )
+    assert rtt_ms is not None
+    return _regime(name=CUSTOM, one_way_ms=rtt_ms / 2, **given)
+
+
+def _regime(**given: Any) -> Regime:
+    costs = _content()["costs"]
+    assumed = {
+        "runner_up": costs["runner_up"],
+        "exit_depth": costs["exit_depth"],
+        "flat_tokens": costs["verify_flat_tokens"],
+        "per_token": costs["verify_per_token"],
+        "width_factors": costs["draft_by_width"],
+    }
+    return Regime(**(assumed | given))

@@ -1,238 +1,227 @@
-"""One decode in virtual time: both state machines and the codec, model costs as numbers, a link.
+"""Robot, cloud and link in virtual time: the runner, the worker and the codec as in earnest.
 
-What takes a second here takes microseconds; nothing is left out but the waiting.
+What takes a second here takes microseconds; nothing is left out but the waiting. The robot's thread
+moves the clock: while it drafts or waits, everything else that is due happens.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from random import Random
+from functools import partial
+from typing import Any
 
-from ..cloud.verification import (
-    Extend,
-    Guessed,
-    Keep,
-    Say,
-    Score,
-    Scored,
-    Verification,
-)
-from ..decoding.draft import Draft
-from ..decoding.policy import GREEDY, SamplingPolicy
-from ..decoding.preset import Preset
-from ..decoding.propose import coupled_token
-from ..edge.decoder import EdgeDecoder
-from ..edge.events import Action, Drafted, Emit, Event, Finish, PromptReady, Received, Send, Work
-from ..edge.measures import Measures
-from ..models.drafter import Drafter
-from ..wire.codec import decode_client, decode_server, encode_client, encode_server
-from ..wire.messages import ClientMessage, Open, Opened, ServerMessage, base_digest, spec_digest
-from .guessing import VOCABULARY, GuessingModel
+from ..cloud.worker import Stream, WorkerLimits
+from ..edge.events import LinkLost, LinkUp
+from ..edge.runner import Inlet
+from ..wire.codec import decode_server, encode_client
+from ..wire.messages import ClientMessage
+from .link import Direction, LinkProfile
 from .regimes import Regime
-
-SPEC = b"virtual"
-
-
-@dataclass
-class Line:
-    """One direction of a link: a delay with jitter in ms, a rate in bytes per ms; in order."""
-
-    delay: float
-    jitter: float = 0.0
-    rate: float = 0.0
-    free: float = 0.0
-    sent: int = 0
-
-    def arrival(self, now: float, size: int, random: Random) -> float:
-        """When a message of this size arrives."""
-        self.sent += size
-        begun = max(self.free, now)
-        self.free = begun + (size / self.rate if self.rate else 0.0)
-        return self.free + self.delay + self.jitter * random.random()
+from .robot import PATIENCE, Robot
+from .scripted import Busy, scripted_worker
+from .timeline import Inbox, Timeline
+from .trace import CloudPass, Hop, Trace
 
 
-@dataclass
-class Busy:
-    """How long something worked, and on what: (start, end, what) in ms."""
+class _Cloud:
+    """The worker. Its jobs are done at once, on a clock of its own that runs ahead meanwhile."""
 
-    spans: list[tuple[float, float, str]] = field(default_factory=list)
+    def __init__(
+        self,
+        timeline: Timeline,
+        regime: Regime,
+        limits: WorkerLimits | None,
+        trace: Trace | None,
+    ) -> None:
+        self._timeline, self._trace = timeline, trace
+        self._ahead = 0.0  # seconds into the job under way
+        self._free_at = 0.0
+        self._woken = False
+        self.busy = Busy(self._sleep)
+        on_pass = self._passed if trace is not None else None
+        self.worker = scripted_worker(regime, self.clock, self.busy, limits, on_pass)
+
+    def clock(self) -> float:
+        return self._timeline.now + self._ahead
+
+    def _sleep(self, seconds: float) -> None:
+        self._ahead += seconds
+
+    def _passed(self, kind: str, ms: float, drafted: int) -> None:
+        assert self._trace is not None
+        end = self.clock()
+        self._trace.cloud.append(CloudPass(end - ms / 1e3, end, kind, drafted))
+
+    def receive(self, stream: Stream, data: bytes) -> None:
+        self.worker.receive(stream, data)
+        self._wake()
+
+    def leave(self, stream: Stream) -> None:
+        self.worker.leave(stream)
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._woken and self.worker.pending:
+            self._woken = True
+            self._timeline.at(self._free_at, self._work)
+
+    def _work(self) -> None:
+        self._woken = False
+        self.worker.run_one()
+        self._free_at, self._ahead = self.clock(), 0.0
+        self._wake()
+
+
+class _Link:
+    """The emulated link: a decode's stream at a time, made again after each outage."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        cloud: _Cloud,
+        profile: LinkProfile,
+        seed: int,
+        trace: Trace | None,
+    ) -> None:
+        self._timeline, self.cloud, self.trace = timeline, cloud, trace
+        self._round_trip = 2 * profile.delay_ms / 1e3
+        self.up, self.down = Direction(profile, 2 * seed), Direction(profile, 2 * seed + 1)
+        self._outages = profile.outages()
+        self._out = False
+        self._stream: _Stream | None = None
+        self._schedule()
+
+    def connect(self, inlet: Inlet) -> _Stream:
+        """The way to the cloud for one decode (``DecodeRunner.run``)."""
+        self._stream = _Stream(self, inlet)
+        if self._out:
+            self._stream.cut()
+        else:
+            self._stream.stand()
+        return self._stream
+
+    def at(self, time: float, job: Callable[[], None]) -> None:
+        self._timeline.at(time, job)
+
+    def _schedule(self) -> None:
+        if outage := next(self._outages, None):
+            self.at(outage[0], self._lose)
+            self.at(outage[1], self._restore)
+
+    def _lose(self) -> None:
+        self._out = True
+        self.up.clear()
+        self.down.clear()
+        if self._stream:
+            self._stream.cut()
+        if self.trace is not None:
+            self.trace.cut(self.now)
+
+    def _restore(self) -> None:
+        """A new stream takes a round trip to stand, as HTTP/2 does."""
+        self._out = False
+        self.at(self._timeline.now + self._round_trip, self._stand_again)
+        self._schedule()
+
+    def _stand_again(self) -> None:
+        if self._stream and not self._out:
+            self._stream.stand_again()
 
     @property
-    def total(self) -> float:
-        return sum(end - start for start, end, _ in self.spans)
+    def now(self) -> float:
+        return self._timeline.now
 
 
-class VirtualDecode:
-    """A decode of ``tokens`` tokens under a regime; times in ms."""
+class _Stream:
+    """One decode's stream. What is on its way when it is cut is lost."""
+
+    def __init__(self, link: _Link, inlet: Inlet) -> None:
+        self._link, self._inlet = link, inlet
+        self._far: Stream | None = None  # as the cloud knows it
+        self._closed = False
+
+    def stand(self) -> None:
+        def say(data: bytes | None) -> None:
+            if data is not None and self._far is far:
+                left = self._link.cloud.clock()
+                arrival = self._link.down.arrival(left, len(data))
+                if self._link.trace is not None:
+                    hop = Hop(left, arrival, len(data), decode_server(data))
+                    self._link.trace.hops.append(hop)
+                self._link.at(arrival, lambda: self._arrive(far, data))
+
+        far = self._far = Stream(say)
+
+    def stand_again(self) -> None:
+        if self._far is None and not self._closed:
+            self.stand()
+            self._inlet(LinkUp())
+
+    def cut(self) -> None:
+        far, self._far = self._far, None
+        if far is not None:
+            self._link.cloud.leave(far)
+        if not self._closed:
+            self._inlet(LinkLost("an outage"))
+
+    def send(self, message: ClientMessage) -> int:
+        data, far = encode_client(message), self._far
+        if far is not None:
+            arrival = self._link.up.arrival(self._link.now, len(data))
+            if self._link.trace is not None:
+                self._link.trace.hops.append(Hop(self._link.now, arrival, len(data), message))
+            self._link.at(arrival, lambda: self._reach(far, data))
+        return len(data)
+
+    def close(self) -> None:
+        self._closed = True
+        far = self._far
+        if far is not None:
+            arrival = self._link.up.arrival(self._link.now, 0)
+            self._link.at(arrival, lambda: self._link.cloud.leave(far))
+
+    def _reach(self, far: Stream, data: bytes) -> None:
+        if self._far is far:
+            self._link.cloud.receive(far, data)
+
+    def _arrive(self, far: Stream, data: bytes) -> None:
+        if self._far is far and not self._closed:
+            self._inlet(data)
+
+
+class VirtualHarness:
+    """A robot and a cloud of a regime on an emulated link, in virtual time."""
 
     def __init__(
         self,
         regime: Regime,
-        preset: Preset,
-        tokens: int,
+        profile: LinkProfile,
         seed: int = 0,
-        policy: SamplingPolicy = GREEDY,
-        jitter: float = 0.0,
+        limits: WorkerLimits | None = None,
+        trace: Trace | None = None,
     ) -> None:
-        self.regime, self.preset, self.now = regime, preset, 0.0
-        self._random = Random(seed)
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-        self.target = GuessingModel(seed)
-        draft_model = GuessingModel(seed, regime.alpha, regime.runner_up)
-        rule = "coupled" if policy.temperature else "greedy"
-        self.opening = Open(
-            1,
-            "find",
-            b"",
-            "action first",
-            policy,
-            rule,
-            draft_identity="drafter" if preset.drafts_on_robot else "",
-            spec_digest=spec_digest(SPEC),
-            max_tokens=tokens,
-            draft_length=preset.draft_length,
-        )
-        base = base_digest(self.opening, b"prompt", self.opening.spec_digest)
-        self.measures = Measures()
-        self.robot = EdgeDecoder(self.opening, preset, 1e12, measures=self.measures)
-        self.cloud = Verification(
-            "virtual", self.opening, base, end_tokens=(), max_tokens=tokens, vocabulary=VOCABULARY
-        )
-        self._session = self.target.open()
-        self._drafter = Drafter(
-            draft_model.open(),  # type: ignore[arg-type]
-            preset.recipe(rule, policy),
-            guesses=preset.speculation.guesses,
-        )
-        self._drafting = False
-        self.up = Line(regime.one_way_ms, jitter)
-        self.down = Line(regime.one_way_ms, jitter)
-        self.robot_busy, self.cloud_busy = Busy(), Busy()
-        self.emitted: list[int] = []
-        self.finish: Finish | None = None
-        self._act(self.robot.start(0.0, SPEC))
-        self.happen(Received(Opened("virtual", b"", base)))
-        self.happen(PromptReady(b"prompt", self.opening.spec_digest, (), tokens))
+        """trace: is given all passes and messages, where one is wanted."""
+        self.timeline = timeline = Timeline()
+        cloud = _Cloud(timeline, regime, limits, trace)
+        self.worker, self.cloud_busy = cloud.worker, cloud.busy
+        link = _Link(timeline, cloud, profile, seed, trace)
+        inbox: Any = partial(Inbox, timeline)
+        patience = PATIENCE + profile.outage_s
+        self.robot = Robot(regime, link.connect, self.clock, timeline.sleep, patience, inbox)
+        if trace is not None:
+            self.robot.runner.on_pass = trace.drafted
 
-    def run(self) -> VirtualDecode:
-        """Go on until the answer is whole."""
-        while self.finish is None:
-            self.now, _, job = heapq.heappop(self._events)
-            job()
-        return self
+    def clock(self) -> float:
+        """Seconds since the start."""
+        return self.timeline.now
 
-    def own_answer(self) -> list[int]:
-        """The target's own tokens, as many as were emitted."""
-        session, own = self.target.open(), []
-        for position in range(len(self.emitted)):
-            logits = session.forward(())[0]
-            own.append(coupled_token(logits, self.opening.policy, position))
-            session.extend(own[-1:])
-        return own
+    def rest(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.timeline.sleep(seconds)
 
-    @property
-    def tokens_per_s(self) -> float:
-        return 1e3 * len(self.emitted) / self.now
+    def tasks(self) -> int:
+        """Of asyncio: there are none."""
+        return 0
 
-    def happen(self, event: Event) -> None:
-        """An event at the robot."""
-        self._act(self.robot.handle(event, self.now / 1e3))
-
-    def _at(self, time: float, job: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (time, next(self._order), job))
-
-    def _act(self, actions: list[Action]) -> None:
-        for action in actions:
-            match action:
-                case Send(message):
-                    self._send_up(message)
-                case Work(verified, branches):
-                    self._drafter.follow(verified)
-                    self._drafter.want(branches)
-                    self._draft()
-                case Emit(_, tokens):
-                    self.emitted += tokens
-                case Finish():
-                    self.finish = action
-
-    def _draft(self) -> None:
-        """A pass takes its time; what is wanted when it ends is what it worked on."""
-        if self._drafting or self._drafter.idle or self.finish is not None:
-            return
-        self._drafting = True
-        width = self.robot.width
-        rows = self._drafter.cost(width)
-        cost = self.regime.draft_pass_ms(rows)
-        self.robot_busy.spans.append((self.now, self.now + cost, f"{rows}"))
-        self._at(self.now + cost, lambda: self._drafted(width, rows, cost / 1e3))
-
-    def _drafted(self, width: int, rows: int, seconds: float) -> None:
-        self._drafting = False
-        if not self._drafter.idle:
-            for one in self._drafter.step(width):
-                self.happen(Drafted(one.branch, one.level.tokens, one.whole, seconds, rows))
-                seconds = 0.0
-        self._draft()
-
-    def _send_up(self, message: ClientMessage) -> None:
-        if isinstance(message, Open):
-            return  # its session stands already
-        data = encode_client(message)
-        arrival = self.up.arrival(self.now, len(data), self._random)
-        self._at(arrival, lambda: self._hear(decode_client(data)))
-
-    def _send_down(self, message: ServerMessage) -> None:
-        data = encode_server(message)
-        arrival = self.down.arrival(self.now, len(data), self._random)
-        self._at(arrival, lambda: self.happen(Received(decode_server(data))))
-
-    def _hear(self, message: ClientMessage) -> None:
-        assert not isinstance(message, Open)
-        self._perform(self.cloud.handle(message))
-
-    def _perform(self, actions: list) -> None:
-        for action in actions:
-            match action:
-                case Say(message):
-                    self._send_down(message)
-                case Keep(path, tokens):
-                    self._session.commit(path)
-                    self._session.extend(tokens)
-                case Extend(tokens):
-                    self._session.extend(tokens)
-                case Score(draft):
-                    self._score(draft)
-
-    def _score(self, draft: Draft) -> None:
-        regime = self.regime
-        cost = regime.verify_pass_ms(len(draft)) if len(draft) else regime.ar_ms
-        self.cloud_busy.spans.append((self.now, self.now + cost, f"{len(draft)}"))
-        logits = self._session.forward(draft.tokens, draft.parents)
-        if regime.exit_hit and len(draft) and self.preset.speculation.exits:
-            guess = self._exit_guess(draft, logits.argmax(-1))
-            self._at(
-                self.now + regime.exit_depth * cost, lambda: self._perform(self.cloud.handle(guess))
-            )
-        done = Scored(logits, cost / 1e3)
-        self._at(self.now + cost, lambda: self._perform(self.cloud.handle(done)))
-
-    def _exit_guess(self, draft: Draft, own: list[int]) -> Guessed:
-        """The verdict itself at a share of the rounds, else another one."""
-        path: list[int] = []
-        node = -1
-        while True:
-            token = int(own[node + 1])
-            child = next((c for c in draft.children(node) if draft.tokens[c] == token), None)
-            if child is None:
-                break
-            path.append(child)
-            node = child
-        right = self._random.random() < self.regime.exit_hit
-        if not right:
-            token = (token + 1 + self._random.randrange(VOCABULARY - 1)) % VOCABULARY
-        layer = round(100 * self.regime.exit_depth)
-        return Guessed(tuple(path), token, self.regime.exit_hit, layer)
+    def close(self) -> None:
+        """There is nothing to end."""

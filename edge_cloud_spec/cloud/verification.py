@@ -32,6 +32,7 @@ from ..wire.messages import (
     ServerMessage,
     Verdict,
 )
+from .tally import Tally
 
 MOST_POOLED = 32  # drafts of one session that were pushed ahead
 EMPTY = Draft(())  # nothing drafted: the target alone
@@ -128,11 +129,13 @@ class Verification:
         max_tokens: int,
         vocabulary: int,
         chooser: Chooser | None = None,
+        tally: Tally | None = None,
     ) -> None:
+        """tally: of the whole verifier, where it keeps one."""
         self.session = session
         self.tokens: list[int] = []
         self.finished = False
-        self.stale = 0
+        self.tally = tally or Tally()
         self._opening = opening
         self._digest = base
         self._end_tokens = end_tokens
@@ -146,6 +149,16 @@ class Verification:
         self._scoring: _Pass | None = None
         self._proposing = False
         self._generating: Generate | None = None
+
+    @property
+    def stale(self) -> int:
+        """Messages that named a place where the answer is not; they changed nothing."""
+        return self.tally.late + self.tally.ignored
+
+    @property
+    def pooled(self) -> int:
+        """Drafts that wait for the answer to come to their place."""
+        return len(self._pool)
 
     @property
     def generating(self) -> bool:
@@ -187,6 +200,7 @@ class Verification:
             case Close():
                 self.finished = True
                 self._generating = None
+                self._keep_pooled({})
                 return []
 
     def pause(self) -> None:
@@ -209,12 +223,14 @@ class Verification:
 
     def _on_row_request(self, base: PrefixDigest) -> list[Action]:
         if base != self._last or self._rejected is None:
-            self.stale += 1
+            self.tally.ignored += 1
             return []
         return [Say(RowMessage(base, self._rejected))]
 
     def _on_draft(self, message: DraftMessage) -> list[Action]:
+        self.tally.drafts += 1
         if message.base in self._kept:
+            self.tally.repeated += 1
             return [Say(self._kept[message.base])]
         here = self._digest
         if self._rejected is not None and message.resampled is not None:
@@ -224,33 +240,44 @@ class Verification:
         try:
             self._check(message)
         except BadDraft as error:
-            return [Say(Fault("bad_draft", str(error)))]
+            return self._refuse(error)
         return [
             *self._adopt(message.resampled),
             *self._score(_Pass(message.draft, open_at=message.open_at)),
         ]
 
+    def _refuse(self, error: BadDraft) -> list[Action]:
+        self.tally.refused += 1
+        return [Say(Fault("bad_draft", str(error)))]
+
     def _pool_draft(self, message: DraftMessage) -> list[Action]:
         """Keep a draft for a place that the answer may come to; the first for a place stands."""
         ahead = message.base.length > self._digest.length and message.resampled is None
         if self.finished or not ahead or self._opening.draft_identity == "":
-            self.stale += 1
+            self.tally.late += 1
             return []
         try:
             self._check_parts(message.draft, message.open_at)
         except BadDraft as error:
-            return [Say(Fault("bad_draft", str(error)))]
-        self._pool.setdefault(message.base, message)
-        while len(self._pool) > MOST_POOLED:
-            del self._pool[next(iter(self._pool))]
+            return self._refuse(error)
+        if self._pool.setdefault(message.base, message) is not message:
+            self.tally.unused += 1
+        newest = list(self._pool.items())[-MOST_POOLED:]
+        self._keep_pooled(dict(newest))
         return []
+
+    def _keep_pooled(self, pool: dict[PrefixDigest, DraftMessage]) -> None:
+        """Of what was pushed only this is of use any more."""
+        self.tally.unused += len(self._pool) - len(pool)
+        self._pool = pool
 
     def _take_pooled(self) -> list[Action]:
         """Go straight on with the draft that was pushed for just this place."""
         here = self._digest
-        message = self._pool.get(here)
-        self._pool = {b: m for b, m in self._pool.items() if b.length > here.length}
-        if message is None or self.finished or self._rejected is not None:
+        goes_on = not self.finished and self._rejected is None
+        message = self._pool.pop(here, None) if goes_on else None
+        self._keep_pooled({b: m for b, m in self._pool.items() if b.length > here.length})
+        if message is None:
             return []
         return self._score(_Pass(message.draft, open_at=message.open_at))
 
@@ -296,7 +323,7 @@ class Verification:
     def _on_generate(self, message: Generate) -> list[Action]:
         base = message.base
         if not self._knows(base):
-            self.stale += 1
+            self.tally.ignored += 1
             return []
         missed = self._kept.items() if self._generating is None else ()
         repeated = [Say(kept) for place, kept in missed if place.length >= base.length]
@@ -317,6 +344,7 @@ class Verification:
 
     def _score(self, under_way: _Pass) -> list[Action]:
         self._scoring = under_way
+        self.tally.judged += not under_way.own
         return [Score(under_way.draft)]
 
     def _on_scored(self, scored: Scored) -> list[Action]:
@@ -350,7 +378,6 @@ class Verification:
             queue_s=scored.queue_s,
             draft_s=under_way.draft_s,
             residual=self._residual(position + len(path)),
-            goes_on=self._digest.extend(accepted + last) in self._pool and not finish,
         )
         self._keep(verdict)
         self._digest = self._digest.extend(accepted + last)
@@ -383,6 +410,7 @@ class Verification:
         if self._last is not None and self._kept[self._last].residual is not None:
             self._kept[self._last] = replace(self._kept[self._last], residual=None)
         self._kept[verdict.base] = verdict
+        self.tally.verdicts += 1
         self._last = verdict.base
 
     def _until_end(

@@ -10,6 +10,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +25,7 @@ from ..decoding.split import RESIDUALS
 from ..errors import UserError
 from ..models.drafter import Drafter
 from ..models.prompt import PromptSpec, Request
-from ..wire.codec import decode_client, encode_server
+from ..wire.codec import decode_client, encode_server, is_draft
 from ..wire.messages import (
     PROTOCOL,
     Close,
@@ -36,6 +37,7 @@ from ..wire.messages import (
     base_digest,
     spec_digest,
 )
+from .tally import Tally
 from .verification import (
     EMPTY,
     Action,
@@ -83,6 +85,7 @@ class Stream:
     def __init__(self, outlet: Outlet) -> None:
         self.outlet = outlet
         self.session: Served | None = None
+        self.waiting: deque[tuple[bytes, float]] = deque()  # messages, and when they came
         self.received = 0  # messages, counted where they come in
         self.handled = 0  # and by the worker, so that nobody can make it hold ever more
 
@@ -129,7 +132,9 @@ class Worker(threading.Thread):
         self._limits = limits or WorkerLimits()
         self._clock = clock
         self._sessions: dict[str, Served] = {}
+        self.tally = Tally()
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._verdict: Callable[[], None] | None = None  # of the pass that has just ended
         target.crop(spec.vocabulary)
         if drafter is not None:
             drafter.crop(spec.vocabulary)
@@ -137,9 +142,8 @@ class Worker(threading.Thread):
     def receive(self, stream: Stream, data: bytes) -> None:
         """Queue a message that arrived on this stream; from any thread."""
         stream.received += 1
-        arrived = self._clock()
-        job = partial(self._on_message, stream, data, arrived)
-        self._queue.put(lambda: self._guard(stream, job))
+        stream.waiting.append((data, self._clock()))
+        self._queue.put(lambda: self._hear(stream))
 
     def leave(self, stream: Stream) -> None:
         """The stream is gone; its session is kept for a while. From any thread."""
@@ -155,7 +159,9 @@ class Worker(threading.Thread):
 
     def run_one(self) -> bool:
         """Do the next job, in the calling thread; wait for one if need be. False to end."""
-        job = self._queue.get()
+        job, self._verdict = self._verdict, None
+        if job is None:
+            job = self._queue.get()
         if job is None:
             return False
         try:
@@ -165,9 +171,19 @@ class Worker(threading.Thread):
         return True
 
     @property
+    def sessions(self) -> int:
+        """How many sessions are held."""
+        return len(self._sessions)
+
+    @property
+    def pooled(self) -> int:
+        """Drafts of all sessions that wait for their place."""
+        return sum(served.verification.pooled for served in list(self._sessions.values()))
+
+    @property
     def pending(self) -> bool:
         """Whether a job is queued."""
-        return not self._queue.empty()
+        return self._verdict is not None or not self._queue.empty()
 
     def _guard(self, stream: Stream | None, job: Callable[[], None]) -> None:
         """Run a job; what goes wrong is told to the robot, and the thread goes on."""
@@ -184,8 +200,14 @@ class Worker(threading.Thread):
         if stream is not None:
             stream.say(fault)
 
+    def _hear(self, stream: Stream) -> None:
+        """Handle the next message of this stream, if a pass has not done it already."""
+        if stream.waiting:
+            stream.handled += 1
+            job = partial(self._on_message, stream, *stream.waiting.popleft())
+            self._guard(stream, job)
+
     def _on_message(self, stream: Stream, data: bytes, arrived: float) -> None:
-        stream.handled += 1
         message = decode_client(data)
         if isinstance(message, Open):
             self._open(stream, message)
@@ -202,12 +224,12 @@ class Worker(threading.Thread):
 
     def _close(self, stream: Stream) -> None:
         if stream.session is not None:
-            self._advance(stream.session, Close())
             self._drop(stream.session)
         stream.outlet(None)
 
     def _drop(self, served: Served) -> None:
         """Forget a session; whoever listened is not bound to it any more."""
+        self._advance(served, Close())
         self._sessions.pop(served.verification.session, None)
         if served.stream is not None:
             served.stream.session = None
@@ -258,6 +280,7 @@ class Worker(threading.Thread):
             end_tokens=spec.end_ids,
             max_tokens=min(opening.max_tokens or spec.max_tokens, spec.max_tokens),
             vocabulary=spec.vocabulary,
+            tally=self.tally,
         )
         served = Served(verification, self._target.open(prompt), opening, self._clock())
         self._attach(stream, served)
@@ -352,7 +375,16 @@ class Worker(threading.Thread):
         ended = self._clock()
         queue_s = max(0.0, started - served.arrived)
         served.arrived = ended  # a generated pass waits from here on
-        self._advance(served, Scored(logits, ended - started, queue_s))
+        scored = Scored(logits, ended - started, queue_s)
+        self._verdict = lambda: self._guard(served.stream, lambda: self._settle(served, scored))
+
+    def _settle(self, served: Served, scored: Scored) -> None:
+        """Say the verdict, and go straight on if what follows was pushed while the pass went on."""
+        stream = served.stream
+        while stream is not None and stream.waiting and is_draft(stream.waiting[0][0]):
+            self._hear(stream)
+        if self._sessions.get(served.verification.session) is served:
+            self._advance(served, scored)
 
     def _watch(self, served: Served, draft: Draft) -> Watch | None:
         """What looks on at the pass and says the guesses of its exits, where they are wanted."""

@@ -57,6 +57,16 @@ class Draft:
         return found
 
     @cached_property
+    def depth(self) -> int:
+        """Tokens of the longest path."""
+        if self.parents is None:
+            return len(self.tokens)
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        return max(depths, default=0)
+
+    @cached_property
     def inner(self) -> tuple[int, ...]:
         """The nodes that have children, the prefix (-1) first."""
         if self.parents is None:

@@ -8,11 +8,15 @@ the cloud: before the verdict is out (it goes straight on), or after it.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .choose import SeededChooser
 from .policy import GREEDY
@@ -20,8 +24,13 @@ from .propose import Recipe
 from .shape import Growth, Shape
 from .speculation import Speculation
 
+Share = tuple[float, bool]  # of an end of a round, and whether a bonus is missing there
+
 EXIT_DEPTH = 0.3  # share of a pass after which an exit has predicted its verdict; assumed
 STEPS = 40  # of a share, in profiles
+SETTLING = 24  # steps after which a Markov chain of rounds is in its long run
+INSTANT = 1e-9  # seconds
+NOTED = 0.05  # share by which a time has to change
 _WORDS = 12  # of the vocabulary that a profile is grown over
 
 
@@ -51,15 +60,19 @@ class Profile:
     rows: tuple[int, ...]  # nodes whose logits each pass needs
     nodes: int
     tokens: float
-    sure: float  # of the likeliest path
-    guesses: tuple[float, ...]
+    leaves: tuple[float, ...]  # how likely the verdict ends in one of them
+    guesses: tuple[float, ...]  # and in a token that was not drafted
 
 
 @lru_cache(maxsize=4096)
 def profile(shape: Shape, acceptance: float, runner_up: float) -> Profile:
     """Grow the shape over calibrated beliefs."""
     rest = max(1e-6, (1 - acceptance) * (1 - runner_up)) / (_WORDS - 2)
-    beliefs = [acceptance, max(1e-6, (1 - acceptance) * runner_up), *[rest] * (_WORDS - 2)]
+    beliefs = [
+        max(1e-6, acceptance),
+        max(1e-6, (1 - acceptance) * runner_up),
+        *[rest] * (_WORDS - 2),
+    ]
     row = np.log(np.array(beliefs)).astype(np.float32)
     growth = Growth(shape, Recipe("greedy", GREEDY), 0, (), SeededChooser(0), guesses=True)
     rows = []
@@ -72,63 +85,113 @@ def profile(shape: Shape, acceptance: float, runner_up: float) -> Profile:
         tuple(rows),
         len(whole.draft),
         1 + sum(reached),
-        whole.sure,
+        tuple(likelihood for _, likelihood in whole.leaves),
         tuple(likelihood for _, likelihood in whole.guesses),
     )
 
 
 def rate(shape: Shape, speculation: Speculation, costs: Costs) -> float:
-    """Tokens per second that this shape and pipeline promise."""
-    told = profile(shape, _coarse(costs.acceptance), _coarse(costs.runner_up))
-    verify, there = costs.verify(told.nodes), costs.one_way
-    alone = sum(costs.draft(rows) for rows in told.rows)
-    missed = verify + 2 * there + alone
+    """Tokens per second that this shape and pipeline promise.
+
+    A draft that the verdict has to wait for is sent at ``speculation.cut`` levels, so rounds differ
+    in their depth: a Markov chain, whose states are the depths of the draft that is verified.
+    """
     if not speculation.guesses:
-        return told.tokens / missed
-    ends = _ends(told, speculation, costs)
-    predicted = EXIT_DEPTH * verify + there + alone if speculation.exits else missed
-    shares = costs.exits if speculation.exits else 0.0
+        told = _told(shape, shape.depth, costs)
+        drafting = sum(costs.draft(rows) for rows in told.rows)
+        return told.tokens / (costs.verify(told.nodes) + 2 * costs.one_way + drafting)
+    least = min(speculation.cut or shape.depth, shape.depth)
+    depths = range(least, shape.depth + 1)
+    rounds = [_round(shape, depth, least, speculation, costs) for depth in depths]
+    shares = _stationary([[after[depth] for depth in depths] for _, after in rounds])
+    profiles = [_told(shape, depth, costs) for depth in depths]
+    # a verdict that is left open brings no bonus
+    tokens = [each.tokens - speculation.open * each.leaves[0] for each in profiles]
+    seconds = [mean for mean, _ in rounds]
+    return float(np.dot(shares, tokens) / np.dot(shares, seconds))
 
-    def time(done: float, start: float) -> float:
-        """From one pass of the target to the next, when the right draft takes this long."""
-        by_guess = min(missed, max(verify, start + done + there))
-        by_exit = min(by_guess, max(verify, predicted + there))
-        return (1 - shares) * by_guess + shares * by_exit
 
-    left = 1 - sum(share for share, _ in ends)
-    # After a hit the robot hears of it one way later than after a miss, where it just has sent.
-    times, hits = [], []
-    for start in (-there, there):
-        times.append(sum(s * time(done, start) for s, done in ends) + left * time(missed, start))
-        hits.append(sum(s for s, done in ends if start + done <= verify))
-    after_hit = hits[0] / max(1e-9, 1 - hits[1] + hits[0])
-    return told.tokens / ((1 - after_hit) * times[0] + after_hit * times[1])
+def _told(shape: Shape, depth: int, costs: Costs) -> Profile:
+    return profile(shape.within(depth), _coarse(costs.acceptance), _coarse(costs.runner_up))
+
+
+def _round(
+    shape: Shape, depth: int, least: int, speculation: Speculation, costs: Costs
+) -> tuple[float, dict[int, float]]:
+    """Of a round whose draft has this depth: its mean time, and how often the next has which.
+
+    Drafting for the next round begins when this draft is sent, and so one way before its pass. The
+    next draft is due when that pass ends, or a round trip later if it is not pushed.
+    """
+    told, deepest = _told(shape, depth, costs), _told(shape, shape.depth, costs)
+    verify, there = costs.verify(told.nodes), costs.one_way
+    heard = verify + 2 * there
+    due = verify if speculation.push else heard
+    # with few drafts ahead, a verdict has to be heard before the next is begun
+    begun = max(0.0, 2 * there - (speculation.ahead - 1) * verify) if speculation.push else 0.0
+    missed = heard + sum(costs.draft(rows) for rows in deepest.rows[:least])
+    guessed = _guessed(told, speculation, costs)
+    at_once = max(1, min(speculation.width // max(deepest.rows), len(guessed)))
+    levels = list(accumulate(costs.draft(at_once * rows) for rows in deepest.rows))
+    seek = costs.draft(at_once)
+    exits = costs.exits if speculation.exits else 0.0
+    predicted = EXIT_DEPTH * verify + 2 * there + seek / 2  # half of a pass is under way
+    left = 1 - sum(share for share, _ in guessed)
+    begins = [(left * exits, predicted), (left * (1 - exits), heard)]
+    for place, (share, bonus) in enumerate(guessed):
+        begin = begun + bonus * seek + place // at_once * levels[-1]
+        begins += [(share * exits, min(begin, predicted)), (share * (1 - exits), begin)]
+    mean, after = 0.0, dict.fromkeys(range(least, shape.depth + 1), 0.0)
+    for share, begin in begins:
+        time = min(max(due, begin + levels[least - 1]), missed)
+        mean += share * time
+        after[max(least, bisect_right(levels, time - begin + INSTANT))] += share
+    return mean, after
+
+
+def _guessed(told: Profile, speculation: Speculation, costs: Costs) -> tuple[Share, ...]:
+    guesses = replace(speculation, width=1, cut=0)  # these do not matter to it
+    return _likely(told, guesses, _coarse(costs.acceptance), _coarse(costs.runner_up))
+
+
+@lru_cache(maxsize=4096)
+def _likely(
+    told: Profile, speculation: Speculation, acceptance: float, runner_up: float
+) -> tuple[Share, ...]:
+    """The guessed ends of a round, the likeliest first."""
+    found: list[Share] = []
+    if speculation.open:
+        found.append((told.leaves[0], False))
+    elif speculation.all_accepted:
+        for share in told.leaves if speculation.runners_up else told.leaves[:1]:
+            found.append((share * acceptance, True))
+            if speculation.runners_up:
+                found.append((share * (1 - acceptance) * runner_up, True))
+    if speculation.runners_up:
+        found += [(share, False) for share in told.guesses]
+    return tuple(sorted((one for one in found if one[0] >= speculation.least), reverse=True))
+
+
+def _stationary(steps: list[list[float]]) -> NDArray[np.float64]:
+    """The shares of the states of a Markov chain in the long run; steps[i][j] from i to j."""
+    matrix = np.array(steps)
+    shares: NDArray[np.float64] = np.full(len(steps), 1 / len(steps))
+    for _ in range(SETTLING):
+        shares = shares @ matrix
+    settled: NDArray[np.float64] = shares / shares.sum()
+    return settled
+
+
+def signature(costs: Costs) -> tuple[int, ...]:
+    """Equal for costs that promise about the same of every shape and pipeline."""
+    times = (costs.alone, costs.one_way, costs.verify(1), *(costs.draft(n) for n in (1, 4, 16)))
+    shares = (costs.acceptance, costs.runner_up, costs.exits)
+    return (
+        *(round(math.log(max(time, INSTANT)) / NOTED) for time in times),
+        *(round(share * STEPS) for share in shares),
+    )
 
 
 def _coarse(share: float) -> float:
     """In steps that hardly matter, so that profiles are found again."""
     return round(share * STEPS) / STEPS
-
-
-def _ends(told: Profile, speculation: Speculation, costs: Costs) -> list[tuple[float, float]]:
-    """The guessed ends of a round: share, and seconds of drafting until its draft is whole.
-
-    That all is accepted takes a pass more, for the token that would follow.
-    """
-    bonus = costs.draft(1) if speculation.all_accepted and not speculation.open else 0.0
-    sure = told.sure if speculation.open else told.sure * costs.acceptance
-    guessed = [(sure, bonus)] if speculation.all_accepted else []
-    if speculation.runners_up:
-        guessed += [(share, 0.0) for share in told.guesses]
-        if bonus:
-            guessed.append((told.sure * (1 - costs.acceptance) * costs.runner_up, bonus))
-    guessed = sorted((g for g in guessed if g[0] >= speculation.least), reverse=True)
-    at_once = max(1, speculation.width // max(told.rows))
-    ends = []
-    spent = 0.0
-    for start in range(0, len(guessed), at_once):
-        group = guessed[start : start + at_once]
-        spent += max(extra for _, extra in group)
-        spent += sum(costs.draft(len(group) * rows) for rows in told.rows)
-        ends += [(share, spent) for share, _ in group]
-    return ends

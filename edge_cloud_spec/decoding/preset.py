@@ -97,8 +97,8 @@ class Preset:
             )
         if told.open and not told.all_accepted:
             raise self._refusal("open verdicts go with all_accepted")
-        if not 1 <= told.width <= 64 or told.ahead > 64:
-            raise self._refusal("speculation.width is 1 to 64, speculation.ahead at most 64")
+        if not 1 <= told.width <= 64 or told.ahead > 64 or not 0 <= told.cut <= 64:
+            raise self._refusal("speculation.width is 1 to 64, ahead and cut are at most 64")
 
     def _check_shape(self) -> None:
         shapes = [self.draft_length > 0, bool(self.expansion), self.best_first is not None]

@@ -81,22 +81,30 @@ class Level:
     rows: tuple[Row, ...] = ()
 
 
+Guess = tuple[tuple[int, ...], float]  # tokens after a prefix, and how likely they are
+
+
 @dataclass(frozen=True, eq=False)
 class Whole:
     """A draft that is done, and what its own model holds of the verdict.
 
-    ``best`` are the tokens of its likeliest path, which ends in the node ``leaf`` and is accepted
-    as a whole with probability ``sure``; ``seconds`` the model's second choices along it.
-    ``guesses`` are other ends that the verdict may come to, the likeliest first: the tokens of an
-    accepted path and a recovered token that was not proposed there.
+    ``best`` are the tokens of its likeliest path, which ends in the node ``leaf``; ``seconds`` the
+    model's second choices along it. ``leaves`` are the paths to its leaves, and ``guesses`` the
+    other ends that the verdict may come to: the tokens of an accepted path and a recovered token
+    that was not proposed there; both with their probabilities, the likeliest first.
     """
 
     draft: Draft
     best: tuple[int, ...]
     leaf: int = -1
-    sure: float = 0.0
     seconds: tuple[int, ...] = ()
-    guesses: tuple[tuple[tuple[int, ...], float], ...] = ()
+    leaves: tuple[Guess, ...] = ()
+    guesses: tuple[Guess, ...] = ()
+
+    @property
+    def sure(self) -> float:
+        """How likely all of the likeliest path is accepted; 0 where that was not worked out."""
+        return self.leaves[0][1] if self.leaves else 0.0
 
 
 NEAR = 3  # tokens beyond the proposed ones that are looked at after each node
@@ -123,8 +131,10 @@ class Growth:
         self._shape, self._recipe, self._position = shape, recipe, position
         self._ends, self._chooser = frozenset(end_tokens), chooser
         self._frontier: list[int] = [-1]
+        self._open: list[int] = []  # nodes whose children are not known
         self._tokens: list[int] = []
         self._parents: list[int] = []
+        self._depths: list[int] = []  # tokens before a node
         self._rows: list[Row] = []
         self._likelihood: list[float] = []  # cumulative, of each node
         self._near: dict[int, list[tuple[int, float]]] = {}  # after a node: tokens, likelihoods
@@ -153,7 +163,13 @@ class Growth:
         self._rows += level.rows
         self._level += 1
         grown = range(begin, len(self._tokens))
-        self._frontier = [node for node in grown if self._tokens[node] not in self._ends]
+        self._open += [node for node in grown if self._tokens[node] not in self._ends]
+        if isinstance(self._shape, BestFirst):
+            self._open.sort(key=lambda node: -self._likelihood[node])
+            width = self._shape.width
+        else:
+            width = len(self._open)
+        self._frontier, self._open = self._open[:width], self._open[width:]
         return level
 
     def whole(self) -> Whole:
@@ -168,11 +184,13 @@ class Growth:
         paths: dict[int, tuple[int, ...]] = {-1: ()}
         for node in kept:
             paths[node] = (*paths[self._parents[node]], self._tokens[node])
-        leaf = self._best_leaf(kept)
-        sure = self._likelihood[leaf] if self._guessing else 0.0
-        guesses = self._guesses(paths) if self._guessing else ()
-        seconds = self._seconds(leaf) if self._guessing else ()
-        return Whole(draft, paths[leaf], place[leaf], sure, seconds, guesses)
+        ends = self._leaves(kept)
+        leaf = ends[0]
+        if not self._guessing:
+            return Whole(draft, paths[leaf], place[leaf])
+        leaves = tuple((paths[node], self._likelihood[node]) for node in ends[:MOST_GUESSES])
+        seconds, guesses = self._seconds(leaf), self._guesses(paths)
+        return Whole(draft, paths[leaf], place[leaf], seconds, leaves, guesses)
 
     def _seconds(self, leaf: int) -> tuple[int, ...]:
         """The second choice at each place of the path to this node."""
@@ -194,20 +212,18 @@ class Growth:
         order = np.argsort(-np.array(self._likelihood), kind="stable")  # parents come first
         return sorted(order[: self._shape.nodes].tolist())
 
-    def _best_leaf(self, kept: Sequence[int]) -> int:
-        """The end of the likeliest path; of the first children, where that is not known."""
+    def _leaves(self, kept: Sequence[int]) -> list[int]:
+        """The likeliest first; the end of the first children, where that is not known."""
         inner = {self._parents[node] for node in kept}
         if self._likelihood:
             leaves = [node for node in kept if node not in inner]
-            return max(leaves, key=lambda node: self._likelihood[node])
+            return sorted(leaves, key=lambda node: -self._likelihood[node])
         node = -1
         while node in inner:
             node = self._parents.index(node)
-        return node
+        return [node]
 
-    def _guesses(
-        self, paths: dict[int, tuple[int, ...]]
-    ) -> tuple[tuple[tuple[int, ...], float], ...]:
+    def _guesses(self, paths: dict[int, tuple[int, ...]]) -> tuple[Guess, ...]:
         """Ends of the verdict where a token is recovered that is not in the draft."""
         drafted = set(paths.values())
         found = [
@@ -238,15 +254,17 @@ class Growth:
         return Level(tuple(tokens), tuple(parents), tuple(rows))
 
     def _best(self, logits: NDArray[np.float32], shape: BestFirst) -> Level:
-        at = self._position + self._level
-        found: list[tuple[float, int, int]] = []
+        tokens: list[int] = []
+        parents: list[int] = []
         for node, row in zip(self._frontier, logits, strict=True):
             before = 1.0 if node < 0 else self._likelihood[node]
-            chances = beliefs(row, self._recipe, at)
+            depth = 0 if node < 0 else self._depths[node] + 1
+            chances = beliefs(row, self._recipe, self._position + depth)
             near = likeliest(chances, shape.width + NEAR)
             self._near[node] = [(token, before * float(chances[token])) for token in near]
-            found += [(likelihood, node, token) for token, likelihood in self._near[node]]
-        found.sort(key=lambda one: (-one[0], one[1], one[2]))
-        best = found[: shape.width]
-        self._likelihood += [likelihood for likelihood, _, _ in best]
-        return Level(tuple(t for _, _, t in best), tuple(node for _, node, _ in best))
+            for token, likelihood in self._near[node][: shape.width]:
+                tokens.append(token)
+                parents.append(node)
+                self._likelihood.append(likelihood)
+                self._depths.append(depth)
+        return Level(tuple(tokens), tuple(parents))

@@ -16,8 +16,9 @@ class Speculation:
 
     ``push``: send a pre-draft as soon as it is whole, so that the cloud goes straight on when its
     guess comes true. ``ahead``: how many drafts beyond the one that is being verified; 0 is stop
-    and wait. ``width``: branches in one pass of the draft model. Guesses of a confidence below
-    ``least`` are not worked on.
+    and wait. ``cut``: the levels after which a draft is cut short and sent, if the cloud would wait
+    for more of it (PicoSpec's latency-aware truncation, 3.2); 0 is never. ``width``: nodes in one
+    pass of the draft model. Guesses of a confidence below ``least`` are not worked on.
     """
 
     all_accepted: bool = False
@@ -26,6 +27,7 @@ class Speculation:
     exits: bool = False
     push: bool = False
     ahead: int = 0
+    cut: int = 0
     width: int = 1
     least: float = 0.02
 

@@ -5,22 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from ..drawing import COLOURS, plain
 from .story import Decision, Round, Story
-
-COLOURS = {
-    "drafting": "#4c9be8",
-    "waiting": "#d5d9e0",
-    "verifying": "#f0a53a",
-    "moving": "#59b87b",
-}
 
 
 def draw_timeline(path: Path, story: Story) -> None:
@@ -80,7 +70,7 @@ def _draw_run(axes: Axes, story: Story, decisions: list[Decision]) -> None:
     axes.set_xlim(left=0)
     axes.set_xlabel("seconds since the instruction", fontsize=8)
     axes.set_title("the run", loc="left", fontsize=9)
-    _plain(axes)
+    plain(axes)
 
 
 def _draw_rounds(axes: Axes, decisions: list[Decision]) -> None:
@@ -99,12 +89,4 @@ def _draw_rounds(axes: Axes, decisions: list[Decision]) -> None:
     axes.set_xlim(left=0)
     axes.set_xlabel("milliseconds since the decision began; a line ends each round", fontsize=8)
     axes.set_title("its decisions", loc="left", fontsize=9)
-    _plain(axes)
-
-
-def _plain(axes: Axes) -> None:
-    axes.tick_params(labelsize=8)
-    axes.grid(axis="x", color="#eceef2", lw=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    plain(axes)

@@ -14,7 +14,8 @@ from ..decoding.digest import PrefixDigest
 from ..decoding.draft import Draft
 from ..decoding.preset import Preset
 from ..decoding.row import Row
-from ..decoding.shape import Shape, Whole
+from ..decoding.shape import Shape, Whole, chain
+from ..decoding.speculation import STOP_AND_WAIT
 from ..decoding.split import (
     SparseResidual,
     fallback_flaw,
@@ -59,8 +60,10 @@ from .events import (
 from .measures import Measures
 from .pacing import Pacing, pacing_of
 from .rounds import Ledger, Round
-from .speculator import Speculator
+from .speculator import Prefix, Speculator
 
+LOOK_EVERY = 4  # tokens
+MOST_PUSHED = 32  # drafts for guesses that the cloud has not decided on; it keeps as many
 MAX_EARLY = 64  # verdicts kept that overtook an earlier one
 WHOLE = ("end", "length")  # how an answer ends that is all there
 
@@ -113,7 +116,7 @@ class EdgeDecoder:
         self._working: Work | None = None  # what was asked of the draft model last
         self._drawn: Draft | None = None  # the draft that awaits its verdict, as it was drawn
         self._sent: DraftMessage | None = None  # and as it was sent
-        self._pushed: dict[PrefixDigest, DraftMessage] = {}  # for guesses that may come true
+        self._pushed: dict[PrefixDigest, tuple[DraftMessage, float]] = {}  # for guesses, and when
         self._waited = False  # whether the verified prefix had to wait for its draft
         self._resampled: int | None = None  # our token after the last verdict
         self._unresolved: _Rejection | None = None  # waits for the dense row
@@ -123,6 +126,8 @@ class EdgeDecoder:
         self._started = 0.0
         self._sent_at = 0.0
         self._draft_s = 0.0
+        self._pass_s = 0.0  # of the draft model, last
+        self._due = 0.0  # when the cloud's pass will have ended
 
     @property
     def width(self) -> int:
@@ -211,7 +216,7 @@ class EdgeDecoder:
         self._session = opened.session
         if resumed:
             self.ledger.resumed += 1
-            if self._sent is None:
+            if not self._asked:
                 self.deadline = None  # nothing is owed meanwhile
             return self._again(now)
         self.deadline = None
@@ -223,7 +228,7 @@ class EdgeDecoder:
             return self._prepare(opened.spec)
         if self._spec is None:
             return self._close("bad_opened", "the cloud did not say how to prompt; update it")
-        if self._sent is not None:
+        if self._asked:
             self._await(now)
         return self._compare_bases()
 
@@ -240,8 +245,7 @@ class EdgeDecoder:
     def _on_link_up(self) -> list[Action]:
         if self._session and self._heard is not None:
             return [Send(Resume(self._session, self._heard))]
-        asked = self._alone_until or self._sent
-        return [Send(self._opening), *(self._pending() if asked else [])]
+        return [Send(self._opening), *(self._pending() if self._asked else [])]
 
     def _again(self, now: float) -> list[Action]:
         """Say again what the cloud may not have heard."""
@@ -263,48 +267,58 @@ class EdgeDecoder:
         return []
 
     @property
+    def _asked(self) -> bool:
+        """Whether the cloud was asked for something that it has not said yet."""
+        return self._sent is not None or self._alone_until > 0 or self._unresolved is not None
+
+    @property
     def _alone(self) -> bool:
         """Whether the next verdict is on nothing that the robot drafted."""
         return self._alone_until > 0 or not self._preset.drafts_on_robot
 
-    def _draft(self, now: float, goes_on: bool = False) -> list[Action]:
-        """Send the draft after the verified tokens, if it is made already; draft what is wanted.
-
-        goes_on: the cloud has that draft, because it was pushed.
-        """
+    def _draft(self, now: float) -> list[Action]:
+        """Send the draft after the verified tokens, if it is made already; draft what is wanted."""
         self._draft_s = 0.0
         self._started = now
         verified = tuple(self.tokens)
         self._speculator.settle(verified)
         plan = self._pacing.plan(now, len(self.tokens))
         self._shape, self._speculator.speculation = plan.shape, plan.speculation
-        whole = self._speculator.draft_after(verified)
+        whole = self._speculator.draft_after(verified, plan.speculation.cut)
         if plan.shape is None and whole is None:
             return [*self._work(), *self._leave_alone(plan.alone, now)]
         self._waited = whole is None
-        return [*(self._send(whole, now, goes_on) if whole else []), *self._work()]
+        return [*(self._send(whole, now) if whole else []), *self._work()]
 
     def _leave_alone(self, passes: int, now: float) -> list[Action]:
         """Let the cloud go on without drafts for so many passes."""
         self._alone_until = len(self.tokens) + passes
         self._sent_at = now
+        self._waited = True
         self._await(now)
         return self._pending()
 
     def _on_alone(self, now: float) -> list[Action]:
-        """After a verdict on no draft: wait for the next, ask for more, or draft again."""
+        """After a verdict on no draft: wait for the next, or go on as the pacing says."""
         self._started = self._sent_at = now
-        left = self._alone_until - len(self.tokens)
-        if self._alone_until and left <= 0:
+        self._waited = False
+        if not self._alone_until:
+            self._await(now)
+            return []
+        if len(self.tokens) >= self._alone_until:
             self._alone_until = 0
             return self._draft(now)
         self._await(now)
-        costs = self.measures.costs()
-        if self._alone_until and left * costs.alone <= 2 * costs.one_way + costs.alone:
-            plan = self._pacing.plan(now, len(self.tokens))
-            if plan.shape is None:
-                return self._leave_alone(plan.alone + left, now)
-        return []
+        return self._look_on()
+
+    def _look_on(self) -> list[Action]:
+        """Draft now and then while the cloud goes on alone, to learn whether it should."""
+        verified = tuple(self.tokens)
+        self._speculator.settle(verified)
+        if len(verified) % LOOK_EVERY:
+            return []
+        self._shape, self._speculator.speculation = chain(1), STOP_AND_WAIT
+        return self._work()
 
     def _work(self) -> list[Action]:
         """Ask the draft model for what is wanted now, unless it was asked for just that."""
@@ -330,31 +344,59 @@ class EdgeDecoder:
         if prefix == verified:
             self._draft_s += drafted.seconds
         if drafted.seconds:
+            self._pass_s = drafted.seconds
             self.measures.drafted(drafted.nodes, drafted.seconds)
         if not self._preset.verified:
-            return self._emit_unverified(drafted.tokens, now, whole=whole is not None)
-        if whole is None:
+            return self._emit_unverified(drafted.tokens, now, whole=drafted.done)
+        if not drafted.done and not self._cuts(prefix, whole, now):
+            self._speculator.keep(drafted.branch, whole)
             return []
         sent: list[Action] = []
         if self._speculator.drafted(drafted.branch, whole):
+            if self._alone_until:
+                return self._work()
             if prefix == verified and self._sent is None:
                 sent = self._send(whole, now)
-            elif self._preset.speculation.push:
-                message = self._message(prefix, whole)
-                self._pushed[message.base] = message
-                sent = [Send(message)]
+            else:
+                sent = self._push(prefix, whole, now)
         return [*sent, *self._work()]
 
-    def _send(self, whole: Whole, now: float, goes_on: bool = False) -> list[Action]:
-        """Send the draft after the verified tokens, unless the cloud is at it already."""
+    def _cuts(self, prefix: tuple[int, ...], part: Whole, now: float) -> bool:
+        """Whether to send this part of a draft, since the cloud would wait for more of it."""
+        least = self._speculator.speculation.cut
+        if not least or part.draft.depth < least:
+            return False
+        if len(prefix) == len(self.tokens):
+            return self._sent is None
+        ready = now + self._pass_s + self.measures.one_way.value
+        return self._speculator.is_near(prefix) and ready > self._due
+
+    def _send(self, whole: Whole, now: float) -> list[Action]:
+        """Send the draft after the verified tokens, unless it was pushed already."""
         assert self._digest is not None
-        pushed = self._pushed.pop(self._digest, None)
-        self._sent = pushed or self._message(tuple(self.tokens), whole)
+        there = self.measures.one_way.value
+        pushed = self._pushed.get(self._digest)
+        if pushed is None:
+            self._sent, starts = self._message(tuple(self.tokens), whole), now + there
+        else:
+            self._sent, starts = pushed[0], max(now - there, pushed[1] + there)
+        self._pushed = {
+            base: kept for base, kept in self._pushed.items() if base.length > self._digest.length
+        }
         self._drawn = whole.draft
         self._round += 1
         self._sent_at = now
+        self._due = starts + self.measures.verify_s(len(whole.draft))
         self._await(now)
-        return [] if pushed and goes_on else [Send(self._sent)]
+        return [] if pushed else [Send(self._sent)]
+
+    def _push(self, prefix: Prefix, whole: Whole, now: float) -> list[Action]:
+        """Send a draft for a guess, as long as the cloud is sure to keep it."""
+        if not self._preset.speculation.push or len(self._pushed) >= MOST_PUSHED:
+            return []
+        message = self._message(prefix, whole)
+        self._pushed[message.base] = (message, now)
+        return [Send(message)]
 
     def _message(self, prefix: tuple[int, ...], whole: Whole) -> DraftMessage:
         """The draft after the verified tokens, or after a guess beyond them."""
@@ -414,11 +456,11 @@ class EdgeDecoder:
             return [*actions, *self._resample(rejection, now)]
         if self._preset.drafts_on_robot and self._room() <= 0:
             return [*actions, *self._close("length")]
-        if not self._alone:
-            return [*actions, *self._draft(now, verdict.goes_on)]
-        actions += self._on_alone(now)
+        actions += self._on_alone(now) if self._alone else self._draft(now)
         early = self._early.pop(self._digest, None)
-        return [*actions, *(self._on_verdict(early, now) if early else [])]
+        if early is None or not (self._alone or self._sent):
+            return actions
+        return [*actions, *self._on_verdict(early, now)]
 
     def _settle(self, tokens: tuple[int, ...]) -> list[Action]:
         """These tokens are the answer's next ones."""
@@ -497,27 +539,26 @@ class EdgeDecoder:
     def _learn(self, verdict: Verdict, now: float) -> None:
         """Measure times, and how the draft's first and second choices did."""
         known = self.measures
-        whole = None if self._alone else self._speculator.draft_after(tuple(self.tokens))
-        nodes = len(whole.draft) if whole else 0
+        whole = self._speculator.draft_after(tuple(self.tokens))
+        nodes = 0 if self._alone or whole is None else len(whole.draft)
         link = max(0.0, now - self._sent_at - verdict.verify_s - verdict.queue_s)
-        known.verified(nodes, verdict.verify_s, link if self._waited else None)
+        if nodes or self.tokens:  # the first token alone costs no pass: the prefill gave its row
+            known.verified(nodes, verdict.verify_s, link if self._waited else None)
         if whole is None:
             return
-        path = tuple(whole.draft.tokens[node] for node in verdict.path)
-        if verdict.token is not None:
-            predicted = self._speculator.was_predicted((*self.tokens, *path, verdict.token))
-            if predicted is not None:
-                known.exits.observe(float(predicted))
-        pairs = zip(path, whole.best, strict=False)
+        came = tuple(whole.draft.tokens[node] for node in verdict.path) or verdict.tokens
+        came += () if verdict.token is None else (verdict.token,)
+        predicted = self._speculator.was_predicted((*self.tokens, *came))
+        if predicted is not None:
+            known.exits.observe(float(predicted))
+        pairs = zip(came, whole.best, strict=False)
         along = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         for _ in range(along):
             known.acceptance.observe(1.0)
-        if along == len(whole.best):
-            return
-        known.acceptance.observe(0.0)
-        came = (*path, *(() if verdict.token is None else (verdict.token,)))
-        if along < len(whole.seconds) and along < len(came):
-            known.runner_up.observe(float(came[along] == whole.seconds[along]))
+        if along < min(len(came), len(whole.best)):
+            known.acceptance.observe(0.0)
+            if along < len(whole.seconds):
+                known.runner_up.observe(float(came[along] == whole.seconds[along]))
 
     def _on_prediction(self, message: Prediction) -> list[Action]:
         """An exit's guess at the verdict: something to draft after, and nothing else."""
@@ -533,10 +574,14 @@ class EdgeDecoder:
         return self._work()
 
     def _is_early(self, verdict: Verdict) -> bool:
-        """Keep a verdict that overtook the one before it, where the cloud generates."""
+        """Keep a verdict that overtook the one before it: the cloud went straight on."""
         base, here = verdict.base, self._digest
-        if not self._alone or here is None or base.length <= here.length:
+        if here is None or base.length <= here.length:
             return False
+        if not self._alone and base not in self._pushed:
+            return False
+        for old in [old for old in self._early if old.length < here.length]:
+            del self._early[old]
         if base in self._early or len(self._early) >= MAX_EARLY:
             return False
         self._early[base] = verdict

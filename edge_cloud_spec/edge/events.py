@@ -24,14 +24,15 @@ class PromptReady:
 
 @dataclass(frozen=True, eq=False)
 class Drafted:
-    """The draft model added ``tokens`` to a branch; ``whole`` when it is done.
+    """The draft model added ``tokens`` to a branch, which is ``whole`` now; ``done``: for good.
 
     ``seconds`` is what its pass took over ``nodes`` nodes (0 where another event says it).
     """
 
     branch: Branch
     tokens: tuple[int, ...]
-    whole: Whole | None = None
+    whole: Whole
+    done: bool = True
     seconds: float = 0.0
     nodes: int = 1
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..decoding.plan import Costs
 
-MEMORY = 0.985  # what an observation still counts for, one observation later
+MEMORY = 0.995  # what an observation still counts for, one observation later
 SLOPE = 0.015  # of the target's pass, for each drafted token above FLAT; assumed
 FLAT = 16
 WIDER = 0.03  # of the draft model's pass, for each node beyond those it was seen with; assumed
@@ -52,12 +52,18 @@ class Measures:
 
     def verified(self, nodes: int, seconds: float, link: float | None) -> None:
         """A pass of the target over so many drafted tokens; waiting that no model's, if known."""
+        if link is not None:
+            self.one_way.observe(link / 2)
         if nodes:
             self.verify.observe(seconds / _growth(nodes))
-            if link is not None:
-                self.one_way.observe(link / 2)
         else:
             self.alone.observe(seconds)
+
+    def verify_s(self, nodes: int) -> float:
+        """A pass of the target over so many drafted tokens, in seconds."""
+        # it costs about what one over nothing does, until it is known
+        mean = self.verify if self.verify.known else self.alone
+        return mean.value * _growth(nodes)
 
     def costs(self) -> Costs:
         """As the cost model takes them."""
@@ -69,11 +75,9 @@ class Measures:
         sizes = np.arange(MOST_NODES + 1)
         beyond = np.maximum(0, sizes - max(known[-1], FLAT))
         table = (np.interp(sizes, known, rising) * (1 + WIDER * beyond)).tolist()
-        # a pass over a draft costs about what one over nothing does, until it is known
-        verify = self.verify.value if self.verify.known else self.alone.value
         return Costs(
             lambda nodes: table[min(nodes, MOST_NODES)],
-            lambda nodes: verify * _growth(nodes),
+            self.verify_s,
             max(self.alone.value, 1e-4) if self.alone.known else float("inf"),
             self.one_way.value,
             min(0.99, self.acceptance.value),

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
 from ..decoding.cost import specedge_depth
-from ..decoding.plan import Costs, rate
+from ..decoding.plan import rate, signature
 from ..decoding.preset import Preset
 from ..decoding.shape import BestFirst, Shape, chain
 from ..decoding.speculation import Speculation
 from .measures import Mean, Measures
 
 PROBE = 3  # passes of the target alone, to learn what they cost
-REPLAN = 16  # rounds
-GAIN = 1.02  # another plan has to promise so much more than the one in use
+REPLAN = (4, 8, 16, 32)  # rounds until the next plan; the last for good
+TRIED = 16  # rounds that say something of what a plan yields
+GAIN = 1.03  # another plan has to promise so much more than the one in use
 PATIENCE = 4.0  # measurements that a promise counts for
+MOST_AHEAD = 8  # drafts beyond the one that is being verified
+LEAST_S = 1e-4  # of a pass
+RARELY = 100  # the target alone is asked for so many times as much as a round trip takes
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,9 @@ class Plan:
     shape: Shape | None
     speculation: Speculation
     alone: int = 0
+
+
+Key = tuple[Shape, Speculation]
 
 
 class Pacing(Protocol):
@@ -63,28 +71,31 @@ class VerifyBound:
 class Auto:
     """The shape and pipeline that the cost model promises most of, or the target alone.
 
-    What a plan in use really yields is measured, and its promise corrected by it: of plans that
-    promise about the same, the best is found by trying.
+    What a plan in use really yields is measured, and its promise corrected by it.
     """
 
     def __init__(self, preset: Preset, measures: Measures) -> None:
         self._preset, self._measures = preset, measures
-        self._rounds = 0
-        self._knew = False  # what the target's pass costs, when the plan was made
         self._plan: Plan | None = None
-        self._promised = 0.0  # tokens per second
+        self._rounds = 0  # since it was taken
+        self._replans = 0
+        self._knew = False  # what the target's pass costs, when the plan was made
         self._since = (0.0, 0)  # when the plan was taken, and the tokens then
+        self._signature: tuple[int, ...] = ()  # of the costs that are the promises'
+        self._promises: dict[Key, float] = {}  # tokens per second
 
     def plan(self, now: float, tokens: int) -> Plan:
         measures = self._measures
         if not measures.alone.known:
             return Plan(None, self._preset.speculation, alone=PROBE)
         learned = measures.verify.known and not self._knew
-        if self._plan is None or self._rounds % REPLAN == 0 or learned:
-            self._knew = measures.verify.known
+        enough = self._rounds >= REPLAN[min(self._replans, len(REPLAN) - 1)]
+        if self._plan is None or self._plan.shape is None or enough or learned:
             self._correct(now, tokens)
             self._plan = self._best()
-            self._since = (now, tokens)
+            self._knew = measures.verify.known
+            self._replans += not learned
+            self._rounds, self._since = 0, (now, tokens)
         self._rounds += 1
         return self._plan
 
@@ -92,35 +103,35 @@ class Auto:
         """Learn what the plan in use yields of what it promised."""
         since, before = self._since
         plan = self._plan
-        if plan is not None and plan.shape is not None and tokens > before and now > since:
-            real = (tokens - before) / (now - since)
-            key = (plan.shape, plan.speculation)
-            kept = self._measures.yields.setdefault(key, Mean(1.0, PATIENCE))
-            kept.observe(real / self._promised)
+        if plan is None or plan.shape is None or self._rounds < TRIED or now <= since:
+            return
+        key = (plan.shape, plan.speculation)
+        kept = self._measures.yields.setdefault(key, Mean(1.0, PATIENCE))
+        kept.observe((tokens - before) / (now - since) / self._promises[key])
 
     def _best(self) -> Plan:
         costs, told = self._measures.costs(), self._preset.speculation
+        known, using = signature(costs), self._plan
+        if known != self._signature:
+            self._signature = known
+            trip = 2 * costs.one_way / max(costs.verify(1), LEAST_S)
+            told = replace(told, ahead=min(MOST_AHEAD, max(told.ahead, 1 + math.ceil(trip))))
+            self._promises = {
+                (shape, speculation): rate(shape, speculation, costs)
+                for shape in menu()
+                for speculation in pipelines(told, shape.depth)
+            }
         yields = self._measures.yields
-        best, promised = Plan(None, told, self._passes(costs)), 1 / costs.alone
-        most = promised
-        for shape in menu():
-            for speculation in pipelines(told):
-                expected = rate(shape, speculation, costs)
-                corrected = (
-                    expected * yields[key].value
-                    if (key := (shape, speculation)) in yields
-                    else expected
-                )
-                if self._plan is not None and key == (self._plan.shape, self._plan.speculation):
-                    corrected *= GAIN
-                if corrected > most:
-                    most, promised, best = corrected, expected, Plan(shape, speculation)
-        self._promised = promised
-        return best
 
-    def _passes(self, costs: Costs) -> int:
-        """Of the target alone, before it is asked again: not to wait for the answer."""
-        return REPLAN + int(4 * costs.one_way / costs.alone)
+        def worth(key: Key) -> float:
+            stays = using is not None and key == (using.shape, using.speculation)
+            kept = yields[key].value if key in yields else 1.0
+            return self._promises[key] * kept * (GAIN if stays else 1.0)
+
+        best = max(self._promises, key=worth)
+        if worth(best) > 1 / costs.alone:
+            return Plan(*best)
+        return Plan(None, told, REPLAN[-1] + int(RARELY * 2 * costs.one_way / costs.alone))
 
 
 def pacing_of(preset: Preset, measures: Measures) -> Pacing:
@@ -135,15 +146,19 @@ def menu() -> tuple[Shape, ...]:
     """The shapes that ``auto`` chooses from."""
     trees = [
         BestFirst(nodes, depth, width)
-        for depth in range(1, 7)
-        for width in (2, 3, 4, 8)
-        for nodes in (2, 3, 4, 6, 8, 12, 16)
-        if depth < nodes <= depth * width
+        for depth, budgets in ((2, (8, 16)), (4, (8, 16)), (8, (16,)))
+        for width in (2, 3, 4)
+        for nodes in budgets
     ]
-    return (*map(chain, range(1, 9)), *trees)
+    return (*map(chain, (1, 2, 4, 8)), *trees)
 
 
-@lru_cache(maxsize=8)
-def pipelines(told: Speculation) -> tuple[Speculation, ...]:
+@lru_cache(maxsize=64)
+def pipelines(told: Speculation, depth: int) -> tuple[Speculation, ...]:
     """The pipelines that ``auto`` chooses from."""
-    return tuple(replace(told, width=width) for width in (1, 4, 8, 16))
+    return tuple(
+        replace(told, width=width, cut=cut)
+        for width in (4, 8, 16, 32)
+        for cut in (1, 2, 3, 4, 5, 6, 8)
+        if cut <= depth
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
 from ..decoding.propose import Recipe
+from ..decoding.shape import Branch
 from ..errors import UserError
-from ..models.drafter import Drafter
+from ..models.drafter import Drafter, Grown
 from ..models.prompt import PromptSpec, Request
 from ..wire.codec import decode_server
 from ..wire.messages import ClientMessage, Open, Opened, WireError, spec_digest
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 Item = bytes | LinkLost | LinkUp | Abort
 Inbox = SimpleQueue[Item]
 Inlet = Callable[[bytes | LinkLost | LinkUp], None]
+# Told of each pass of the draft model: begin, end, nodes, tokens verified meanwhile, what it grew.
+OnPass = Callable[[float, float, int, int, Sequence[Grown]], None]
 
 
 class Outlet(Protocol):
@@ -94,13 +97,23 @@ class Outcome:
 
 
 class DecodeRunner:
-    """Runs decodes one after another with one draft model; remembers the cloud's prompt form."""
+    """Runs decodes one after another with one draft model; remembers the cloud's prompt form.
 
-    def __init__(self, draft_model: Vlm, local_spec: PromptSpec) -> None:
+    ``clock`` gives seconds; in virtual time, another than the machine's.
+    """
+
+    def __init__(
+        self,
+        draft_model: Vlm,
+        local_spec: PromptSpec,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.draft_model = draft_model
+        self.clock = clock
         self._local_spec = local_spec  # for edge_only, where no cloud says how to prompt
         self._known_spec = b""
         self.measures = Measures()
+        self.on_pass: OnPass | None = None
 
     def run(
         self,
@@ -154,6 +167,10 @@ class DecodeRunner:
         self._known_spec = spec
 
 
+class _Interrupted(Exception):
+    """The pass under way is for nothing any more."""
+
+
 class _Run:
     """The state of one decode around its decoder."""
 
@@ -165,27 +182,30 @@ class _Run:
         self, runner: DecodeRunner, request: Request, decoder: EdgeDecoder, inbox: Inbox
     ) -> None:
         self._runner = runner
+        self._clock = runner.clock
         self._request = request
         self._decoder = decoder
         self._inbox = inbox
         self.outlet: Outlet | None = None
         self._drafter: Drafter | None = None
         self._late: deque[Event] = deque()  # of a pass that worked on several branches
+        self._work: Work | None = None  # wanted of the draft model, when a pass has ended
+        self._begun: Iterable[Branch] = ()  # what the pass under way is for
         self._finish: Finish | None = None
 
     def to_end(self, known_spec: bytes) -> Outcome:
         """Handle events until the decoder is finished."""
-        started = time.perf_counter()
+        started = self._clock()
         try:
             self._perform(self._decoder.start(started, known_spec))
             while self._finish is None:
                 event = self._next_event()
                 if event is not None:
-                    self._perform(self._decoder.handle(event, time.perf_counter()))
+                    self._perform(self._decoder.handle(event, self._clock()))
         finally:
             if self.outlet is not None:
                 self.outlet.close()
-        seconds = time.perf_counter() - started
+        seconds = self._clock() - started
         assert self._finish is not None
         return Outcome(
             self._finish.reason,
@@ -198,14 +218,18 @@ class _Run:
     def _next_event(self) -> Event | None:
         if self._late:
             return self._late.popleft()
+        if self._work is not None and self._drafter is not None:
+            self._drafter.follow(self._work.verified)
+            self._drafter.want(self._work.branches)
+            self._work = None
         if self._drafter is not None and not self._drafter.idle:
             try:
                 return self._read(self._inbox.get_nowait())
             except Empty:
                 self._late += self._draft_once()
-                return self._late.popleft()
+                return None
         deadline = self._decoder.deadline
-        wait = None if deadline is None else max(0.0, deadline - time.perf_counter())
+        wait = None if deadline is None else max(0.0, deadline - self._clock())
         try:
             return self._read(self._inbox.get(timeout=wait))
         except Empty:
@@ -226,16 +250,36 @@ class _Run:
 
     def _draft_once(self) -> list[Drafted]:
         """One pass of the draft model; its time counts for the first branch."""
-        assert self._drafter is not None
-        started = time.perf_counter()
+        drafter = self._drafter
+        assert drafter is not None
+        started, verified = self._clock(), len(self._decoder.tokens)
         width = self._decoder.width
-        nodes = self._drafter.cost(width)
-        grown = self._drafter.step(width)
-        seconds = time.perf_counter() - started
+        nodes = drafter.cost(width)
+        self._begun = drafter.next(width)
+        try:
+            grown = drafter.step(width, self._listen)
+        except _Interrupted:
+            grown = []
+        self._begun = ()
+        ended = self._clock()
+        if self._runner.on_pass is not None:
+            self._runner.on_pass(started, ended, nodes, verified, grown)
+        seconds = ended - started
         return [
-            Drafted(one.branch, one.level.tokens, one.whole, 0.0 if i else seconds, nodes)
+            Drafted(one.branch, one.level.tokens, one.whole, one.done, 0 if i else seconds, nodes)
             for i, one in enumerate(grown)
         ]
+
+    def _listen(self, layer: int, hidden: object) -> None:
+        """Between two layers: do what messages ask for, and end a pass that is for nothing now."""
+        while not self._inbox.empty() and self._finish is None:
+            event = self._read(self._inbox.get_nowait())
+            if event is not None:
+                self._perform(self._decoder.handle(event, self._clock()))
+        work = self._work
+        void = work is not None and not any(branch in work.branches for branch in self._begun)
+        if void or self._finish is not None:
+            raise _Interrupted
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -243,20 +287,19 @@ class _Run:
                 case Send(message):
                     if self.outlet is not None:
                         self._decoder.ledger.up_bytes += self.outlet.send(message)
-                case Work(verified, branches):
-                    assert self._drafter is not None
-                    self._drafter.follow(verified)
-                    self._drafter.want(branches)
+                case Work():
+                    self._work = action
                 case Emit():
                     self.on_emit(action)
                 case Prepare(spec):
                     ready = self._prepare(spec)
-                    self._perform(self._decoder.handle(ready, time.perf_counter()))
+                    self._perform(self._decoder.handle(ready, self._clock()))
                 case Finish():
                     self._finish = action
 
     def _prepare(self, data: bytes) -> PromptReady | Unusable:
         model = self._runner.draft_model
+        self._begun = ()  # a pass over another prompt is for nothing
         try:
             spec = self._runner.spec_of(data)
             model.crop(spec.vocabulary)

@@ -22,28 +22,38 @@ class Speculator:
         self.speculation = speculation
         self._ends: frozenset[int] = frozenset()
         self._seeking: set[Branch] = set()  # branches that only look for a bonus token
+        self._near: set[Prefix] = set()  # what the next verdict may lead to
         self._verified: Prefix = ()
         self._drafts: dict[Prefix, Whole] = {}
+        self._parts: dict[Prefix, Whole] = {}  # of drafts in the making
         self._bonuses: dict[Prefix, Whole] = {}  # the likeliest token after a whole path
         self._predicted: dict[Prefix, float] = {}  # by exits, after the verified prefix
 
     def begin(self, end_tokens: tuple[int, ...]) -> None:
         """A prompt stands; forget what was drafted under another. Nothing follows an end token."""
         self._ends = frozenset(end_tokens)
-        for held in (self._drafts, self._bonuses, self._predicted):
+        for held in (self._drafts, self._parts, self._bonuses, self._predicted):
             held.clear()
 
     def settle(self, verified: Prefix) -> None:
         """These tokens are verified now; what does not extend them is void."""
         self._verified = verified
         size = len(verified)
-        for held in (self._drafts, self._bonuses, self._predicted):
+        for held in (self._drafts, self._parts, self._bonuses, self._predicted):
             for prefix in [prefix for prefix in held if prefix[:size] != verified]:
                 del held[prefix]
 
-    def draft_after(self, prefix: Prefix) -> Whole | None:
-        """The draft after this prefix, if it is whole."""
+    def draft_after(self, prefix: Prefix, cut: int = 0) -> Whole | None:
+        """The draft after this prefix, if it is whole or has at least ``cut`` levels (0: whole)."""
+        part = self._parts.get(prefix)
+        if cut and part is not None and part.draft.depth >= cut:
+            self._drafts.setdefault(prefix, part)
         return self._drafts.get(prefix)
+
+    def keep(self, branch: Branch, part: Whole) -> None:
+        """So much of a branch is there, should it have to be cut short."""
+        if branch not in self._seeking:
+            self._parts[branch.prefix] = part
 
     def was_predicted(self, prefix: Prefix) -> bool | None:
         """Whether an exit said that the verdict would lead here; None where none said anything."""
@@ -66,7 +76,8 @@ class Speculator:
         size = len(self._verified)
         self._seeking.clear()
         branches = []
-        for confidence, prefix, bonus in sorted(self._wanted(), key=lambda guess: -guess[0]):
+        self._near.clear()
+        for confidence, prefix, bonus, level in sorted(self._wanted(), key=lambda guess: -guess[0]):
             guessed = prefix[size:]
             left = room - len(guessed)
             if confidence < self.speculation.least or left < 1:
@@ -76,23 +87,29 @@ class Speculator:
             branch = Branch(prefix, chain(1) if bonus else shape.within(max(1, left - 1)))
             if bonus:
                 self._seeking.add(branch)
+            elif level <= 1:
+                self._near.add(prefix)
             branches.append(branch)
         return tuple(dict.fromkeys(branches))
 
-    def _wanted(self) -> Iterator[tuple[float, Prefix, bool]]:
-        """Confidence, prefix, and whether only the bonus token is looked for there."""
+    def is_near(self, prefix: Prefix) -> bool:
+        """Whether the next verdict may lead here."""
+        return prefix in self._near
+
+    def _wanted(self) -> Iterator[tuple[float, Prefix, bool, int]]:
+        """Confidence, prefix, whether only the bonus token is looked for there, verdicts away."""
         todo: list[tuple[float, Prefix, int]] = [(1.0, self._verified, 0)]
         while todo:
             confidence, prefix, level = todo.pop()
             whole = self._drafts.get(prefix)
             if whole is None:
-                yield confidence, prefix, False
+                yield confidence, prefix, False, level
                 continue
             if level == self.speculation.ahead:
                 continue
             for share, tokens, bonus in self._guesses(whole, prefix):
                 if bonus:
-                    yield confidence * share, prefix + tokens, True
+                    yield confidence * share, prefix + tokens, True, level + 1
                 else:
                     todo.append((confidence * share, prefix + tokens, level + 1))
             if level == 0 and self.speculation.exits:
@@ -100,16 +117,18 @@ class Speculator:
 
     def _guesses(self, whole: Whole, prefix: Prefix) -> Iterator[tuple[float, Prefix, bool]]:
         """What a draft says of its verdict: share, tokens, and whether a bonus is missing."""
-        if self.speculation.all_accepted:
-            bonus = self._bonuses.get(prefix + whole.best)
-            if self.speculation.open:
-                yield whole.sure, whole.best, False
-            elif bonus is None:
-                yield whole.sure, whole.best, True
-            else:
-                yield whole.sure * bonus.sure, whole.best + bonus.best, False
-                for tokens, likelihood in bonus.guesses if self.speculation.runners_up else ():
-                    yield whole.sure * likelihood, whole.best + tokens, False
-        if self.speculation.runners_up:
+        runners_up = self.speculation.runners_up
+        if self.speculation.open:
+            yield whole.sure, whole.best, False
+        elif self.speculation.all_accepted:
+            for leaf, share in whole.leaves if runners_up else whole.leaves[:1]:
+                bonus = self._bonuses.get(prefix + leaf)
+                if bonus is None:
+                    yield share, leaf, True
+                    continue
+                yield share * bonus.sure, leaf + bonus.best, False
+                for tokens, likelihood in bonus.guesses if runners_up else ():
+                    yield share * likelihood, leaf + tokens, False
+        if runners_up:
             for tokens, likelihood in whole.guesses:
                 yield likelihood, tokens, False

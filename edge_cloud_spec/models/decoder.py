@@ -29,7 +29,7 @@ from .linear import (
 )
 from .quantize import quantize_linears
 
-OnExit = Callable[[int, Tensor], None]  # (layer index, hidden [rows, hidden_size])
+OnLayer = Callable[[int, Tensor], None]  # (layer index, hidden [rows, hidden_size])
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +105,12 @@ class Decoder:
         positions: Tensor | Sequence[int],
         segments: Sequence[Segment],
         deepstack: Deepstack | None = None,
-        on_exit: OnExit | None = None,
+        on_layer: OnLayer | None = None,
     ) -> Tensor:
         """Hidden rows [n, E] after the last layer, before the final norm.
 
         positions: int64 [3, n] (time, height, width) or one text position per row.
-        on_exit: called after each layer while the pass goes on.
+        on_layer: called after each layer while the pass goes on.
         """
         cos, sin = self._rotary(positions)
         features = deepstack.features if deepstack is not None else ()
@@ -118,8 +118,8 @@ class Decoder:
             hidden = layer(index, hidden, cos, sin, segments)
             if index < len(features) and deepstack is not None:
                 hidden = hidden.index_add(0, deepstack.rows, features[index].to(hidden.dtype))
-            if on_exit is not None:
-                on_exit(index, hidden)
+            if on_layer is not None:
+                on_layer(index, hidden)
         return hidden
 
     def logits(self, hidden: Tensor, vocabulary: int) -> Tensor:

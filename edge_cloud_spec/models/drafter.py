@@ -14,16 +14,18 @@ from ..decoding.propose import Recipe
 from ..decoding.shape import Branch, Growth, Level, Whole
 
 if TYPE_CHECKING:
+    from .decoder import OnLayer
     from .session import Session
 
 
 @dataclass(frozen=True, eq=False)
 class Grown:
-    """What a pass added to a branch, and all of the draft when that was its last level."""
+    """What a pass added to a branch, and the draft as far as it is grown; ``done``: all of it."""
 
     branch: Branch
     level: Level
-    whole: Whole | None
+    whole: Whole
+    done: bool
 
 
 @dataclass(eq=False)
@@ -97,23 +99,10 @@ class Drafter:
 
     def cost(self, width: int) -> int:
         """The rows that ``step`` would compute now."""
-        paths = [path for branch in self._chosen(width) for path in self._frontier(branch)]
+        paths = [path for branch in self.next(width) for path in self._frontier(branch)]
         return max(1, len(self._missing(paths)))
 
-    def step(self, width: int = 1) -> list[Grown]:
-        """One pass: a level more for the first branches, ``width`` nodes of them together."""
-        chosen = self._chosen(width)
-        frontiers = [self._frontier(branch) for branch in chosen]
-        self._score([path for frontier in frontiers for path in frontier])
-        grown = []
-        for branch, frontier in zip(chosen, frontiers, strict=True):
-            rows = [self._session.logits_after(self._nodes[path]) for path in frontier]
-            grown.append(self._grow(branch, np.stack(rows)))
-        done = {one.branch for one in grown if one.whole is not None}
-        self._wanted = tuple(branch for branch in self._wanted if branch not in done)
-        return grown
-
-    def _chosen(self, width: int) -> list[Branch]:
+    def next(self, width: int) -> list[Branch]:
         """The branches of the next pass: at least one, and no more nodes than ``width``."""
         chosen: list[Branch] = []
         nodes = 0
@@ -124,13 +113,29 @@ class Drafter:
             chosen.append(branch)
         return chosen
 
+    def step(self, width: int = 1, on_layer: OnLayer | None = None) -> list[Grown]:
+        """One pass: a level more for the first branches, ``width`` nodes of them together.
+
+        on_layer: called after each layer. What it raises ends the pass, and nothing has changed.
+        """
+        chosen = self.next(width)
+        frontiers = [self._frontier(branch) for branch in chosen]
+        self._score([path for frontier in frontiers for path in frontier], on_layer)
+        grown = []
+        for branch, frontier in zip(chosen, frontiers, strict=True):
+            rows = [self._session.logits_after(self._nodes[path]) for path in frontier]
+            grown.append(self._grow(branch, np.stack(rows)))
+        done = {one.branch for one in grown if one.done}
+        self._wanted = tuple(branch for branch in self._wanted if branch not in done)
+        return grown
+
     def whole(self, branch: Branch) -> Whole:
         """A draft at once, after verified tokens."""
         self.follow(branch.prefix)
         self.want([branch])
         while True:
             (grown,) = self.step()
-            if grown.whole is not None:
+            if grown.done:
                 return grown.whole
 
     def _path(self, tokens: tuple[int, ...]) -> list[int]:
@@ -163,14 +168,19 @@ class Drafter:
         ends = (path[:end] for path in paths for end in range(1, len(path) + 1))
         return [path for path in dict.fromkeys(ends) if path not in self._nodes]
 
-    def _score(self, paths: Sequence[tuple[int, ...]]) -> None:
+    def _score(self, paths: Sequence[tuple[int, ...]], on_layer: OnLayer | None) -> None:
         """Compute what is missing along these paths, in one pass."""
         missing = self._missing(paths)
-        for path in missing:
-            self._nodes[path] = len(self._nodes) - 1  # the prefix itself is in there, too
-        if missing:
-            parents = [self._nodes[path[:-1]] for path in missing]
-            self._session.grow([path[-1] for path in missing], parents)
+        if not missing:
+            if () in paths:
+                self._session.logits_after(-1, on_layer)
+            return
+        first = len(self._nodes) - 1  # the prefix itself is in there, too
+        places = {path: first + number for number, path in enumerate(missing)}
+        known = self._nodes | places
+        parents = [known[path[:-1]] for path in missing]
+        self._session.grow([path[-1] for path in missing], parents, on_layer)
+        self._nodes = known
 
     def _grow(self, branch: Branch, logits: np.ndarray) -> Grown:
         growing = self._growing[branch]
@@ -178,5 +188,4 @@ class Drafter:
         for token, parent in zip(level.tokens, level.parents, strict=True):
             above = growing.paths[parent] if parent >= 0 else ()
             growing.paths.append((*above, token))
-        whole = growing.growth.whole() if growing.growth.done else None
-        return Grown(branch, level, whole)
+        return Grown(branch, level, growing.growth.whole(), growing.growth.done)

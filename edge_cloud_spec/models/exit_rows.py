@@ -169,12 +169,12 @@ def look(session: Session, said: Sequence[int], layers: Sequence[int]) -> Rows:
     """The rows after each token of an answer but the last, scored in one pass like a draft."""
     seen: dict[int, np.ndarray] = {}
 
-    def on_exit(index: int, hidden: Tensor) -> None:
+    def on_layer(index: int, hidden: Tensor) -> None:
         if index + 1 in layers:
             seen[index + 1] = hidden.float().cpu().numpy().copy()
 
     session.truncate(0)
-    logits = torch.from_numpy(session.forward(said, on_exit=on_exit)[1:-1])
+    logits = torch.from_numpy(session.forward(said, on_layer=on_layer)[1:-1])
     top = torch.topk(logits.softmax(-1), min(TOP, logits.shape[-1]))
     hidden = np.stack([seen[layer][:-1] for layer in layers], 1)
     return Rows(torch.from_numpy(hidden), top.indices, top.values)

@@ -163,7 +163,7 @@ class Exits:
         end_tokens: Iterable[int] = (),
         open_at: int | None = None,
     ) -> Watch | None:
-        """What to give ``Session.forward`` as ``on_exit``; it tells each new guess (see ``Watch``).
+        """The ``on_layer`` of a ``Session.forward``; it tells each new guess (see ``Watch``).
 
         None under ``rejection``: what the exits say is neither drawn nor tested there as a verdict
         is. first: the session's ``known_row``, which the pass leaves out; without it such a pass

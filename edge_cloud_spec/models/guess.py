@@ -43,7 +43,7 @@ class Guess:
 
 @dataclass(eq=False)
 class Watch:
-    """Looks on at one pass, as ``on_exit`` of ``Session.forward``; tells each guess that is new.
+    """Looks on at one pass, as ``on_layer`` of ``Session.forward``; tells each guess that is new.
 
     New is what has other tokens than the last one. position: of the first drafted token in the
     answer. first: logits [V] after the prefix, for a pass that leaves them out. open_at: the leaf

@@ -120,32 +120,35 @@ class ScriptedSession:
         return tuple(self._tokens)
 
     def forward(
-        self, tokens: Sequence[int], parents: Sequence[int] | None = None, on_exit: object = None
+        self, tokens: Sequence[int], parents: Sequence[int] | None = None, on_layer: object = None
     ) -> np.ndarray:
         """Logits float32 [1 + n, V]; see `Session.forward`. There are no exits."""
         self._drop_nodes()
+        self._spend(len(self._tokens) - self._computed + len(tokens), on_layer)
         self._append(tokens, range(-1, len(tokens) - 1) if parents is None else parents)
-        rows = len(self._tokens) - self._computed + len(tokens)
-        if rows:
-            self._model.spend(rows)
         self._computed = len(self._tokens)
         return np.stack([self._model.row(at) for at in (self._states[-1], *self._node_states)])
 
     def grow(
-        self, tokens: Sequence[int], parents: Sequence[int], on_exit: object = None
+        self, tokens: Sequence[int], parents: Sequence[int], on_layer: object = None
     ) -> np.ndarray:
         """Logits float32 [n, V] of more nodes; see `Session.grow`."""
         if self._computed < len(self._tokens):
-            return self.forward(tokens, parents)[1:]
+            return self.forward(tokens, parents, on_layer)[1:]
         begin = len(self._nodes)
+        self._spend(len(tokens), on_layer)
         self._append(tokens, parents)
-        self._model.spend(len(tokens))
         return np.stack([self._model.row(at) for at in self._node_states[begin:]])
 
-    def logits_after(self, node: int) -> np.ndarray:
+    def _spend(self, rows: int, on_layer: object) -> None:
+        """Let a pass over so many rows take its time."""
+        if rows:
+            self._model.spend(rows)
+
+    def logits_after(self, node: int, on_layer: object = None) -> np.ndarray:
         """Logits float32 [V] after a node, or after the prefix (-1)."""
         if node < 0 and self._computed < len(self._tokens):
-            self.forward(())
+            self.forward((), None, on_layer)
         return self._model.row(self._node_states[node] if node >= 0 else self._states[-1])
 
     def _append(self, tokens: Sequence[int], parents: Sequence[int]) -> None:

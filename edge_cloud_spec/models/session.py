@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .decoder import OnExit, Segment
+from .decoder import OnLayer, Segment
 
 if TYPE_CHECKING:
     from .cache import KeyValueCache
@@ -51,40 +51,52 @@ class Session:
         self,
         tokens: Sequence[int],
         parents: Sequence[int] | None = None,
-        on_exit: OnExit | None = None,
+        on_layer: OnLayer | None = None,
     ) -> np.ndarray:
         """Logits float32 [1 + n, V]: row 0 follows the prefix, row i + 1 follows node i.
 
         parents[i] < i is the index of node i's parent, or -1 for the prefix; None is a chain.
-        on_exit(layer, hidden): hidden rows [m, hidden_size] of the computed tail of what is
-        returned (all but row 0, or all, when the prefix had tokens to compute).
+        on_layer(layer, hidden): hidden rows [m, hidden_size] of the computed tail of what is
+        returned (all but row 0, or all, when the prefix had tokens to compute). What it raises ends
+        the pass; there are no nodes then.
         """
         plan = self._plan(tokens, parents)
         if plan is None:
             assert self._row is not None
             return self._row[None]
-        return self._settle(plan, _run(self._decoder, [plan], self._vocabulary, on_exit)[0])
+        try:
+            rows = _run(self._decoder, [plan], self._vocabulary, on_layer)[0]
+        except BaseException:
+            self._drop_nodes()
+            raise
+        return self._settle(plan, rows)
 
     def grow(
-        self, tokens: Sequence[int], parents: Sequence[int], on_exit: OnExit | None = None
+        self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> np.ndarray:
         """Logits float32 [n, V] of more nodes, after those that are there already.
 
-        Indices go on from the nodes of the last `forward`; a parent is any earlier node or -1.
+        Indices go on from the nodes of the last `forward`; a parent is any earlier node or -1. When
+        `on_layer` raises, there are only the earlier nodes.
         """
         if self._computed < len(self._tokens) or self._row is None:
-            return self.forward(tokens, parents, on_exit)[1:]
+            return self.forward(tokens, parents, on_layer)[1:]
+        before = len(self._nodes), self._sees
         plan = self._plan_rows([], tokens, parents)
-        rows = _run(self._decoder, [plan], self._vocabulary, on_exit)[0]
+        try:
+            rows = _run(self._decoder, [plan], self._vocabulary, on_layer)[0]
+        except BaseException:
+            self._forget_after(*before)
+            raise
         self._rows += list(rows)
         return rows
 
-    def logits_after(self, node: int) -> np.ndarray:
+    def logits_after(self, node: int, on_layer: OnLayer | None = None) -> np.ndarray:
         """Logits float32 [V] after a node that was scored, or after the prefix (-1)."""
         if node >= 0:
             return self._rows[node]
         if self._computed < len(self._tokens) or self._row is None:
-            self.forward(())
+            self.forward((), None, on_layer)
         assert self._row is not None
         return self._row
 
@@ -143,6 +155,12 @@ class Session:
         self._depths: list[int] = []
         self._rows: list[np.ndarray] = []
         self._sees: np.ndarray | None = None  # bool [nodes, nodes]; None while nodes are a chain
+
+    def _forget_after(self, count: int, sees: np.ndarray | None) -> None:
+        """Only so many nodes were scored, and saw each other like this."""
+        for held in (self._nodes, self._parents, self._depths):
+            del held[count:]
+        self._sees = sees
 
     def _plan(self, tokens: Sequence[int], parents: Sequence[int] | None) -> _Plan | None:
         """What a forward has to compute; None when that is nothing."""
@@ -257,7 +275,7 @@ def forward_together(
 
 
 def _run(
-    decoder: Decoder, plans: Sequence[_Plan], vocabulary: int, on_exit: OnExit | None
+    decoder: Decoder, plans: Sequence[_Plan], vocabulary: int, on_layer: OnLayer | None
 ) -> list[np.ndarray]:
     """One pass; logits float32 of each plan's rows from `keep` on."""
     tokens = [token for plan in plans for token in plan.tokens]
@@ -276,7 +294,7 @@ def _run(
             decoder.embed(tokens),
             [position for plan in plans for position in plan.positions],
             [plan.segment for plan in plans],
-            on_exit=None if on_exit is None else lambda at, rows: on_exit(at, rows[wanted]),
+            on_layer=None if on_layer is None else lambda at, rows: on_layer(at, rows[wanted]),
         )
         rows = decoder.logits(hidden[wanted], vocabulary).cpu().numpy()
     ends = np.cumsum([len(plan.tokens) - plan.keep for plan in plans])

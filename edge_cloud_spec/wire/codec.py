@@ -34,6 +34,7 @@ from .messages import (
 from .rows import read_rows, write_rows
 
 _FINISHES = {"": pb.GOES_ON, "end": pb.END, "length": pb.LENGTH}
+_DRAFT = bytes([pb.ClientMessage.DRAFT_FIELD_NUMBER << 3 | 2])  # tag of a field with a length
 _FINISH_NAMES = {number: name for name, number in _FINISHES.items()}
 
 
@@ -102,6 +103,11 @@ def encode_client(message: ClientMessage) -> bytes:
             wrapped = pb.ClientMessage(row_request=pb.RowRequest(base=_digest(base)))
     data: bytes = wrapped.SerializeToString()
     return data
+
+
+def is_draft(data: bytes) -> bool:
+    """Whether a client's message is a draft, by its first byte: the number of its kind."""
+    return data[:1] == _DRAFT
 
 
 def decode_client(data: bytes) -> ClientMessage:
@@ -241,7 +247,6 @@ def encode_server(message: ServerMessage) -> bytes:
                     drafted=message.drafted,
                     draft_us=_microseconds(message.draft_s),
                     residual=_residual(message.residual),
-                    goes_on=message.goes_on,
                 )
             )
         case RowMessage(base, row):
@@ -303,5 +308,4 @@ def _read_verdict(v: pb.Verdict) -> Verdict:
         v.queue_us * 1e-6,
         v.draft_us * 1e-6,
         _read_residual(v.residual) if v.HasField("residual") else None,
-        v.goes_on,
     )

@@ -581,7 +581,6 @@ class Verdict(_message.Message):
     DRAFTED_FIELD_NUMBER: _builtins.int
     DRAFT_US_FIELD_NUMBER: _builtins.int
     RESIDUAL_FIELD_NUMBER: _builtins.int
-    GOES_ON_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     """recovered or bonus; absent: open, ended before, or residual"""
     finish: Global___Finish.ValueType
@@ -595,8 +594,6 @@ class Verdict(_message.Message):
     """tokens tested, where the cloud drafted"""
     draft_us: _builtins.int
     """the cloud's own drafting"""
-    goes_on: _builtins.bool
-    """the draft for the next place was pushed, and is being verified"""
     @_builtins.property
     def base(self) -> Global___Digest: ...
     @_builtins.property
@@ -625,11 +622,10 @@ class Verdict(_message.Message):
         drafted: _builtins.int = ...,
         draft_us: _builtins.int = ...,
         residual: Global___Residual | None = ...,
-        goes_on: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "base", b"base", "residual", b"residual", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "accepted", b"accepted", "base", b"base", "draft_us", b"draft_us", "drafted", b"drafted", "finish", b"finish", "goes_on", b"goes_on", "path", b"path", "queue_us", b"queue_us", "residual", b"residual", "token", b"token", "tokens", b"tokens", "verify_us", b"verify_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "accepted", b"accepted", "base", b"base", "draft_us", b"draft_us", "drafted", b"drafted", "finish", b"finish", "path", b"path", "queue_us", b"queue_us", "residual", b"residual", "token", b"token", "tokens", b"tokens", "verify_us", b"verify_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__token: _TypeAlias = _typing.Literal["token"]  # noqa: Y015
     _WhichOneofArgType__token: _TypeAlias = _typing.Literal["_token", b"_token"]  # noqa: Y015

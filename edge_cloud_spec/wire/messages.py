@@ -106,8 +106,7 @@ class Verdict:
 
     Without a token it is open, has ended before, or carries the ``residual`` that the robot draws
     the recovered token from. ``tokens`` are the accepted tokens themselves where the cloud drafted
-    (else empty); ``finish`` is "end", "length" or empty. ``goes_on``: the cloud has the next draft
-    already, and is at it. Times in seconds.
+    (else empty); ``finish`` is "end", "length" or empty. Times in seconds.
     """
 
     base: PrefixDigest
@@ -120,7 +119,6 @@ class Verdict:
     queue_s: float = 0.0
     draft_s: float = 0.0
     residual: Residual | None = None
-    goes_on: bool = False
 
 
 @dataclass(frozen=True)

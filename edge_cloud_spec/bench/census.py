@@ -1,0 +1,61 @@
+"""What a process holds: memory, threads, and the objects of decodes that may have ended."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from ..cloud.worker import Served
+from ..cloud.worker import Stream as CloudStream
+from ..edge.decoder import EdgeDecoder
+from ..edge.link import Stream as LinkStream
+from ..edge.speculator import Speculator
+from ..models.drafter import Drafter
+from .options import Harness
+
+OF_DECODES = (EdgeDecoder, Speculator, Drafter, Served, CloudStream, LinkStream)
+
+
+@dataclass(frozen=True)
+class Census:
+    """Counts at one moment between two decodes. ``objects``: robot caches, streams and sessions
+
+    of either end, whoever still holds them.
+    """
+
+    threads: int
+    tasks: int
+    sessions: int
+    pooled: int
+    objects: int
+
+    def growth(self, before: Census) -> dict[str, int]:
+        """How many more than before, by name."""
+        names = [field.name for field in fields(self)]
+        return {name: getattr(self, name) - getattr(before, name) for name in names}
+
+
+def census(harness: Harness) -> Census:
+    """What there is now."""
+    gc.collect()
+    objects = sum(isinstance(each, OF_DECODES) for each in gc.get_objects())
+    worker = harness.worker
+    return Census(
+        threading.active_count(), harness.tasks(), worker.sessions, worker.pooled, objects
+    )
+
+
+def resident_mb() -> float:
+    """Memory of this process, without what is free and not given back; 0 where unknown."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return 0.0
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20

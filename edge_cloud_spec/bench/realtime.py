@@ -1,0 +1,56 @@
+"""Robot, cloud and link in real time: threads, gRPC on loopback and a proxy that delays it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Future
+
+from ..cloud.worker import WorkerLimits
+from ..edge.link import Link, LinkSettings
+from .hosted import HostedCloud
+from .link import LinkProfile
+from .proxy import Proxy
+from .regimes import Regime
+from .robot import PATIENCE, Robot
+from .scripted import Busy, scripted_worker
+
+
+class RealHarness:
+    """A robot and a cloud of a regime; their models sleep as long as real ones would compute."""
+
+    def __init__(
+        self,
+        regime: Regime,
+        profile: LinkProfile,
+        seed: int = 0,
+        limits: WorkerLimits | None = None,
+    ) -> None:
+        self._started = time.perf_counter()
+        self.cloud_busy = Busy(time.sleep)
+        self.worker = scripted_worker(regime, time.perf_counter, self.cloud_busy, limits)
+        self._cloud = HostedCloud(self.worker)
+        self._proxy = Proxy(self._cloud.address, profile, seed)
+        self._link = Link(LinkSettings(self._proxy.address))
+        patience = PATIENCE + profile.outage_s
+        self.robot = Robot(regime, self._link.connect, time.perf_counter, time.sleep, patience)
+
+    def clock(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self._started
+
+    def rest(self, seconds: float) -> None:
+        """Let so much time pass."""
+        time.sleep(seconds)
+
+    def tasks(self) -> int:
+        """Of asyncio, at both ends."""
+        counted: Future[int] = Future()
+        self._link.call(lambda: counted.set_result(len(asyncio.all_tasks())))
+        return counted.result() + len(asyncio.all_tasks(self._cloud.loop))
+
+    def close(self) -> None:
+        """End everything; no thread stays."""
+        self._link.close()
+        self._proxy.close()
+        self._cloud.stop()
