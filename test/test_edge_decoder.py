@@ -75,8 +75,8 @@ def work(prefix: tuple[int, ...], shape: Expansion) -> Work:
 
 def drafted(robot: EdgeDecoder, tokens: tuple[int, ...], whole: tuple[int, ...] = ()) -> Drafted:
     """A pass of the draft after the verified tokens."""
-    asked = robot._working
-    branch = asked.branches[0] if asked else Branch((), chain(4))
+    asked = robot._exchange._speculator._working
+    branch = asked.branches[0] if asked and asked.branches else Branch((), chain(4))
     so_far = whole or tokens
     return Drafted(branch, tokens, Whole(Draft(so_far), so_far), done=bool(whole))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 import numpy as np
 
 from ..decoding.plan import Costs
+from ..decoding.shape import Whole
 
 MEMORY = 0.995  # what an observation still counts for, one observation later
 SLOPE = 0.015  # of the target's pass, for each drafted token above FLAT; assumed
@@ -58,6 +61,17 @@ class Measures:
             self.verify.observe(seconds / _growth(nodes))
         else:
             self.alone.observe(seconds)
+
+    def judged(self, draft: Whole, came: tuple[int, ...]) -> None:
+        """After this draft these tokens came: how its first and second choices did."""
+        pairs = zip(came, draft.best, strict=False)
+        along = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        for _ in range(along):
+            self.acceptance.observe(1.0)
+        if along < min(len(came), len(draft.best)):
+            self.acceptance.observe(0.0)
+            if along < len(draft.seconds):
+                self.runner_up.observe(float(came[along] == draft.seconds[along]))
 
     def verify_s(self, nodes: int) -> float:
         """A pass of the target over so many drafted tokens, in seconds."""

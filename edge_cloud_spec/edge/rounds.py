@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..wire.messages import Verdict
+
 
 @dataclass(frozen=True)
 class Round:
@@ -30,6 +32,38 @@ class Round:
     def overhead_s(self) -> float:
         """All of the round that is no model's: queues too, and saying what was settled last."""
         return max(0.0, self.settled - self.start - self.draft_s - self.verify_s)
+
+
+@dataclass
+class Stopwatch:
+    """The times of the round under way, which become a ``Round`` with its verdict; in seconds."""
+
+    start: float = 0.0
+    sent: float = 0.0
+    draft_s: float = 0.0
+    waited: bool = False
+
+    def round(
+        self, verdict: Verdict, base: int, drafted: int, emitted: int, settled: float
+    ) -> Round:
+        """The round that this verdict ends."""
+        return Round(
+            base=base,
+            drafted=drafted,
+            accepted=len(verdict.path),
+            emitted=emitted,
+            start=self.start,
+            sent=self.sent,
+            settled=settled,
+            verify_s=verdict.verify_s + verdict.draft_s,
+            queue_s=verdict.queue_s,
+            draft_s=self.draft_s,
+            waited=self.waited,
+        )
+
+    def link_s(self, verdict: Verdict, settled: float) -> float:
+        """Waiting that no model of the cloud accounts for, a drafter there aside."""
+        return max(0.0, settled - self.sent - verdict.verify_s - verdict.queue_s)
 
 
 @dataclass

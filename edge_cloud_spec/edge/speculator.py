@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from ..decoding.shape import Branch, Shape, Whole, chain
 from ..decoding.speculation import Speculation
+from .events import Work
 
 Prefix = tuple[int, ...]
 
@@ -20,6 +21,8 @@ class Speculator:
 
     def __init__(self, speculation: Speculation) -> None:
         self.speculation = speculation
+        self.shape: Shape | None = None  # of the drafts that are wanted now
+        self._working: Work | None = None  # what was asked of the draft model last
         self._ends: frozenset[int] = frozenset()
         self._seeking: set[Branch] = set()  # branches that only look for a bonus token
         self._near: set[Prefix] = set()  # what the next verdict may lead to
@@ -28,6 +31,10 @@ class Speculator:
         self._parts: dict[Prefix, Whole] = {}  # of drafts in the making
         self._bonuses: dict[Prefix, Whole] = {}  # the likeliest token after a whole path
         self._predicted: dict[Prefix, float] = {}  # by exits, after the verified prefix
+
+    def void(self) -> None:
+        """What the draft model was asked for last is not wanted any more."""
+        self._working = None
 
     def begin(self, end_tokens: tuple[int, ...]) -> None:
         """A prompt stands; forget what was drafted under another. Nothing follows an end token."""
@@ -70,6 +77,19 @@ class Speculator:
             return False
         self._drafts.setdefault(branch.prefix, whole)
         return True
+
+    def wants(self, branch: Branch) -> bool:
+        """Whether the draft model was asked for this branch last."""
+        return self._working is not None and branch in self._working.branches
+
+    def work(self, verified: Prefix, room: int) -> list[Work]:
+        """Ask the draft model for what is wanted now, unless it was asked for just that."""
+        branches = self.branches(self.shape, room) if self.shape is not None else ()
+        work = Work(verified, branches)
+        if work == self._working:
+            return []
+        self._working = work
+        return [work]
 
     def branches(self, shape: Shape, room: int) -> tuple[Branch, ...]:
         """What to draft next, the likeliest first. room: tokens that the answer may still get."""

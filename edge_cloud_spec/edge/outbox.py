@@ -1,0 +1,85 @@
+"""The drafts that the cloud has, or that are on their way: the one it judges, and pushed ones."""
+
+from __future__ import annotations
+
+from ..decoding.digest import PrefixDigest
+from ..decoding.draft import Draft
+from ..decoding.preset import Preset
+from ..decoding.shape import Whole
+from ..wire.messages import DraftMessage
+from .answer import Answer
+from .events import Action, Send
+from .measures import Measures
+from .speculator import Prefix
+
+MOST_PUSHED = 32  # drafts for guesses that the cloud has not decided on; it keeps as many
+
+
+class Outbox:
+    """Sends drafts; knows which the cloud keeps, and when its pass over the present one ends."""
+
+    def __init__(self, answer: Answer, payload: str, preset: Preset, measures: Measures) -> None:
+        self.sent: DraftMessage | None = None  # the draft that awaits its verdict
+        self.drawn: Draft | None = None  # the same as it was drawn; kept after the verdict
+        self.due = 0.0  # when the cloud's pass over it will have ended
+        self._answer, self._payload, self._preset = answer, payload, preset
+        self._measures = measures
+        self._pushed: dict[PrefixDigest, tuple[DraftMessage, float]] = {}  # for guesses, and when
+        self._round = 0
+
+    def void(self) -> None:
+        """The prompt was not the right one: nothing that was sent counts."""
+        self._pushed.clear()
+        self.sent = self.drawn = None
+
+    def lost(self) -> None:
+        """The link is gone; who knows what arrived."""
+        self._pushed.clear()
+
+    def answered(self) -> None:
+        """The verdict came."""
+        self.sent = None
+
+    def has_pushed(self, base: PrefixDigest) -> bool:
+        """Whether the cloud was sent a draft for this guess, which is ahead of the answer."""
+        return base in self._pushed
+
+    def send(self, whole: Whole, now: float) -> list[Action]:
+        """Send the draft after the verified tokens, unless it was pushed already."""
+        here = self._answer.digest
+        assert here is not None
+        there = self._measures.one_way.value
+        pushed = self._pushed.get(here)
+        if pushed is None:
+            self.sent, starts = self._message(tuple(self._answer.tokens), whole), now + there
+        else:
+            self.sent, starts = pushed[0], max(now - there, pushed[1] + there)
+        self._pushed = {
+            base: kept for base, kept in self._pushed.items() if base.length > here.length
+        }
+        self.drawn = whole.draft
+        self.due = starts + self._measures.verify_s(len(whole.draft))
+        self._round += 1
+        return [] if pushed else [Send(self.sent)]
+
+    def push(self, prefix: Prefix, whole: Whole, now: float) -> list[Action]:
+        """Send a draft for a guess, as long as the cloud is sure to keep it."""
+        if not self._preset.speculation.push or len(self._pushed) >= MOST_PUSHED:
+            return []
+        message = self._message(prefix, whole)
+        self._pushed[message.base] = (message, now)
+        return [Send(message)]
+
+    def _message(self, prefix: Prefix, whole: Whole) -> DraftMessage:
+        """The draft after the verified tokens, or after a guess beyond them."""
+        answer, draft = self._answer, whole.draft
+        assert answer.digest is not None
+        if self._payload == "probabilities":
+            values = tuple(draft.row(draft.parent(i)).at(t) for i, t in enumerate(draft.tokens))
+            draft = Draft(draft.tokens, values=values)
+        guessed = prefix[len(answer.tokens) :]
+        left = answer.room - len(guessed) - len(whole.best)
+        goes_on = left > 1 and not answer.ends_with(whole.best[-1])
+        open_at = whole.leaf if self._preset.speculation.open and goes_on else None
+        resampled = None if guessed else answer.resampled
+        return DraftMessage(answer.digest.extend(guessed), draft, self._round, resampled, open_at)
