@@ -10,7 +10,6 @@ from ..decoding.shape import Whole, chain
 from ..decoding.speculation import STOP_AND_WAIT
 from ..wire.messages import (
     Close,
-    Generate,
     Open,
     Prediction,
     RowMessage,
@@ -54,7 +53,6 @@ class Exchange:
         self._resampling = Resampling(opening.split, chooser)
         self._early = EarlyVerdicts()
         self._watch = Stopwatch()
-        self._alone_until = 0  # how far the cloud goes on alone; 0: it does not
         self._pass_s = 0.0  # of the draft model, last
 
     @property
@@ -65,13 +63,7 @@ class Exchange:
     @property
     def asked(self) -> bool:
         """Whether the cloud was asked for something that it has not said yet."""
-        waits = self._outbox.sent is not None or self._resampling.unresolved is not None
-        return waits or self._alone_until > 0
-
-    @property
-    def _alone(self) -> bool:
-        """Whether the next verdict is on nothing that the robot drafted."""
-        return self._alone_until > 0 or not self._preset.drafts_on_robot
+        return self._outbox.asked or self._resampling.unresolved is not None
 
     @property
     def _verified(self) -> Prefix:
@@ -108,13 +100,7 @@ class Exchange:
         """What the cloud is asked for now."""
         if self._resampling.unresolved is not None:
             return [Send(RowRequest(self._resampling.unresolved.base))]
-        if self._outbox.sent is not None:
-            return [Send(self._outbox.sent)]
-        if self._alone:
-            assert self.answer.digest is not None
-            speculative = self._preset.drafter == "cloud"
-            return [Send(Generate(self.answer.digest, speculative, self._alone_until))]
-        return []
+        return self._outbox.pending()
 
     def close(self, reason: str, text: str = "") -> list[Action]:
         """End the decode, here and in the cloud."""
@@ -161,7 +147,7 @@ class Exchange:
             return []
         sent: list[Action] = []
         if self._speculator.drafted(drafted.branch, whole):
-            if self._alone_until:
+            if self._outbox.alone_until:
                 return self._work()
             if here and self._outbox.sent is None:
                 sent = self._send(whole, now)
@@ -189,7 +175,7 @@ class Exchange:
 
     def _leave_alone(self, passes: int, now: float) -> list[Action]:
         """Let the cloud go on without drafts for so many passes."""
-        self._alone_until = len(self.answer.tokens) + passes
+        self._outbox.alone_until = len(self.answer.tokens) + passes
         self._watch.sent = now
         self._watch.waited = True
         self._patience.owed(now)
@@ -199,11 +185,11 @@ class Exchange:
         """After a verdict on no draft: wait for the next, or go on as the pacing says."""
         self._watch.start = self._watch.sent = now
         self._watch.waited = False
-        if self._alone_until and len(self.answer.tokens) >= self._alone_until:
-            self._alone_until = 0
+        if self._outbox.alone_until and len(self.answer.tokens) >= self._outbox.alone_until:
+            self._outbox.alone_until = 0
             return self.draft(now)
         self._patience.owed(now)
-        return self._look_on() if self._alone_until else []
+        return self._look_on() if self._outbox.alone_until else []
 
     def _look_on(self) -> list[Action]:
         """Draft now and then while the cloud goes on alone, to learn whether it should."""
@@ -221,7 +207,7 @@ class Exchange:
             if not self._is_early(verdict):
                 self._ledger.stale += 1
             return []
-        drafted, tokens = self._settled(verdict)
+        drafted, tokens = self._outbox.settled(verdict)
         flaw = self._flaw(verdict, tokens)
         if tokens is None or flaw:
             return self.close("bad_verdict", f"{flaw}; the cloud's version may differ")
@@ -239,9 +225,9 @@ class Exchange:
             return [*actions, *self._resample(rejection, now)]
         if self._preset.drafts_on_robot and answer.room <= 0:
             return [*actions, *self.close("length")]
-        actions += self._go_on_alone(now) if self._alone else self.draft(now)
+        actions += self._go_on_alone(now) if self._outbox.alone else self.draft(now)
         early = self._early.take(answer.digest)
-        if early is None or not (self._alone or self._outbox.sent):
+        if early is None or not (self._outbox.alone or self._outbox.sent):
             return actions
         return [*actions, *self.on_verdict(early, now)]
 
@@ -250,19 +236,7 @@ class Exchange:
         base, here = verdict.base, self.answer.digest
         if here is None or base.length <= here.length:
             return False
-        expected = self._alone or self._outbox.has_pushed(base)
-        return expected and self._early.keep(verdict, here)
-
-    def _settled(self, verdict: Verdict) -> tuple[int, tuple[int, ...] | None]:
-        """How many tokens were drafted, and the tokens that this verdict settles."""
-        last = () if verdict.token is None else (verdict.token,)
-        if self._alone:
-            return verdict.drafted, verdict.tokens + last
-        if self._outbox.sent is None:
-            return 0, None
-        draft = self._outbox.sent.draft
-        accepted = draft.path_tokens(verdict.path)
-        return len(draft), None if accepted is None else accepted + last
+        return self._outbox.expects(base) and self._early.keep(verdict, here)
 
     def _flaw(self, verdict: Verdict, tokens: tuple[int, ...] | None) -> str:
         """Why this verdict, which settles these tokens, cannot be one on our draft; else empty."""
@@ -278,7 +252,7 @@ class Exchange:
         """Measure times, and how the draft did, before the verdict is settled."""
         verified, measures = self._verified, self._measures
         whole = self._speculator.draft_after(verified)
-        nodes = 0 if self._alone or whole is None else len(whole.draft)
+        nodes = 0 if self._outbox.alone or whole is None else len(whole.draft)
         if nodes or verified:  # the first token alone costs no pass: the prefill gave its row
             link = self._watch.link_s(verdict, now) if self._watch.waited else None
             measures.verified(nodes, verdict.verify_s, link)

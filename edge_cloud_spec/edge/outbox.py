@@ -1,4 +1,4 @@
-"""The drafts that the cloud has, or that are on their way: the one it judges, and pushed ones."""
+"""What the cloud is asked for: a verdict on a draft, drafts pushed for later, or to go on alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..decoding.digest import PrefixDigest
 from ..decoding.draft import Draft
 from ..decoding.preset import Preset
 from ..decoding.shape import Whole
-from ..wire.messages import DraftMessage
+from ..wire.messages import DraftMessage, Generate, Verdict
 from .answer import Answer
 from .events import Action, Send
 from .measures import Measures
@@ -21,7 +21,8 @@ class Outbox:
     def __init__(self, answer: Answer, payload: str, preset: Preset, measures: Measures) -> None:
         self.sent: DraftMessage | None = None  # the draft that awaits its verdict
         self.drawn: Draft | None = None  # the same as it was drawn; kept after the verdict
-        self.due = 0.0  # when the cloud's pass over it will have ended
+        self.alone_until = 0  # how far the cloud goes on alone; 0: it does not
+        self.due = 0.0  # when the cloud's pass over the draft will have ended
         self._answer, self._payload, self._preset = answer, payload, preset
         self._measures = measures
         self._pushed: dict[PrefixDigest, tuple[DraftMessage, float]] = {}  # for guesses, and when
@@ -40,9 +41,39 @@ class Outbox:
         """The verdict came."""
         self.sent = None
 
-    def has_pushed(self, base: PrefixDigest) -> bool:
-        """Whether the cloud was sent a draft for this guess, which is ahead of the answer."""
-        return base in self._pushed
+    @property
+    def asked(self) -> bool:
+        """Whether the cloud was asked for a verdict that it has not said yet."""
+        return self.sent is not None or self.alone_until > 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether the next verdict is on nothing that the robot drafted."""
+        return self.alone_until > 0 or not self._preset.drafts_on_robot
+
+    def expects(self, base: PrefixDigest) -> bool:
+        """Whether the cloud may go straight on to a verdict on this prefix, ahead of the answer."""
+        return self.alone or base in self._pushed
+
+    def pending(self) -> list[Action]:
+        """What the cloud is asked for now."""
+        if self.sent is not None:
+            return [Send(self.sent)]
+        if self.alone:
+            assert self._answer.digest is not None
+            speculative = self._preset.drafter == "cloud"
+            return [Send(Generate(self._answer.digest, speculative, self.alone_until))]
+        return []
+
+    def settled(self, verdict: Verdict) -> tuple[int, tuple[int, ...] | None]:
+        """How many tokens were drafted, and what this verdict settles; None: not our draft."""
+        last = () if verdict.token is None else (verdict.token,)
+        if self.alone:
+            return verdict.drafted, verdict.tokens + last
+        if self.sent is None:
+            return 0, None
+        accepted = self.sent.draft.path_tokens(verdict.path)
+        return len(self.sent.draft), None if accepted is None else accepted + last
 
     def send(self, whole: Whole, now: float) -> list[Action]:
         """Send the draft after the verified tokens, unless it was pushed already."""
