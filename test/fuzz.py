@@ -27,7 +27,8 @@ from fuzz_peers import SPEC, Bystander, Failure, Hostile, Target
 from fuzz_robot import fuzz_robot
 from grpc_helper import Cloud
 
-from edge_cloud_spec.cloud.worker import Worker, WorkerLimits
+from edge_cloud_spec.cloud.sessions import WorkerLimits
+from edge_cloud_spec.cloud.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 
 PEERS = 6  # hostile streams at a time
@@ -171,7 +172,7 @@ def _census(cloud: Cloud) -> Census:
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)  # or what the last giant took counts, though it is free
     tasks = len(asyncio.all_tasks(cloud.loop))
-    sessions = len(cloud.worker._sessions)
+    sessions = cloud.worker.sessions
     return Census(_resident(), sessions, threading.active_count(), tasks)
 
 

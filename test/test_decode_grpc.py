@@ -26,7 +26,8 @@ from models_helper import checkpoint, jpeg
 from virtual import ToyVlm, own_answer, spec_of, toy_worker
 
 from edge_cloud_spec.cloud.server import ServerSettings
-from edge_cloud_spec.cloud.worker import Worker, WorkerLimits
+from edge_cloud_spec.cloud.sessions import WorkerLimits
+from edge_cloud_spec.cloud.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy

@@ -22,7 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud import verification
-from edge_cloud_spec.cloud.worker import Stream, Worker
+from edge_cloud_spec.cloud.sessions import Stream
+from edge_cloud_spec.cloud.worker import Worker
 from edge_cloud_spec.decoding.choose import SeededChooser
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
@@ -36,7 +37,7 @@ from edge_cloud_spec.decoding.split import (
     residual_flaw,
     sparse_residual,
 )
-from edge_cloud_spec.edge import decoder
+from edge_cloud_spec.edge import resampling
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import decode_server, encode_client, encode_server
 from edge_cloud_spec.wire.messages import (
@@ -81,7 +82,7 @@ def test_a_verifier_that_does_not_answer_is_found_out(monkeypatch: pytest.Monkey
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_robot_that_trusts_what_it_is_told_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder, "residual_flaw", lambda *_: "")
+    monkeypatch.setattr(resampling, "residual_flaw", lambda *_: "")
     failures: list[str] = []
     fuzz_robot.fuzz_robot(2000, 1, Counter(), failures)
     assert failures

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from edge_cloud_spec.cloud.worker import Stream, Worker, WorkerLimits
+from edge_cloud_spec.cloud.sessions import Stream, WorkerLimits
+from edge_cloud_spec.cloud.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset, load_preset
 from edge_cloud_spec.decoding.propose import coupled_token

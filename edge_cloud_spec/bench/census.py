@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ..cloud.worker import Served
-from ..cloud.worker import Stream as CloudStream
+from ..cloud.sessions import Served
+from ..cloud.sessions import Stream as CloudStream
 from ..edge.decoder import EdgeDecoder
 from ..edge.link import Stream as LinkStream
 from ..edge.speculator import Speculator

@@ -6,7 +6,7 @@ import asyncio
 import time
 from concurrent.futures import Future
 
-from ..cloud.worker import WorkerLimits
+from ..cloud.sessions import WorkerLimits
 from ..edge.link import Link, LinkSettings
 from .hosted import HostedCloud
 from .link import LinkProfile

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ..cloud.sessions import WorkerLimits
 from ..cloud.verification import Guessed
-from ..cloud.worker import Worker, WorkerLimits
+from ..cloud.worker import Worker
 from ..decoding.accept import accept
 from ..decoding.choose import SeededChooser
 from ..decoding.draft import Draft

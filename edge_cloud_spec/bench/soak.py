@@ -15,7 +15,7 @@ from random import Random
 
 import numpy as np
 
-from ..cloud.worker import WorkerLimits
+from ..cloud.sessions import WorkerLimits
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset, load_preset, preset_names
 from ..errors import UserError

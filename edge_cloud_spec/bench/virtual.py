@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..cloud.worker import Stream, WorkerLimits
+from ..cloud.sessions import Stream, WorkerLimits
 from ..edge.events import LinkLost, LinkUp
 from ..edge.runner import Inlet
 from ..wire.codec import decode_server, encode_client

@@ -11,7 +11,8 @@ from ..models import EMBEDDED
 from ..share import rules_text
 from ..wire.channel import read_token
 from .server import ServerSettings, serve
-from .worker import Worker, WorkerLimits
+from .sessions import WorkerLimits
+from .worker import Worker
 
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,8 @@ import grpc
 import grpc.aio
 
 from ..wire.channel import METHOD_NAME, SERVICE
-from .worker import Stream, Worker
+from .sessions import Stream
+from .worker import Worker
 
 MAX_WAITING = 16  # messages of one stream that the worker has not come to
 

@@ -10,33 +10,29 @@ import logging
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..decoding.draft import Draft
-from ..decoding.preset import PAYLOADS
 from ..decoding.propose import Recipe
 from ..decoding.shape import Branch, chain
-from ..decoding.split import RESIDUALS
 from ..errors import UserError
 from ..models.drafter import Drafter
 from ..models.prompt import PromptSpec, Request
-from ..wire.codec import decode_client, encode_server, is_draft
+from ..wire.codec import decode_client, is_draft
 from ..wire.messages import (
-    PROTOCOL,
     Close,
     Fault,
     Open,
     Opened,
     Resume,
-    ServerMessage,
     base_digest,
     spec_digest,
 )
+from .opening import check_opening
+from .sessions import Served, Sessions, Stream, WorkerLimits
 from .tally import Tally
 from .verification import (
     EMPTY,
@@ -56,57 +52,11 @@ from .verification import (
 if TYPE_CHECKING:
     from ..models.exits import Exits
     from ..models.guess import Guess, Watch
-    from ..models.session import Session
     from ..models.vlm import Vlm
 
 log = logging.getLogger(__name__)
 
-MOST_TOLD = 4096  # tokens of a residual's top or tail
 MOST_TEXT = 500  # characters of a fault; what a robot said may be quoted in it
-
-Outlet = Callable[[bytes | None], None]  # takes a message's bytes; None ends the stream
-
-
-@dataclass(frozen=True)
-class WorkerLimits:
-    """How much the worker holds. A session outlives its stream by ``keep_s`` seconds; a stream
-
-    that says nothing for ``idle_s`` seconds makes room when room is needed.
-    """
-
-    sessions: int = 64
-    keep_s: float = 60.0
-    idle_s: float = 120.0
-
-
-class Stream:
-    """One robot's connection; ``session`` is the one it opened or resumed."""
-
-    def __init__(self, outlet: Outlet) -> None:
-        self.outlet = outlet
-        self.session: Served | None = None
-        self.waiting: deque[tuple[bytes, float]] = deque()  # messages, and when they came
-        self.received = 0  # messages, counted where they come in
-        self.handled = 0  # and by the worker, so that nobody can make it hold ever more
-
-    def say(self, message: ServerMessage) -> None:
-        """Send this to the robot; from any thread."""
-        self.outlet(encode_server(message))
-
-
-class Served:
-    """A session as the worker holds it: its verification, its models' caches and who listens."""
-
-    def __init__(
-        self, verification: Verification, target: Session, opening: Open, arrived: float
-    ) -> None:
-        self.verification = verification
-        self.base = verification.digest  # of the empty answer
-        self.target = target
-        self.opening = opening
-        self.drafter: Drafter | None = None
-        self.stream: Stream | None = None
-        self.arrived = arrived  # the last word, or when its stream broke
 
 
 class Worker(threading.Thread):
@@ -131,7 +81,7 @@ class Worker(threading.Thread):
         self._spec_digest = spec_digest(self._spec_bytes)
         self._limits = limits or WorkerLimits()
         self._clock = clock
-        self._sessions: dict[str, Served] = {}
+        self._held = Sessions(self._limits)
         self.tally = Tally()
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._verdict: Callable[[], None] | None = None  # of the pass that has just ended
@@ -147,7 +97,7 @@ class Worker(threading.Thread):
 
     def leave(self, stream: Stream) -> None:
         """The stream is gone; its session is kept for a while. From any thread."""
-        self._queue.put(lambda: self._on_leave(stream))
+        self._queue.put(lambda: self._held.leave(stream, self._clock()))
 
     def stop(self) -> None:
         """End the thread after the pass under way."""
@@ -173,12 +123,12 @@ class Worker(threading.Thread):
     @property
     def sessions(self) -> int:
         """How many sessions are held."""
-        return len(self._sessions)
+        return len(self._held)
 
     @property
     def pooled(self) -> int:
         """Drafts of all sessions that wait for their place."""
-        return sum(served.verification.pooled for served in list(self._sessions.values()))
+        return self._held.pooled
 
     @property
     def pending(self) -> bool:
@@ -224,50 +174,25 @@ class Worker(threading.Thread):
 
     def _close(self, stream: Stream) -> None:
         if stream.session is not None:
-            self._drop(stream.session)
+            self._held.drop(stream.session)
         stream.outlet(None)
 
-    def _drop(self, served: Served) -> None:
-        """Forget a session; whoever listened is not bound to it any more."""
-        self._advance(served, Close())
-        self._sessions.pop(served.verification.session, None)
-        if served.stream is not None:
-            served.stream.session = None
-            served.stream = None
-
-    def _attach(self, stream: Stream, served: Served) -> None:
-        """Bind a session to this stream; the stream that it had is ended."""
-        if stream.session is not None and stream.session is not served:
-            self._drop(stream.session)
-        if served.stream is not None and served.stream is not stream:
-            served.stream.session = None
-            served.stream.outlet(None)
-        served.stream, stream.session = stream, served
-        self._sessions[served.verification.session] = served
-
-    def _on_leave(self, stream: Stream) -> None:
-        served, stream.session = stream.session, None
-        if served is not None and served.stream is stream:
-            served.stream = None
-            served.arrived = self._clock()
-            served.verification.pause()
-
     def _open(self, stream: Stream, opening: Open) -> None:
-        self._check(opening)
-        self._forget_old()
+        check_opening(opening, self._target.tokenizer_digest)
+        self._held.forget_old(self._clock())
         spec = self._spec
         prompt = self._target.prompt(
             Request(opening.instruction, opening.jpeg, opening.order), spec
         )
         base = base_digest(opening, prompt.digest, self._spec_digest)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
-        again = next((s for s in self._sessions.values() if s.base == base), None)
+        again = self._held.of(base)
         if again is not None:  # the robot lost the link before it heard of its session
             again.verification.pause()
-            self._attach(stream, again)
+            self._held.attach(stream, again)
             stream.say(Opened(again.verification.session, spec_bytes, base))
             return
-        if len(self._sessions) >= self._limits.sessions:
+        if self._held.full:
             text = f"all {self._limits.sessions} sessions are taken; try again later"
             stream.say(Fault("overloaded", text))
             return
@@ -283,61 +208,16 @@ class Worker(threading.Thread):
             tally=self.tally,
         )
         served = Served(verification, self._target.open(prompt), opening, self._clock())
-        self._attach(stream, served)
-
-    def _check(self, opening: Open) -> None:
-        if opening.protocol != PROTOCOL:
-            raise UserError(
-                f"robot speaks protocol {opening.protocol} and cloud {PROTOCOL}; "
-                "install the same version of edge_cloud_spec on both"
-            )
-        greedy = opening.policy.temperature == 0
-        if opening.rule not in ("greedy", "coupled", "rejection"):
-            raise UserError(f"rule must be greedy, coupled or rejection, not {opening.rule!r}")
-        if greedy != (opening.rule == "greedy"):
-            raise UserError(
-                "rule greedy goes with temperature 0, coupled and rejection with one above 0; "
-                f"got {opening.rule} at {opening.policy.temperature:g}"
-            )
-        split = opening.split
-        payload = opening.payload
-        if payload not in PAYLOADS or (payload != "ids" and opening.rule != "rejection"):
-            raise UserError(f"payload {payload!r} does not go with rule {opening.rule}")
-        if (split is None) == (payload == "probabilities"):
-            raise UserError("payload probabilities and split resampling go together")
-        if split is not None and (
-            split.residual not in RESIDUALS
-            or not (split.residual == "dense" or 1 <= split.top_k <= MOST_TOLD)
-            or split.tail > MOST_TOLD
-        ):
-            raise UserError(
-                f"a split residual is {', '.join(RESIDUALS)} with top_k and tail up to {MOST_TOLD}"
-            )
-        mine = self._target.tokenizer_digest
-        if opening.tokenizer_digest and opening.tokenizer_digest != mine:
-            raise UserError(
-                "the robot's drafter and the cloud's target have different tokenizers; "
-                "use two checkpoints of one family"
-            )
+        self._held.attach(stream, served)
 
     def _resume(self, stream: Stream, message: Resume) -> None:
-        served = self._sessions.get(message.session)
+        served = self._held.named(message.session)
         if served is None:
             text = "the cloud does not hold this session any more; start the decode again"
             stream.say(Fault("unknown_session", text))
             return
-        self._attach(stream, served)
+        self._held.attach(stream, served)
         self._advance(served, message)
-
-    def _forget_old(self) -> None:
-        now = self._clock()
-        for served in list(self._sessions.values()):
-            stream = served.stream
-            kept = self._limits.keep_s if stream is None else self._limits.idle_s
-            if now - served.arrived > kept:
-                self._drop(served)
-                if stream is not None:
-                    stream.outlet(None)
 
     def _advance(self, served: Served, event: Event) -> None:
         for action in served.verification.handle(event):
@@ -370,7 +250,7 @@ class Worker(threading.Thread):
             watch = self._watch(served, draft)
             logits = served.target.forward(draft.tokens, draft.parents, watch)
         except Exception:
-            self._sessions.pop(served.verification.session, None)  # it waits for this pass for ever
+            self._held.lose(served)  # it waits for this pass for ever
             raise
         ended = self._clock()
         queue_s = max(0.0, started - served.arrived)
@@ -383,7 +263,7 @@ class Worker(threading.Thread):
         stream = served.stream
         while stream is not None and stream.waiting and is_draft(stream.waiting[0][0]):
             self._hear(stream)
-        if self._sessions.get(served.verification.session) is served:
+        if served in self._held:
             self._advance(served, scored)
 
     def _watch(self, served: Served, draft: Draft) -> Watch | None:
