@@ -16,11 +16,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..decoding.draft import Draft
-from ..decoding.propose import Recipe
-from ..decoding.shape import Branch, chain
 from ..errors import UserError
-from ..models.drafter import Drafter
-from ..models.prompt import PromptSpec, Request
+from ..models.prompt import PromptSpec
 from ..wire.codec import decode_client, is_draft
 from ..wire.messages import (
     Close,
@@ -32,6 +29,7 @@ from ..wire.messages import (
     spec_digest,
 )
 from .opening import check_opening
+from .pair import Pair
 from .sessions import Served, Sessions, Stream, WorkerLimits
 from .tally import Tally
 from .verification import (
@@ -39,7 +37,6 @@ from .verification import (
     Action,
     Event,
     Extend,
-    Guessed,
     Keep,
     Propose,
     Proposed,
@@ -51,7 +48,6 @@ from .verification import (
 
 if TYPE_CHECKING:
     from ..models.exits import Exits
-    from ..models.guess import Guess, Watch
     from ..models.vlm import Vlm
 
 log = logging.getLogger(__name__)
@@ -73,9 +69,7 @@ class Worker(threading.Thread):
     ) -> None:
         """exits: of the target; they say what a verdict will be while its pass goes on."""
         super().__init__(name="model", daemon=True)
-        self._exits = exits
-        self._target = target
-        self._drafter = drafter
+        self._pair = Pair(target, spec, drafter, exits)
         self._spec = spec
         self._spec_bytes = spec.to_bytes()
         self._spec_digest = spec_digest(self._spec_bytes)
@@ -85,9 +79,6 @@ class Worker(threading.Thread):
         self.tally = Tally()
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._verdict: Callable[[], None] | None = None  # of the pass that has just ended
-        target.crop(spec.vocabulary)
-        if drafter is not None:
-            drafter.crop(spec.vocabulary)
 
     def receive(self, stream: Stream, data: bytes) -> None:
         """Queue a message that arrived on this stream; from any thread."""
@@ -178,12 +169,10 @@ class Worker(threading.Thread):
         stream.outlet(None)
 
     def _open(self, stream: Stream, opening: Open) -> None:
-        check_opening(opening, self._target.tokenizer_digest)
+        check_opening(opening, self._pair.target.tokenizer_digest)
         self._held.forget_old(self._clock())
         spec = self._spec
-        prompt = self._target.prompt(
-            Request(opening.instruction, opening.jpeg, opening.order), spec
-        )
+        prompt = self._pair.prompt(opening)
         base = base_digest(opening, prompt.digest, self._spec_digest)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
         again = self._held.of(base)
@@ -207,7 +196,7 @@ class Worker(threading.Thread):
             vocabulary=spec.vocabulary,
             tally=self.tally,
         )
-        served = Served(verification, self._target.open(prompt), opening, self._clock())
+        served = Served(verification, self._pair.target.open(prompt), opening, self._clock())
         self._held.attach(stream, served)
 
     def _resume(self, stream: Stream, message: Resume) -> None:
@@ -247,7 +236,7 @@ class Worker(threading.Thread):
     def _score(self, served: Served, draft: Draft) -> None:
         started = self._clock()
         try:
-            watch = self._watch(served, draft)
+            watch = self._pair.watch(served, draft, lambda guess: self._advance(served, guess))
             logits = served.target.forward(draft.tokens, draft.parents, watch)
         except Exception:
             self._held.lose(served)  # it waits for this pass for ever
@@ -266,36 +255,13 @@ class Worker(threading.Thread):
         if served in self._held:
             self._advance(served, scored)
 
-    def _watch(self, served: Served, draft: Draft) -> Watch | None:
-        """What looks on at the pass and says the guesses of its exits, where they are wanted."""
-        opening, verification = served.opening, served.verification
-        if self._exits is None or not opening.predictions or not len(draft):
-            return None
-
-        def tell(guess: Guess) -> None:
-            if guess.token is not None:
-                guessed = Guessed(guess.path, guess.token, guess.confidence, guess.layer)
-                self._advance(served, guessed)
-
-        return self._exits.watch(
-            draft,
-            opening.rule,
-            opening.policy,
-            len(verification.tokens),
-            tell,
-            first=served.target.known_row,
-            end_tokens=self._spec.end_ids,
-            open_at=verification.open_at,
-        )
-
     def _propose(self, served: Served, prefix: tuple[int, ...], length: int) -> None:
         if not served.verification.generating:
             self._advance(served, Proposed(EMPTY))
             return
         started = self._clock()
         try:
-            drafter = self._drafter_of(served)
-            draft = drafter.whole(Branch(prefix, chain(length))).draft
+            draft = self._pair.propose(served, prefix, length)
         except Exception:
             served.verification.pause()
             self._advance(served, Proposed(EMPTY))  # or it waits for this proposal for ever
@@ -303,18 +269,6 @@ class Worker(threading.Thread):
         draft_s = self._clock() - started
         served.arrived += draft_s
         self._advance(served, Proposed(draft, draft_s))
-
-    def _drafter_of(self, served: Served) -> Drafter:
-        if served.drafter is None:
-            if self._drafter is None:
-                raise UserError("cloud_sd needs a drafter in the cloud; serve with --drafter")
-            opening = served.opening
-            request = Request(opening.instruction, opening.jpeg, opening.order)
-            session = self._drafter.open(self._drafter.prompt(request, self._spec))
-            served.drafter = Drafter(
-                session, Recipe(opening.rule, opening.policy), self._spec.end_ids
-            )
-        return served.drafter
 
 
 def _brief(text: str) -> str:
