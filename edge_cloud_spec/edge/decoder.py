@@ -127,6 +127,7 @@ class EdgeDecoder:
                 self._patience.lost(reason, now)
                 return []
             case LinkUp():
+                self._pushed.clear()
                 return self._on_link_up()
             case Abort(reason):
                 return self._exchange.close("aborted", reason)
