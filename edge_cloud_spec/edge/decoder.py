@@ -123,11 +123,11 @@ class EdgeDecoder:
             case PromptReady():
                 return self._on_prompt(event, now)
             case LinkLost(reason):
-                self._exchange.lost()
+                self._exchange.forget_pushed()
                 self._patience.lost(reason, now)
                 return []
             case LinkUp():
-                self._pushed.clear()
+                self._exchange.forget_pushed()
                 return self._on_link_up()
             case Abort(reason):
                 return self._exchange.close("aborted", reason)

@@ -85,9 +85,9 @@ class Exchange:
         if prompt is not None:
             self._speculator.begin(prompt.end_tokens)
 
-    def lost(self) -> None:
-        """The link is gone."""
-        self._outbox.lost()
+    def forget_pushed(self) -> None:
+        """The link broke, or is a new one; who knows which pushed drafts arrived."""
+        self._outbox.forget_pushed()
 
     def again(self, now: float) -> list[Action]:
         """Say again what the cloud may not have heard."""

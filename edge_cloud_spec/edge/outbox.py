@@ -33,8 +33,8 @@ class Outbox:
         self._pushed.clear()
         self.sent = self.drawn = None
 
-    def lost(self) -> None:
-        """The link is gone; who knows what arrived."""
+    def forget_pushed(self) -> None:
+        """Who knows what arrived: what was pushed will be said again in its turn."""
         self._pushed.clear()
 
     def answered(self) -> None:
