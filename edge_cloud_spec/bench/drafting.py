@@ -30,32 +30,25 @@ class Share:
 
 @dataclass(frozen=True)
 class Choices:
-    """What a robot has seen of its draft model and of the exits so far.
+    """What a robot has seen of its draft model so far.
 
     ``first``: places where the draft's first choice was the target's. ``second``: of those where it
-    was not, where the second was; only drafts that guess at verdicts know theirs. ``exits``: rounds
-    with predictions of which one came true.
+    was not, where the second was; only presets that guess at verdicts know theirs.
     """
 
     first: Share = Share()
     second: Share = Share()
-    exits: Share = Share()
 
     @classmethod
     def of(cls, measures: Measures) -> Choices:
         """Since the robot began to measure."""
-        means = (measures.acceptance, measures.runner_up, measures.exits)
-        return cls(*map(_seen, means))
+        return cls(_seen(measures.acceptance), _seen(measures.runner_up))
 
     def __add__(self, other: Choices) -> Choices:
-        return Choices(
-            self.first + other.first, self.second + other.second, self.exits + other.exits
-        )
+        return Choices(self.first + other.first, self.second + other.second)
 
     def __sub__(self, other: Choices) -> Choices:
-        return Choices(
-            self.first - other.first, self.second - other.second, self.exits - other.exits
-        )
+        return Choices(self.first - other.first, self.second - other.second)
 
 
 def _seen(mean: Mean) -> Share:

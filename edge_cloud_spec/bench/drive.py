@@ -114,7 +114,6 @@ def _row(drives: Sequence[Drive], preset: Preset, rule: str) -> Row:
         "cache_hit": hits.value if preset.speculation.guesses else None,
         "first_choice": choices.first.value,
         "second_choice": choices.second.value,
-        "exit_hit": choices.exits.value,
     }
 
 

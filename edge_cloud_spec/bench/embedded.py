@@ -161,7 +161,6 @@ def _row(robot: Robot, alone: Robot, rtt_ms: float, policies: Policies) -> Row:
         "speedup": speedup,
         "first_choice": robot.choices.first.value,
         "second_choice": robot.choices.second.value,
-        "exit_hit": robot.choices.exits.value,
         "answers": len(own),
         "passed": equal == len(own),
     }

@@ -38,15 +38,10 @@ COLUMNS = {
     "speedup": "speedup",
     "formula_speedup": "formula",
     "published": "published",
-    "tokens_per_round": "tokens/round",
-    "acceptance": "accepted",
+    "cache_miss": "miss",
     "first_choice": "1st choice",
     "second_choice": "2nd choice",
-    "exit_hit": "exits",
-    "cache_miss": "miss",
-    "robot_idle": "robot idle",
-    "cloud_idle": "cloud idle",
-    "equal": "equal",
+    "passed": "equal",
     "real_over_virtual": "real/virtual",
 }
 
