@@ -21,6 +21,7 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import load_preset
 from edge_cloud_spec.decoding.shape import BestFirst, chain
 from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
+from edge_cloud_spec.edge.measures import Mean
 from edge_cloud_spec.errors import UserError
 
 PRESETS = ("cloud_ar", "dsd", "best_first", "fsd", "picospec", "specedge", "auto")
@@ -40,7 +41,9 @@ def answer(
 
 
 def speedup(regime: Regime, preset: str, tokens: int, answers: int) -> float:
-    outcomes = [answer(regime, preset, tokens, seed).outcome for seed in range(answers)]
+    there = VirtualHarness(regime, LinkProfile(regime.one_way_ms))
+    chosen = load_preset(preset)
+    outcomes = [there.robot.decode(chosen, tokens, seed).outcome for seed in range(answers)]
     speed = sum(len(o.tokens) for o in outcomes) / sum(o.seconds for o in outcomes)
     return speed * regime.ar_ms / 1e3
 
@@ -65,24 +68,58 @@ def test_every_pipeline_gives_the_targets_own_tokens(
     assert len(done.own) == sum(r.emitted for r in done.outcome.ledger.rounds) == 40
 
 
-@pytest.mark.parametrize("name", ["fsd-go2", "fsd-llama7b-rtx", "fsd-vicuna7b-rtx"])
-@pytest.mark.parametrize("preset", ["dsd", "fsd"])
-def test_the_papers_formula_holds_where_it_counts_all(name: str, preset: str) -> None:
+@pytest.mark.parametrize("name", [name for name in regime_names() if name.startswith("fsd-")])
+def test_stop_and_wait_takes_what_table_4_says(name: str) -> None:
     regime = load_regime(name)
-    expected = formula_speedup(regime, preset)
+    expected = formula_speedup(regime, "dsd")
     assert expected is not None
-    assert speedup(regime, preset, 1500, 4) == pytest.approx(expected, rel=0.08)
+    assert speedup(regime, "dsd", 1500, 3) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("name", [name for name in regime_names() if name.startswith("fsd-")])
+def test_pre_drafting_takes_what_table_4_says_where_a_draft_fits_behind_an_exit(name: str) -> None:
+    regime = load_regime(name)
+    expected = formula_speedup(regime, "fsd")
+    assert expected is not None
+    measured = speedup(regime, "fsd", 1500, 3)
+    # the formula has it that a predicted draft costs no drafting; this one is whole too late
+    left = (1 - regime.exit_depth) * regime.verify_ms
+    if regime.gamma * regime.draft_ms > left:
+        assert 0.75 * expected < measured < 1.05 * expected
+    else:
+        assert measured == pytest.approx(expected, rel=0.05)
 
 
 def test_auto_is_faster_than_the_papers_best_on_their_own_figures() -> None:
     for name, best in (("fsd-go2", 1.21), ("pico-qwen-gsm8k", 1.45), ("pico-llama-gsm8k", 2.51)):
-        assert speedup(load_regime(name), "auto", 1_000, 1) > best
+        assert speedup(load_regime(name), "auto", 400, 2) > best
 
 
 def test_auto_leaves_the_target_alone_when_drafts_are_always_wrong() -> None:
     hopeless = replace(load_regime("fsd-go2"), alpha=0.0, runner_up=0.0, exit_hit=0.0)
     assert speedup(hopeless, "auto", 300, 1) > 0.9
     assert speedup(hopeless, "dsd", 300, 1) < 0.4
+
+
+def test_auto_comes_back_when_drafts_are_right_again() -> None:
+    regime = load_regime("fsd-go2")
+    there = VirtualHarness(regime, LinkProfile(regime.one_way_ms))
+    measures = there.robot.runner.measures
+    measures.acceptance, measures.runner_up = Mean(0.02, 200.0), Mean(0.02, 200.0)
+    measures.alone.observe(regime.ar_ms / 1e3)
+    outcomes = [there.robot.decode(load_preset("auto"), 500, seed).outcome for seed in range(3)]
+    drafted = [sum(r.drafted > 0 for r in outcome.ledger.rounds) for outcome in outcomes]
+    assert drafted[0] < len(outcomes[0].ledger.rounds) / 2  # the others are the target's alone
+    assert drafted[-1] > 100
+
+
+@pytest.mark.parametrize("name", ["fsd-vicuna13b-jetson", "pico-qwen-humaneval"])
+@pytest.mark.parametrize("rtt", [0.0, 400.0])
+def test_auto_is_no_worse_than_the_target_alone_or_any_fixed_preset(name: str, rtt: float) -> None:
+    regime = load_regime(name).with_rtt(rtt)
+    auto = speedup(regime, "auto", 600, 3)
+    fixed = [speedup(regime, preset, 600, 2) for preset in ("dsd", "fsd", "picospec", "specedge")]
+    assert auto > 0.97 * max(1.0, *fixed)
 
 
 def test_a_profile_says_what_a_shape_yields() -> None:

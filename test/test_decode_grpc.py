@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,8 @@ from grpc_helper import Cloud, Proxy, free_port
 from models_helper import checkpoint, jpeg
 from virtual import ToyVlm, own_answer, spec_of, toy_worker
 
+from edge_cloud_spec.bench.link import LinkProfile
+from edge_cloud_spec.bench.proxy import Proxy as DelayingProxy
 from edge_cloud_spec.cloud.server import ServerSettings
 from edge_cloud_spec.cloud.worker import Worker, WorkerLimits
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -678,3 +681,12 @@ def test_a_link_up_comes_after_every_loss(toy: Any) -> None:
             assert proxy.cut() == 1
             assert isinstance(robot.hear(), LinkLost)
             assert isinstance(robot.hear(), LinkUp)
+
+
+def test_a_link_of_a_long_round_trip_comes_up_at_the_first_try(toy: Any) -> None:
+    with (
+        closing(DelayingProxy(toy.address, LinkProfile(delay_ms=200.0))) as proxy,
+        Talk(proxy.address, retry_s=0.01) as robot,
+    ):
+        robot.say(opening())
+        assert isinstance(robot.hear(), Opened)

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.decoding.choose import SeededChooser
 from edge_cloud_spec.decoding.draft import MAX_NODES, BadDraft, Draft, check_draft
+from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.preset import Preset, load_preset, preset_names
+from edge_cloud_spec.decoding.propose import Recipe
 from edge_cloud_spec.decoding.row import Row
+from edge_cloud_spec.decoding.shape import BestFirst, Growth
 from edge_cloud_spec.errors import UserError
 
 ROW = (Row(np.full(4, 0.25, np.float32)),)
@@ -149,3 +153,16 @@ def test_a_preset_says_what_its_drafts_carry() -> None:
     assert dsd.payload_of("rejection") == "dense"
     assert dsd.payload_of("coupled") == "ids"
     assert Preset("x", "", "none").uses_cloud
+
+
+def test_a_best_first_tree_looks_at_every_node_whose_children_are_not_known() -> None:
+    growth = Growth(BestFirst(8, 4, 2), Recipe("greedy", GREEDY), 0, (), SeededChooser(0), True)
+    flat = np.log(np.array([[0.55, 0.4, 0.03, 0.02]])).astype(np.float32)
+    even = np.log(np.array([[0.5, 0.49, 5e-3, 5e-3]])).astype(np.float32)
+    assert growth.frontier == (-1,)
+    growth.grow(flat)  # a 0.55, b 0.4
+    assert growth.frontier == (0, 1)
+    growth.grow(np.concatenate([even, flat]))  # aa 0.28, ab 0.27, ba 0.22, bb 0.16
+    assert growth.frontier == (2, 3)
+    growth.grow(np.concatenate([flat, flat]))  # aaa 0.15, aba 0.15: bb was left, and is likelier
+    assert growth.frontier == (4, 5)

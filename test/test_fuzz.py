@@ -44,6 +44,7 @@ from edge_cloud_spec.wire.messages import (
     Fault,
     Generate,
     Opened,
+    Resume,
     ServerMessage,
     Verdict,
 )
@@ -178,6 +179,28 @@ def test_a_session_that_asks_for_a_drafter_that_is_not_there_goes_on() -> None:
     assert isinstance(fault, Fault)
     assert "--drafter" in fault.text
     assert isinstance(verdict, Verdict)
+
+
+def test_a_draft_that_came_during_a_pass_is_heard_before_its_verdict_is_said() -> None:
+    heard: list[ServerMessage] = []
+    stream = Stream(lambda data: heard.append(decode_server(data or b"")))
+    worker = Worker(Target(), SPEC)  # type: ignore[arg-type]
+    opening = fuzz_drafts.opening_of(0, 1, fuzz_peers.JPEG)
+    worker.receive(stream, encode_client(opening))
+    worker.run_one()
+    assert isinstance(heard[0], Opened)
+    base, own = heard[0].base, fuzz_peers.own_answer(opening)
+    worker.receive(stream, encode_client(DraftMessage(base, Draft(own[:2]), 0)))
+    worker.run_one()  # the pass
+    pushed = DraftMessage(base.extend(own[:3]), Draft(own[3:5]), 1)
+    worker.receive(stream, encode_client(pushed))
+    worker.receive(stream, encode_client(Resume("another one", base)))  # waits its turn
+    while worker.pending:
+        worker.run_one()
+    first, second, fault = heard[1:]
+    assert (first.base, second.base) == (base, pushed.base)  # type: ignore[union-attr]
+    assert isinstance(fault, Fault)
+    assert worker.tally.judged == 2
 
 
 # The robot's side

@@ -112,3 +112,34 @@ def test_siblings_are_drawn_with_or_without_replacement() -> None:
         assert set(level.tokens) == tokens
         assert len(level.tokens) == (3 if replacement else 2)
         assert len(level.rows) == 1
+
+
+def test_an_interrupted_pass_changes_nothing_and_is_made_again() -> None:
+    drafter, fresh = Drafter(session(), RECIPES[0]), Drafter(session(), RECIPES[0])
+    branch = Branch((), BestFirst(7, 3, 4))
+    drafter.want([branch])
+    drafter.step(8)  # the prompt's prefill has given its rows already
+
+    def stop(layer: int, hidden: object) -> None:
+        raise InterruptedError
+
+    whole = None
+    while whole is None:
+        with pytest.raises(InterruptedError):
+            drafter.step(8, stop)
+        (grown,) = drafter.step(8)
+        whole = grown.whole if grown.done else None
+    expected = fresh.whole(branch)
+    assert (whole.draft.tokens, whole.draft.parents) == (
+        expected.draft.tokens,
+        expected.draft.parents,
+    )
+
+
+def test_what_there_is_of_a_draft_can_be_sent_after_any_pass() -> None:
+    drafter = Drafter(session(), RECIPES[0])
+    drafter.want([Branch((), chain(4))])
+    parts = [drafter.step()[0] for _ in range(4)]
+    whole = parts[-1].whole.draft.tokens
+    assert [part.whole.draft.tokens for part in parts] == [whole[: n + 1] for n in range(4)]
+    assert [part.done for part in parts] == [False, False, False, True]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -234,3 +236,34 @@ def test_any_course_of_a_session_ends_at_the_logits_of_its_prefix(data: st.DataO
             session.forward([])
     assert session.tokens == tuple(prefix)
     assert_close(session.forward([9]), full_logits("qwen3_vl", prompt, [*prefix, 9])[-2:])
+
+
+class Enough(Exception):
+    """A pass is not wanted any more."""
+
+
+def stop_after(layer: int) -> Callable[[int, torch.Tensor], None]:
+    def on_layer(index: int, hidden: torch.Tensor) -> None:
+        if index == layer:
+            raise Enough
+
+    return on_layer
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("layer", [0, 1])
+def test_an_interrupted_pass_leaves_the_session_as_it_was(family: str, layer: int) -> None:
+    prompt = prompt_of(vlm(family))
+    session = vlm(family).open(prompt)
+    session.extend([11, 12])
+    with pytest.raises(Enough):
+        session.forward([40, 41], None, stop_after(layer))
+    first = session.forward([20, 21], [-1, -1])
+    with pytest.raises(Enough):
+        session.grow([60, 61, 62], [0, 1, 2], stop_after(layer))
+    rows = session.grow([22, 23], [0, 2])
+    branch = full_logits(family, prompt, [11, 12, 20, 22, 23])
+    assert_close(np.concatenate([first[:2], rows]), branch[2:])
+    session.commit([0, 2])
+    assert session.tokens == (11, 12, 20, 22)
+    assert_close(session.forward([23])[1:], branch[-1:])

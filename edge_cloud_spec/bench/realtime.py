@@ -15,6 +15,20 @@ from .regimes import Regime
 from .robot import PATIENCE, Robot
 from .scripted import Busy, scripted_worker
 
+MOST_LATE = 0.01  # seconds
+
+
+class Sleep:
+    """``time.sleep`` that makes up in the next one for being late."""
+
+    def __init__(self) -> None:
+        self._late = 0.0
+
+    def __call__(self, seconds: float) -> None:
+        due = time.perf_counter() + seconds - self._late
+        time.sleep(max(0.0, due - time.perf_counter()))
+        self._late = min(MOST_LATE, time.perf_counter() - due)
+
 
 class RealHarness:
     """A robot and a cloud of a regime; their models sleep as long as real ones would compute."""
@@ -27,13 +41,13 @@ class RealHarness:
         limits: WorkerLimits | None = None,
     ) -> None:
         self._started = time.perf_counter()
-        self.cloud_busy = Busy(time.sleep)
+        self.cloud_busy = Busy(Sleep())
         self.worker = scripted_worker(regime, time.perf_counter, self.cloud_busy, limits)
         self._cloud = HostedCloud(self.worker)
         self._proxy = Proxy(self._cloud.address, profile, seed)
         self._link = Link(LinkSettings(self._proxy.address))
         patience = PATIENCE + profile.outage_s
-        self.robot = Robot(regime, self._link.connect, time.perf_counter, time.sleep, patience)
+        self.robot = Robot(regime, self._link.connect, time.perf_counter, Sleep(), patience)
 
     def clock(self) -> float:
         """Seconds since the start."""

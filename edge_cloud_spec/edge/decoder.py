@@ -160,6 +160,7 @@ class EdgeDecoder:
                 self._await(now)
                 return []
             case LinkUp():
+                self._pushed.clear()
                 return self._on_link_up()
             case Abort(reason):
                 return self._close("aborted", reason)

@@ -144,12 +144,7 @@ def pacing_of(preset: Preset, measures: Measures) -> Pacing:
 @lru_cache(maxsize=1)
 def menu() -> tuple[Shape, ...]:
     """The shapes that ``auto`` chooses from."""
-    trees = [
-        BestFirst(nodes, depth, width)
-        for depth, budgets in ((2, (8, 16)), (4, (8, 16)), (8, (16,)))
-        for width in (2, 3, 4)
-        for nodes in budgets
-    ]
+    trees = [BestFirst(16, depth, width) for depth in (2, 4, 8) for width in (2, 3, 4)]
     return (*map(chain, (1, 2, 4, 8)), *trees)
 
 
