@@ -57,6 +57,55 @@ def test_the_same_rooms_are_driven_alike_with_and_without_a_drafter(tmp_path: Pa
     assert all(row["tokens"] > 0 and row["scenes"] == 1 for row in measured)
 
 
+def test_a_drive_says_how_pre_drafts_and_choices_did(tmp_path: Path) -> None:
+    options = ["--scenes", "1", "--processes", "1", "--renderer", "rays"]
+    dsd, fsd, auto = rows("drive", tmp_path, *options, "--presets", "dsd,fsd,auto:coupled")
+    assert [row["rule"] for row in (dsd, fsd, auto)] == ["greedy", "greedy", "coupled"]
+    assert dsd["cache_hit"] is dsd["second_choice"] is None
+    assert 0 <= fsd["cache_hit"] <= 1
+    for row in (dsd, fsd):  # of chains, every drafted token is a first choice
+        assert row["first_choice"] == pytest.approx(row["acceptance"])
+        assert row["same_decisions_as_cloud_ar"] is None
+
+
+def test_the_embedded_pair_says_its_own_tokens_over_an_emulated_link(tmp_path: Path) -> None:
+    measured = rows(
+        "pipelines",
+        tmp_path,
+        *("--regime", "embedded", "--harness", "grpc", "--presets", "dsd,fsd"),
+        *("--rtt", "4", "30", "--jitter", "2", "--answers", "2"),
+    )
+    assert [(row["rtt_ms"], row["preset"]) for row in measured] == [
+        (rtt, preset) for rtt in (4.0, 30.0) for preset in ("cloud_ar", "dsd", "fsd")
+    ]
+    assert all(row["equal"] == row["answers"] == 2 and row["passed"] for row in measured)
+    assert all(row["speedup"] == 1.0 for row in measured if row["preset"] == "cloud_ar")
+    for row in measured:
+        assert 0 <= row["robot_idle"] <= 1 and row["cloud_idle"] < 1 and row["tokens_per_s"] > 0
+        assert (row["acceptance"] is None) == (row["preset"] == "cloud_ar")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--rtt", "20"], "--harness grpc"),
+        (["--harness", "grpc"], "--rtt"),
+        (["--harness", "grpc", "--rtt", "-1"], "0 or more"),
+        (["--harness", "grpc", "--rtt", "20", "--draft-ms", "5", "--gamma", "2"], "--draft-ms"),
+        (["--harness", "grpc", "--rtt", "20", "--tokens", "9"], "--tokens"),
+        (["--harness", "grpc", "--rtt", "20", "--out", "here"], "--out"),
+        (["--harness", "grpc", "--rtt", "20", "--answers", "0"], "--answers"),
+        (["--harness", "grpc", "--rtt", "20", "--regime", "fsd-go2,embedded"], "alone"),
+        (["--harness", "grpc", "--rtt", "20", "--presets", "edge_only"], "edge_only"),
+    ],
+)
+def test_what_does_not_go_with_the_embedded_pair_is_refused(
+    options: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "pipelines", "--regime", "embedded", *options]) == 2
+    assert why in capsys.readouterr().err
+
+
 def test_peers_decode_the_same_tokens(tmp_path: Path) -> None:
     measured = rows("peers", tmp_path, "--shapes", "embedded", "--requests", "2")
     assert len(measured) == 5
@@ -67,6 +116,7 @@ def test_a_benchmark_refuses_what_it_cannot_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "drive", "--scenes", "0"]) == 2
+    assert main(["bench", "drive", "--presets", "dsd:rejection"]) == 2
     assert main(["bench", "equality", "--prompts", "1", "--target", str(tmp_path)]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert all(line.startswith("error: ") for line in errors if line)

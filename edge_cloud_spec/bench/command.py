@@ -81,7 +81,8 @@ def _versions() -> dict[str, str]:
 def _show(rows: list[Row], columns: dict[str, str] | None = None) -> None:
     if not rows:
         return
-    columns = columns or {name: name for row in rows for name in row}
+    there = {name: name for row in rows for name in row}
+    columns = {name: columns[name] for name in columns if name in there} if columns else there
     body = ([_text(row.get(name, "")) for name in columns] for row in rows)
     table = [list(columns.values()), *body]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

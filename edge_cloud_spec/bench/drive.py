@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ..cloud.process import VerifierProcess
 from ..decoding.policy import SamplingPolicy
-from ..decoding.preset import load_preset
+from ..decoding.preset import Preset, load_preset
 from ..edge.link import Link, LinkSettings
 from ..edge.runner import DecodeRunner, DecodeSettings
 from ..errors import UserError
@@ -24,21 +24,18 @@ from ..nav.action import Action
 from ..nav.answer import NotAnAction, read_answer
 from ..share import rules_text
 from .command import Row
+from .drafting import Choices, Share, cache_hits
 
 MAX_DECISIONS = 40
-RUNS = (
-    ("cloud_ar", "greedy"),
-    ("dsd", "greedy"),
-    ("edge_only", "greedy"),
-    ("cloud_sd", "greedy"),
-    ("cloud_ar", "coupled"),
-    ("dsd", "coupled"),
-)
+PRESETS = "cloud_ar,dsd,edge_only,cloud_sd,cloud_ar:coupled,dsd:coupled"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The suite's options."""
     parser.add_argument("--scenes", type=int, default=100, help="rooms (default %(default)s)")
+    parser.add_argument(
+        "--presets", default=PRESETS, help="with commas; greedy, or NAME:coupled (%(default)s)"
+    )
     parser.add_argument("--temperature", type=float, default=0.8, help="of the coupled rule")
     parser.add_argument("--order", default="action first", help="or 'reason first'")
     parser.add_argument("--renderer", default="auto", help="auto, egl or rays")
@@ -62,12 +59,26 @@ class Drive:
     accepted: int
     tested: int
     answers: tuple[tuple[int, ...], ...]
+    hits: Share  # rounds whose draft was ready before the verdict
+    choices: Choices
+
+
+def _runs(names: str) -> list[tuple[Preset, str]]:
+    """The presets that are asked for, each with its rule; raises UserError."""
+    runs = []
+    for name in names.split(","):
+        preset, _, rule = name.partition(":")
+        if rule not in ("", "coupled"):
+            raise UserError(f"--presets {name}: give the name alone (greedy), or {preset}:coupled")
+        runs.append((load_preset(preset), rule or "greedy"))
+    return runs
 
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row a preset and rule."""
     if args.scenes < 1 or args.processes < 1:
         raise UserError("--scenes and --processes must be 1 or more")
+    runs = _runs(args.presets)
     rooms = [args.seed * 1_000_003 + i for i in range(args.scenes)]
     options = ["--target", args.target, "--drafter", args.drafter, "--threads", "1"]
     drives: list[Drive] = []
@@ -80,51 +91,75 @@ def run(args: argparse.Namespace) -> list[Row]:
                 drives += result
                 reached = sum(d.success for d in result)
                 print(f"room {done}/{len(rooms)}: {reached} of {len(result)} runs", flush=True)
-    return [_row(drives, preset, rule) for preset, rule in RUNS]
+    return [_row(drives, preset, rule) for preset, rule in runs]
 
 
-def _row(drives: Sequence[Drive], preset: str, rule: str) -> Row:
-    mine = [d for d in drives if (d.preset, d.rule) == (preset, rule)]
+def _row(drives: Sequence[Drive], preset: Preset, rule: str) -> Row:
+    mine = [d for d in drives if (d.preset, d.rule) == (preset.name, rule)]
     alone = {d.room: d.answers for d in drives if (d.preset, d.rule) == ("cloud_ar", rule)}
+    same = sum(d.answers == alone[d.room] for d in mine) / len(mine) if alone else None
     tested = sum(d.tested for d in mine)
+    hits = sum((d.hits for d in mine), Share())
+    choices = sum((d.choices for d in mine), Choices())
     return {
-        "preset": preset,
+        "preset": preset.name,
         "rule": rule,
         "scenes": len(mine),
         "success": sum(d.success for d in mine) / len(mine),
         "steps": sum(d.steps for d in mine),
         "tokens": sum(d.tokens for d in mine),
         "seconds": round(sum(d.seconds for d in mine), 2),
-        "same_decisions_as_cloud_ar": sum(d.answers == alone[d.room] for d in mine) / len(mine),
+        "same_decisions_as_cloud_ar": same,
         "acceptance": sum(d.accepted for d in mine) / tested if tested else 0.0,
+        "cache_hit": hits.value if preset.speculation.guesses else None,
+        "first_choice": choices.first.value,
+        "second_choice": choices.second.value,
     }
 
 
-_runner: tuple[DecodeRunner, Link] | None = None  # of this worker process, made once
+@dataclass
+class _Worker:
+    """What a worker process makes once: a link, and a robot for each preset and rule."""
+
+    link: Link
+    runners: list[DecodeRunner]
+
+
+_worker: _Worker | None = None
 
 
 def _drive_room(job: tuple[argparse.Namespace, int]) -> list[Drive]:
     args, room = job
-    global _runner
-    if _runner is None:
+    runs = _runs(args.presets)
+    global _worker
+    if _worker is None:
         from ..models.load import load
 
         model = load(args.drafter, threads=1)
-        runner = DecodeRunner(model, model.spec(rules_text(), 48))
-        _runner = runner, Link(LinkSettings(args.cloud))
-    return [_drive(args, room, preset, rule, *_runner) for preset, rule in RUNS]
+        spec = model.spec(rules_text(), 48)
+        _worker = _Worker(Link(LinkSettings(args.cloud)), [DecodeRunner(model, spec) for _ in runs])
+    return [
+        _drive(args, room, preset, rule, runner, _worker.link)
+        for (preset, rule), runner in zip(runs, _worker.runners, strict=True)
+    ]
 
 
 def _drive(
-    args: argparse.Namespace, number: int, preset: str, rule: str, runner: DecodeRunner, link: Link
+    args: argparse.Namespace,
+    number: int,
+    preset: Preset,
+    rule: str,
+    runner: DecodeRunner,
+    link: Link,
 ) -> Drive:
     from ..sim.episode import Episode
     from ..sim.room import make_room
 
     temperature = 0.0 if rule == "greedy" else args.temperature
-    settings = DecodeSettings(load_preset(preset), rule, SamplingPolicy(temperature))
+    settings = DecodeSettings(preset, rule, SamplingPolicy(temperature))
     answers: list[tuple[int, ...]] = []
-    seconds, accepted, tested = 0.0, 0, 0
+    seconds, accepted, tested, hits = 0.0, 0, 0, Share()
+    before = Choices.of(runner.measures)
     with Episode(make_room(number), args.renderer) as episode:
         while len(answers) < MAX_DECISIONS:
             seed = (args.seed << 40) ^ (number << 8) ^ len(answers)
@@ -132,11 +167,12 @@ def _drive(
             request = Request(episode.instruction, episode.frame(), args.order)
             outcome = runner.run(request, asked, secrets.randbits(64), link.connect)
             if not outcome.completed:
-                raise UserError(f"{preset} in room {number}: {outcome.text or outcome.reason}")
+                raise UserError(f"{preset.name} in room {number}: {outcome.text or outcome.reason}")
             answers.append(outcome.tokens)
             seconds += outcome.seconds
             accepted += outcome.ledger.accepted
             tested += outcome.ledger.tested
+            hits += cache_hits(outcome.ledger.rounds)
             action = _action(TextStream(runner.draft_model.tokenizer).add(outcome.tokens))
             if action is None:
                 continue  # nothing moves on what is no action; the next frame may say more
@@ -146,7 +182,7 @@ def _drive(
         result = episode.outcome()
     return Drive(
         number,
-        preset,
+        preset.name,
         rule,
         result.success,
         result.stopped_at,
@@ -156,6 +192,8 @@ def _drive(
         accepted,
         tested,
         tuple(answers),
+        hits,
+        Choices.of(runner.measures) - before,
     )
 
 

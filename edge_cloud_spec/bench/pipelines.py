@@ -1,7 +1,7 @@
 """``bench pipelines``: each preset under the published regimes, in virtual or in real time.
 
 Robot, cloud and codec run as in earnest; models are scripted: they cost what a regime says and
-agree as often.
+agree as often. Not so those of ``--regime embedded``, which are the embedded pair's own.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset, load_preset
-from ..edge.rounds import Round
 from ..errors import UserError
 from .command import Row
+from .measured import Measured
 from .options import HARNESSES, add_harness_arguments, check_counts, profile_of, regimes_of
 from .published import formula_speedup, layer_split_speedup, published_speedup
 from .regimes import CUSTOM, Regime
-from .robot import Answer
 
 if TYPE_CHECKING:
     from .report.write import Report
 
+EMBEDDED = "embedded"  # in the place of a regime
 PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto"
 SIZES = {"virtual": (1_000, 3), "grpc": (150, 1)}  # tokens of an answer, answers
 SWEEP = (0.0, 20.0, 50.0, 100.0, 200.0, 400.0)  # ms; a report's round-trip times
@@ -40,6 +39,9 @@ COLUMNS = {
     "formula_speedup": "formula",
     "published": "published",
     "cache_miss": "miss",
+    "first_choice": "1st choice",
+    "second_choice": "2nd choice",
+    "passed": "equal",
     "real_over_virtual": "real/virtual",
 }
 
@@ -47,12 +49,14 @@ COLUMNS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The suite's options."""
     parser.add_argument(
-        "--regime", help="names with commas, or custom (custom if its costs are given, else all)"
+        "--regime",
+        help="names with commas, custom (custom if its costs are given, else all), or embedded: "
+        "not scripted, but the embedded pair's own passes; with --harness grpc and --rtt",
     )
     parser.add_argument("--presets", default=PRESETS, help="(%(default)s)")
     parser.add_argument("--rtt", type=float, nargs="*", default=[], help="ms, in place of its own")
     parser.add_argument("--tokens", type=int, help="of an answer (1000; over gRPC 150)")
-    parser.add_argument("--answers", type=int, help="of each preset (3; over gRPC 1)")
+    parser.add_argument("--answers", type=int, help="of each preset (3; over gRPC 1; embedded 10)")
     parser.add_argument("--temperature", type=float, default=0.0, help="above 0: rule coupled")
     parser.add_argument("--out", type=Path, help="a folder for plots and a report of HTML")
     add_harness_arguments(parser)
@@ -60,13 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row a regime, preset and round-trip time."""
+    presets = [load_preset(name) for name in args.presets.split(",")]
+    if unverified := [preset.name for preset in presets if not preset.verified]:
+        raise UserError(f"{', '.join(unverified)} asks no cloud; leave it out of --presets")
+    if args.regime and EMBEDDED in args.regime.split(","):
+        from .embedded import embedded_rows  # torch, which scripted models do without
+
+        return embedded_rows(args, presets)
     tokens, answers = SIZES[args.harness]
     args.tokens = tokens if args.tokens is None else args.tokens
     args.answers = answers if args.answers is None else args.answers
     check_counts(args, "tokens", "answers")
-    presets = [load_preset(name) for name in args.presets.split(",")]
-    if unverified := [preset.name for preset in presets if not preset.verified]:
-        raise UserError(f"{', '.join(unverified)} asks no cloud; leave it out of --presets")
     report = _report(args, presets)
     rows = [
         row
@@ -124,31 +132,6 @@ def _rows(regime: Regime, presets: Sequence[Preset], args: argparse.Namespace) -
     return [*rows, split]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Answers of one preset, and the seconds that the models worked on them."""
-
-    answers: Sequence[Answer]
-    robot_s: float
-    cloud_s: float
-
-    @property
-    def seconds(self) -> float:
-        return sum(answer.outcome.seconds for answer in self.answers)
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(answer.outcome.tokens) for answer in self.answers)
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.tokens / self.seconds
-
-    @property
-    def rounds(self) -> list[Round]:
-        return [r for answer in self.answers for r in answer.outcome.ledger.rounds]
-
-
 def measure(harness: str, regime: Regime, preset: Preset, args: argparse.Namespace) -> Measured:
     """One answer after the other; what the robot measures it keeps for the next."""
     answers = []
@@ -156,13 +139,17 @@ def measure(harness: str, regime: Regime, preset: Preset, args: argparse.Namespa
         for seed in range(args.seed, args.seed + args.answers):
             policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY
             answers.append(there.robot.decode(preset, args.tokens, seed, policy))
-        return Measured(answers, there.robot.busy.total, there.cloud_busy.total)
+        seconds = sum(answer.outcome.seconds for answer in answers)
+        return Measured(
+            [answer.outcome for answer in answers],
+            sum(answer.equal for answer in answers),
+            1 - there.robot.busy.total / seconds,
+            1 - there.cloud_busy.total / seconds,
+        )
 
 
 def _row(regime: Regime, preset: Preset, args: argparse.Namespace) -> Row:
     done = measure(args.harness, regime, preset, args)
-    rounds, ledgers = done.rounds, [answer.outcome.ledger for answer in done.answers]
-    drafted = [r for r in rounds if r.drafted]
     formula, published = (
         formula_speedup(regime, preset.name),
         published_speedup(regime, preset.name),
@@ -173,19 +160,11 @@ def _row(regime: Regime, preset: Preset, args: argparse.Namespace) -> Row:
         "rule": "coupled" if args.temperature else "greedy",
         "rtt_ms": regime.rtt_ms,
         "harness": args.harness,
-        "tokens_per_s": done.tokens_per_s,
+        **done.row(),
         "speedup": done.tokens_per_s * regime.ar_ms / 1e3,
         "formula_speedup": formula,
         "published": published,
         "published_over_formula": published / formula if published and formula else None,
-        "tokens_per_round": done.tokens / len(rounds),
-        "cache_miss": sum(r.waited for r in drafted) / len(drafted) if drafted else None,
-        "robot_idle": 1 - done.robot_s / done.seconds,
-        "cloud_idle": 1 - done.cloud_s / done.seconds,
-        "up_bytes_mean": sum(ledger.up_bytes for ledger in ledgers) / len(rounds),
-        "down_bytes_mean": sum(ledger.down_bytes for ledger in ledgers) / len(rounds),
-        "resumed": sum(ledger.resumed for ledger in ledgers),
-        "equal": sum(answer.equal for answer in done.answers),
     }
     if args.harness != "virtual":
         virtual = measure("virtual", regime, preset, args).tokens_per_s

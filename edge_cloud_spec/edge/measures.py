@@ -17,13 +17,19 @@ MOST_NODES = 256
 
 
 class Mean:
-    """A mean with a prior, which counts for ``weight`` observations."""
+    """A mean with a prior, which counts for ``weight`` observations.
+
+    ``total`` and ``count`` are of the observations alone, none of them forgotten.
+    """
 
     def __init__(self, prior: float, weight: float = 0.0) -> None:
         self._sum, self._weight = prior * weight, weight
         self._prior = prior
+        self.total, self.count = 0.0, 0
 
     def observe(self, value: float) -> None:
+        self.total += value
+        self.count += 1
         self._sum = self._sum * MEMORY + value
         self._weight = self._weight * MEMORY + 1
 
