@@ -349,7 +349,8 @@ def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
 def test_a_draft_that_the_cloud_would_wait_for_is_cut_short() -> None:
     robot = pushing()
     robot.handle(Received(Verdict(BASE, (), 7)), 2.0)
-    robot.measures.verify, robot.measures.one_way = Mean(0.3, 1.0), Mean(0.1, 1.0)
+    robot.measures.one_way = Mean(0.1, 1.0)
+    robot.measures.verified(4, 0.3, None)
     drafts(robot, (3, 4, 5, 6), 2.0)  # its pass will end at 2.4
     early = replace(drafted(robot, (7, 8), (7, 8)), done=False, seconds=0.05)
     assert sent(robot.handle(early, 2.1)) == []

@@ -92,9 +92,11 @@ def _compare(pair: Pair, args: argparse.Namespace) -> list[Row]:
         equal = dict.fromkeys(peers, 0)
         for request in requests[1:]:
             said: dict[str, tuple[int, ...]] = {}
-            for name, decode in peers.items():
+            for place, (name, decode) in enumerate(peers.items()):
+                # the verifier keeps the last picture by its bytes; nobody profits from another's
+                own = replace(request, jpeg=request.jpeg + bytes([place]))
                 started = time.perf_counter()
-                said[name] = decode(request)
+                said[name] = decode(own)
                 speeds[name].append(len(said[name]) / (time.perf_counter() - started))
                 equal[name] += said[name] == said["transformers generate"]
         link.close()

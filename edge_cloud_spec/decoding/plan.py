@@ -30,7 +30,7 @@ EXIT_DEPTH = 0.3  # share of a pass after which an exit has predicted its verdic
 STEPS = 40  # of a share, in profiles
 SETTLING = 24  # steps after which a Markov chain of rounds is in its long run
 INSTANT = 1e-9  # seconds
-NOTED = 0.05  # share by which a time has to change
+NOTED = 0.1  # share by which a time has to change
 _WORDS = 12  # of the vocabulary that a profile is grown over
 
 
@@ -184,7 +184,9 @@ def _stationary(steps: list[list[float]]) -> NDArray[np.float64]:
 
 def signature(costs: Costs) -> tuple[int, ...]:
     """Equal for costs that promise about the same of every shape and pipeline."""
-    times = (costs.alone, costs.one_way, costs.verify(1), *(costs.draft(n) for n in (1, 4, 16)))
+    sizes = (1, 4, 16)
+    passes = [*map(costs.draft, sizes), *map(costs.verify, sizes)]
+    times = (costs.alone, costs.one_way, *passes)
     shares = (costs.acceptance, costs.runner_up, costs.exits)
     return (
         *(round(math.log(max(time, INSTANT)) / NOTED) for time in times),

@@ -261,7 +261,7 @@ class Exchange:
         came = tuple(whole.draft.tokens[node] for node in verdict.path) or verdict.tokens
         came += () if verdict.token is None else (verdict.token,)
         predicted = self._speculator.was_predicted((*verified, *came))
-        if predicted is not None:
+        if predicted is not None and verdict.token is not None:
             measures.exits.observe(float(predicted))
         measures.judged(whole, came)
 
@@ -271,6 +271,7 @@ class Exchange:
         token = self._resampling.draw(rejection, position, dense)
         if token is None:
             self._ledger.fallbacks += 1
+            self._speculator.settle(self._verified)
             self._patience.owed(now)
             return [Send(RowRequest(rejection.base))]
         self._patience.answered()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..decoding.plan import Costs
 from ..decoding.shape import Whole
 
 MEMORY = 0.995  # what an observation still counts for, one observation later
-SLOPE = 0.015  # of the target's pass, for each drafted token above FLAT; assumed
-FLAT = 16
-WIDER = 0.03  # of the draft model's pass, for each node beyond those it was seen with; assumed
+RECENT = 0.97  # the same of a time
+SLOPE = 0.015  # of the target's pass, for each node beyond those it was seen with; assumed
+WIDER = 0.03  # of the draft model's
+FLAT = 16  # nodes that a pass is taken to have for the price of those it was seen with
 MOST_NODES = 256
 
 
@@ -22,16 +25,16 @@ class Mean:
     ``total`` and ``count`` are of the observations alone, none of them forgotten.
     """
 
-    def __init__(self, prior: float, weight: float = 0.0) -> None:
+    def __init__(self, prior: float, weight: float = 0.0, memory: float = MEMORY) -> None:
         self._sum, self._weight = prior * weight, weight
-        self._prior = prior
+        self._prior, self._memory = prior, memory
         self.total, self.count = 0.0, 0
 
     def observe(self, value: float) -> None:
         self.total += value
         self.count += 1
-        self._sum = self._sum * MEMORY + value
-        self._weight = self._weight * MEMORY + 1
+        self._sum = self._sum * self._memory + value
+        self._weight = self._weight * self._memory + 1
 
     @property
     def value(self) -> float:
@@ -42,6 +45,29 @@ class Mean:
         return self._weight > 0
 
 
+class PassTimes:
+    """What a model's pass takes, by the nodes in it."""
+
+    def __init__(self, prior: float, slope: float) -> None:
+        """prior: seconds, until any is known. slope: see SLOPE."""
+        self._prior, self._slope = prior, slope
+        self._seen: dict[int, Mean] = {}
+
+    def observe(self, nodes: int, seconds: float) -> None:
+        """A pass over so many nodes."""
+        self._seen.setdefault(nodes, Mean(seconds, memory=RECENT)).observe(seconds)
+
+    def at(self, sizes: NDArray[np.int_]) -> NDArray[np.float64]:
+        """Seconds of passes over so many nodes each; more nodes take no less."""
+        known = sorted(self._seen)
+        if not known:
+            return np.full(len(sizes), self._prior)
+        rising = np.maximum.accumulate([self._seen[nodes].value for nodes in known])
+        beyond = np.maximum(0, sizes - max(known[-1], FLAT))
+        times: NDArray[np.float64] = np.interp(sizes, known, rising) * (1 + self._slope * beyond)
+        return times
+
+
 class Measures:
     """Of one draft model, one cloud and the link between; kept from decode to decode."""
 
@@ -49,24 +75,32 @@ class Measures:
         self.acceptance = Mean(0.7, 6.0)  # of the draft's first choice
         self.runner_up = Mean(0.4, 6.0)  # of its second, where the first was wrong
         self.exits = Mean(0.0, 2.0)  # rounds that an exit predicted
-        self.verify = Mean(0.1)  # seconds of a pass over up to FLAT drafted tokens
-        self.alone = Mean(0.1)  # seconds of a pass over none
-        self.one_way = Mean(0.02)
+        self.alone = Mean(0.1, memory=RECENT)  # seconds of a pass of the target over none
+        self.one_way = Mean(0.02, memory=RECENT)
         self.yields: dict[object, Mean] = {}  # of a plan: what it yields of what it promised
-        self._draft: dict[int, Mean] = {}  # seconds of a pass, by its nodes
+        self.promises: dict[object, dict[Any, float]] = {}  # of plans, by the costs they are for
+        self._verify = PassTimes(0.1, SLOPE)
+        self._draft = PassTimes(0.02, WIDER)
+        self._drafts_verified = False
+
+    @property
+    def verify_known(self) -> bool:
+        """Whether any pass over a draft was seen."""
+        return self._drafts_verified
 
     def drafted(self, nodes: int, seconds: float) -> None:
         """A pass of the draft model over so many nodes."""
-        self._draft.setdefault(nodes, Mean(seconds)).observe(seconds)
+        self._draft.observe(nodes, seconds)
 
     def verified(self, nodes: int, seconds: float, link: float | None) -> None:
         """A pass of the target over so many drafted tokens; waiting that no model's, if known."""
         if link is not None:
             self.one_way.observe(link / 2)
         if nodes:
-            self.verify.observe(seconds / _growth(nodes))
+            self._drafts_verified = True
         else:
             self.alone.observe(seconds)
+        self._verify.observe(nodes, seconds)
 
     def judged(self, draft: Whole, came: tuple[int, ...]) -> None:
         """After this draft these tokens came: how its first and second choices did."""
@@ -81,30 +115,18 @@ class Measures:
 
     def verify_s(self, nodes: int) -> float:
         """A pass of the target over so many drafted tokens, in seconds."""
-        # it costs about what one over nothing does, until it is known
-        mean = self.verify if self.verify.known else self.alone
-        return mean.value * _growth(nodes)
+        return float(self._verify.at(np.array([nodes]))[0])
 
     def costs(self) -> Costs:
         """As the cost model takes them."""
-        known = sorted(self._draft) or [1]
-        times = [self._draft[n].value for n in known] if self._draft else [0.02]
-        # a pass over more nodes takes no less, whatever the noise says
-        rising = np.maximum.accumulate(times)
-
         sizes = np.arange(MOST_NODES + 1)
-        beyond = np.maximum(0, sizes - max(known[-1], FLAT))
-        table = (np.interp(sizes, known, rising) * (1 + WIDER * beyond)).tolist()
+        draft, verify = self._draft.at(sizes).tolist(), self._verify.at(sizes).tolist()
         return Costs(
-            lambda nodes: table[min(nodes, MOST_NODES)],
-            self.verify_s,
+            lambda nodes: draft[min(nodes, MOST_NODES)],
+            lambda nodes: verify[min(nodes, MOST_NODES)],
             max(self.alone.value, 1e-4) if self.alone.known else float("inf"),
             self.one_way.value,
             min(0.99, self.acceptance.value),
             self.runner_up.value,
             self.exits.value,
         )
-
-
-def _growth(nodes: int) -> float:
-    return 1 + SLOPE * max(0, nodes - FLAT)

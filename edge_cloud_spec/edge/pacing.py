@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from ..decoding.cost import specedge_depth
-from ..decoding.plan import rate, signature
+from ..decoding.plan import Costs, rate, signature
 from ..decoding.preset import Preset
 from ..decoding.shape import BestFirst, Shape, chain
 from ..decoding.speculation import Speculation
@@ -20,6 +20,7 @@ TRIED = 16  # rounds that say something of what a plan yields
 GAIN = 1.03  # another plan has to promise so much more than the one in use
 PATIENCE = 4.0  # measurements that a promise counts for
 MOST_AHEAD = 8  # drafts beyond the one that is being verified
+MOST_KEPT = 32  # costs whose promises are remembered
 LEAST_S = 1e-4  # of a pass
 RARELY = 100  # the target alone is asked for so many times as much as a round trip takes
 
@@ -61,7 +62,7 @@ class VerifyBound:
 
     def plan(self, now: float, tokens: int) -> Plan:
         shape, costs = self._preset.shape, self._measures.costs()
-        if self._measures.verify.known:
+        if self._measures.verify_known:
             width = shape.width if isinstance(shape, BestFirst) else 1
             verify = costs.verify(shape.most)
             shape = shape.within(specedge_depth(costs.draft(width), 2 * costs.one_way, verify))
@@ -81,19 +82,18 @@ class Auto:
         self._replans = 0
         self._knew = False  # what the target's pass costs, when the plan was made
         self._since = (0.0, 0)  # when the plan was taken, and the tokens then
-        self._signature: tuple[int, ...] = ()  # of the costs that are the promises'
-        self._promises: dict[Key, float] = {}  # tokens per second
+        self._promises: dict[Key, float] = {}  # tokens per second, when the plan was made
 
     def plan(self, now: float, tokens: int) -> Plan:
         measures = self._measures
         if not measures.alone.known:
             return Plan(None, self._preset.speculation, alone=PROBE)
-        learned = measures.verify.known and not self._knew
+        learned = measures.verify_known and not self._knew
         enough = self._rounds >= REPLAN[min(self._replans, len(REPLAN) - 1)]
         if self._plan is None or self._plan.shape is None or enough or learned:
             self._correct(now, tokens)
             self._plan = self._best()
-            self._knew = measures.verify.known
+            self._knew = measures.verify_known
             self._replans += not learned
             self._rounds, self._since = 0, (now, tokens)
         self._rounds += 1
@@ -109,18 +109,25 @@ class Auto:
         kept = self._measures.yields.setdefault(key, Mean(1.0, PATIENCE))
         kept.observe((tokens - before) / (now - since) / self._promises[key])
 
-    def _best(self) -> Plan:
-        costs, told = self._measures.costs(), self._preset.speculation
-        known, using = signature(costs), self._plan
-        if known != self._signature:
-            self._signature = known
+    def _promised(self, costs: Costs) -> dict[Key, float]:
+        """Tokens per second of each plan; worked out once for costs that are about the same."""
+        kept, known = self._measures.promises, signature(costs)
+        if known not in kept:
+            if len(kept) >= MOST_KEPT:
+                del kept[next(iter(kept))]
             trip = 2 * costs.one_way / max(costs.verify(1), LEAST_S)
+            told = self._preset.speculation
             told = replace(told, ahead=min(MOST_AHEAD, max(told.ahead, 1 + math.ceil(trip))))
-            self._promises = {
+            kept[known] = {
                 (shape, speculation): rate(shape, speculation, costs)
                 for shape in menu()
                 for speculation in pipelines(told, shape.depth)
             }
+        return kept[known]
+
+    def _best(self) -> Plan:
+        costs, told, using = self._measures.costs(), self._preset.speculation, self._plan
+        self._promises = self._promised(costs)
         yields = self._measures.yields
 
         def worth(key: Key) -> float:
@@ -153,7 +160,7 @@ def pipelines(told: Speculation, depth: int) -> tuple[Speculation, ...]:
     """The pipelines that ``auto`` chooses from."""
     return tuple(
         replace(told, width=width, cut=cut)
-        for width in (4, 8, 16, 32)
-        for cut in (1, 2, 3, 4, 5, 6, 8)
+        for width in (4, 16)
+        for cut in (1, 2, 3, 4, 6)
         if cut <= depth
     )

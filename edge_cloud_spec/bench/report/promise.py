@@ -20,7 +20,7 @@ class Known(Measures):
         super().__init__()
         self._costs = costs_of(regime)
         self.alone.observe(self._costs.alone)
-        self.verify.observe(self._costs.verify(1))
+        self.verified(1, self._costs.verify(1), None)
 
     def costs(self) -> Costs:
         return self._costs
