@@ -18,7 +18,7 @@ PROBE = 3  # passes of the target alone, to learn what they cost
 REPLAN = (4, 8, 16, 32)  # rounds until the next plan; the last for good
 TRIED = 16  # rounds that say something of what a plan yields
 GAIN = 1.03  # another plan has to promise so much more than the one in use
-PATIENCE = 4.0  # measurements that a promise counts for
+PATIENCE = 2.0  # measurements that a promise counts for
 MOST_AHEAD = 8  # drafts beyond the one that is being verified
 MOST_KEPT = 32  # costs whose promises are remembered
 LEAST_S = 1e-4  # of a pass
@@ -105,9 +105,16 @@ class Auto:
         plan = self._plan
         if plan is None or plan.shape is None or self._rounds < TRIED or now <= since:
             return
-        key = (plan.shape, plan.speculation)
-        kept = self._measures.yields.setdefault(key, Mean(1.0, PATIENCE))
-        kept.observe((tokens - before) / (now - since) / self._promises[key])
+        key, yields = (plan.shape, plan.speculation), self._measures.yields
+        real = (tokens - before) / (now - since) / self._promises[key]
+        yields.setdefault(key, Mean(self._usual, PATIENCE)).observe(real)
+        yields.setdefault(None, Mean(1.0, PATIENCE)).observe(real)
+
+    @property
+    def _usual(self) -> float:
+        """What a plan that was not tried is taken to yield of its promise: no more than others."""
+        yields = self._measures.yields
+        return min(1.0, yields[None].value) if None in yields else 1.0
 
     def _promised(self, costs: Costs) -> dict[Key, float]:
         """Tokens per second of each plan; worked out once for costs that are about the same."""
@@ -132,11 +139,12 @@ class Auto:
 
         def worth(key: Key) -> float:
             stays = using is not None and key == (using.shape, using.speculation)
-            kept = yields[key].value if key in yields else 1.0
+            kept = yields[key].value if key in yields else self._usual
             return self._promises[key] * kept * (GAIN if stays else 1.0)
 
         best = max(self._promises, key=worth)
-        if worth(best) > 1 / costs.alone:
+        drafting = using is not None and using.shape is not None
+        if worth(best) > (1 if drafting else GAIN) / costs.alone:
             return Plan(*best)
         return Plan(None, told, REPLAN[-1] + int(RARELY * 2 * costs.one_way / costs.alone))
 
