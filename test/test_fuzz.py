@@ -44,6 +44,7 @@ from edge_cloud_spec.wire.messages import (
     DraftMessage,
     Fault,
     Generate,
+    Open,
     Opened,
     Resume,
     ServerMessage,
@@ -163,13 +164,19 @@ def test_equal_siblings_drawn_without_replacement_are_a_bad_draft(cloud: Cloud) 
     asyncio.run(session())
 
 
-def test_a_session_that_asks_for_a_drafter_that_is_not_there_goes_on() -> None:
+def opened() -> tuple[Worker, Stream, list[ServerMessage], Open]:
+    """A worker with one session, its stream, and what was heard there."""
     heard: list[ServerMessage] = []
     stream = Stream(lambda data: heard.append(decode_server(data or b"")))
     worker = Worker(Target(), SPEC)  # type: ignore[arg-type]
     opening = fuzz_drafts.opening_of(0, 1, fuzz_peers.JPEG)
     worker.receive(stream, encode_client(opening))
     worker.run_one()
+    return worker, stream, heard, opening
+
+
+def test_a_session_that_asks_for_a_drafter_that_is_not_there_goes_on() -> None:
+    worker, stream, heard, _ = opened()
     assert isinstance(heard[0], Opened)
     base = heard[0].base
     for message in (Generate(base, speculative=True), DraftMessage(base, Draft((1,)), 0)):
@@ -183,12 +190,7 @@ def test_a_session_that_asks_for_a_drafter_that_is_not_there_goes_on() -> None:
 
 
 def test_a_draft_that_came_during_a_pass_is_heard_before_its_verdict_is_said() -> None:
-    heard: list[ServerMessage] = []
-    stream = Stream(lambda data: heard.append(decode_server(data or b"")))
-    worker = Worker(Target(), SPEC)  # type: ignore[arg-type]
-    opening = fuzz_drafts.opening_of(0, 1, fuzz_peers.JPEG)
-    worker.receive(stream, encode_client(opening))
-    worker.run_one()
+    worker, stream, heard, opening = opened()
     assert isinstance(heard[0], Opened)
     base, own = heard[0].base, fuzz_peers.own_answer(opening)
     worker.receive(stream, encode_client(DraftMessage(base, Draft(own[:2]), 0)))

@@ -89,13 +89,8 @@ class ScriptedVlm(GuessingModel):
     def prompt(self, request: Request, spec: PromptSpec) -> _Prompt:
         return _Prompt(int.from_bytes(request.jpeg, "little"), request.image_digest)
 
-    def open(self, prompt: _Prompt) -> ScriptedSession:
-        """A session at the beginning of the answer; the prefill costs nothing."""
-        return ScriptedSession(self, self.begin(prompt.seed))
-
     def spend(self, rows: int) -> None:
-        """A pass over this many rows is made."""
-        raise NotImplementedError
+        """Its sessions know what a pass is over, and take the time."""
 
     def take(self, ms: float) -> None:
         """Let a pass take so long."""
@@ -114,10 +109,8 @@ class DraftVlm(ScriptedVlm):
         super().__init__(regime, sleep, regime.alpha, regime.runner_up)
 
     def open(self, prompt: _Prompt) -> ScriptedSession:
+        """A session at the beginning of the answer; the prefill costs nothing."""
         return _DraftSession(self, self.begin(prompt.seed))
-
-    def spend(self, rows: int) -> None:
-        """Its session takes the time, layer by layer."""
 
 
 class _DraftSession(ScriptedSession):
@@ -143,10 +136,8 @@ class TargetVlm(ScriptedVlm):
         super().__init__(regime, sleep, alpha=1.0)
 
     def open(self, prompt: _Prompt) -> ScriptedSession:
+        """A session at the beginning of the answer; the prefill costs nothing."""
         return _TargetSession(self, self.begin(prompt.seed))
-
-    def spend(self, rows: int) -> None:
-        """Its session knows what a pass is over, and takes the time."""
 
 
 class _TargetSession(ScriptedSession):

@@ -57,6 +57,11 @@ class PassTimes:
         """A pass over so many nodes."""
         self._seen.setdefault(nodes, Mean(seconds, memory=RECENT)).observe(seconds)
 
+    @property
+    def largest(self) -> int:
+        """The most nodes that a pass was seen with; 0 where none was."""
+        return max(self._seen, default=0)
+
     def at(self, sizes: NDArray[np.int_]) -> NDArray[np.float64]:
         """Seconds of passes over so many nodes each; more nodes take no less."""
         known = sorted(self._seen)
@@ -81,12 +86,11 @@ class Measures:
         self.promises: dict[object, dict[Any, float]] = {}  # of plans, by the costs they are for
         self._verify = PassTimes(0.1, SLOPE)
         self._draft = PassTimes(0.02, WIDER)
-        self._drafts_verified = False
 
     @property
     def verify_known(self) -> bool:
         """Whether any pass over a draft was seen."""
-        return self._drafts_verified
+        return self._verify.largest > 0
 
     def drafted(self, nodes: int, seconds: float) -> None:
         """A pass of the draft model over so many nodes."""
@@ -96,9 +100,7 @@ class Measures:
         """A pass of the target over so many drafted tokens; waiting that no model's, if known."""
         if link is not None:
             self.one_way.observe(link / 2)
-        if nodes:
-            self._drafts_verified = True
-        else:
+        if not nodes:
             self.alone.observe(seconds)
         self._verify.observe(nodes, seconds)
 
