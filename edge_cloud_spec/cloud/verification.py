@@ -144,6 +144,7 @@ class Verification:
         self._chooser = chooser or SeededChooser(opening.policy.seed)
         self._kept: dict[PrefixDigest, Verdict] = {}  # in the order of the answer
         self._last: PrefixDigest | None = None  # the place of the last verdict
+        self._heard: PrefixDigest | None = None  # the place before a token that the robot drew
         self._rejected: Row | None = None  # P where the robot resamples now
         self._pool: dict[PrefixDigest, DraftMessage] = {}  # pushed for places not reached yet
         self._scoring: _Pass | None = None
@@ -197,7 +198,9 @@ class Verification:
                 return self._on_resume(event)
             case RowRequest(base):
                 return self._on_row_request(base)
-            case Close():
+            case Close(resampled):
+                if self._rejected is not None and self._may_adopt(resampled):
+                    self._adopt(resampled)
                 self.finished = True
                 self._generating = None
                 self._keep_pooled({})
@@ -215,7 +218,7 @@ class Verification:
         return base == self._digest or base in self._kept
 
     def _on_resume(self, message: Resume) -> list[Action]:
-        if not self._knows(message.base):
+        if not self._knows(message.base) and message.base != self._heard:
             text = "the robot stands where this answer never was; start the decode again"
             return [Say(Fault("unknown_prefix", text))]
         self._generating = None
@@ -287,7 +290,7 @@ class Verification:
             raise BadDraft(
                 "after a split rejection a draft begins with the resampled token, and only then"
             )
-        if message.resampled is not None and not 0 <= message.resampled < self._vocabulary:
+        if message.resampled is not None and not self._may_adopt(message.resampled):
             raise BadDraft(f"the resampled token {message.resampled} is outside the vocabulary")
         if message.resampled is not None and (
             message.resampled in self._end_tokens or len(self.tokens) + 1 >= self._max_tokens
@@ -311,11 +314,14 @@ class Verification:
         if not self._opening.replacement:
             check_distinct(draft)
 
+    def _may_adopt(self, resampled: int | None) -> bool:
+        return resampled is not None and 0 <= resampled < self._vocabulary
+
     def _adopt(self, resampled: int | None) -> list[Action]:
         """Take over the token that the robot drew after the last rejection."""
         if resampled is None:
             return []
-        self._rejected = None
+        self._rejected, self._heard = None, self._digest
         self._digest = self._digest.extend((resampled,))
         self.tokens.append(resampled)
         return [Extend((resampled,))]
@@ -367,6 +373,7 @@ class Verification:
         self._rejected = None if finish else taken.rejected
         last = () if token is None else (token,)
         accepted = tuple(draft.tokens[node] for node in path)
+        there = self._digest.extend(accepted + last)
         verdict = Verdict(
             self._digest,
             path,
@@ -378,9 +385,10 @@ class Verification:
             queue_s=scored.queue_s,
             draft_s=under_way.draft_s,
             residual=self._residual(position + len(path)),
+            leads_to=there.short,
         )
-        self._keep(verdict)
-        self._digest = self._digest.extend(accepted + last)
+        self._keep(replace(verdict, tokens=accepted))
+        self._digest = there
         self.tokens += accepted + last
         if finish:
             self.finished = True
@@ -406,7 +414,10 @@ class Verification:
         return target
 
     def _keep(self, verdict: Verdict) -> None:
-        """Remember a verdict, so that it can be said again; of the one before, not the residual."""
+        """Remember a verdict, so that it can be said again; of the one before, not the residual.
+
+        It is said again with its tokens: the robot may have lost the draft that it judges.
+        """
         if self._last is not None and self._kept[self._last].residual is not None:
             self._kept[self._last] = replace(self._kept[self._last], residual=None)
         self._kept[verdict.base] = verdict
