@@ -83,6 +83,15 @@ class Preset:
         self._one_of("pacing", ("fixed", "verify_bound", "auto"))
         if self.exact and not self.verified:
             raise self._refusal("what is not verified cannot be exact")
+        if self.drafter != "edge" and not self.verified:
+            raise self._refusal("without a verifier only the robot decodes; give drafter edge")
+        if self.pacing != "fixed" and not (self.drafts_on_robot and self.verified):
+            raise self._refusal("only drafts that wait for verdicts are paced; give pacing fixed")
+        if self.pacing == "auto" and self.payload != "ids":
+            raise self._refusal(
+                "auto chooses among best-first trees, too, which are not drawn from Q; "
+                "give payload ids, or another pacing"
+            )
         self._check_speculation()
 
     def _check_speculation(self) -> None:
