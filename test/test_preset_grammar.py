@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import Phase, assume, example, find, given, settings
 from hypothesis import strategies as st
 from virtual import Decode, Weather
 
 from edge_cloud_spec.decoding.policy import SamplingPolicy
-from edge_cloud_spec.decoding.preset import PAYLOADS, Preset, load_preset
+from edge_cloud_spec.decoding.preset import PAYLOADS, Preset, load_preset, preset_names
 from edge_cloud_spec.decoding.shape import BestFirst
 from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
 from edge_cloud_spec.decoding.split import RESIDUALS
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.share import share
 
 TEMPERATURES = {"greedy": 0.0, "coupled": 0.9, "rejection": 0.9}
+PARTS = [field.name for field in fields(Preset) if field.name != "name"]
+GUESSES = [field.name for field in fields(Speculation)]
 PACINGS = ("fixed", "verify_bound", "auto")
 
 small = st.integers(0, 3)
@@ -163,9 +169,28 @@ def test_what_is_drawn_above_goes_along_every_axis(pacing: str, payload: str, sh
     )
 
 
-@pytest.mark.parametrize("payload", ["dense", "sparse", "probabilities"])
-def test_auto_is_refused_what_its_trees_cannot_have(payload: str) -> None:
-    preset = load_preset("auto")
-    split = {"resample": "robot"} if payload == "probabilities" else {}
-    with pytest.raises(UserError, match="give payload ids, or another pacing"):
-        replace(preset, best_first=None, draft_length=4, payload=payload, draft_top_k=4, **split)
+ODD = [None, True, -1, 0, 1, 0.5, 65, 2**40, "x", "edge", [], [1], {}, {"ahead": 1}, float("nan")]
+
+
+@settings(max_examples=300, phases=[Phase.generate])
+@given(
+    st.sampled_from(preset_names()),
+    st.sampled_from([*PARTS, *(f"speculation.{name}" for name in GUESSES)]),
+    st.sampled_from(ODD),
+    st.sampled_from(sorted(TEMPERATURES)),
+)
+def test_a_preset_with_any_odd_value_is_refused_or_decodes(
+    name: str, part: str, value: object, rule: str
+) -> None:
+    written = yaml.safe_load((share() / f"config/presets/{name}.yaml").read_text())
+    head, _, inner = part.partition(".")
+    written[head] = {**written.get(head, {}), inner: value} if inner else value
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "own.yaml"
+        path.write_text(yaml.safe_dump(written))
+        try:
+            preset = load_preset(str(path))
+        except UserError:
+            return
+    decode = Decode(Random(0), preset, rule, SamplingPolicy(TEMPERATURES[rule]), max_tokens=4)
+    assert decode.run().reason in ("end", "length")
