@@ -26,7 +26,7 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.demo.bag import types
-from edge_cloud_spec.demo.ending import ending
+from edge_cloud_spec.demo.ending import LASTING, ending
 from edge_cloud_spec.demo.processes import Processes, Program
 from edge_cloud_spec.demo.screen import words_of
 from edge_cloud_spec.demo.story import STATS, Decided, Round, RoundSettled, Story
@@ -206,6 +206,44 @@ def test_a_refused_instruction_and_a_late_robot_are_failures_with_a_reason() -> 
     story.hear("instruction_status", said("failed the instruction is empty"), 1.0)
     refused = ending(story, "", 1.0, 60.0)
     assert refused is not None and not refused.success and "is empty" in refused.text
+
+
+def fault(text: str, kind: int = 3) -> SimpleNamespace:
+    return message(kind=kind, text=text, payload=b"")
+
+
+def ended(reason: str) -> SimpleNamespace:
+    return settled(0, "", [], finished=True, finish_reason=reason)
+
+
+@pytest.mark.parametrize("reason", sorted(LASTING))
+def test_what_trying_again_cannot_mend_ends_the_run_at_once(reason: str) -> None:
+    story = Story()
+    story.hear("sim/outcome", outcome(success=False, distance=2.0), 1.0)
+    story.hear("verified_tokens", ended(reason), 2.0)
+    end = ending(story, "find the red box", 2.0, 90.0)
+    assert end is not None and not end.success and reason in end.text
+    story.hear("verdict", fault("the token is wrong; give --token-file"), 2.0)
+    end = ending(story, "find the red box", 2.0, 90.0)
+    assert end is not None and "the token is wrong" in end.text
+
+
+@pytest.mark.parametrize("reason", ["internal", "overloaded", "unknown_session", "timeout", "end"])
+def test_what_trying_again_may_mend_does_not_end_the_run(reason: str) -> None:
+    story = Story()
+    story.hear("verdict", message(kind=1, payload=b"opened"), 1.0)
+    story.hear("verdict", fault("the link is lost", kind=4), 2.0)
+    story.hear("verified_tokens", ended(reason), 3.0)
+    assert ending(story, "find the red box", 3.0, 90.0) is None
+
+
+def test_a_cloud_that_was_never_reached_ends_the_run_with_the_first_decision() -> None:
+    story = Story()
+    story.hear("verdict", fault("cannot reach the cloud at nowhere:1", kind=4), 1.0)
+    assert ending(story, "find the red box", 2.0, 90.0) is None
+    story.hear("verified_tokens", ended("timeout"), 11.0)
+    end = ending(story, "find the red box", 11.0, 90.0)
+    assert end is not None and "cannot reach the cloud at nowhere:1" in end.text
 
 
 def test_processes_that_will_not_end_are_ended(tmp_path: Path) -> None:

@@ -171,6 +171,7 @@ class Story:
         self.outcomes: list[tuple[float, dict[str, Any]]] = []
         self.frames: list[tuple[float, bytes]] = []
         self.opened: list[bytes] = []  # the cloud's answers to an opening, as they came
+        self.trouble = ""  # what the cloud or the link to it complained of last
         self.nav_status = ""
         self.instruction_status = ""
         self.statuses: list[tuple[float, str]] = []
@@ -227,6 +228,7 @@ class Story:
 
     def _verdict(self, message: Any, now: float) -> Iterator[News]:
         if message.kind in (FAULT, LINK_LOST):
+            self.trouble = message.text
             yield Trouble(message.text)
         if message.kind == OPENED:
             self.opened.append(bytes(message.payload))
