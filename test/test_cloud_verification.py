@@ -66,7 +66,8 @@ def test_a_draft_is_scored_and_its_path_kept() -> None:
     message = draft(1, 2, 3, round_=4)
     assert cloud.handle(message) == [Score(message.draft)]
     said, kept = cloud.handle(says(1, 2, 5, 0))
-    assert said == Say(Verdict(BASE, (0, 1), 5, verify_s=0.1, queue_s=0.2))
+    there = BASE.extend((1, 2, 5)).short
+    assert said == Say(Verdict(BASE, (0, 1), 5, verify_s=0.1, queue_s=0.2, leads_to=there))
     assert kept == Keep((0, 1), (5,))
     assert cloud.tokens == [1, 2, 5]
     assert cloud.digest == BASE.extend((1, 2, 5))

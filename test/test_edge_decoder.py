@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,19 @@ def sent(actions: list[Action]) -> list:
     return [action.message for action in actions if isinstance(action, Send)]
 
 
+def verdict(
+    base: PrefixDigest,
+    path: tuple[int, ...],
+    token: int | None,
+    draft: tuple[int, ...] = (3, 4, 5, 6),
+    **others: Any,
+) -> Received:
+    """The cloud's on a chain of these tokens."""
+    last = () if token is None else (token,)
+    there = base.extend(draft[: len(path)] + last)
+    return Received(Verdict(base, path, token, leads_to=there.short, **others))
+
+
 def finish(actions: list[Action]) -> Finish:
     (found,) = [action for action in actions if isinstance(action, Finish)]
     return found
@@ -149,8 +163,7 @@ def test_a_cloud_that_does_not_say_how_to_prompt_is_not_waited_for() -> None:
 
 def test_a_verdict_settles_the_path_and_its_token_and_drafting_goes_on() -> None:
     robot = waiting()
-    verdict = Verdict(BASE, (0, 1), 9, verify_s=0.5)
-    actions = robot.handle(Received(verdict), 3.0)
+    actions = robot.handle(verdict(BASE, (0, 1), 9, verify_s=0.5), 3.0)
     assert actions == [Emit(0, (3, 4, 9), True), work((3, 4, 9), chain(4))]
     (done,) = robot.ledger.rounds
     assert (done.drafted, done.accepted, done.emitted, done.base) == (4, 2, 3, 0)
@@ -168,9 +181,9 @@ def test_a_verdict_for_another_prefix_is_dropped_and_counted(base: PrefixDigest)
 
 def test_a_verdict_that_comes_twice_settles_once() -> None:
     robot = waiting()
-    verdict = Received(Verdict(BASE, (0, 1), 9))
-    robot.handle(verdict, 2.0)
-    assert robot.handle(verdict, 2.1) == []
+    twice = verdict(BASE, (0, 1), 9)
+    robot.handle(twice, 2.0)
+    assert robot.handle(twice, 2.1) == []
     assert robot.tokens == [3, 4, 9]
     assert robot.ledger.stale == 1
 
@@ -190,7 +203,7 @@ def test_a_verdict_without_a_draft_ends_the_decode() -> None:
 
 def test_an_end_is_told_to_the_cloud_and_nothing_happens_after() -> None:
     robot = waiting()
-    actions = robot.handle(Received(Verdict(BASE, (0,), 0, finish="end")), 2.0)
+    actions = robot.handle(verdict(BASE, (0,), 0, finish="end"), 2.0)
     assert actions == [Emit(0, (3, 0), True), Send(Close()), Finish("end")]
     assert robot.deadline is None
     later = (drafted(robot, (1,), (1,)), OPENED, LinkUp(), Tick(), Abort("late"))
@@ -221,7 +234,7 @@ def test_only_an_answer_moves_the_deadline() -> None:
         robot.handle(LinkUp(), now)
         robot.handle(OPENED, now)
     assert robot.deadline == 11.0
-    robot.handle(Received(Verdict(BASE, (0,), 9)), 9.0)
+    robot.handle(verdict(BASE, (0,), 9), 9.0)
     drafts(robot, (3, 4, 5, 6), 10.0)
     assert robot.deadline == 20.0
 
@@ -281,11 +294,11 @@ def test_verdicts_that_overtook_one_another_settle_in_order() -> None:
     robot = generating()
     second = BASE.extend((1, 2))
     third = second.extend((3,))
-    early = Received(Verdict(third, (), 4))
+    early = verdict(third, (), 4)
     assert robot.handle(early, 1.0) == []
     assert robot.handle(early, 1.0) == []  # a second copy is stale
-    assert robot.handle(Received(Verdict(second, (), 3)), 1.0) == []
-    actions = robot.handle(Received(Verdict(BASE, (0,), 2, tokens=(1,), drafted=4)), 1.0)
+    assert robot.handle(verdict(second, (), 3), 1.0) == []
+    actions = robot.handle(verdict(BASE, (0,), 2, (1,), tokens=(1,), drafted=4), 1.0)
     assert actions == [Emit(0, (1, 2), True), Emit(2, (3,), True), Emit(3, (4,), True)]
     assert robot.ledger.stale == 1
     assert len(robot.ledger.rounds) == 3
@@ -304,8 +317,7 @@ def test_no_token_is_drafted_that_the_answer_has_no_room_for() -> None:
     robot.handle(OPENED, 0.0)
     assert robot.handle(PROMPT, 0.0) == [work((), chain(2))]
     drafts(robot, (3, 4), 0.0)
-    verdict = Received(Verdict(BASE, (0,), 9))
-    assert robot.handle(verdict, 1.0)[1:] == [work((3, 9), chain(1))]
+    assert robot.handle(verdict(BASE, (0,), 9), 1.0)[1:] == [work((3, 9), chain(1))]
 
 
 def pushing() -> EdgeDecoder:
@@ -323,7 +335,7 @@ def test_what_was_pushed_is_not_said_again_while_the_link_stands() -> None:
     robot = pushing()
     (pushed,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
     assert pushed.base == BASE.extend((3, 4, 5, 6))
-    actions = robot.handle(Received(Verdict(BASE, (0, 1, 2, 3), None)), 1.2)
+    actions = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.2)
     assert sent(actions) == []
     assert robot.tokens == [3, 4, 5, 6]
 
@@ -334,21 +346,21 @@ def test_what_was_pushed_while_the_link_was_down_is_said_again() -> None:
     (lost,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
     robot.handle(LinkUp(), 1.2)
     robot.handle(OPENED, 1.3)
-    actions = robot.handle(Received(Verdict(BASE, (0, 1, 2, 3), None)), 1.4)
+    actions = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.4)
     assert [message.base for message in sent(actions)] == [lost.base]
 
 
 def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
     robot = pushing()
     (pushed,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
-    assert robot.handle(Received(Verdict(pushed.base, (), 2)), 1.2) == []
-    robot.handle(Received(Verdict(BASE, (0, 1, 2, 3), None)), 1.3)
+    assert robot.handle(verdict(pushed.base, (), 2), 1.2) == []
+    robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.3)
     assert robot.tokens == [3, 4, 5, 6, 2]
 
 
 def test_a_draft_that_the_cloud_would_wait_for_is_cut_short() -> None:
     robot = pushing()
-    robot.handle(Received(Verdict(BASE, (), 7)), 2.0)
+    robot.handle(verdict(BASE, (), 7), 2.0)
     robot.measures.one_way = Mean(0.1, 1.0)
     robot.measures.verified(4, 0.3, None)
     drafts(robot, (3, 4, 5, 6), 2.0)  # its pass will end at 2.4

@@ -95,7 +95,7 @@ class Sessions:
     def attach(self, stream: Stream, served: Served) -> None:
         """Hold a session and bind it to this stream; the stream that it had is ended."""
         if stream.session is not None and stream.session is not served:
-            self.drop(stream.session)
+            self.drop(stream.session, Close())
         if served.stream is not None and served.stream is not stream:
             served.stream.session = None
             served.stream.outlet(None)
@@ -110,9 +110,9 @@ class Sessions:
             served.arrived = now
             served.verification.pause()
 
-    def drop(self, served: Served) -> None:
+    def drop(self, served: Served, message: Close) -> None:
         """Forget a session; whoever listened is not bound to it any more."""
-        served.verification.handle(Close())
+        served.verification.handle(message)
         self.lose(served)
         if served.stream is not None:
             served.stream.session = None
@@ -128,6 +128,6 @@ class Sessions:
             stream = served.stream
             kept = self._limits.keep_s if stream is None else self._limits.idle_s
             if now - served.arrived > kept:
-                self.drop(served)
+                self.drop(served, Close())
                 if stream is not None:
                     stream.outlet(None)

@@ -137,7 +137,7 @@ class Verification:
         self.finished = False
         self.tally = tally or Tally()
         self._opening = opening
-        self._digest = base
+        self._base = self._digest = base
         self._end_tokens = end_tokens
         self._max_tokens = max_tokens
         self._vocabulary = vocabulary
@@ -197,7 +197,9 @@ class Verification:
                 return self._on_resume(event)
             case RowRequest(base):
                 return self._on_row_request(base)
-            case Close():
+            case Close(resampled):
+                if self._rejected is not None and self._may_adopt(resampled):
+                    self._adopt(resampled)
                 self.finished = True
                 self._generating = None
                 self._keep_pooled({})
@@ -214,8 +216,12 @@ class Verification:
     def _knows(self, base: PrefixDigest) -> bool:
         return base == self._digest or base in self._kept
 
+    def _was_at(self, place: PrefixDigest) -> bool:
+        """Whether this is the answer so far, or a beginning of it."""
+        return place == self._base.extend(self.tokens[: place.length])
+
     def _on_resume(self, message: Resume) -> list[Action]:
-        if not self._knows(message.base):
+        if not self._was_at(message.base):
             text = "the robot stands where this answer never was; start the decode again"
             return [Say(Fault("unknown_prefix", text))]
         self._generating = None
@@ -287,7 +293,7 @@ class Verification:
             raise BadDraft(
                 "after a split rejection a draft begins with the resampled token, and only then"
             )
-        if message.resampled is not None and not 0 <= message.resampled < self._vocabulary:
+        if message.resampled is not None and not self._may_adopt(message.resampled):
             raise BadDraft(f"the resampled token {message.resampled} is outside the vocabulary")
         if message.resampled is not None and (
             message.resampled in self._end_tokens or len(self.tokens) + 1 >= self._max_tokens
@@ -310,6 +316,9 @@ class Verification:
             raise BadDraft(f"node {open_at} is not one of the draft's {len(draft)}")
         if not self._opening.replacement:
             check_distinct(draft)
+
+    def _may_adopt(self, resampled: int | None) -> bool:
+        return resampled is not None and 0 <= resampled < self._vocabulary
 
     def _adopt(self, resampled: int | None) -> list[Action]:
         """Take over the token that the robot drew after the last rejection."""
@@ -367,6 +376,7 @@ class Verification:
         self._rejected = None if finish else taken.rejected
         last = () if token is None else (token,)
         accepted = tuple(draft.tokens[node] for node in path)
+        there = self._digest.extend(accepted + last)
         verdict = Verdict(
             self._digest,
             path,
@@ -378,9 +388,10 @@ class Verification:
             queue_s=scored.queue_s,
             draft_s=under_way.draft_s,
             residual=self._residual(position + len(path)),
+            leads_to=there.short,
         )
-        self._keep(verdict)
-        self._digest = self._digest.extend(accepted + last)
+        self._keep(replace(verdict, tokens=accepted))
+        self._digest = there
         self.tokens += accepted + last
         if finish:
             self.finished = True
@@ -406,7 +417,10 @@ class Verification:
         return target
 
     def _keep(self, verdict: Verdict) -> None:
-        """Remember a verdict, so that it can be said again; of the one before, not the residual."""
+        """Remember a verdict, so that it can be said again; of the one before, not the residual.
+
+        It is said again with its tokens: the robot may have lost the draft that it judges.
+        """
         if self._last is not None and self._kept[self._last].residual is not None:
             self._kept[self._last] = replace(self._kept[self._last], residual=None)
         self._kept[verdict.base] = verdict

@@ -155,7 +155,7 @@ class Worker(threading.Thread):
         elif isinstance(message, Resume):
             self._resume(stream, message)
         elif isinstance(message, Close):
-            self._close(stream)
+            self._close(stream, message)
         elif stream.session is None:
             # Sent before the robot knew that its stream is a new one; it resumes and says it again.
             log.debug("a message for no session is dropped")
@@ -163,9 +163,9 @@ class Worker(threading.Thread):
             stream.session.arrived = arrived
             self._advance(stream.session, message)
 
-    def _close(self, stream: Stream) -> None:
+    def _close(self, stream: Stream, message: Close) -> None:
         if stream.session is not None:
-            self._held.drop(stream.session)
+            self._held.drop(stream.session, message)
         stream.outlet(None)
 
     def _open(self, stream: Stream, opening: Open) -> None:

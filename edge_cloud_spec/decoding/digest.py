@@ -16,6 +16,11 @@ class PrefixDigest:
     length: int
     hash: int
 
+    @property
+    def short(self) -> int:
+        """32 bits of the hash: enough to notice that two sides are at different prefixes."""
+        return self.hash >> 32
+
     def extend(self, tokens: Sequence[int]) -> PrefixDigest:
         """The digest after these tokens."""
         rolled = self.hash

@@ -39,10 +39,14 @@ class Answer:
         self._extend((token,))
         self.resampled = token
 
-    def _extend(self, tokens: tuple[int, ...]) -> None:
+    def after(self, tokens: tuple[int, ...]) -> PrefixDigest:
+        """The digest of the answer with these tokens after it."""
         assert self.digest is not None
+        return self.digest.extend(tokens)
+
+    def _extend(self, tokens: tuple[int, ...]) -> None:
+        self.digest = self.after(tokens)
         self.tokens += tokens
-        self.digest = self.digest.extend(tokens)
 
     @property
     def room(self) -> int:

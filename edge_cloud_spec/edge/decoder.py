@@ -78,6 +78,7 @@ class EdgeDecoder:
             self.measures,
             self.ledger,
             self._patience,
+            self._resume,
         )
 
     @property
@@ -201,8 +202,15 @@ class EdgeDecoder:
         )
         return self._exchange.close("prompt_mismatch", text)
 
-    def _on_link_up(self) -> list[Action]:
+    def _resume(self) -> list[Action]:
+        """Say where the robot stands; empty before it and the cloud have begun."""
         heard = self._exchange.answer.heard
-        if self._session and heard is not None:
-            return [Send(Resume(self._session, heard))]
+        if heard is None or not self._session:
+            return []
+        return [Send(Resume(self._session, heard))]
+
+    def _on_link_up(self) -> list[Action]:
+        resumed = self._resume()
+        if resumed:
+            return resumed
         return [Send(self._opening), *(self._exchange.pending() if self._exchange.asked else [])]

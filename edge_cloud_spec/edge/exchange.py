@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..decoding.choose import Chooser
 from ..decoding.digest import PrefixDigest
 from ..decoding.preset import Preset
@@ -28,6 +30,7 @@ from .rounds import Ledger, Stopwatch
 from .speculator import Prefix, Speculator
 
 LOOK_EVERY = 4  # tokens
+MAX_DIVERGED = 3  # verdicts of a decode on something else than what the robot sent
 
 
 class Exchange:
@@ -41,12 +44,15 @@ class Exchange:
         measures: Measures,
         ledger: Ledger,
         patience: Patience,
+        resume: Callable[[], list[Action]],
     ) -> None:
+        """resume: tells the cloud where the robot stands, and asks for what follows."""
         self.answer = Answer(opening.max_tokens)
         self._preset = preset
         self._measures = measures
         self._ledger = ledger
         self._patience = patience
+        self._resume = resume
         self._speculator = Speculator(preset.speculation)
         self._pacing: Pacing = pacing_of(preset, measures)
         self._outbox = Outbox(self.answer, opening.payload, preset, measures)
@@ -211,9 +217,11 @@ class Exchange:
         flaw = self._flaw(verdict, tokens)
         if tokens is None or flaw:
             return self.close("bad_verdict", f"{flaw}; the cloud's version may differ")
+        if answer.after(tokens).short != verdict.leads_to:
+            return self._go_back(now)
         before = len(answer.tokens)
         self._ledger.rounds.append(self._watch.round(verdict, before, drafted, len(tokens), now))
-        self._learn(verdict, now)
+        self._learn(verdict, tokens, now)
         rejection = self._resampling.rejection(verdict, self._outbox.drawn)
         answer.settle(tokens)
         self._outbox.answered()
@@ -248,7 +256,17 @@ class Exchange:
             verdict, self._outbox.drawn, self.answer.vocabulary
         )
 
-    def _learn(self, verdict: Verdict, now: float) -> None:
+    def _go_back(self, now: float) -> list[Action]:
+        """Take nothing from a verdict that leads elsewhere: it is on another draft than ours."""
+        self._ledger.diverged += 1
+        if self._ledger.diverged > MAX_DIVERGED:
+            text = "the cloud's verdicts are not on what the robot drafted"
+            return self.close("diverged", f"{text}; the cloud's version may differ")
+        self._outbox.forget_pushed()
+        self._patience.owed(now)
+        return self._resume()
+
+    def _learn(self, verdict: Verdict, came: Prefix, now: float) -> None:
         """Measure times, and how the draft did, before the verdict is settled."""
         verified, measures = self._verified, self._measures
         whole = self._speculator.draft_after(verified)
@@ -258,8 +276,6 @@ class Exchange:
             measures.verified(nodes, verdict.verify_s, link)
         if whole is None:
             return
-        came = tuple(whole.draft.tokens[node] for node in verdict.path) or verdict.tokens
-        came += () if verdict.token is None else (verdict.token,)
         predicted = self._speculator.was_predicted((*verified, *came))
         if predicted is not None and verdict.token is not None:
             measures.exits.observe(float(predicted))
@@ -271,9 +287,8 @@ class Exchange:
         token = self._resampling.draw(rejection, position, dense)
         if token is None:
             self._ledger.fallbacks += 1
-            self._speculator.settle(self._verified)
             self._patience.owed(now)
-            return [Send(RowRequest(rejection.base))]
+            return [Send(RowRequest(rejection.base)), *self._speculator.rest(self._verified)]
         self._patience.answered()
         answer.resample(token)
         emit = Emit(position, (token,), verified=True)

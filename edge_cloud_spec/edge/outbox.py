@@ -72,6 +72,8 @@ class Outbox:
             return verdict.drafted, verdict.tokens + last
         if self.sent is None:
             return 0, None
+        if verdict.tokens:  # said again, with what it is about
+            return len(self.sent.draft), verdict.tokens + last
         accepted = self.sent.draft.path_tokens(verdict.path)
         return len(self.sent.draft), None if accepted is None else accepted + last
 
@@ -80,7 +82,8 @@ class Outbox:
         here = self._answer.digest
         assert here is not None
         there = self._measures.one_way.value
-        pushed = self._pushed.get(here)
+        # What was pushed does not say which token we drew; the cloud has to hear it.
+        pushed = self._pushed.get(here) if self._answer.resampled is None else None
         if pushed is None:
             self.sent, starts = self._message(tuple(self._answer.tokens), whole), now + there
         else:

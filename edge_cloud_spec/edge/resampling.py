@@ -43,6 +43,8 @@ class Resampling:
             return None
         if drawn is None or drawn.rows is None or len(path) == len(drawn):
             return None
+        if verdict.tokens and drawn.path_tokens(path) != verdict.tokens:
+            return None  # it is said again, and on another draft
         return Rejection(verdict.base, verdict.residual, drawn.row(path[-1] if path else -1))
 
     def flaw(self, verdict: Verdict, drawn: Draft | None, vocabulary: int) -> str:

@@ -72,6 +72,7 @@ class Ledger:
 
     rounds: list[Round] = field(default_factory=list)
     stale: int = 0
+    diverged: int = 0  # verdicts that lead to a prefix where the robot did not arrive
     resumed: int = 0
     predictions: int = 0  # of early exits
     fallbacks: int = 0  # dense rows asked for after a sparse residual ran out

@@ -91,6 +91,12 @@ class Speculator:
         self._working = work
         return [work]
 
+    def rest(self, verified: Prefix) -> list[Work]:
+        """Ask the draft model for nothing: what comes next is not known to any model."""
+        self.settle(verified)
+        self._working = Work(verified, ())
+        return [self._working]
+
     def branches(self, shape: Shape, room: int) -> tuple[Branch, ...]:
         """What to draft next, the likeliest first. room: tokens that the answer may still get."""
         size = len(self._verified)

@@ -247,6 +247,7 @@ def encode_server(message: ServerMessage) -> bytes:
                     drafted=message.drafted,
                     draft_us=_microseconds(message.draft_s),
                     residual=_residual(message.residual),
+                    leads_to=message.leads_to,
                 )
             )
         case RowMessage(base, row):
@@ -308,4 +309,5 @@ def _read_verdict(v: pb.Verdict) -> Verdict:
         v.queue_us * 1e-6,
         v.draft_us * 1e-6,
         _read_residual(v.residual) if v.HasField("residual") else None,
+        v.leads_to,
     )

@@ -105,8 +105,10 @@ class Verdict:
     """The final answer to a draft: the accepted path, then a recovered or bonus token.
 
     Without a token it is open, has ended before, or carries the ``residual`` that the robot draws
-    the recovered token from. ``tokens`` are the accepted tokens themselves where the cloud drafted
-    (else empty); ``finish`` is "end", "length" or empty. Times in seconds.
+    the recovered token from. ``tokens`` are the accepted tokens themselves where the cloud drafted,
+    and in a verdict that is said again (else empty); ``finish`` is "end", "length" or empty.
+    ``leads_to`` is the ``PrefixDigest.short`` of the prefix after all of these: a robot that
+    arrives elsewhere takes nothing from it. Times in seconds.
     """
 
     base: PrefixDigest
@@ -119,6 +121,7 @@ class Verdict:
     queue_s: float = 0.0
     draft_s: float = 0.0
     residual: Residual | None = None
+    leads_to: int = 0
 
 
 @dataclass(frozen=True)
