@@ -11,7 +11,7 @@ from edge_cloud_spec.cloud.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
-from edge_cloud_spec.wire.messages import DraftMessage, Generate, Open
+from edge_cloud_spec.wire.messages import Close, DraftMessage, Generate, Open
 
 LIMITS = WorkerLimits(sessions=4, keep_s=10.0, idle_s=30.0)
 OPENING = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_identity="small")
@@ -98,7 +98,7 @@ class Listening(RuleBasedStateMachine):
     @rule(one=consumes(sessions))
     def drop(self, one: Served) -> None:
         if one in self.held:
-            self.held.drop(one)
+            self.held.drop(one, Close())
         assert one not in self.held and one.stream is None
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 11.0, 31.0]))
@@ -146,7 +146,7 @@ def test_a_forgotten_session_says_nothing_more_and_keeps_no_drafts() -> None:
     one.verification.handle(Generate(PrefixDigest(0, 1)))
     one.verification.handle(DraftMessage(PrefixDigest(3, 3), Draft((1,)), 0))
     assert (held.pooled, one.verification.generating) == (1, True)
-    held.drop(one)
+    held.drop(one, Close())
     assert one.verification.finished
     assert (held.pooled, one.verification.pooled, one.verification.generating) == (0, 0, False)
 

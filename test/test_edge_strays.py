@@ -7,8 +7,9 @@ from random import Random
 
 import numpy as np
 import pytest
-from virtual import VOCABULARY, Decode, Weather
 
+from edge_cloud_spec.bench.toy import VOCABULARY
+from edge_cloud_spec.bench.virtual_decode import Decode, Weather
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset, load_preset

@@ -5,8 +5,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from virtual import END, Decode, Weather, spec_of
 
+from edge_cloud_spec.bench.toy import END, spec_of
+from edge_cloud_spec.bench.virtual_decode import Decode, Weather
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.events import Event, Received
 from edge_cloud_spec.wire.messages import DraftMessage, Verdict
