@@ -299,6 +299,7 @@ def test_a_verifier_that_starts_later_is_waited_for_and_open_is_said_again() -> 
     robot.start()
     reason = lost.get(timeout=150).reason
     assert reason.startswith(f"cannot reach the cloud at {address}: ")
+    assert reason.endswith("start one there with edge-cloud-spec serve")
     with Cloud(toy_worker(), address=address):
         robot.join(timeout=150)
         link.close()

@@ -12,7 +12,13 @@ from hypothesis.extra import numpy as arrays
 
 from edge_cloud_spec.decoding.choose import SeededChooser
 from edge_cloud_spec.decoding.digest import PrefixDigest, request_digest
-from edge_cloud_spec.decoding.noise import Purpose, gumbel, uniform
+from edge_cloud_spec.decoding.noise import (
+    Purpose,
+    decision_seed,
+    gumbel,
+    seed_and_number,
+    uniform,
+)
 from edge_cloud_spec.decoding.policy import SamplingPolicy, distribution, scaled_logits
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.wire.messages import Open, base_digest
@@ -29,6 +35,19 @@ def test_no_two_keys_share_a_draw() -> None:
     ]
     values = np.concatenate(draws)
     assert len(np.unique(values)) == len(values)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+def test_a_decisions_seed_tells_whose_and_which_it_is(seed: int, number: int) -> None:
+    ours = decision_seed(seed, number)
+    assert SamplingPolicy(seed=ours) and seed_and_number(ours) == (seed, number)
+
+
+def test_decisions_of_one_seed_and_of_neighbouring_seeds_draw_alike_no_more_than_others() -> None:
+    index = np.arange(4000)
+    for other in (decision_seed(3, 1), decision_seed(4, 0), decision_seed(0, 3)):
+        pair = [uniform(s, Purpose.COUPLED, 0, index) for s in (decision_seed(3, 0), other)]
+        assert abs(np.corrcoef(*pair)[0, 1]) < 5 / np.sqrt(len(index))
 
 
 def test_a_draw_can_be_made_again_alone_and_in_any_order() -> None:

@@ -3,24 +3,57 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.doctor import check_cloud, check_messages, check_model, check_ros
+from edge_cloud_spec.models import EMBEDDED
 
-FILES = ("config.json", "tokenizer.json", "preprocessor_config.json", "model.safetensors")
+MODELS = ("target", "drafter")
 
 
-def test_a_whole_model_directory_is_ok_and_a_missing_file_is_named(tmp_path: Path) -> None:
-    for name in FILES:
-        (tmp_path / name).write_bytes(b"x")
-    assert check_model("target", str(tmp_path)).state == "ok"
-    (tmp_path / "tokenizer.json").unlink()
-    finding = check_model("target", str(tmp_path))
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(EMBEDDED / "target", tmp_path / "target"))
+
+
+def test_a_whole_model_directory_is_ok_and_a_missing_file_is_named(model: Path) -> None:
+    assert check_model("target", str(model)).state == "ok"
+    (model / "tokenizer.json").unlink()
+    finding = check_model("target", str(model))
     assert finding.state == "fail"
     assert "tokenizer.json" in finding.found and finding.advice
+
+
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=20)
+@given(share=st.floats(0, 1, exclude_max=True), more=st.sampled_from([b"", b"x"]))
+def test_weights_that_are_cut_short_or_too_long_are_never_ok(
+    tmp_path_factory: pytest.TempPathFactory, name: str, share: float, more: bytes
+) -> None:
+    whole = (EMBEDDED / name / "model.safetensors").read_bytes()
+    folder = shutil.copytree(EMBEDDED / name, tmp_path_factory.mktemp("model") / name)
+    damaged = whole + more if more else whole[: int(share * len(whole))]
+    (folder / "model.safetensors").write_bytes(damaged)
+    finding = check_model(name, str(folder))
+    assert finding.state == "fail" and "model.safetensors is damaged" in finding.found
+    assert "copy it anew" in finding.advice
+    shutil.rmtree(folder)
+
+
+def test_a_shard_that_is_missing_and_exits_that_are_cut_short_are_named(model: Path) -> None:
+    exits = next(model.glob("exits/*.safetensors"))
+    exits.write_bytes(exits.read_bytes()[:-1])
+    assert "exits.safetensors is damaged" in check_model("target", str(model)).found
+    shards = {"weight_map": {"a": "model-1.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(shards))
+    finding = check_model("target", str(model))
+    assert finding.state == "fail" and "model-1.safetensors" in finding.found
 
 
 def test_ros_and_the_messages_are_found_here() -> None:

@@ -16,13 +16,20 @@ import numpy as np
 import pytest
 import rclpy
 from PIL import Image
+from rcl_interfaces.srv import SetParameters
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 from rclpy.qos import qos_profile_sensor_data
+from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
+from edge_cloud_spec.decoding.noise import decision_seed
+from edge_cloud_spec.demo.observer import Observer
+from edge_cloud_spec.demo.player import Player
+from edge_cloud_spec.demo.recording import Frame, Recording
 from edge_cloud_spec.models.random import make_checkpoint
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
 
@@ -52,6 +59,7 @@ class Watcher:
             CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
         )
         self.instruction = self.node.create_publisher(String, "instruction", 10)
+        self.parameters = self.node.create_client(SetParameters, "drafter/set_parameters")
         self.node.create_timer(0.1, self._publish_frame)
         for topic, kind in (
             ("draft", Draft),
@@ -78,6 +86,23 @@ class Watcher:
     def ask(self, text: str) -> None:
         self.until(lambda: self.instruction.get_subscription_count() > 0)
         self.instruction.publish(String(data=text))
+
+    def set(self, **parameters: object) -> None:
+        values = [Parameter(k, value=v).to_parameter_msg() for k, v in parameters.items()]
+        self.until(self.parameters.service_is_ready)
+        done = self.parameters.call_async(SetParameters.Request(parameters=values))
+        self.until(done.done)
+        assert all(result.successful for result in done.result().results)
+
+    def sampled(self, count: int) -> list[DecodeStats]:
+        """The next decisions' figures; the instruction is given and taken back."""
+        self.heard["decode_stats"].clear()
+        self.ask(INSTRUCTION)
+        self.until(lambda: len(self.heard["decode_stats"]) >= count)
+        self.ask("stop")
+        self.heard["instruction_status"].clear()
+        self.until(lambda: self.said("idle told to stop"))
+        return self.heard["decode_stats"][:count]
 
     def finished(self) -> list[VerifiedTokens]:
         return [m for m in self.heard["verified_tokens"] if m.finished]
@@ -236,3 +261,45 @@ def test_stop_ends_the_instruction_at_once(watcher: Watcher) -> None:
     watcher.heard["instruction_status"].clear()
     watcher.ask("stop")
     watcher.until(lambda: watcher.said("idle told to stop"))
+
+
+def test_each_decision_is_sampled_with_a_seed_of_its_own_and_can_be_made_again(
+    watcher: Watcher,
+) -> None:
+    """One picture, one instruction: what stands still is not decided alike for ever."""
+    watcher.set(rule="coupled", temperature=1.0, seed=7, first_decision=5)
+    watcher.heard["verified_tokens"].clear()
+    stats = watcher.sampled(4)
+    assert [s.seed for s in stats] == [decision_seed(7, number) for number in (5, 6, 7, 8)]
+    answers = {m.request_id: m.answer for m in watcher.finished()}
+    first = [answers[s.request_id] for s in stats]
+    assert len(set(first)) > 1
+    watcher.set(first_decision=6)
+    again = watcher.sampled(2)
+    answers = {m.request_id: m.answer for m in watcher.finished()}
+    assert [answers[s.request_id] for s in again] == first[1:3]
+
+
+def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher) -> None:
+    """Last in this file, since the player stays the navigator that the drafter heard."""
+    watcher.set(rule="coupled", temperature=1.0, seed=3, first_decision=0)
+    watcher.picture = None
+    picture = CompressedImage(format="jpeg", data=frame())
+    with Observer(int(DOMAIN), None) as observer:
+        watcher.until(lambda: "observer" in observer.listeners("decode_stats"))
+        watcher.picture = frame()
+        watcher.sampled(6)
+        watcher.picture = None
+        watcher.until(lambda: len(observer.heard(lambda story: [*story.decisions])) >= 6)
+        made = observer.heard(lambda story: [*story.decisions.values()])
+        kept = [d for d in made if d.finish in ("end", "length")][1:6:2]  # the others are lost
+        assert len(kept) > 1 and len({d.answer for d in kept}) > 1
+        frames = []
+        for i, decision in enumerate(kept):
+            picture.header.stamp.sec, picture.header.stamp.nanosec = divmod(decision.stamp, 10**9)
+            frames.append(Frame(1.0 + i, decision.stamp, serialize_message(picture)))
+        recording = Recording(
+            tuple(frames), ((0.5, INSTRUCTION),), tuple(kept), "dsd", "coupled", {}, ""
+        )
+        rows = [*Player(observer, recording).play()]
+    assert len(rows) == len(kept) and all(row.equal for row in rows)

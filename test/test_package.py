@@ -20,14 +20,19 @@ import yaml
 
 import edge_cloud_spec
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.instruction import check_instruction
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.understood import understood
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
 from edge_cloud_spec.nodes.drafter import DrafterSettings
 from edge_cloud_spec.nodes.graph import GraphSettings, command, graph
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.simulator import SimulatorSettings
 from edge_cloud_spec.share import share
+from edge_cloud_spec.sim.room import make_room
 
 ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
 SETTINGS = {
     "drafter": DrafterSettings(),
     "cloud_bridge": BridgeSettings(),
@@ -155,3 +160,45 @@ def test_a_wheel_holds_code_config_launch_and_data(tmp_path: Path) -> None:
     shared = ("config", "launch")
     expected |= {f"share/edge_cloud_spec/{p}" for p in copied if p.parts[0] in shared}
     assert expected <= inside, f"missing: {sorted(expected - inside)}"
+
+
+def test_the_readmes_first_ros_example_can_succeed() -> None:
+    """What it asks for is the task of the room that the launch file starts with."""
+    example = re.search(r'/instruction std_msgs/msg/String "data: (.+)"', README)
+    assert example is not None
+    room = make_room(GraphSettings().seed)
+    for model in ("drafter", "target"):
+        assert check_instruction(example[1], understood(EMBEDDED / model)) == example[1]
+    assert example[1].endswith(f" the {room.target}")
+
+
+LAUNCH_TESTING = """
+def pytest_pycollect_makemodule(path, parent):
+    raise AssertionError("a ROS plugin of pytest 8 and older was loaded")
+"""
+LAUNCH_ROS = """
+def pytest_launch_collect_makemodule(path, parent, entrypoint):
+    raise AssertionError("a plugin of that plugin was loaded")
+"""
+
+
+@pytest.mark.parametrize(("options", "succeeds"), [([], True), (["-o", "addopts="], False)])
+def test_the_tests_run_in_a_sourced_ros_shell(
+    options: list[str], succeeds: bool, tmp_path: Path
+) -> None:
+    """Its PYTHONPATH holds launch_testing's and launch_testing_ros's plugins, made for pytest 8."""
+    plugins = {"launch_testing": LAUNCH_TESTING, "launch_ros": LAUNCH_ROS}
+    for name, code in plugins.items():
+        (tmp_path / f"{name}_hooks.py").write_text(code)
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[pytest11]\n{name} = {name}_hooks\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "--collect-only", "test/test_sim_room.py"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode == 0) == succeeds, done.stdout + done.stderr

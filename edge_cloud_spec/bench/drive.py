@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..cloud.process import VerifierProcess
+from ..decoding.noise import decision_seed
 from ..decoding.policy import SamplingPolicy
 from ..decoding.preset import Preset, load_preset
 from ..edge.link import Link, LinkSettings
@@ -162,8 +163,8 @@ def _drive(
     before = Choices.of(runner.measures)
     with Episode(make_room(number), args.renderer) as episode:
         while len(answers) < MAX_DECISIONS:
-            seed = (args.seed << 40) ^ (number << 8) ^ len(answers)
-            asked = replace(settings, policy=replace(settings.policy, seed=seed % 2**63))
+            seed = decision_seed(number % 2**32, len(answers))
+            asked = replace(settings, policy=replace(settings.policy, seed=seed))
             request = Request(episode.instruction, episode.frame(), args.order)
             outcome = runner.run(request, asked, secrets.randbits(64), link.connect)
             if not outcome.completed:

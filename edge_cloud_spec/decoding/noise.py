@@ -24,6 +24,24 @@ class Purpose(IntEnum):
     KEEP = 6  # whether the robot keeps one of them
 
 
+_NUMBERS = 32  # bits of a decision's number
+
+
+def decision_seed(seed: int, number: int) -> int:
+    """The seed of a robot's decision of this number, from a seed of its own, both below 2**32.
+
+    64 bits that hold both, so no two decisions share one and a recorded one tells where it stood.
+    """
+    if not (0 <= seed < 1 << 32 and 0 <= number < 1 << _NUMBERS):
+        raise ValueError(f"seed and number have 32 bits each, not {seed} and {number}")
+    return seed << _NUMBERS | number
+
+
+def seed_and_number(seed: int) -> tuple[int, int]:
+    """What ``decision_seed`` was given."""
+    return seed >> _NUMBERS, seed & (1 << _NUMBERS) - 1
+
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 

@@ -15,7 +15,7 @@ from .policy import SamplingPolicy
 from .propose import Recipe
 from .shape import BestFirst, Expansion, Shape, chain
 from .speculation import STOP_AND_WAIT, Speculation
-from .split import RESIDUALS, Split
+from .split import MOST_TOLD, RESIDUALS, Split
 
 PAYLOADS = ("ids", "probabilities", "dense", "sparse")
 
@@ -65,15 +65,26 @@ class Preset:
     def _check_types(self) -> None:
         sizes = list(self.expansion)
         sizes += [] if self.best_first is None else list(astuple(self.best_first))
+        told = self.speculation
+        counts = {name: getattr(told, name) for name in ("ahead", "cut", "width")}
         whole = ("draft_length", "draft_top_k", "residual_top_k", "residual_tail")
-        for name, value in [(name, getattr(self, name)) for name in whole] + [
-            ("a size of a tree", size) for size in sizes
+        for name, value in [
+            *((name, getattr(self, name)) for name in whole),
+            *(("a size of a tree", size) for size in sizes),
+            *((f"speculation.{name}", value) for name, value in counts.items()),
         ]:
             if type(value) is not int or value < 0:
                 raise self._refusal(f"{name} must be a whole number of 0 or more, not {value!r}")
-        for name in ("replacement", "verified", "exact"):
-            if type(getattr(self, name)) is not bool:
-                raise self._refusal(f"{name} must be true or false, not {getattr(self, name)!r}")
+        guesses = ("all_accepted", "open", "runners_up", "exits", "push")
+        for name, value in [
+            *((name, getattr(self, name)) for name in ("replacement", "verified", "exact")),
+            *((f"speculation.{name}", getattr(told, name)) for name in guesses),
+        ]:
+            if type(value) is not bool:
+                raise self._refusal(f"{name} must be true or false, not {value!r}")
+        for name, value in (("draft_top_p", self.draft_top_p), ("speculation.least", told.least)):
+            if type(value) not in (int, float) or not 0 <= value <= 1:
+                raise self._refusal(f"{name} must be a number from 0 to 1, not {value!r}")
 
     def _check_choices(self) -> None:
         self._one_of("drafter", ("edge", "cloud", "none"))
@@ -83,6 +94,15 @@ class Preset:
         self._one_of("pacing", ("fixed", "verify_bound", "auto"))
         if self.exact and not self.verified:
             raise self._refusal("what is not verified cannot be exact")
+        if self.drafter != "edge" and not self.verified:
+            raise self._refusal("without a verifier only the robot decodes; give drafter edge")
+        if self.pacing != "fixed" and not (self.drafts_on_robot and self.verified):
+            raise self._refusal("only drafts that wait for verdicts are paced; give pacing fixed")
+        if self.pacing == "auto" and self.payload != "ids":
+            raise self._refusal(
+                "auto chooses among best-first trees, too, which are not drawn from Q; "
+                "give payload ids, or another pacing"
+            )
         self._check_speculation()
 
     def _check_speculation(self) -> None:
@@ -123,8 +143,8 @@ class Preset:
         is_chain = self.draft_length > 0
         split = self.resample == "robot"
         cut = self.draft_top_k > 0 or self.draft_top_p < 1
-        if self.draft_top_k < 0 or not 0 < self.draft_top_p <= 1:
-            raise self._refusal("draft_top_k is 0 (all) or more, draft_top_p above 0 and at most 1")
+        if not self.draft_top_p:
+            raise self._refusal("draft_top_p must be above 0; 1 keeps all")
         if self.drafter != "edge":
             if split:
                 raise self._refusal("the robot cannot resample without a drafter of its own")
@@ -143,8 +163,8 @@ class Preset:
             raise self._refusal("residual top_k loses the tail of P; say exact: false")
         if split and self.residual != "dense" and self.residual_top_k < 1:
             raise self._refusal("residual_top_k must be at least 1")
-        if split and self.residual_tail < 0:
-            raise self._refusal("residual_tail must be 0 or more")
+        if max(self.residual_top_k, self.residual_tail) > MOST_TOLD:
+            raise self._refusal(f"residual_top_k and residual_tail are at most {MOST_TOLD}")
 
     @property
     def drafts_on_robot(self) -> bool:
@@ -228,9 +248,9 @@ def _parts(chosen: dict[str, Any]) -> dict[str, Any]:
             raise TypeError("expansion must be a list, such as [2, 2, 2]")
         parts["expansion"] = tuple(parts["expansion"])
     for name, kind in (("best_first", BestFirst), ("speculation", Speculation)):
-        told = parts.get(name)
+        told = parts.pop(name, None)
         if told is None:
-            continue
+            continue  # as if it were left out
         known = [field.name for field in fields(kind)]
         if not isinstance(told, dict) or set(told) - set(known):
             raise TypeError(f"{name} must be a mapping of {', '.join(known)}")

@@ -13,6 +13,7 @@ from .noise import Purpose
 from .row import Row, residual
 
 RESIDUALS = ("dense", "top_k", "sparse")
+MOST_TOLD = 4096  # tokens of a residual's top or tail
 
 
 @dataclass(frozen=True)

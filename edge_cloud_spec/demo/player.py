@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
+from ..decoding.noise import seed_and_number
 from ..errors import UserError
 from ..nav.status import NOBODY, Status
 from .observer import LAST, SENSOR, Observer
@@ -48,6 +51,7 @@ class Player:
         self._camera = node.create_publisher(CompressedImage, CAMERA, SENSOR)
         self._status = node.create_publisher(String, "nav_status", LAST)
         self._instruction = node.create_publisher(String, "instruction", 10)
+        self._parameters = node.create_client(SetParameters, "drafter/set_parameters")
         self._request, self._instructed = NOBODY, ""
         self._begun, self._held = 0.0, 0.0
 
@@ -90,7 +94,7 @@ class Player:
 
     def _decide(self, frame: Frame, recorded: Decision) -> Compared:
         begun = time.monotonic()
-        answer = self._decision_on(frame)
+        answer = self._decision_on(frame, recorded.seed)
         self._held += max(0.0, time.monotonic() - begun - SETTLE)
         self._say("moving")
         if answer is None or answer.finish != recorded.finish:
@@ -100,14 +104,15 @@ class Player:
         equal = answer.tokens == recorded.tokens
         return Compared(frame.stamp, recorded.answer, answer.answer, equal)
 
-    def _decision_on(self, frame: Frame) -> Decision | None:
-        """The nodes' decision on this frame, come to its end; None when they make none.
+    def _decision_on(self, frame: Frame, seed: int) -> Decision | None:
+        """The nodes' decision on this frame with this seed, come to its end; None: they make none.
 
         On a busy machine a node may see a frame of before only now and decide on that one; then it
         is asked again.
         """
         for _ in range(TRIES):
             known = self._count()
+            self._set_seed(seed)
             self._say("idle")
             time.sleep(SETTLE)
             self._camera.publish(frame.cdr)
@@ -120,6 +125,20 @@ class Player:
                 return answer
             self._instruct_again()
         return None
+
+    def _set_seed(self, seed: int) -> None:
+        """Make it the drafter's next decision's; decisions that were not recorded had numbers, too.
+
+        Raises UserError.
+        """
+        values = zip(("seed", "first_decision"), seed_and_number(seed), strict=True)
+        parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values]
+        asked = self._parameters.call_async(SetParameters.Request(parameters=parameters))
+        if not self._until(asked.done, MATCHING):
+            raise UserError("the drafter does not answer to ros2 param set; is it ours?")
+        refused = [result.reason for result in asked.result().results if not result.successful]
+        if refused:
+            raise UserError(f"the drafter does not take the recorded seed: {refused[0]}")
 
     def _instruct_again(self) -> None:
         """A decision to stop ends the instruction; one that was never recorded must not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..decoding.noise import seed_and_number
 from ..errors import UserError
 from ..models.prompt import PromptSpec
 from ..nodes.graph import Value
@@ -66,6 +67,7 @@ def read_recording(folder: Path) -> Recording:
     for needed, what in ((frames, CAMERA), (instructions, "instruction"), (decisions, "decisions")):
         if not needed:
             raise UserError(f"{folder} has no {what} to replay; give the bag of a whole run")
+    seed, _ = seed_and_number(decisions[0].seed)
     stats = next((d.stats for d in decisions if d.stats), {"preset": "dsd", "rule": "greedy"})
     return Recording(
         tuple(frames),
@@ -73,7 +75,7 @@ def read_recording(folder: Path) -> Recording:
         decisions,
         stats["preset"],
         stats["rule"],
-        {"rule": stats["rule"], "seed": 0, **(_parameters(opening) if opening else {})},
+        {"rule": stats["rule"], "seed": seed, **(_parameters(opening) if opening else {})},
         target_of(story),
     )
 
@@ -102,7 +104,6 @@ def _parameters(opening: Open) -> dict[str, Value]:
     policy = opening.policy
     parameters: dict[str, Value] = {
         "order": opening.order,
-        "seed": policy.seed,
         "top_k": policy.top_k,
         "top_p": policy.top_p,
     }

@@ -42,7 +42,8 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attach",
         action="store_true",
-        help="play to nodes that run already, in this ROS_DOMAIN_ID, with their parameters",
+        help="play to nodes that run already, in this ROS_DOMAIN_ID, with their parameters but "
+        "the recorded seeds",
     )
     parser.add_argument("--json", type=Path, help="write the comparison there")
 

@@ -14,6 +14,7 @@ from typing import Any
 from .words import after
 
 VERDICT, OPENED, FAULT, LINK_LOST = 0, 1, 3, 4  # kinds of the message Verdict
+OPEN = 0  # kind of the message DecodeRequest
 
 
 @dataclass
@@ -63,6 +64,7 @@ class Decision:
     request: str
     begun: float
     stamp: int = 0  # of the frame, ns
+    seed: int = 0  # of its sampling
     tokens: list[int] = field(default_factory=list)
     pose: dict[str, Any] = field(default_factory=dict)
     rounds: dict[int, Round] = field(default_factory=dict)  # by their prefix's length
@@ -118,8 +120,8 @@ News = RoundSettled | Acting | Decided | Trouble
 
 
 STATS = (
-    *("preset", "rule", "tokens", "rounds", "drafted", "accepted", "stale", "finish_reason"),
-    *("up_bytes", "down_bytes", "tokens_per_second"),
+    *("preset", "rule", "seed", "tokens", "rounds", "drafted", "accepted", "stale"),
+    *("finish_reason", "up_bytes", "down_bytes", "tokens_per_second"),
     *("draft_ms", "verify_ms", "link_ms", "total_ms"),
 )
 
@@ -172,7 +174,9 @@ class Story:
         return self.decisions[request]
 
     def _request(self, message: Any, now: float) -> Iterator[News]:
-        self._decision(message, now)
+        decision = self._decision(message, now)
+        if message.kind == OPEN:
+            decision.seed = message.seed
         yield from ()
 
     def _draft(self, message: Any, now: float) -> Iterator[News]:
@@ -224,6 +228,7 @@ class Story:
 
     def _stats(self, message: Any, now: float) -> Iterator[News]:
         decision = self._decision(message, now)
+        decision.seed = message.seed
         decision.stats = {name: getattr(message, name) for name in STATS}
         if decision.told:
             yield Decided(decision)

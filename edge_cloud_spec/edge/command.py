@@ -27,10 +27,15 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--authority", default="", help="PEM file of its certificate authority")
     parser.add_argument("--token-file", default="", help="file with the verifier's token")
     parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="the draft model")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="torch threads of the draft model (%(default)s)"
+    )
     parser.add_argument("--preset", default="dsd", help=", ".join(preset_names()))
     parser.add_argument("--rule", default="greedy", help="greedy, coupled or rejection")
     parser.add_argument("--temperature", type=float, default=None, help="0.8 unless greedy")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the sampling, as decode_stats tells of a decision"
+    )
     parser.add_argument("--order", default="action first", help="or 'reason first'")
     parser.add_argument("--json", type=Path, help="write the outcome there")
 
@@ -55,7 +60,7 @@ def run_decode(args: argparse.Namespace) -> int:
     from ..models.text import TextStream
 
     check_instruction(args.instruction)
-    model = load(args.drafter)
+    model = load(args.drafter, threads=args.threads)
     words = TextStream(model.tokenizer)
 
     def show(emit: Emit) -> None:

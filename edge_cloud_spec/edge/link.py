@@ -138,7 +138,9 @@ class Stream:
         return call
 
     def _unreachable(self, why: str) -> str:
-        return f"cannot reach the cloud at {self._link.settings.address}: {why}"
+        address = self._link.settings.address
+        advice = "; start one there with edge-cloud-spec serve" if is_loopback(address) else ""
+        return f"cannot reach the cloud at {address}: {why}{advice}"
 
     def _lose(self, reason: str) -> None:
         if not self._lost:

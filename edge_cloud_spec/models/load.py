@@ -55,7 +55,7 @@ def load(
             f"{directory} holds a {family!r} model: choose one of {', '.join(FAMILIES)}"
         )
     check_quantization(quantize, device, family, config)
-    weights = _weight_files(directory)
+    weights = weight_files(directory)
     form = _image_form(directory)
     if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
         raise _missing(directory, "tokenizer.json")
@@ -168,7 +168,8 @@ def _read_json(directory: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def _weight_files(directory: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
+    """The files that hold a checkpoint's weights; raises UserError where one is not there."""
     index = directory / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(_read_json(directory, index.name).get("weight_map", {}).values()))

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
+from itertools import count
 from queue import SimpleQueue
 
 from builtin_interfaces.msg import Time as Stamp
@@ -29,6 +30,7 @@ from edge_cloud_spec.msg import (
 )
 
 from ..bounds import bounded, check_bounds, chosen, described
+from ..decoding.noise import decision_seed
 from ..decoding.policy import SamplingPolicy
 from ..decoding.preset import load_preset
 from ..edge.events import Abort, Emit
@@ -73,7 +75,8 @@ class DrafterSettings:
     temperature: float = bounded(0.8, 0.01, 10.0, "of coupled and rejection; greedy has none")
     top_k: int = bounded(0, 0, 100_000, "tokens sampled from; 0: all")
     top_p: float = bounded(1.0, 0.01, 1.0, "probability mass sampled from")
-    seed: int = bounded(0, 0, 2**31, "of the sampling")
+    seed: int = bounded(0, 0, 2**31, "of the sampling; each decision's own comes of it")
+    first_decision: int = bounded(0, 0, 2**31, "number of the first decision after this is set")
     order: str = chosen(ORDERS[0], ORDERS, "what an answer says first")
     max_tokens: int = bounded(64, 1, 1024, "longest answer")
     patience: float = bounded(10.0, 0.2, 120.0, "give a decision up after this long a silence, s")
@@ -87,10 +90,11 @@ class DrafterSettings:
         except UserError as error:
             raise ValueError(f"preset: {error}") from None
 
-    def decode_settings(self) -> DecodeSettings:
-        """What one decode is asked for."""
+    def decode_settings(self, number: int) -> DecodeSettings:
+        """What the decode of the decision of this number is asked for."""
         temperature = 0.0 if self.rule == "greedy" else self.temperature
-        policy = SamplingPolicy(temperature, self.top_k, self.top_p, self.seed)
+        seed = decision_seed(self.seed, number)
+        policy = SamplingPolicy(temperature, self.top_k, self.top_p, seed)
         return DecodeSettings(
             load_preset(self.preset), self.rule, policy, self.max_tokens, self.patience
         )
@@ -134,7 +138,8 @@ class Drafter(Node):
 
     def __init__(self) -> None:
         super().__init__("drafter")
-        self._settings = Parameters(self, DrafterSettings())
+        self._settings = Parameters(self, DrafterSettings(), self._on_parameters)
+        self._numbers = count(self._settings.value.first_decision)
         model = self._settings.value.model
         path = model.path or str(EMBEDDED / "drafter")
         self._understood = understood(path)
@@ -192,6 +197,10 @@ class Drafter(Node):
         self._inlets.pop(request_id, None)
 
     # What comes in
+
+    def _on_parameters(self, names: frozenset[str]) -> None:
+        if "first_decision" in names:
+            self._numbers = count(self._settings.value.first_decision)
 
     def _on_compressed(self, message: CompressedImage) -> None:
         self._mission.see(Frame(message.data.tobytes(), message.header.stamp))
@@ -256,7 +265,7 @@ class Drafter(Node):
 
     def _decide(self, instruction: str, frame: Frame) -> None:
         settings = self._settings.value
-        decode = settings.decode_settings()
+        decode = settings.decode_settings(next(self._numbers))
         request_id = uuid.uuid4().hex[:12]
         words = _VerifiedWords(self, request_id, instruction, frame)
         outlets: list[_TopicOutlet] = []
@@ -280,7 +289,7 @@ class Drafter(Node):
         self._inbox = None
         self._mission.decided()
         words.finish(outcome.reason)
-        self._publish_stats(request_id, settings, outcome, frame)
+        self._publish_stats(request_id, settings, decode.policy.seed, outcome, frame)
         self._after(instruction, outcome, words.answer)
 
     def _await_bridge(self, patience: float) -> None:
@@ -318,13 +327,14 @@ class Drafter(Node):
         self._verified.publish(message)
 
     def _publish_stats(
-        self, request_id: str, settings: DrafterSettings, outcome: Outcome, frame: Frame
+        self, request_id: str, settings: DrafterSettings, seed: int, outcome: Outcome, frame: Frame
     ) -> None:
         ledger, rounds = outcome.ledger, outcome.ledger.rounds
         stats = DecodeStats(
             request_id=request_id,
             preset=settings.preset,
             rule=settings.rule,
+            seed=seed,
             tokens=len(outcome.tokens),
             rounds=len(rounds),
             drafted=ledger.drafted,

@@ -30,12 +30,12 @@ class Parameters(Generic[T]):
 
     A bad value is refused with a reason that names the parameter, and the old value stays. A bad
     value given at the start is left at its default, logged, and listed in ``problems``: parameter
-    name -> sentence, until a good value is set. ``on_change`` is called after every good change,
-    in the thread that serves parameters.
+    name -> sentence, until a good value is set. ``on_change`` hears the names that were set by
+    every good change, in the thread that serves parameters.
     """
 
     def __init__(
-        self, node: Node, default: T, on_change: Callable[[Parameters[T]], None] | None = None
+        self, node: Node, default: T, on_change: Callable[[frozenset[str]], None] | None = None
     ) -> None:
         self.value = default
         self.problems: dict[str, str] = {}
@@ -71,7 +71,7 @@ class Parameters(Generic[T]):
         for name in mine:
             self.problems.pop(name, None)
         if self._on_change is not None:
-            self._on_change(self)
+            self._on_change(frozenset(mine))
         return SetParametersResult(successful=True)
 
     def _with(self, name: str, value: Any) -> tuple[Any, Any, Any]:
