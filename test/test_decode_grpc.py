@@ -24,10 +24,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_helper import Cloud, Proxy, free_port
 from models_helper import checkpoint, jpeg
-from virtual import ToyVlm, own_answer, spec_of, toy_worker
 
 from edge_cloud_spec.bench.link import LinkProfile
 from edge_cloud_spec.bench.proxy import Proxy as DelayingProxy
+from edge_cloud_spec.bench.toy import ToyVlm, own_answer, spec_of, toy_worker
 from edge_cloud_spec.cloud.server import ServerSettings
 from edge_cloud_spec.cloud.sessions import WorkerLimits
 from edge_cloud_spec.cloud.worker import Worker
@@ -644,9 +644,7 @@ def test_a_closed_stream_leaves_no_task_even_when_the_cloud_never_answered() -> 
 
 
 SERVE = """
-import sys
-sys.path.insert(0, {folder!r})
-from virtual import toy_worker
+from edge_cloud_spec.bench.toy import toy_worker
 from edge_cloud_spec.cloud.server import ServerSettings, serve
 serve(toy_worker(), ServerSettings("127.0.0.1:0", grace_s=0.2), lambda a: print(a, flush=True))
 print("ended", flush=True)
@@ -655,9 +653,8 @@ print("ended", flush=True)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_cleanly_in_mid_decode(number: int) -> None:
-    code = SERVE.format(folder=str(Path(__file__).parent))
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SERVE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:

@@ -244,3 +244,14 @@ def test_whatever_defines_an_answer_is_in_its_digest(change: dict) -> None:
 def test_a_whole_number_is_the_same_temperature_as_a_fraction(temperature: int) -> None:
     whole, fraction = SamplingPolicy(temperature), SamplingPolicy(float(temperature))
     assert str(whole.temperature) == str(fraction.temperature)
+
+
+def test_robot_and_cloud_of_other_releases_have_the_same_numbers() -> None:
+    """What is on the wire or drawn on both sides: a change here is another protocol."""
+    digest = PrefixDigest(3, 77).extend((1, 2, 151000))
+    assert digest == PrefixDigest(6, 0x9B258D264D79059C)
+    assert digest.short == 0x9B258D26
+    assert request_digest("find", b"\x01", 0.8).hash == 0x86B4AA020B799A68
+    draws = uniform(5, Purpose.TAIL, 9, [0, 7], 2)
+    expected = ["0x1.3ccae37c497ccp-3", "0x1.eae1dcbacd16bp-1"]
+    assert [float(draw).hex() for draw in draws] == expected

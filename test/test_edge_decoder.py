@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import load_preset
+from edge_cloud_spec.decoding.row import Row
 from edge_cloud_spec.decoding.shape import Branch, Expansion, Whole, chain
+from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import (
     Abort,
@@ -195,6 +198,56 @@ def test_a_path_that_was_not_drafted_ends_the_decode_and_emits_nothing(path: tup
     assert not [action for action in actions if isinstance(action, Emit)]
     assert finish(actions).reason == "bad_verdict"
     assert sent(actions) == [Close()]
+
+
+def test_a_verdict_that_leads_elsewhere_settles_nothing_and_the_robot_resumes() -> None:
+    """It is on another draft than ours: the accepted tokens would be ours, not the target's."""
+    robot = waiting()
+    other = verdict(BASE, (0, 1), 9, draft=(3, 5))
+    assert robot.handle(other, 2.0) == [Send(Resume("s", BASE))]
+    assert (robot.tokens, robot.ledger.diverged, robot.ledger.rounds) == ([], 1, [])
+    (again,) = sent(robot.handle(OPENED, 2.1))
+    assert again.base == BASE
+    told = verdict(BASE, (0, 1), 9, draft=(3, 5), tokens=(3, 5))
+    assert robot.handle(told, 2.2)[0] == Emit(0, (3, 5, 9), True)
+
+
+def test_a_verdict_that_does_not_say_where_it_leads_settles_nothing() -> None:
+    robot = waiting()
+    assert robot.handle(Received(Verdict(BASE, (0, 1), 9)), 2.0) == [Send(Resume("s", BASE))]
+    assert robot.tokens == []
+
+
+def test_verdicts_that_always_lead_elsewhere_end_the_decode() -> None:
+    robot = waiting()
+    other = verdict(BASE, (0, 1), 9, draft=(3, 5))
+    while not robot.finished:
+        actions = robot.handle(other, 2.0)
+        assert not [action for action in actions if isinstance(action, Emit)]
+    assert finish(actions).reason == "diverged"
+    assert robot.ledger.diverged == 4
+    assert sent(actions) == [Close()]
+
+
+def test_a_verdict_said_again_about_another_draft_is_not_resampled_from_ours() -> None:
+    split = Split("dense")
+    opening = replace(
+        OPENING, rule="rejection", payload="probabilities", policy=SamplingPolicy(1.0), split=split
+    )
+    base = base_digest(opening, b"prompt", spec_digest(SPEC))
+    robot = EdgeDecoder(opening, load_preset("dssd_dense"))
+    robot.start(0.0, SPEC)
+    robot.handle(Received(Opened("s", b"", base)), 0.0)
+    robot.handle(PROMPT, 0.0)
+    q = Row(np.full(20, 0.05, np.float32))
+    ours = Draft((3, 4), None, (q, q))
+    (branch,) = robot._exchange._speculator._working.branches
+    whole = Whole(ours, (3, 4), 1, leaves=(((3, 4), 0.5),))
+    robot.handle(Drafted(branch, (3, 4), whole, True), 0.0)
+    told = verdict(base, (0,), None, draft=(5,), tokens=(5,), residual=q)
+    actions = robot.handle(told, 1.0)
+    assert finish(actions).reason == "bad_verdict"
+    assert not [action for action in actions if isinstance(action, Emit)]
 
 
 def test_a_verdict_without_a_draft_ends_the_decode() -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from virtual import MAX_TOKENS, Decode, ToyVlm, Weather, own_answer, spec_of
 
+from edge_cloud_spec.bench.toy import MAX_TOKENS, ToyVlm, own_answer, spec_of
+from edge_cloud_spec.bench.virtual_decode import Decode, Weather
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy, distribution
 from edge_cloud_spec.decoding.preset import Preset, load_preset
 

@@ -27,6 +27,7 @@ SUITES = {
     "pipelines": "each preset under published costs and links, in virtual or real time",
     "payload": "serialized bytes a round of every preset and rule, up and down",
     "peers": "tokens per second beside transformers' generate and assisted generate",
+    "schedules": "short decodes over a link that cuts, loses, repeats and reorders any message",
     "soak": "an hour of answers over a link with outages: nothing lost, nothing left",
     "stop": "how fast e_stop, a killed cloud and a killed navigator stop the robot",
 }

@@ -137,14 +137,13 @@ class Verification:
         self.finished = False
         self.tally = tally or Tally()
         self._opening = opening
-        self._digest = base
+        self._base = self._digest = base
         self._end_tokens = end_tokens
         self._max_tokens = max_tokens
         self._vocabulary = vocabulary
         self._chooser = chooser or SeededChooser(opening.policy.seed)
         self._kept: dict[PrefixDigest, Verdict] = {}  # in the order of the answer
         self._last: PrefixDigest | None = None  # the place of the last verdict
-        self._heard: PrefixDigest | None = None  # the place before a token that the robot drew
         self._rejected: Row | None = None  # P where the robot resamples now
         self._pool: dict[PrefixDigest, DraftMessage] = {}  # pushed for places not reached yet
         self._scoring: _Pass | None = None
@@ -217,8 +216,12 @@ class Verification:
     def _knows(self, base: PrefixDigest) -> bool:
         return base == self._digest or base in self._kept
 
+    def _was_at(self, place: PrefixDigest) -> bool:
+        """Whether this is the answer so far, or a beginning of it."""
+        return place == self._base.extend(self.tokens[: place.length])
+
     def _on_resume(self, message: Resume) -> list[Action]:
-        if not self._knows(message.base) and message.base != self._heard:
+        if not self._was_at(message.base):
             text = "the robot stands where this answer never was; start the decode again"
             return [Say(Fault("unknown_prefix", text))]
         self._generating = None
@@ -321,7 +324,7 @@ class Verification:
         """Take over the token that the robot drew after the last rejection."""
         if resampled is None:
             return []
-        self._rejected, self._heard = None, self._digest
+        self._rejected = None
         self._digest = self._digest.extend((resampled,))
         self.tokens.append(resampled)
         return [Extend((resampled,))]

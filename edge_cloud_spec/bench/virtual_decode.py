@@ -1,29 +1,26 @@
-"""One decode in virtual time: the robot's decoder, the cloud's worker and a link between them.
+"""One decode in virtual time: the robot's decoder, the cloud's worker and a link that fails.
 
 The worker, the codec and both state machines are the real ones; the models are seeded functions of
-the prefix, and a `random.Random` decides what the link does to each message.
+the prefix. What the link does to each message is drawn by a `random.Random`, or told message by
+message.
 """
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from random import Random
 from typing import Any
 
-import numpy as np
-
-from edge_cloud_spec.cloud.sessions import Stream, WorkerLimits
-from edge_cloud_spec.cloud.worker import Worker
-from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.preset import Preset, load_preset
-from edge_cloud_spec.decoding.propose import coupled_token
-from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import (
+from ..cloud.sessions import Stream, WorkerLimits
+from ..cloud.verification import Verification
+from ..cloud.worker import Worker
+from ..decoding.policy import GREEDY, SamplingPolicy
+from ..decoding.preset import Preset, load_preset
+from ..edge.decoder import EdgeDecoder
+from ..edge.events import (
     Action,
     Drafted,
     Emit,
@@ -38,79 +35,21 @@ from edge_cloud_spec.edge.events import (
     Tick,
     Work,
 )
-from edge_cloud_spec.models.drafter import Drafter
-from edge_cloud_spec.models.image import ImageSpec
-from edge_cloud_spec.models.prompt import PromptSpec
-from edge_cloud_spec.models.scripted import ScriptedSession
-from edge_cloud_spec.wire.codec import decode_server, encode_client
-from edge_cloud_spec.wire.messages import Close, Open, Verdict, spec_digest
+from ..models.drafter import Drafter
+from ..models.prompt import PromptSpec
+from ..wire.codec import decode_server, encode_client
+from ..wire.messages import Close, Open, Opened, Verdict, spec_digest
+from .toy import END, ToyVlm, own_answer, spec_of
 
-VOCABULARY = 7
-END = 0
-MAX_TOKENS = 14
-IMAGE = ImageSpec(784, 784, 14, 2, 2)
-
-
-def spec_of(max_tokens: int = MAX_TOKENS) -> PromptSpec:
-    return PromptSpec("template", "rules", IMAGE, (END,), max_tokens, "toy", VOCABULARY)
+# What can happen to one message. cut: the link breaks at it, and it is lost with all that is on its
+# way. lost: it alone never comes. repeated: it comes again later. late: others overtake it.
+FAULTS = ("cut", "lost", "repeated", "late")
+LATE_S = 0.35
+MOST_EVENTS = 20_000  # of one decode
 
 
-@cache
-def _row(seed: int, prefix: tuple[int, ...]) -> np.ndarray:
-    row = np.random.default_rng((seed, 5, *prefix)).standard_normal(VOCABULARY)
-    row[END] -= 1.5
-    return row.astype(np.float32)
-
-
-class ToyVlm:
-    """Logits are a function of seed and prefix; ``stray`` is how far a drafter is off."""
-
-    identity = "toy"
-    tokenizer_digest = b"toy tokenizer"
-
-    def __init__(self, seed: int, stray: float = 0.0) -> None:
-        self.seed, self.stray = seed, stray
-
-    def logits(self, prefix: tuple[int, ...]) -> np.ndarray:
-        row = _row(self.seed, prefix)
-        return row + np.float32(self.stray) * _row(self.seed + 1, prefix) if self.stray else row
-
-    def crop(self, vocabulary: int) -> None:
-        assert vocabulary == VOCABULARY
-
-    def prompt(self, request: Any, spec: PromptSpec) -> Any:
-        @dataclass
-        class _Prompt:
-            digest: bytes
-
-        return _Prompt(hashlib.blake2b(request.instruction.encode(), digest_size=16).digest())
-
-    def open(self, prompt: Any) -> ScriptedSession:
-        return ScriptedSession(self, ())
-
-    def after(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
-        return (*state, token)
-
-    def row(self, state: tuple[int, ...]) -> np.ndarray:
-        return self.logits(state)
-
-    def spend(self, rows: int) -> None:
-        """A pass costs nothing here; the link and the worker have their times."""
-
-
-def toy_worker(limits: WorkerLimits | None = None) -> Worker:
-    """A worker whose answers have up to 60 tokens."""
-    return Worker(ToyVlm(1), spec_of(60), ToyVlm(1, 0.5), limits)  # type: ignore[arg-type]
-
-
-def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[list[int], str]:
-    """The target's own tokens under greedy or coupled, and why they end."""
-    tokens: list[int] = []
-    while len(tokens) < longest:
-        tokens.append(coupled_token(model.logits(tuple(tokens)), policy, len(tokens)))
-        if tokens[-1] == END:
-            return tokens, "end"
-    return tokens, "length"
+class Hung(Exception):
+    """Nothing will ever happen, or it goes on for ever."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +65,7 @@ class Weather:
     outage: float = 0.5
     restart: float = 0.0  # of the server at a loss: it forgets every session
     work: float = 0.02  # what the cloud takes for a job
+    draft: float = 0.03  # what a pass of the draft model takes
 
 
 class Decode:
@@ -145,17 +85,26 @@ class Decode:
         patience: float = 1e6,
         max_tokens: int = 0,
         spec: PromptSpec | None = None,
+        faults: Mapping[int, str] | None = None,
     ) -> None:
+        """faults: what happens to a message, by its number in both directions together."""
         self.preset = load_preset(preset) if isinstance(preset, str) else preset
         self.spec = spec or spec_of()
-        self.target, self.draft_model = ToyVlm(seed), ToyVlm(seed, stray)
+        vocabulary = self.spec.vocabulary
+        self.target = ToyVlm(seed, vocabulary=vocabulary)
+        self.draft_model = ToyVlm(seed, stray, vocabulary)
         self.weather, self.random = weather, random
+        self.messages = 0  # sent so far, both ways
+        self.left_out = False  # whether one is missing in its place though the link stands
+        self._faults = faults or {}
         self.now = 0.0
         self.emitted: list[int] = []
         self.finish: Finish | None = None
         self.verdicts_heard = 0
+        self.session = ""  # as the robot heard it
         self.losses = 0
         self.sent: list[object] = []
+        self.verifications: dict[str, Verification] = {}  # that the cloud held, by session
         known = self.spec.to_bytes() if known_spec is None else known_spec
         payload = self.preset.payload_of(rule)
         self.opening = Open(
@@ -183,6 +132,7 @@ class Decode:
         self._up = True
         self._uplink_free = self._downlink_free = 0.0
         self._known = known
+        self._streams: list[Stream] = []
         self._serve()
         self._new_stream()
 
@@ -190,17 +140,27 @@ class Decode:
     def worker(self) -> Worker:
         return self._worker
 
+    @property
+    def sessions(self) -> list[Verification]:
+        """The cloud's side: of the session that the robot heard of, or of all that there were."""
+        named = self.verifications.get(self.session)
+        return list(self.verifications.values()) if named is None else [named]
+
     def own_answer(self) -> tuple[list[int], str]:
         longest = min(self.opening.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
         return own_answer(self.target, self.opening.policy, longest)
 
     def run(self) -> Finish:
+        """Go on until the robot is finished; raises Hung."""
         self._act(self.decoder.start(self.now, self._known))
         if self.weather.losses:
             self._at(self.random.expovariate(self.weather.losses), self._lose)
-        while self.finish is None:
-            assert self._events or self.decoder.deadline is not None, "nothing will ever happen"
+        for _ in range(MOST_EVENTS):
+            if self.finish is not None:
+                return self.finish
             deadline = self.decoder.deadline
+            if not self._events and deadline is None:
+                raise Hung("nothing will ever happen")
             if not self._events or (deadline is not None and deadline < self._events[0][0]):
                 assert deadline is not None
                 self.now = max(self.now, deadline)
@@ -208,13 +168,20 @@ class Decode:
             else:
                 self.now, _, job = heapq.heappop(self._events)
                 job()
-            assert self.now < 1e7
-        return self.finish
+        raise Hung(f"no end after {MOST_EVENTS} events")
+
+    def settle(self) -> None:
+        """After the end: what is on its way arrives, and the cloud does what it has to do."""
+        while self._events:
+            self.now, _, job = heapq.heappop(self._events)
+            job()
 
     def happen(self, event: Event) -> None:
         """An event at the robot."""
-        if isinstance(event, Received) and isinstance(event.message, Verdict):
-            self.verdicts_heard += self.finish is None
+        if isinstance(event, Received) and self.finish is None:
+            self.verdicts_heard += isinstance(event.message, Verdict)
+            if isinstance(event.message, Opened):
+                self.session = event.message.session
         self._act(self.decoder.handle(event, self.now))
 
     def at(self, delay: float, job: Callable[[], None]) -> None:
@@ -254,7 +221,11 @@ class Decode:
             (END,),
             guesses=told.guesses,
         )
-        self.happen(PromptReady(prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens))
+        self.happen(
+            PromptReady(
+                prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens, spec.vocabulary
+            )
+        )
 
     def _draft_next(self) -> None:
         """A pass takes its time; what is wanted when it ends is what it worked on."""
@@ -271,9 +242,14 @@ class Decode:
         assert self._drafter is not None
         if not self._drafting and not self._drafter.idle:
             self._drafting = True
-            self._at(0.03, step)
+            self._at(self.weather.draft, step)
 
     # The link
+
+    def _fault(self) -> str:
+        """What happens to the next message."""
+        self.messages += 1
+        return self._faults.get(self.messages - 1, "")
 
     def _delay(self) -> float:
         return self.weather.delay + self.weather.jitter * self.random.random()
@@ -284,7 +260,14 @@ class Decode:
     def _send_up(self, data: bytes, once: bool) -> None:
         if not self._up:
             return
-        stream = self._stream
+        stream, fault = self._stream, self._fault()
+        if fault == "cut":
+            self._lose()
+        elif fault in ("repeated", "late"):
+            self._at(self._delay() + LATE_S, lambda: self._arrive_up(self._stream, data))
+        self.left_out |= fault in ("lost", "late")  # what follows it means nothing without it
+        if fault in ("cut", "lost", "late"):
+            return
         for _ in range(1 if once else self._copies()):
             self._uplink_free = max(self._uplink_free, self.now + self._delay())
             self._when(self._uplink_free, lambda: self._arrive_up(stream, data))
@@ -298,6 +281,14 @@ class Decode:
         if data is None or stream is not self._stream or not self._up:
             return
         message = decode_server(data)
+        fault = self._fault()
+        if fault == "cut":
+            self._lose()
+        elif fault in ("repeated", "late"):
+            self._at(self._delay() + LATE_S, lambda: self.happen(Received(message)))
+        self.left_out |= fault == "lost"
+        if fault in ("cut", "lost", "late"):
+            return
         if not isinstance(message, Verdict):
             self._downlink_free = max(self._downlink_free, self.now + self._delay())
             self._when(self._downlink_free, lambda: self._arrive_down(stream, message))
@@ -313,12 +304,12 @@ class Decode:
             self.happen(Received(message))
 
     def _lose(self) -> None:
-        if self.finish is not None:
+        if self.finish is not None or not self._up:
             return
         self.losses += 1
         self._up = False
         gone = self._stream
-        self.happen(LinkLost("weather"))
+        self._at(0.0, lambda: self.happen(LinkLost("weather")))
         self._at(self._delay(), lambda: self._leave(self._worker, gone))
         if self.random.random() < self.weather.restart:
             self._serve()
@@ -332,13 +323,14 @@ class Decode:
         self._new_stream()
         self._up = True
         self._at(0.05 * self.random.random(), lambda: self.happen(LinkUp()))
-        if self.losses < self.weather.most_losses:
+        if self.weather.losses and self.losses < self.weather.most_losses:
             self._at(0.1 + self.random.expovariate(self.weather.losses), self._lose)
 
     def _new_stream(self) -> None:
         self._uplink_free = self._downlink_free = self.now
         self._stream = Stream(lambda data: self._send_down(stream, data))
         stream = self._stream
+        self._streams.append(stream)
 
     # The cloud
 
@@ -346,7 +338,9 @@ class Decode:
         self._worker = Worker(
             self.target,  # type: ignore[arg-type]
             self.spec,
-            ToyVlm(self.target.seed, self.draft_model.stray),  # type: ignore[arg-type]
+            ToyVlm(  # type: ignore[arg-type]
+                self.target.seed, self.draft_model.stray, self.spec.vocabulary
+            ),
             WorkerLimits(sessions=1000),
             clock=lambda: self.now,
         )
@@ -354,6 +348,9 @@ class Decode:
     def _work(self) -> None:
         if self._worker.pending:
             self._worker.run_one()
+            for served in (stream.session for stream in self._streams):
+                if served is not None:
+                    self.verifications[served.verification.session] = served.verification
             self._at(self.weather.work, self._work)
 
     def _at(self, delay: float, job: Callable[[], None]) -> None:

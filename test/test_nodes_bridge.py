@@ -1,0 +1,154 @@
+"""The cloud bridge as a node: what the drafter says reaches the cloud in the order of its words."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any
+
+import grpc
+import pytest
+
+rclpy = pytest.importorskip("rclpy")
+from rclpy.node import Node  # noqa: E402
+
+from edge_cloud_spec.decoding.digest import PrefixDigest  # noqa: E402
+from edge_cloud_spec.decoding.draft import Draft as TheDraft  # noqa: E402
+from edge_cloud_spec.decoding.policy import GREEDY  # noqa: E402
+from edge_cloud_spec.msg import DecodeRequest, Draft  # noqa: E402
+from edge_cloud_spec.nodes.bridge_messages import to_draft, to_request  # noqa: E402
+from edge_cloud_spec.nodes.cloud_bridge import CloudBridge  # noqa: E402
+from edge_cloud_spec.wire.channel import METHOD_NAME, SERVICE  # noqa: E402
+from edge_cloud_spec.wire.codec import decode_client  # noqa: E402
+from edge_cloud_spec.wire.messages import (  # noqa: E402
+    ClientMessage,
+    Close,
+    DraftMessage,
+    Generate,
+    Open,
+)
+
+PATIENCE = 60.0  # s; only a hung test takes that long
+
+
+class Recorder:
+    """A verifier that says nothing, and keeps what came on each stream."""
+
+    def __init__(self) -> None:
+        self.streams: list[list[ClientMessage]] = []
+        self.ended = 0
+        self._server = grpc.server(ThreadPoolExecutor(32))
+        method = grpc.stream_stream_rpc_method_handler(self._decode)
+        handler = grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
+        self._server.add_generic_rpc_handlers((handler,))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def _decode(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        heard: list[ClientMessage] = []
+        self.streams.append(heard)
+        for data in requests:
+            heard.append(decode_client(data))
+        self.ended += 1
+        yield from ()
+
+    def close(self) -> None:
+        self._server.stop(0).wait(PATIENCE)
+
+
+class Robot:
+    """Plays the drafter: says the numbered messages of a request over the two topics."""
+
+    def __init__(self, node: Node) -> None:
+        self._requests = node.create_publisher(DecodeRequest, "decode_request", 100)
+        self._drafts = node.create_publisher(Draft, "draft", 100)
+        topics = (self._requests, self._drafts)
+        until(lambda: all(topic.get_subscription_count() for topic in topics))
+
+    def say(self, request: int, number: int, last: int) -> None:
+        """Message ``number`` of a request: an Open, drafts with requests between, a Close."""
+        message = message_of(request, number, last)
+        drafts = isinstance(message, DraftMessage)
+        said = to_draft(message, [], 0.0) if drafts else to_request(message, "dsd")
+        said.request_id, said.sequence = f"request {request}", number
+        (self._drafts if drafts else self._requests).publish(said)
+
+
+def message_of(request: int, number: int, last: int) -> ClientMessage:
+    base = PrefixDigest(0, request)
+    if number == 0:
+        return Open(request, "find", b"", "action first", GREEDY, "greedy")
+    if number == last:
+        return Close(request)
+    if number % 3:
+        return DraftMessage(base, TheDraft((1,)), number)
+    return Generate(base, until=number)
+
+
+def until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < end, "nothing came of it"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    recorder = Recorder()
+    yield recorder
+    recorder.close()
+
+
+@pytest.fixture
+def robot(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Robot]:
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    given = ["--ros-args", "-p", f"cloud:={recorder.address}"]
+    rclpy.init(args=given, domain_id=1 + os.getpid() % 50)
+    bridge, node = CloudBridge(), Node("robot")
+    yield Robot(node)
+    bridge.close()
+    for each in (bridge, node):
+        each.destroy_node()
+    rclpy.shutdown()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_messages_go_out_by_sequence_in_whatever_order_the_topics_bring_them(
+    robot: Robot, recorder: Recorder, seed: int
+) -> None:
+    """Three requests at a time, each of up to 20 messages, some of them said twice."""
+    random = Random(seed)
+    lasts = [random.randint(3, 19) for _ in range(3)]
+    said = [(request, number) for request, last in enumerate(lasts) for number in range(last)]
+    said += [each for each in said if random.random() < 0.3]
+    random.shuffle(said)
+    for request, number in said:
+        robot.say(request, number, lasts[request])
+    until(lambda: sum(map(len, recorder.streams)) >= sum(lasts))
+    assert recorder.ended == 0
+    for request, last in enumerate(lasts):
+        robot.say(request, last, last)
+    until(lambda: recorder.ended == 3)
+    for heard in recorder.streams:
+        request = heard[0].nonce if isinstance(heard[0], Open) else -1
+        last = lasts[request]
+        assert [kind_and_number(message) for message in heard] == [
+            kind_and_number(message_of(request, number, last)) for number in range(last + 1)
+        ]
+
+
+def kind_and_number(message: ClientMessage) -> tuple[str, int, int]:
+    """What tells the messages of this test apart, whatever else the bridge puts into one."""
+    match message:
+        case Open(nonce):
+            return "open", nonce, 0
+        case DraftMessage(base, _, number):
+            return "draft", base.hash, number
+        case Generate(base, _, number):
+            return "generate", base.hash, number
+        case Close(resampled):
+            return "close", resampled or 0, 0
+    raise AssertionError(message)
