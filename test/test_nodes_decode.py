@@ -25,6 +25,8 @@ from std_msgs.msg import String
 
 from edge_cloud_spec.models.random import make_checkpoint
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
+from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nodes.navigator import LAST
 
 DOMAIN = str(1 + os.getpid() % 100)  # nobody else's on this machine
 INSTRUCTION = "find the silver bottle"
@@ -52,6 +54,7 @@ class Watcher:
             CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
         )
         self.instruction = self.node.create_publisher(String, "instruction", 10)
+        self.status = self.node.create_publisher(String, "nav_status", LAST)
         self.node.create_timer(0.1, self._publish_frame)
         for topic, kind in (
             ("draft", Draft),
@@ -236,3 +239,29 @@ def test_stop_ends_the_instruction_at_once(watcher: Watcher) -> None:
     watcher.heard["instruction_status"].clear()
     watcher.ask("stop")
     watcher.until(lambda: watcher.said("idle told to stop"))
+
+
+def test_words_carry_the_count_of_stops_that_was_heard_before_their_frame(
+    watcher: Watcher,
+) -> None:
+    watcher.ask("stop")
+    count = 5_000_000_000
+
+    def settle() -> None:
+        """As a navigator that refuses everything does it."""
+        request = watcher.finished()[-1].request_id if watcher.finished() else "-"
+        watcher.status.publish(String(data=str(Status("idle", request, "refused", count))))
+
+    timer = watcher.node.create_timer(0.2, settle)
+    watcher.until(lambda: watcher.status.get_subscription_count() > 0)
+    for _ in range(2):
+        settle()
+        watcher.ask(INSTRUCTION)
+        watcher.until(lambda n=count: any(m.stops == n for m in watcher.finished()))
+        heard = watcher.heard["verified_tokens"]
+        first = next(n for n, m in enumerate(heard) if m.stops == count)
+        begun = {m.request_id for m in heard[:first]}
+        assert all(m.stops == count for m in heard[first:] if m.request_id not in begun)
+        count += 2
+    timer.cancel()
+    watcher.ask("stop")
