@@ -14,7 +14,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version
 INSTALL := $(PIP) install --quiet
 REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt sim.txt ros.txt dev.txt)
 
-.PHONY: demo test fuzz lint format messages setup
+.PHONY: demo test fuzz lint format messages wire setup
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -34,6 +34,12 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The code of wire/decode.proto, by the compiler of the oldest protobuf that we take (6.31.1).
+wire:
+	@$(PYTHON) -m venv build/protoc && build/protoc/bin/pip install --quiet grpcio-tools==1.75.1
+	build/protoc/bin/python -m grpc_tools.protoc -I edge_cloud_spec/wire \
+	  --python_out=edge_cloud_spec/wire --pyi_out=edge_cloud_spec/wire decode.proto
 
 messages setup: $(VENV)/.package
 

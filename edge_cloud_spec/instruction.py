@@ -16,10 +16,15 @@ def is_stop(text: str) -> bool:
     return text.strip().rstrip(".!").casefold() == "stop"
 
 
+def normalized(text: str) -> str:
+    """The text by which an instruction is known to all nodes: without blanks around it."""
+    return text.strip()
+
+
 def check_instruction(
     text: str, known: re.Pattern[str] | None = None, control: Iterable[str] = ()
 ) -> str:
-    """The instruction without blanks around it.
+    """The instruction, ``normalized``.
 
     ``known`` is what the model was trained to understand (case does not matter); None: anything.
     ``control`` are tokens that steer a model and have no place in what it is asked. Raises
@@ -30,7 +35,7 @@ def check_instruction(
         raise UserError(
             f"the instruction has {len(text)} characters; give one of at most {LONGEST}"
         )
-    text = text.strip()
+    text = normalized(text)
     if not text:
         raise UserError("the instruction is empty; say what to find")
     if any(_is_no_text(character) for character in text):

@@ -19,6 +19,7 @@ from nav_msgs.msg import Odometry  # noqa: E402
 from rcl_interfaces.msg import Parameter, ParameterValue  # noqa: E402
 from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters  # noqa: E402
 from rclpy.context import Context  # noqa: E402
+from rclpy.duration import Duration  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.node import Node  # noqa: E402
 from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data  # noqa: E402
@@ -27,6 +28,7 @@ from std_msgs.msg import Bool, Empty, String  # noqa: E402
 from edge_cloud_spec.errors import UserError  # noqa: E402
 from edge_cloud_spec.msg import NavCommand, VerifiedTokens  # noqa: E402
 from edge_cloud_spec.nav.motion import Velocity  # noqa: E402
+from edge_cloud_spec.nav.status import Status  # noqa: E402
 from edge_cloud_spec.nav.watchdog import REPEATS  # noqa: E402
 from edge_cloud_spec.nodes.output import SportOutput, TwistOutput  # noqa: E402
 
@@ -81,9 +83,29 @@ class Bench(Node):
             assert time.monotonic() < end, (self.states, len(self.twists))
             self.executor_.spin_once(timeout_sec=0.05)
 
-    def say(self, text: str, request: str, verified: bool = True) -> None:
+    @property
+    def state(self) -> Status:
+        return Status.parse(self.states[-1])
+
+    def said(self, state: str, request: str, detail: str = "") -> bool:
+        now = self.state
+        return (now.state, now.request) == (state, request) and now.detail.startswith(detail)
+
+    def say(
+        self,
+        text: str,
+        request: str,
+        verified: bool = True,
+        instruction: str = "",
+        stops: int | None = None,
+        ahead: float = 0.0,
+    ) -> None:
+        """``stops``: None for the count that was heard; ``ahead``: s of the camera's clock."""
         message = VerifiedTokens(request_id=request, text=text, tokens=[1, 2], verified=verified)
-        message.header.stamp = self.get_clock().now().to_msg()
+        stamp = self.get_clock().now() + Duration(seconds=ahead)
+        message.header.stamp = stamp.to_msg()
+        message.instruction = instruction
+        message.stops = self.state.stops if stops is None else stops
         message.finished = True
         self.words.publish(message)
 
@@ -157,25 +179,25 @@ def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any
     assert bench.commands[0].action == NavCommand.TURN
 
     bench.e_stop.publish(Bool(data=True))
-    bench.until(lambda: bench.halted and bench.states[-1].startswith("stopped r1"))
+    bench.until(lambda: bench.halted and bench.said("stopped", "r1"))
     moved = len(bench.twists)
     bench.say("action: turn left large;", "r2")
-    bench.until(lambda: bench.states[-1].startswith("stopped r2"))
+    bench.until(lambda: bench.said("stopped", "r2"))
     assert not any(abs(twist.angular.z) > 0 for twist in bench.twists[moved:])
 
     bench.e_stop.publish(Bool(data=False))
-    bench.until(lambda: bench.states[-1] == "idle r2 released")
+    bench.until(lambda: bench.said("idle", "r2", "released"))
     bench.say("action: search;", "r3")
     bench.until(lambda: bench.turning)
     bench.instruction.publish(String(data="stop"))
-    bench.until(lambda: bench.halted and bench.states[-1] == "stopped r3 told to stop")
+    bench.until(lambda: bench.halted and bench.said("stopped", "r3", "told to stop"))
 
     bench.instruction.publish(String(data="find it"))
     bench.until(lambda: bench.states[-1].startswith("idle"))
-    bench.say("exception: cannot move forward small;", "r4")
-    bench.until(lambda: bench.states[-1].startswith("idle r4 refused"))
-    bench.say("action: move forward small;", "r5", verified=False)
-    bench.until(lambda: bench.states[-1].startswith("idle r5 refused"))
+    bench.say("exception: cannot move forward small;", "r4", instruction="find it")
+    bench.until(lambda: bench.said("idle", "r4", "refused: 'exception:"))
+    bench.say("action: move forward small;", "r5", verified=False, instruction="find it")
+    bench.until(lambda: bench.said("idle", "r5", "refused: its words are not verified"))
     bench.until(lambda: len(bench.commands) >= 2)
     assert [command.request_id for command in bench.commands] == ["r1", "r3"]
 
@@ -183,6 +205,46 @@ def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and "Traceback" not in errors
+
+
+def test_old_decisions_move_nothing_whatever_the_clocks_say(bench: Bench, start: Any) -> None:
+    start()
+    bench.instruction.publish(String(data="find the cup "))
+    before = bench.state.stops
+    bench.e_stop.publish(Bool(data=True))
+    bench.until(lambda: bench.said("stopped", "-"))
+    during = bench.state.stops
+    bench.e_stop.publish(Bool(data=False))
+    bench.until(lambda: bench.said("idle", "-", "released"))
+    assert len({before, during, bench.state.stops}) == 3
+
+    turn, cup = "action: turn left large;", "find the cup"
+    for number, stops in enumerate((before, during, 0, bench.state.stops + 1)):
+        bench.say(turn, f"old{number}", instruction=cup, stops=stops, ahead=0.4)
+        bench.until(lambda n=number: bench.said("idle", f"old{n}", "refused: its frame is from"))
+    bench.instruction.publish(String(data="stop"))
+    bench.until(lambda: bench.state.state == "stopped")
+    bench.instruction.publish(String(data="find the door"))
+    bench.until(lambda: bench.state.state == "idle")
+    bench.say(turn, "now", instruction="find the door", ahead=0.4)
+    bench.until(lambda: bench.turning and bench.commands)
+    bench.until(lambda: bench.said("idle", "now"))
+    bench.say(turn, "another", instruction=cup, ahead=0.4)
+    bench.until(lambda: bench.said("idle", "another", "refused: it was decided for another"))
+    assert [command.request_id for command in bench.commands] == ["now"]
+
+
+def test_a_navigator_that_was_started_again_counts_from_elsewhere(bench: Bench, start: Any) -> None:
+    process = start()
+    before = bench.state.stops
+    process.kill()
+    process.wait()
+    bench.states.clear()
+    start()
+    assert bench.state.stops != before
+    bench.say("action: turn left large;", "r1", stops=before, ahead=0.4)
+    bench.until(lambda: bench.said("idle", "r1", "refused: its frame is from before"))
+    assert not bench.commands
 
 
 def test_a_navigator_that_ends_in_motion_says_zero_last(bench: Bench, start: Any) -> None:
@@ -240,14 +302,14 @@ def test_a_bad_parameter_at_the_start_is_told_and_holds_the_robot(bench: Bench, 
     assert bench.states[-1].startswith("stopped")
     assert "odometry must be one of" in bench.states[-1]
     bench.say("action: turn left large;", "r1")
-    bench.until(lambda: bench.states[-1].startswith("stopped r1"))
+    bench.until(lambda: bench.said("stopped", "r1"))
     assert bench.commands == []
     good = [
         Parameter(name="limits.speed", value=ParameterValue(type=3, double_value=0.5)),
         Parameter(name="odometry", value=ParameterValue(type=4, string_value="off")),
     ]
     bench.call(SetParameters, "set_parameters", SetParameters.Request(parameters=good))
-    bench.until(lambda: bench.states[-1] == "idle r1 released")
+    bench.until(lambda: bench.said("idle", "r1", "released"))
 
 
 def test_odometry_closes_the_loop(bench: Bench, start: Any) -> None:

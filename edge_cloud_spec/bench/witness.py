@@ -13,6 +13,8 @@ from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.msg import DecodeRequest, DecodeStats, NavCommand, VerifiedTokens
 
+from ..nav.status import Status
+
 LAST = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 STANDING = (0.02, 0.02)  # m/s, rad/s under which the base stands, as the simulator has it
 MOVING = (0.1, 0.2)  # m/s, rad/s from which it moves beyond doubt
@@ -33,6 +35,7 @@ class Witness:
         self.stats: list[DecodeStats] = []
         self.instruction_status = ""
         self.nav_status = ""
+        self._instructed = ""
         latched, sensor = LAST, qos_profile_sensor_data
         node.create_subscription(Twist, "cmd_vel", self._on_twist, 100)
         node.create_subscription(Odometry, "odom", self._on_odometry, sensor)
@@ -58,12 +61,14 @@ class Witness:
 
     def instruct(self, text: str) -> None:
         """Give this instruction."""
+        self._instructed = text
         self._instruction.publish(String(data=text))
 
     def say(self, request: str, text: str) -> None:
-        """Publish a whole verified answer on a frame of this moment."""
+        """Publish a whole verified answer to the instruction, on a frame of this moment."""
         message = VerifiedTokens(request_id=request, text=text, answer=text, tokens=[1])
         message.verified = message.finished = True
+        message.instruction, message.stops = self._instructed, Status.parse(self.nav_status).stops
         message.header.stamp = self._node.get_clock().now().to_msg()
         self._words.publish(message)
 

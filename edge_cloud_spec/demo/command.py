@@ -13,6 +13,7 @@ from rich.console import Console
 from ..decoding.preset import load_preset, preset_names
 from ..errors import UserError
 from ..models.prompt import ORDERS
+from ..nav.status import Status
 from ..nodes.graph import LOCAL, GraphSettings, Value
 from ..sim.camera import RENDERERS
 from ..sim.kinds import KINDS
@@ -100,7 +101,8 @@ def _drive(up: Stage, screen: Screen, instruction: str, timeout: float) -> Endin
     while True:
         with contextlib.suppress(Empty):
             screen.tell(observer.news.get(timeout=0.1))
-        screen.idle(f"{observer.now:5.1f} s  {observer.heard(lambda s: s.nav_status)}")
+        status = Status.parse(observer.heard(lambda story: story.nav_status))
+        screen.idle(f"{observer.now:5.1f} s  {status.text}")
         try:
             up.processes.check()
         except UserError as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .action import Action
-from .motion import Goal, Pose, Velocity
+from .motion import Goal
+from .pose import Pose, Velocity
 from .status import Status
 
 
@@ -14,7 +16,8 @@ class Words:
     """A piece of an answer, as settled by a verdict.
 
     ``position`` and ``count`` are in tokens after the prompt; ``stamp`` is the camera frame's, in
-    nanoseconds of ROS time, and ``age`` the seconds since then.
+    nanoseconds of ROS time, and ``age`` the seconds since then. ``instruction`` is the one that the
+    answer is for, and ``stops`` the navigator's count that was heard before the frame came.
     """
 
     request: str
@@ -25,6 +28,8 @@ class Words:
     finished: bool
     stamp: int
     age: float
+    instruction: str = ""
+    stops: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,14 @@ Event = Words | Odometry | EStop | Instruction | Hold | Tick
 
 @dataclass(frozen=True)
 class Drive:
-    """Command this velocity now; it is valid until ``until``."""
+    """Command this velocity now; it is valid until ``until``, which is at most a period ahead.
+
+    ``stop_by`` is when it would carry the base past the bounds of its step, if nothing else came.
+    """
 
     velocity: Velocity
     until: float
+    stop_by: float = math.inf
 
 
 @dataclass(frozen=True)

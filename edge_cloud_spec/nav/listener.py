@@ -16,7 +16,10 @@ SAME_FRAME = 0.01  # s; steady time of one frame as seen from two messages
 
 @dataclass(frozen=True)
 class Settled:
-    """A request's answer is known: its ``action``, or the ``problem`` for which it has none."""
+    """A request's answer is known: its ``action``, or the ``problem`` for which it has none.
+
+    ``instruction`` and ``stops`` are those of its first words.
+    """
 
     request: str
     action: Action | None
@@ -24,6 +27,8 @@ class Settled:
     stamp: int
     frame_time: float
     verified: bool
+    instruction: str
+    stops: int
 
 
 class Listener:
@@ -41,6 +46,7 @@ class Listener:
         self._text = ""
         self._verified = True
         self._settled = False
+        self._instruction, self._stops = "", 0
 
     def hear(self, words: Words, now: float) -> Settled | None:
         """The request's outcome when these words settle it, else None."""
@@ -50,7 +56,7 @@ class Listener:
             if words.request in self._past or order < self._order - SAME_FRAME:
                 self.counts["stale"] += 1
                 return None
-            self._begin(words.request, frame_time, order)
+            self._begin(words, frame_time, order)
         if words.position != self._next:
             self.counts["repeated" if words.position < self._next else "out_of_order"] += 1
             missing = words.finished and words.position > self._next
@@ -70,10 +76,11 @@ class Listener:
             return self._settle(words, None, f"{self._text[:80]!r} ends without an action")
         return None
 
-    def _begin(self, request: str, frame_time: float, order: float) -> None:
+    def _begin(self, words: Words, frame_time: float, order: float) -> None:
         if self._request is not None:
             self._past.append(self._request)
-        self._request, self._frame_time, self._order = request, frame_time, order
+        self._request, self._frame_time, self._order = words.request, frame_time, order
+        self._instruction, self._stops = words.instruction, words.stops
         self._next, self._text, self._verified, self._settled = 0, "", True, False
 
     def _settle(self, words: Words, action: Action | None, problem: str) -> Settled | None:
@@ -87,4 +94,6 @@ class Listener:
             words.stamp,
             self._frame_time,
             self._verified,
+            self._instruction,
+            self._stops,
         )

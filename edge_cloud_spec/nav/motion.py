@@ -5,7 +5,8 @@ first-order lag covers the same area a little later, so the reference alone (no 
 ends close; with odometry the error to the *delayed* reference is fed back, which takes out slip,
 drift of the heading and a wrong guess of the lag.
 
-Frames and units: metres, seconds, radians; x forward, y left, yaw to the left (ROS REP 103).
+Odometry can be wrong. So a step is never commanded against its own direction, ends when its
+``Budget`` is used up, and ends when odometry tells of far more than was commanded.
 """
 
 from __future__ import annotations
@@ -15,31 +16,15 @@ from dataclasses import dataclass
 
 from ..bounds import bounded, check_bounds
 from .action import Action
+from .budget import PERIOD, Budget
+from .pose import STILL, Pose, Velocity, wrap
 
 GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop is damped by 0.7
-HALF = 0.025  # s; a command holds for a period of 0.05 s, so it is taken from the middle of it
+NEARING = 12.0  # 1/s; speed at most, over the way that is left
+HALF = PERIOD / 2  # s; a command holds for a period, so it is taken from the middle of it
 GRACE = 1.0  # s beyond 1.5 times the planned time; then the motion gives up
-
-
-@dataclass(frozen=True)
-class Pose:
-    """Where the base is in its odometry frame: metres and radians."""
-
-    x: float = 0.0
-    y: float = 0.0
-    yaw: float = 0.0
-
-
-@dataclass(frozen=True)
-class Velocity:
-    """A velocity command in the base's frame: m/s forward, m/s left, rad/s left."""
-
-    vx: float = 0.0
-    vy: float = 0.0
-    wz: float = 0.0
-
-
-STILL = Velocity()
+DOUBT = 1.5  # times what was commanded, and FAR: odometry that tells of more has jumped
+FAR = (0.25, math.radians(25))  # m, rad
 
 
 @dataclass(frozen=True)
@@ -129,19 +114,26 @@ class Profile:
 
 @dataclass(frozen=True)
 class Step:
-    """What to command now; ``done`` ends the motion, ``arrived`` says whether at its goal."""
+    """What to command now; ``done`` ends the motion, ``arrived`` says whether at its goal.
+
+    ``lasts``: seconds after which the base must be stopped if no other command came meanwhile.
+    ``problem``: why a motion that has not arrived ends.
+    """
 
     velocity: Velocity
+    lasts: float = math.inf
     done: bool = False
     arrived: bool = False
+    problem: str = ""
 
 
 class Motion:
     """One step from where the base is at ``now``; closed-loop if ``pose`` is given, else timed.
 
-    ``now`` is a steady clock in seconds, the caller's. Call ``step`` at about 20 Hz.
+    ``now`` is a steady clock in seconds, the caller's. Call ``step`` (or ``wait``) at about 20 Hz.
     The goal is relative to ``anchor``, the pose where the step was decided (default: ``pose``);
-    what the base has moved since then is part of the step.
+    what the base has moved since then is part of the step. A base that is past the goal stays
+    there.
     """
 
     TOLERANCE = (0.015, math.radians(0.8))  # m, rad
@@ -155,21 +147,23 @@ class Motion:
         pose: Pose | None = None,
         anchor: Pose | None = None,
     ) -> None:
-        self.goal, self._limits, self._begin = goal, limits, now
+        self.goal, self._limits, self._begin, self._now = goal, limits, now, now
         self._turns = goal.angle != 0.0
         self._turned = self._rate = self._offset = 0.0
         self._last: tuple[float, Pose] | None = None
-        self._start = anchor or pose
+        self._start, self._from = anchor or pose, pose
         if pose is not None and self._start is not None:
             self._last = (now - 1.0, self._start)
             ahead, _, turned = self._observe(now, pose)
             self._last, self._rate = (now, pose), 0.0
             self._offset = turned if self._turns else ahead
-        length = (goal.angle if self._turns else goal.distance) - self._offset
+        self._size = goal.angle if self._turns else goal.distance
+        self._sign = math.copysign(1.0, self._size)
         speed = limits.turn_speed if self._turns else limits.speed
         acceleration = limits.turn_acceleration if self._turns else limits.acceleration
-        self._sign = math.copysign(1.0, length)
-        self._profile = Profile(abs(length), speed, acceleration)
+        length = max(0.0, self._sign * (self._size - self._offset))
+        self._profile = Profile(length, speed, acceleration)
+        self._budget = Budget(goal.distance, goal.angle)
 
     @property
     def duration(self) -> float:
@@ -181,42 +175,77 @@ class Motion:
         """The latest time at which the motion ends, arrived or not."""
         return self._begin + 1.5 * self._profile.duration + GRACE
 
+    def wait(self, now: float) -> Step:
+        """Stand for this once, and go on from here with the next ``step``."""
+        self._begin += now - self._now
+        return self._command(STILL, now)
+
     def step(self, now: float, pose: Pose | None = None) -> Step:
         """The command at ``now``; ``pose`` is the newest odometry (None: go on by the clock)."""
+        self._budget.count(now)
         time = now - self._begin
         over = time >= self._profile.duration
         if pose is None or self._last is None:
-            speed = self._sign * self._profile.at(time + HALF)[1]
-            return Step(self._along(speed, 0.0, 0.0), done=over, arrived=over)
+            if over or self._budget.used_up:
+                return Step(STILL, done=True, arrived=True)
+            return self._command(self._along(self._profile.at(time + HALF)[1], 0.0, 0.0), now)
+        problem = self._contradiction(pose)
+        if problem:
+            return Step(STILL, done=True, problem=problem)
         ahead, aside, turned = self._observe(now, pose)
         progress = turned if self._turns else ahead
         covered, _ = self._profile.at(time - self._limits.response)
-        error = self._offset + self._sign * covered - progress
+        error = self._sign * (self._offset - progress) + covered  # positive: short of where to be
+        rate = self._sign * self._rate
         tolerance, at_rest = self.TOLERANCE[self._turns], self.AT_REST[self._turns]
-        rest_error = error - self._rate * self._limits.response  # where it would roll out
-        near = over and abs(rest_error) <= tolerance
-        if near and abs(self._rate) <= at_rest:
+        near = over and error - rate * self._limits.response <= tolerance  # where it would roll out
+        if near and abs(rate) <= at_rest:
             return Step(STILL, done=True, arrived=True)
-        if now >= self.deadline:
-            return Step(STILL, done=True, arrived=near)
-        speed = self._sign * self._profile.at(time + HALF)[1] + GAIN * error
-        return Step(self._along(speed, -GAIN * aside, -GAIN * turned))
+        if now >= self.deadline or self._budget.used_up:
+            blocked = "" if near else "did not get where it should; is the way blocked?"
+            return Step(STILL, done=True, arrived=near, problem=blocked)
+        # There is no way back from too far, so what a base that follows half as fast would be
+        # behind is made up for only when it has not come by itself.
+        behind = min(max(0.0, error), max(0.0, rate) * self._limits.response)
+        speed = self._profile.at(time + HALF)[1] + GAIN * (error - behind)
+        left = self._sign * (self._size - progress) - rate * self._limits.response
+        speed = min(speed, NEARING * max(0.0, left))
+        return self._command(self._along(speed, -GAIN * aside, -GAIN * turned), now)
+
+    def _command(self, velocity: Velocity, now: float) -> Step:
+        self._now = now
+        return Step(self._budget.grant(velocity, now), self._budget.lasts)
 
     def _along(self, speed: float, lateral: float, turn: float) -> Velocity:
+        """``speed`` is along the step; what is against it is standing still."""
         limits = self._limits
         if self._turns:
-            return Velocity(wz=_clip(speed, limits.turn_speed))
+            return Velocity(wz=self._sign * min(max(0.0, speed), limits.turn_speed))
         return Velocity(
-            _clip(speed, limits.speed),
+            self._sign * min(max(0.0, speed), limits.speed),
             _clip(lateral, limits.lateral_speed),
             _clip(turn, limits.turn_speed),
+        )
+
+    def _contradiction(self, pose: Pose) -> str:
+        """How ``pose`` contradicts what was commanded; empty where it does not."""
+        assert self._from is not None
+        moved = math.hypot(pose.x - self._from.x, pose.y - self._from.y)
+        turned = abs(wrap(pose.yaw - self._from.yaw))
+        path, turn = self._budget.path, self._budget.turn
+        if moved <= DOUBT * path + FAR[0] and turned <= DOUBT * turn + FAR[1]:
+            return ""
+        return (
+            f"was given up: odometry jumped, to {moved:.3g} m and {math.degrees(turned):.0f} "
+            f"degrees from its start when {path:.2f} m and {math.degrees(turn):.0f} degrees had "
+            "been commanded"
         )
 
     def _observe(self, now: float, pose: Pose) -> tuple[float, float, float]:
         """(metres ahead, metres to the left, radians turned) since the start; updates the rate."""
         assert self._start is not None and self._last is not None
         before, last = self._last
-        turned = _wrap(pose.yaw - last.yaw)
+        turned = wrap(pose.yaw - last.yaw)
         self._turned += turned
         dx, dy = pose.x - self._start.x, pose.y - self._start.y
         cos, sin = math.cos(self._start.yaw), math.sin(self._start.yaw)
@@ -231,7 +260,3 @@ class Motion:
 
 def _clip(value: float, bound: float) -> float:
     return max(-bound, min(bound, value))
-
-
-def _wrap(angle: float) -> float:
-    return math.atan2(math.sin(angle), math.cos(angle))

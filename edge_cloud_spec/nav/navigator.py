@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 
 from ..bounds import bounded, check_bounds, chosen, described
-from ..instruction import is_stop
+from ..instruction import is_stop, normalized
 from .action import Action
+from .budget import PERIOD
 from .events import (
     Announce,
     Drive,
@@ -25,18 +26,13 @@ from .events import (
     Words,
 )
 from .listener import Listener, Settled
-from .motion import Limits, Motion, Pose, Steps, goal_of
+from .motion import Limits, Motion, Steps, goal_of
 from .status import NOBODY, Status
+from .track import Track
 
-PERIOD = 0.05  # s between ticks, and how long a velocity command is valid
 STALL = 0.5  # s without a tick, after which a motion is not taken up again
 FUTURE = 0.5  # s that a frame's stamp may lie ahead of the clock
-HISTORY = 400  # odometry messages kept to find the pose of a frame
-SAME_TIME = 200_000_000  # ns between a frame and the odometry that stands for it
-MOVED = (
-    1.0,
-    math.radians(90),
-)  # m, rad since the frame: the decision is about another place
+MOVED = (1.0, math.radians(90))  # m, rad since the frame: the decision is about another place
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,9 @@ class Settings:
         ("auto", "required", "off"),
         "auto: timed until odometry was seen, needed from then on; required; off: always timed",
     )
-    odometry_timeout: float = bounded(0.5, 0.1, 10.0, "odometry older than this is missing, s")
+    odometry_timeout: float = bounded(
+        0.5, 0.1, 10.0, "odometry whose stamps have not gone on for so long is missing, s"
+    )
     frame_age: float = bounded(10.0, 0.1, 600.0, "a decision on an older frame is refused, s")
     command_lifetime: float = bounded(5.0, 0.5, 30.0, "a command expires at the latest after, s")
     lead_time: float = bounded(
@@ -81,22 +79,28 @@ class Navigator:
     """``on(event, now)`` answers with effects, to be carried out in their order.
 
     Only the last motion runs; what stops it is an event (e_stop, ``stop``, hold), its own end or
-    expiry, odometry that went missing, or a gap between ticks. Frames from before a stop count for
-    nothing, so a decision that was under way when the robot was stopped moves it neither then nor
-    after the release. ``counts`` tells what was dropped.
+    expiry, odometry that went missing or jumped, or a gap between ticks.
+
+    A decision that was under way when the robot was stopped moves it neither then nor after the
+    release: ``stops`` counts both, words say the count that was heard before their frame came, and
+    only those of this very count move. (That the frame is no older than the stop is asked as well;
+    it takes clocks that agree.) Once an instruction was heard, only words for it move. What says
+    ``stop`` stops, whatever it was decided for. ``counts`` tells what was dropped.
     """
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, stops: int = 0) -> None:
+        """``stops``: where to begin counting; another number for each navigator that runs."""
         self.settings = settings or Settings()
-        self.status = Status("idle", NOBODY, "started")
+        self.stops = stops
+        self.status = Status("idle", NOBODY, "started", stops)
         self._listener = Listener()
         self._refused: Counter[str] = Counter(refused=0, expired=0, not_arrived=0)
         self._run: _Run | None = None
         self._latest = NOBODY
-        self._stops: dict[str, str] = {}  # what holds the robot -> what people read
+        self._instruction: str | None = None
+        self._held: dict[str, str] = {}  # what holds the robot -> what people read
         self._not_before = -math.inf  # frames older than this steady time count for nothing
-        self._poses: deque[tuple[int, Pose]] = deque(maxlen=HISTORY)
-        self._seen: float | None = None  # when odometry last came
+        self._track = Track()
         self._ticked = -math.inf
 
     @property
@@ -127,26 +131,32 @@ class Navigator:
     # Stopping
 
     def _instruct(self, event: Instruction, now: float) -> list[Effect]:
+        self._instruction = normalized(event.text)
         if is_stop(event.text):
             return self._latch("instruction", "told to stop", now)
-        if event.text.strip():
+        if self._instruction:
             return self._latch("instruction", "", now)
         return []
 
     def _latch(self, name: str, why: str, now: float) -> list[Effect]:
         if why:
-            self._stops[name] = why
-            self._run, self._not_before = None, now
+            self._held[name] = why
+            self._run = None
+            self._count(now)
             return [Halt(), *self._show("stopped")]
-        if self._stops.pop(name, None) is None:
+        if self._held.pop(name, None) is None:
             return []
-        self._not_before = now
+        self._count(now)
         return self._show("idle", "released")
 
+    def _count(self, now: float) -> None:
+        self.stops += 1
+        self._not_before = now
+
     def _show(self, state: str, detail: str = "") -> list[Effect]:
-        if self._stops:
-            state, detail = "stopped", "; ".join(self._stops.values())
-        status = Status(state, self._latest, detail)
+        if self._held:
+            state, detail = "stopped", "; ".join(self._held.values())
+        status = Status(state, self._latest, detail, self.stops)
         if status == self.status:
             return []
         self.status = status
@@ -172,30 +182,32 @@ class Navigator:
 
     def _objection(self, settled: Settled, now: float) -> str:
         age = now - settled.frame_time
-        if self._stops:
-            return "; ".join(self._stops.values())
+        if self._held:
+            return "; ".join(self._held.values())
         if not settled.verified and not self.settings.allow_unverified:
             return "its words are not verified (parameter allow_unverified is false)"
         if not age >= -FUTURE:
             return f"its frame's stamp is {-age:.1f} s ahead; synchronize the clocks"
         if not age <= self.settings.frame_age:
             return f"its frame is {age:.1f} s old (parameter frame_age)"
-        if settled.frame_time < self._not_before:
-            return "its frame is from before the robot was stopped"
         if settled.action is not None and settled.action.verb == "stop":
-            return ""
+            return ""  # that harms nobody, whenever it was decided
+        if self._instruction not in (None, normalized(settled.instruction)):
+            return f"it was decided for another instruction, {settled.instruction[:80]!r}"
+        if settled.stops != self.stops or settled.frame_time < self._not_before:
+            return "its frame is from before the robot was stopped, or released"
         if self._odometry_missing(now):
-            return "odometry is missing"
-        anchor = self._pose_at(settled.stamp)
-        if anchor is not None and self._poses and self._is_elsewhere(anchor):
+            return self._missing(now)
+        moved, turned = self._track.moved_since(settled.stamp)
+        if moved > MOVED[0] or turned > MOVED[1]:
             return "the robot has moved away from where its frame was taken"
         return ""
 
     def _start(self, settled: Settled, action: Action, now: float) -> list[Effect]:
         goal = goal_of(action, self.settings.steps)
         closed_loop = self._locates(now)
-        pose = self._poses[-1][1] if closed_loop else None
-        anchor = self._pose_at(settled.stamp) if closed_loop else None
+        pose = self._track.newest if closed_loop else None
+        anchor = self._track.at(settled.stamp) if closed_loop else None
         motion = Motion(goal, self.settings.limits, now, pose, anchor)
         expiry = min(motion.deadline, now + self.settings.command_lifetime)
         ready_at = now + motion.duration - self.settings.lead_time
@@ -219,17 +231,20 @@ class Navigator:
         if gap > STALL:
             return self._end(f"gave up {run.action}: the navigator stood still for {gap:.1f} s")
         if run.closed_loop and not self._locates(now):
-            return self._end(f"gave up {run.action}: odometry is missing")
-        step = run.motion.step(now, self._poses[-1][1] if run.closed_loop else None)
+            return self._end(f"gave up {run.action}: {self._missing(now)}")
+        if run.closed_loop and self._track.falters(now):
+            step = run.motion.wait(now)
+        else:
+            step = run.motion.step(now, self._track.newest if run.closed_loop else None)
         if step.done:
             if step.arrived:
                 return self._end("", f"done: {run.action}")
             self._refused["not_arrived"] += 1
-            return self._end(f"{run.action} did not get where it should; is the way blocked?")
+            return self._end(f"{run.action} {step.problem}")
         if now >= run.expiry:
             self._refused["expired"] += 1
             return self._end(f"{run.action} expired before its end")
-        drive = Drive(step.velocity, min(run.expiry, now + PERIOD))
+        drive = Drive(step.velocity, min(run.expiry, now + PERIOD), now + step.lasts)
         if now >= run.ready_at:
             return [drive, *self._show("ready", str(run.action))]
         return [drive]
@@ -242,30 +257,19 @@ class Navigator:
     # Odometry
 
     def _locate(self, event: Odometry, now: float) -> list[Effect]:
-        pose = event.pose
-        if not all(math.isfinite(value) for value in (pose.x, pose.y, pose.yaw)):
-            return [Report("odometry that is not a number was dropped")]
-        self._seen = now
-        self._poses.append((event.stamp, pose))
+        if not event.pose.sane:
+            return [Report("odometry that is not a number, or no place, was dropped")]
+        self._track.add(event.pose, event.stamp, now, self.settings.odometry_timeout)
         return []
 
     def _locates(self, now: float) -> bool:
         settings = self.settings
-        recent = self._seen is not None and now - self._seen <= settings.odometry_timeout
-        return recent and settings.odometry != "off"
+        return settings.odometry != "off" and self._track.silence(now) <= settings.odometry_timeout
 
     def _odometry_missing(self, now: float) -> bool:
-        needed = {"off": False, "required": True, "auto": self._seen is not None}
+        needed = {"off": False, "required": True, "auto": self._track.begun}
         return needed[self.settings.odometry] and not self._locates(now)
 
-    def _pose_at(self, stamp: int) -> Pose | None:
-        """Where the robot was at ``stamp``; None if odometry does not tell."""
-        if not self._poses:
-            return None
-        at, pose = min(self._poses, key=lambda entry: abs(entry[0] - stamp))
-        return pose if abs(at - stamp) <= SAME_TIME else None
-
-    def _is_elsewhere(self, then: Pose) -> bool:
-        here = self._poses[-1][1]
-        turned = abs(math.remainder(here.yaw - then.yaw, 2 * math.pi))
-        return math.hypot(here.x - then.x, here.y - then.y) > MOVED[0] or turned > MOVED[1]
+    def _missing(self, now: float) -> str:
+        hung = self._track.hangs(now, self.settings.odometry_timeout)
+        return "odometry is missing" + (": its stamps do not go on" if hung else "")

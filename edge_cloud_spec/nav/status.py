@@ -10,24 +10,32 @@ NOBODY = "-"
 
 @dataclass(frozen=True)
 class Status:
-    """``<state> <request> <detail>``.
+    """``<state> <request> <stops> <detail>``.
 
     ``idle``: standing still, a decision is welcome. ``ready``: still moving, but the next decision
     may start. ``moving``: carrying out an action. ``stopped``: no action is taken until the detail
     is mended. ``request`` is the last one that the navigator settled (moved on, or refused), ``-``
-    before the first. Raises ValueError for another state.
+    before the first. ``stops`` counts the stops and the releases, from a number that is another for
+    each navigator: words that were decided under another count move nothing. Raises ValueError for
+    another state.
     """
 
     state: str
     request: str = NOBODY
     detail: str = ""
+    stops: int = 0
 
     def __post_init__(self) -> None:
         if self.state not in STATES:
             raise ValueError(f"{self.state!r} is not a state; there are {', '.join(STATES)}")
 
     def __str__(self) -> str:
-        return f"{self.state} {self.request} {self.detail}".rstrip()
+        return f"{self.state} {self.request} {self.stops} {self.detail}".rstrip()
+
+    @property
+    def text(self) -> str:
+        """What people want to know of it."""
+        return f"{self.state} {self.detail}".rstrip()
 
     @property
     def welcomes_decision(self) -> bool:
@@ -37,6 +45,7 @@ class Status:
     @classmethod
     def parse(cls, line: str) -> Status:
         """The status that ``str`` wrote. Raises ValueError for a line that is none."""
-        state, _, rest = line.partition(" ")
-        request, _, detail = rest.partition(" ")
-        return cls(state, request or NOBODY, detail)
+        state, request, stops, detail = (*line.split(" ", 3), "", "", "")[:4]
+        if not (stops.isascii() and stops.isdigit()):
+            raise ValueError(f"{line[:80]!r} is no status: <state> <request> <stops> <detail>")
+        return cls(state, request, detail, int(stops))

@@ -6,6 +6,7 @@ It knows nothing of models, links or executors; it has a steady clock and one fu
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,8 @@ class Watchdog:
     """Calls ``stop(0), stop(1), ...`` from its thread, ``grace`` s after the last command expired.
 
     ``feed(until)`` when a command is given that is valid until then (steady seconds), ``calm()``
-    when the robot was told to stand. ``fired`` counts how often it had to act.
+    when the robot was told to stand. ``stop_by`` is for a command that may not stand even so long.
+    ``fired`` counts how often it had to act.
     """
 
     def __init__(
@@ -29,7 +31,7 @@ class Watchdog:
     ) -> None:
         self.grace, self.fired = grace, 0
         self._stop, self._clock = stop, clock
-        self._until: float | None = None
+        self._deadline: float | None = None
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -46,35 +48,37 @@ class Watchdog:
         if self._thread.is_alive():
             self._thread.join()
 
-    def feed(self, until: float) -> None:
+    def feed(self, until: float, stop_by: float = math.inf) -> None:
         """A velocity command was given that is valid until ``until``."""
+        deadline = min(until + self.grace, stop_by)
         with self._changed:
-            asleep, self._until = self._until is None, until
-            if asleep:  # an earlier deadline is looked at again when it comes
+            sooner = self._deadline is None or deadline < self._deadline
+            self._deadline = deadline
+            if sooner:  # a later one is looked at when the one before it comes
                 self._changed.notify()
 
     def calm(self) -> None:
         """The robot was told to stand still: nothing to watch."""
         with self._changed:
-            self._until = None
+            self._deadline = None
 
     def due(self, now: float) -> bool:
-        """Whether the last command expired ``grace`` seconds ago and nobody has said to stand."""
-        return self._until is not None and now >= self._until + self.grace
+        """Whether the last command was not renewed in time and nobody has said to stand."""
+        return self._deadline is not None and now >= self._deadline
 
     def _watch(self) -> None:
         while True:
             with self._changed:
                 while not (self._closed or self.due(self._clock())):
-                    left = None if self._until is None else self._until + self.grace - self._clock()
+                    left = None if self._deadline is None else self._deadline - self._clock()
                     self._changed.wait(left)
                 if self._closed:
                     return
-                self._until = None
+                self._deadline = None
                 self.fired += 1
             for repeat in range(REPEATS):
                 with contextlib.suppress(Exception):  # this thread must outlive a failed message
                     self._stop(repeat)
                 with self._changed:
-                    if self._changed.wait_for(lambda: self._closed or self._until, PERIOD):
+                    if self._changed.wait_for(lambda: self._closed or self._deadline, PERIOD):
                         break  # somebody is in command again

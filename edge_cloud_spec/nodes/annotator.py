@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import cv2
@@ -16,6 +17,7 @@ from std_msgs.msg import String
 
 from edge_cloud_spec.msg import VerifiedTokens
 
+from ..nav.status import Status
 from .navigator import LAST
 from .run import spin
 
@@ -45,7 +47,8 @@ class Annotator(Node):
         self._words = message
 
     def _on_status(self, message: String) -> None:
-        self._status = message.data
+        with contextlib.suppress(ValueError):
+            self._status = Status.parse(message.data).text
 
     def _on_frame(self, message: CompressedImage) -> None:
         if not self._pictures.get_subscription_count():

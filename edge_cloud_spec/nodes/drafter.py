@@ -49,7 +49,7 @@ from ..wire.messages import ClientMessage, DraftMessage
 from .bridge_messages import from_verdict, to_draft, to_request
 from .frame import encode_frame
 from .intake import Intake
-from .mission import Frame, Mission
+from .mission import Frame, Mission, Task
 from .navigator import LAST
 from .parameters import Parameters
 from .run import spin
@@ -246,7 +246,8 @@ class Drafter(Node):
 
     def _on_status(self, message: String) -> None:
         try:
-            self._mission.hear(Status.parse(message.data))
+            if self._mission.hear(Status.parse(message.data)):
+                self._abort("the robot was stopped or released")
         except ValueError as error:
             self._complain(f"nav_status: {error}")
 
@@ -255,7 +256,7 @@ class Drafter(Node):
     def _decide_forever(self) -> None:
         while (task := self._mission.next()) is not None:
             try:
-                self._decide(*task)
+                self._decide(task)
             except UserError as error:
                 self._complain(str(error))
                 self._mission.pause(self._settings.value.retry)
@@ -263,11 +264,12 @@ class Drafter(Node):
                 self._complain(f"a decision failed: {error!r}")
                 self._mission.pause(self._settings.value.retry)
 
-    def _decide(self, instruction: str, frame: Frame) -> None:
+    def _decide(self, task: Task) -> None:
+        instruction, frame = task.instruction, task.frame
         settings = self._settings.value
         decode = settings.decode_settings(next(self._numbers))
         request_id = uuid.uuid4().hex[:12]
-        words = _VerifiedWords(self, request_id, instruction, frame)
+        words = _VerifiedWords(self, request_id, task)
         outlets: list[_TopicOutlet] = []
 
         def connect(inlet: Inlet) -> _TopicOutlet:
@@ -377,9 +379,8 @@ class Drafter(Node):
 class _VerifiedWords:
     """The settled words of one request, as messages."""
 
-    def __init__(self, node: Drafter, request_id: str, instruction: str, frame: Frame) -> None:
-        self._node, self._frame = node, frame
-        self._request_id, self._instruction = request_id, instruction
+    def __init__(self, node: Drafter, request_id: str, task: Task) -> None:
+        self._node, self._request_id, self._task = node, request_id, task
         self._stream = TextStream(node.tokenizer)
         self._count = 0
         self._verified = True
@@ -400,7 +401,8 @@ class _VerifiedWords:
     def _publish(self, tokens: tuple[int, ...], text: str, finish_reason: str = "") -> None:
         message = VerifiedTokens(
             request_id=self._request_id,
-            instruction=self._instruction,
+            instruction=self._task.instruction,
+            stops=self._task.stops,
             position=self._count,
             tokens=tokens,
             text=text,
@@ -409,7 +411,7 @@ class _VerifiedWords:
             finished=bool(finish_reason),
             finish_reason=finish_reason,
         )
-        message.header.stamp = self._frame.stamp
+        message.header.stamp = self._task.frame.stamp
         self._count += len(tokens)
         self._node.publish_words(message)
 

@@ -21,11 +21,24 @@ class Frame:
     stamp: Time
 
 
+@dataclass(frozen=True)
+class Task:
+    """A decision to make: for which instruction, on which frame.
+
+    ``stops`` is the navigator's count that was heard when the frame came: what is decided moves
+    the robot only if nobody stopped or released it since.
+    """
+
+    instruction: str
+    frame: Frame
+    stops: int
+
+
 class Mission:
     """Shared by the callbacks, which tell it what came, and the model thread, which waits on it.
 
     A decision is due when an instruction is followed, the navigator has settled the last decision
-    and welcomes the next, and a frame came after that.
+    and welcomes the next, and a frame came after that, and after the last stop or release.
     """
 
     def __init__(self) -> None:
@@ -64,13 +77,18 @@ class Mission:
             self._frame = frame
             self._changed.notify()
 
-    def hear(self, status: Status) -> None:
-        """The navigator said what it does; only frames from now on show what comes of it."""
+    def hear(self, status: Status) -> bool:
+        """The navigator said what it does; only frames from now on show what comes of it.
+
+        Whether it was stopped or released, so that nothing decided until now can move it.
+        """
         with self._changed:
-            if status.welcomes_decision and status.request == self._last_request:
+            counted = status.stops != self._stops
+            if counted or (status.welcomes_decision and status.request == self._last_request):
                 self._frame = None
             self._status = status
             self._changed.notify()
+            return counted
 
     def deciding(self, request_id: str) -> None:
         """A decision starts; the next one is due after the navigator has settled it."""
@@ -93,15 +111,19 @@ class Mission:
             self._ended = True
             self._changed.notify()
 
-    def next(self) -> tuple[str, Frame] | None:
-        """Wait until a decision is due: its instruction and frame; None at the end."""
+    def next(self) -> Task | None:
+        """Wait until a decision is due; None at the end."""
         with self._changed:
             while not self._ended:
                 if self._instruction and self._frame is not None and self._welcome():
                     frame, self._frame = self._frame, None
-                    return self._instruction, frame
+                    return Task(self._instruction, frame, self._stops)
                 self._changed.wait(timeout=0.2)
             return None
+
+    @property
+    def _stops(self) -> int:
+        return 0 if self._status is None else self._status.stops
 
     def _welcome(self) -> bool:
         now = time.monotonic()

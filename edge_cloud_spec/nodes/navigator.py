@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ from visualization_msgs.msg import MarkerArray
 from edge_cloud_spec.msg import NavCommand, VerifiedTokens
 
 from ..bounds import bounded, chosen, described
+from ..nav.budget import PERIOD
 from ..nav.events import (
     Announce,
     Drive,
@@ -39,8 +41,8 @@ from ..nav.events import (
     Tick,
     Words,
 )
-from ..nav.motion import Pose
-from ..nav.navigator import PERIOD, Navigator, Settings
+from ..nav.navigator import Navigator, Settings
+from ..nav.pose import Pose
 from ..nav.watchdog import REPEATS, Watchdog
 from .intake import Intake
 from .markers import action_markers, no_markers
@@ -90,7 +92,7 @@ class NavigatorNode(Node):
         self._config = Parameters(self, NodeSettings(), self._on_parameters)
         settings = self._config.value
         self._base_frame = settings.base_frame
-        self._navigator = Navigator(settings)
+        self._navigator = Navigator(settings, secrets.randbits(32))
         self._output: Output = (
             SportOutput(self)
             if settings.output.kind == "unitree_sport"
@@ -155,6 +157,8 @@ class NavigatorNode(Node):
             finished=message.finished,
             stamp=stamp,
             age=age,
+            instruction=message.instruction,
+            stops=message.stops,
         )
         self._handle(words)
 
@@ -190,7 +194,7 @@ class NavigatorNode(Node):
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Drive):
             self._repeat = REPEATS
-            self._watchdog.feed(effect.until)
+            self._watchdog.feed(effect.until, effect.stop_by)
             self._output.command(effect.velocity)
         elif isinstance(effect, Halt):
             self._output.stop(0)

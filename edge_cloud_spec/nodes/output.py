@@ -12,7 +12,7 @@ from geometry_msgs.msg import Twist, TwistStamped
 from rclpy.node import Node
 
 from ..errors import UserError
-from ..nav.motion import Velocity
+from ..nav.pose import Velocity
 
 API_MOVE, API_STOP = 1008, 1003  # unitree_api/msg/Request, header.identity.api_id
 SPORT_TOPIC = "/api/sport/request"

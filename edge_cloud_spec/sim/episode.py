@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..nav.action import Action
-from ..nav.motion import STILL, Limits, Motion, Steps, goal_of
-from ..nav.motion import Pose as OdometryPose
+from ..nav.motion import Limits, Motion, Steps, goal_of
+from ..nav.pose import STILL
+from ..nav.pose import Pose as OdometryPose
 from .camera import Camera, Eye, encode_jpeg, eye_at
 from .gl import GlContext
 from .room import Pose, Room

@@ -1,0 +1,47 @@
+"""Where the base is and how fast it is told to go.
+
+Frames and units: metres, seconds, radians; x forward, y left, yaw to the left (ROS REP 103).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+FARTHEST = 1e6  # m or rad; no robot gets there, and sums beyond lose the centimetres
+
+
+@dataclass(frozen=True)
+class Pose:
+    """Where the base is in its odometry frame: metres and radians."""
+
+    x: float = 0.0
+    y: float = 0.0
+    yaw: float = 0.0
+
+    @property
+    def sane(self) -> bool:
+        """Whether these are numbers that a place can have."""
+        return all(abs(value) <= FARTHEST for value in (self.x, self.y, self.yaw))
+
+
+@dataclass(frozen=True)
+class Velocity:
+    """A velocity command in the base's frame: m/s forward, m/s left, rad/s left."""
+
+    vx: float = 0.0
+    vy: float = 0.0
+    wz: float = 0.0
+
+    @property
+    def speed(self) -> float:
+        """m/s over ground."""
+        return math.hypot(self.vx, self.vy)
+
+
+STILL = Velocity()
+
+
+def wrap(angle: float) -> float:
+    """The angle (rad) from -pi to pi."""
+    return math.atan2(math.sin(angle), math.cos(angle))

@@ -1,0 +1,88 @@
+"""Where odometry says that the base was, and whether odometry still goes on."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from .pose import Pose, wrap
+
+KEPT = 400  # messages, to find the pose of a frame
+SAME_TIME = 200_000_000  # ns between a frame and the odometry that stands for it
+SOONEST = 0.08  # s; no silence shorter than this is one
+PERIODS = 1.8  # of odometry, without which it falters
+LEARNING = 0.2  # weight of the newest period in their mean
+
+
+class Track:
+    """Poses by their stamps (ns), of a source that is as fresh as its stamps are.
+
+    A driver that hangs sends its last message again and again, so a stamp that stands still is no
+    news, however often it comes. One that goes back is late, or that of a driver (a clock, a
+    simulator) that began anew: it is dropped, and only when nothing else has come for ``timeout``
+    and the stamps go on from there, the track begins anew with them. Times are steady seconds.
+    """
+
+    def __init__(self) -> None:
+        self._poses: deque[tuple[int, Pose]] = deque(maxlen=KEPT)
+        self._went_on = -math.inf  # when a stamp last was news
+        self._came = -math.inf  # when anything last came
+        self._behind: int | None = None  # the last stamp that went back
+        self._period = 0.0
+
+    @property
+    def begun(self) -> bool:
+        """Whether odometry was ever heard."""
+        return bool(self._poses)
+
+    @property
+    def newest(self) -> Pose:
+        """The last pose that was news; there must be one."""
+        return self._poses[-1][1]
+
+    def add(self, pose: Pose, stamp: int, now: float, timeout: float) -> None:
+        """Odometry came; ``timeout`` seconds of silence make it missing."""
+        silence, self._came = self.silence(now), now
+        if self._poses and stamp <= self._poses[-1][0]:
+            if not self._began_anew(stamp, silence > timeout):
+                return
+            self._poses.clear()
+        self._behind = None
+        if silence <= timeout:
+            self._period += (LEARNING if self._period else 1.0) * (silence - self._period)
+        self._poses.append((stamp, pose))
+        self._went_on = now
+
+    def silence(self, now: float) -> float:
+        """Seconds since odometry last went on."""
+        return now - self._went_on
+
+    def falters(self, now: float) -> bool:
+        """Whether a message that was due has not come."""
+        return self.silence(now) > max(SOONEST, PERIODS * self._period)
+
+    def hangs(self, now: float, timeout: float) -> bool:
+        """Whether messages come without going on."""
+        return self.silence(now) > timeout >= now - self._came
+
+    def at(self, stamp: int) -> Pose | None:
+        """Where the base was at ``stamp``; None if odometry does not tell."""
+        if not self._poses:
+            return None
+        at, pose = min(self._poses, key=lambda entry: abs(entry[0] - stamp))
+        return pose if abs(at - stamp) <= SAME_TIME else None
+
+    def moved_since(self, stamp: int) -> tuple[float, float]:
+        """Metres and radians between where the base was at ``stamp`` and where it is."""
+        then = self.at(stamp)
+        if then is None:
+            return 0.0, 0.0
+        here = self.newest
+        return math.hypot(here.x - then.x, here.y - then.y), abs(wrap(here.yaw - then.yaw))
+
+    def _began_anew(self, stamp: int, missing: bool) -> bool:
+        """Whether a stamp that is no later than the newest begins the track anew."""
+        if stamp == self._poses[-1][0]:
+            return False
+        before, self._behind = self._behind, stamp
+        return missing and before is not None and stamp > before
