@@ -86,3 +86,41 @@ def test_nothing_is_drafted_after_an_end_token_or_beyond_the_answers_length() ->
     made.predict((9,), 0.95)
     assert (9,) not in [prefix for prefix, _ in wanted(made)]
     assert [branch.prefix for branch in made.branches(SHAPE, 2)] == [(2,), (4,)]
+
+
+def test_drafts_further_ahead_are_not_what_the_next_verdict_leads_to() -> None:
+    """All accepted, twice: only the first of these prefixes is one verdict away."""
+    stream = Speculation(all_accepted=True, open=True, push=True, ahead=3, width=4)
+    made = Speculator(stream)
+    made.begin((9,))
+    made.settle(())
+    prefix: Prefix = ()
+    for level in range(4):
+        (branch,) = made.branches(chain(2), 20)
+        assert branch.prefix == prefix
+        assert made.is_near(prefix) == (level <= 1)
+        made.drafted(branch, Whole(Draft((1, 2)), (1, 2), 1, leaves=(((1, 2), 0.9),)))
+        prefix = (*prefix, 1, 2)
+    assert made.branches(chain(2), 20) == ()  # three ahead of the one that is verified
+
+
+def test_what_ends_in_a_bonus_is_a_verdict_further_too() -> None:
+    twice = Speculation(all_accepted=True, runners_up=True, push=True, ahead=2, width=4, least=0.0)
+    made = Speculator(twice)
+    made.begin((9,))
+    made.settle(())
+    (branch,) = made.branches(chain(1), 20)
+    whole = Whole(Draft((1,)), (1,), 0, leaves=(((1,), 0.5),), guesses=(((2,), 0.25),))
+    made.drafted(branch, whole)
+    bonus = Whole(Draft((3,)), (3,), 0, leaves=(((3,), 0.5),), guesses=(((4,), 0.25),))
+    seek, _ = made.branches(chain(1), 20)
+    assert seek == Branch((1,), chain(1))
+    assert not made.drafted(seek, bonus)
+    first = made.branches(chain(1), 20)
+    assert [branch.prefix for branch in first] == [(1, 3), (2,), (1, 4)]
+    assert all(made.is_near(branch.prefix) for branch in first)
+    after = Whole(Draft((5,)), (5,), 0, leaves=(((5,), 0.5),), guesses=(((6,), 0.25),))
+    made.drafted(first[0], after)
+    later = [branch.prefix for branch in made.branches(chain(1), 20)]
+    assert later == [(2,), (1, 3, 5), (1, 4), (1, 3, 6)]
+    assert [made.is_near(prefix) for prefix in later] == [True, False, True, False]

@@ -90,6 +90,7 @@ class Watched(Decode):
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Emit):
+                assert action.verified and action.tokens
                 places = range(action.position, action.position + len(action.tokens))
                 self.ours.update(set(places) - self.settled)
             message = getattr(action, "message", None)
@@ -109,6 +110,43 @@ class Watched(Decode):
             drawn = drawn if here else None
             self.carried[drawn is not None] += 1
         assert message.resampled == drawn
+
+
+class Deceived(Decode):
+    """Whatever row the cloud sends, the robot hears another."""
+
+    row = UNIFORM
+    heard = 0
+
+    def happen(self, event: Event) -> None:
+        if isinstance(event, Received) and isinstance(event.message, RowMessage):
+            event = Received(replace(event.message, row=self.row))
+            self.heard += 1
+        super().happen(event)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row(np.full(VOCABULARY, 0.5, np.float32)),
+        Row(np.full(VOCABULARY + 1, 1 / (VOCABULARY + 1), np.float32)),
+        Row(np.full(VOCABULARY, np.nan, np.float32)),
+    ],
+)
+def test_a_row_that_cannot_be_p_ends_the_decode_and_nothing_of_it_is_emitted(row: Row) -> None:
+    deceived = 0
+    for seed in range(30):
+        policy = SamplingPolicy(1.0, seed=seed)
+        one = Deceived(Random(seed), TIGHT, "rejection", policy, seed=seed, stray=0.7)
+        one.row = row
+        finish = one.run()
+        if one.heard:
+            deceived += 1
+            assert (finish.reason, one.heard) == ("bad_row", 1)
+            assert one.emitted == one.sessions[0].tokens[: len(one.emitted)]
+        else:
+            assert finish.reason in ("end", "length")
+    assert deceived > 3
 
 
 PRESETS = ("cloud_ar", "cloud_sd", "dsd", "mc_dsd", "fsd", "picospec", "specedge", "auto")
