@@ -266,6 +266,23 @@ def test_stop_ends_the_instruction_at_once(watcher: Watcher) -> None:
     watcher.until(lambda: watcher.said("idle told to stop"))
 
 
+def test_each_decision_is_sampled_with_a_seed_of_its_own_and_can_be_made_again(
+    watcher: Watcher,
+) -> None:
+    """One picture, one instruction: what stands still is not decided alike for ever."""
+    watcher.set(rule="coupled", temperature=1.0, seed=7, first_decision=5)
+    watcher.heard["verified_tokens"].clear()
+    stats = watcher.sampled(4)
+    assert [s.seed for s in stats] == [decision_seed(7, number) for number in (5, 6, 7, 8)]
+    answers = {m.request_id: m.answer for m in watcher.finished()}
+    first = [answers[s.request_id] for s in stats]
+    assert len(set(first)) > 1
+    watcher.set(first_decision=6)
+    again = watcher.sampled(2)
+    answers = {m.request_id: m.answer for m in watcher.finished()}
+    assert [answers[s.request_id] for s in again] == first[1:3]
+
+
 def test_words_carry_the_count_of_stops_that_was_heard_before_their_frame(
     watcher: Watcher,
 ) -> None:
@@ -290,23 +307,6 @@ def test_words_carry_the_count_of_stops_that_was_heard_before_their_frame(
         count += 2
     timer.cancel()
     watcher.ask("stop")
-
-
-def test_each_decision_is_sampled_with_a_seed_of_its_own_and_can_be_made_again(
-    watcher: Watcher,
-) -> None:
-    """One picture, one instruction: what stands still is not decided alike for ever."""
-    watcher.set(rule="coupled", temperature=1.0, seed=7, first_decision=5)
-    watcher.heard["verified_tokens"].clear()
-    stats = watcher.sampled(4)
-    assert [s.seed for s in stats] == [decision_seed(7, number) for number in (5, 6, 7, 8)]
-    answers = {m.request_id: m.answer for m in watcher.finished()}
-    first = [answers[s.request_id] for s in stats]
-    assert len(set(first)) > 1
-    watcher.set(first_decision=6)
-    again = watcher.sampled(2)
-    answers = {m.request_id: m.answer for m in watcher.finished()}
-    assert [answers[s.request_id] for s in again] == first[1:3]
 
 
 def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher) -> None:
