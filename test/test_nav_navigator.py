@@ -471,6 +471,7 @@ def test_a_navigator_that_hangs_leaves_the_base_to_the_watchdog_within_its_step(
     dog.feed(drive.until, drive.stop_by)
     assert dog.due(drill.now + PERIOD + 0.5), "half a second after the period"
     assert not dog.due(drill.now + PERIOD), "a tick may be late"
+    assert drive.stop_by < drive.until + 0.5 and dog.due(drive.stop_by)
     covered = sum(effect.velocity.wz * PERIOD for effect in effects if isinstance(effect, Drive))
     held = drive.velocity.wz * (drive.stop_by - drill.now - PERIOD)
     assert math.degrees(covered + held) <= 1.5 * 7 + 5

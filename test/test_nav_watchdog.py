@@ -49,3 +49,15 @@ def test_a_robot_told_to_stand_is_left_alone() -> None:
     time.sleep(0.8)
     dog.close()
     assert said == [] and dog.fired == 0
+
+
+def test_a_command_that_may_not_stand_so_long_is_stopped_sooner() -> None:
+    said: queue.Queue[int] = queue.Queue()
+    dog = Watchdog(said.put, grace=0.5)
+    dog.start()
+    now = time.monotonic()
+    dog.feed(now + 3600.0)
+    time.sleep(0.05)  # its thread sleeps until then
+    dog.feed(now + 3600.0, stop_by=now + 0.1)
+    assert said.get(timeout=10) == 0 and dog.fired == 1
+    dog.close()
