@@ -18,17 +18,23 @@ import pytest
 
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
+from hypothesis import given
+from hypothesis import strategies as st
 from rosbags.highlevel import AnyReader
 
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.demo.bag import types
-from edge_cloud_spec.demo.ending import ending
+from edge_cloud_spec.demo.ending import LASTING, ending
 from edge_cloud_spec.demo.processes import Processes, Program
 from edge_cloud_spec.demo.screen import words_of
-from edge_cloud_spec.demo.story import STATS, Decided, RoundSettled, Story
+from edge_cloud_spec.demo.story import STATS, Decided, Round, RoundSettled, Story
 from edge_cloud_spec.demo.words import after, joined
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.wire.codec import encode_client, encode_server
+from edge_cloud_spec.wire.messages import DraftMessage, Verdict
 
 needs_pair = pytest.mark.skipif(
     not (EMBEDDED / "target").is_dir(), reason="the embedded pair is not in this checkout"
@@ -51,14 +57,19 @@ def seconds(value: float) -> SimpleNamespace:
     return SimpleNamespace(sec=int(value), nanosec=int(value % 1 * 1e9))
 
 
-def draft(base: int, words: list[str]) -> SimpleNamespace:
-    return message(round=base, base_length=base, words=words, draft_time=seconds(0.25))
+def draft(
+    base: int, words: list[str], parents: tuple[int, ...] | None = None, hash: int = 1
+) -> SimpleNamespace:
+    tree = Draft((0,) * len(words), parents)
+    payload = encode_client(DraftMessage(PrefixDigest(base, hash), tree, base))
+    prefix = {"base_length": base, "base_hash": hash}
+    return message(round=base, words=words, draft_time=seconds(0.25), payload=payload, **prefix)
 
 
-def verdict(base: int, accepted: int) -> SimpleNamespace:
-    return message(
-        kind=0, round=base, base_length=base, accepted=accepted, verify_time=seconds(0.5), text=""
-    )
+def verdict(base: int, *path: int, hash: int = 1) -> SimpleNamespace:
+    payload = encode_server(Verdict(PrefixDigest(base, hash), path, 3, ""))
+    prefix = {"base_length": base, "base_hash": hash, "accepted": len(path)}
+    return message(kind=0, verify_time=seconds(0.5), text="", payload=payload, **prefix)
 
 
 def settled(position: int, text: str, tokens: list[int], **fields: Any) -> SimpleNamespace:
@@ -82,7 +93,7 @@ def test_a_round_tells_accepted_rejected_and_the_clouds_own_words(words_first: b
     assert story.hear("draft", draft(0, ["turn", "left", "medium", ";"]), 1.0) == []
     answers = [
         ("verified_tokens", settled(0, "turn left small", [1, 2, 3])),
-        ("verdict", verdict(0, 2)),
+        ("verdict", verdict(0, 0, 1)),
     ]
     news = [
         item
@@ -92,11 +103,55 @@ def test_a_round_tells_accepted_rejected_and_the_clouds_own_words(words_first: b
     [item] = news
     assert isinstance(item, RoundSettled)
     assert item.round.kept == ("turn", "left")
-    assert item.round.rejected == ("medium", ";")
+    assert item.round.branches == (("medium", ";"),) and item.round.others == 0
     assert item.round.own == "small"
     assert (item.round.drafting, item.round.sent, item.round.answered) == (0.75, 1.0, 2.0)
     assert words_of(item.round).plain == "turn left [-medium;-] {+small+}"
     assert item.decision.stamp == 5_000_000_007
+
+
+def settle(story: Story, draft: SimpleNamespace, verdict: SimpleNamespace, text: str) -> Round:
+    story.hear("draft", draft, 1.0)
+    story.hear("verdict", verdict, 2.0)
+    [news] = story.hear("verified_tokens", settled(0, text, [1]), 2.0)
+    assert isinstance(news, RoundSettled)
+    return news.round
+
+
+def test_a_trees_draft_is_told_as_branches_and_not_as_one_chain() -> None:
+    words = ["turn", "move", "left", "right", "small", "large"]
+    tree = draft(0, words, (-1, -1, 0, 0, 2, 3))
+    round_ = settle(Story(), tree, verdict(0, 0, 3), "turn right medium")
+    assert words_of(round_).plain == "turn right [-large-] (+3) {+medium+}"
+    round_ = settle(Story(), tree, verdict(0, 0), "turn around")
+    assert words_of(round_).plain == "turn [-left small | right large-] (+1) {+around+}"
+    round_ = settle(Story(), tree, verdict(0), "stop")
+    assert words_of(round_).plain == "[-turn left small | move-] (+2) {+stop+}"
+
+
+def test_a_pushed_draft_for_another_guess_is_not_the_rounds() -> None:
+    story = Story()
+    story.hear("draft", draft(0, ["turn", ";"], hash=8), 0.5)
+    round_ = settle(story, draft(0, ["stop", ";"], hash=9), verdict(0, 0, hash=9), "stop.")
+    assert words_of(round_).plain == "stop [-;-] {+.+}"
+    story.hear("draft", draft(3, ["left"], hash=8), 1.5)
+    assert [r.base for r in story.decisions["r"].rounds.values()] == [0]
+
+
+@given(st.data())
+def test_every_drafted_word_is_kept_told_or_counted(data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 12))
+    parents = tuple(data.draw(st.integers(-1, node - 1)) for node in range(size))
+    tree, path = Draft((0,) * size, parents), []
+    while children := list(tree.children(path[-1] if path else -1)):
+        if data.draw(st.booleans()):
+            break
+        path.append(data.draw(st.sampled_from(children)))
+    words = [f"w{node}" for node in range(size)]
+    round_ = settle(Story(), draft(0, words, parents), verdict(0, *path), "x")
+    told = [word for branch in round_.branches for word in branch]
+    assert round_.kept == tuple(words[node] for node in path)
+    assert len({*told, *round_.kept}) + round_.others == size and round_.others >= 0
 
 
 def test_a_decision_is_told_once_when_its_end_and_its_cost_are_known() -> None:
@@ -151,6 +206,44 @@ def test_a_refused_instruction_and_a_late_robot_are_failures_with_a_reason() -> 
     story.hear("instruction_status", said("failed the instruction is empty"), 1.0)
     refused = ending(story, "", 1.0, 60.0)
     assert refused is not None and not refused.success and "is empty" in refused.text
+
+
+def fault(text: str, kind: int = 3) -> SimpleNamespace:
+    return message(kind=kind, text=text, payload=b"")
+
+
+def ended(reason: str) -> SimpleNamespace:
+    return settled(0, "", [], finished=True, finish_reason=reason)
+
+
+@pytest.mark.parametrize("reason", sorted(LASTING))
+def test_what_trying_again_cannot_mend_ends_the_run_at_once(reason: str) -> None:
+    story = Story()
+    story.hear("sim/outcome", outcome(success=False, distance=2.0), 1.0)
+    story.hear("verified_tokens", ended(reason), 2.0)
+    end = ending(story, "find the red box", 2.0, 90.0)
+    assert end is not None and not end.success and reason in end.text
+    story.hear("verdict", fault("the token is wrong; give --token-file"), 2.0)
+    end = ending(story, "find the red box", 2.0, 90.0)
+    assert end is not None and "the token is wrong" in end.text
+
+
+@pytest.mark.parametrize("reason", ["internal", "overloaded", "unknown_session", "timeout", "end"])
+def test_what_trying_again_may_mend_does_not_end_the_run(reason: str) -> None:
+    story = Story()
+    story.hear("verdict", message(kind=1, payload=b"opened"), 1.0)
+    story.hear("verdict", fault("the link is lost", kind=4), 2.0)
+    story.hear("verified_tokens", ended(reason), 3.0)
+    assert ending(story, "find the red box", 3.0, 90.0) is None
+
+
+def test_a_cloud_that_was_never_reached_ends_the_run_with_the_first_decision() -> None:
+    story = Story()
+    story.hear("verdict", fault("cannot reach the cloud at nowhere:1", kind=4), 1.0)
+    assert ending(story, "find the red box", 2.0, 90.0) is None
+    story.hear("verified_tokens", ended("timeout"), 11.0)
+    end = ending(story, "find the red box", 11.0, 90.0)
+    assert end is not None and "cannot reach the cloud at nowhere:1" in end.text
 
 
 def test_processes_that_will_not_end_are_ended(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ from edge_cloud_spec.demo.player import Player
 from edge_cloud_spec.demo.recording import Frame, Recording
 from edge_cloud_spec.models.random import make_checkpoint
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
+from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nodes.navigator import LAST
 
 DOMAIN = str(1 + os.getpid() % 100)  # nobody else's on this machine
 INSTRUCTION = "find the silver bottle"
@@ -60,6 +62,7 @@ class Watcher:
         )
         self.instruction = self.node.create_publisher(String, "instruction", 10)
         self.parameters = self.node.create_client(SetParameters, "drafter/set_parameters")
+        self.status = self.node.create_publisher(String, "nav_status", LAST)
         self.node.create_timer(0.1, self._publish_frame)
         for topic, kind in (
             ("draft", Draft),
@@ -278,6 +281,32 @@ def test_each_decision_is_sampled_with_a_seed_of_its_own_and_can_be_made_again(
     again = watcher.sampled(2)
     answers = {m.request_id: m.answer for m in watcher.finished()}
     assert [answers[s.request_id] for s in again] == first[1:3]
+
+
+def test_words_carry_the_count_of_stops_that_was_heard_before_their_frame(
+    watcher: Watcher,
+) -> None:
+    watcher.ask("stop")
+    count = 5_000_000_000
+
+    def settle() -> None:
+        """As a navigator that refuses everything does it."""
+        request = watcher.finished()[-1].request_id if watcher.finished() else "-"
+        watcher.status.publish(String(data=str(Status("idle", request, "refused", count))))
+
+    timer = watcher.node.create_timer(0.2, settle)
+    watcher.until(lambda: watcher.status.get_subscription_count() > 0)
+    for _ in range(2):
+        settle()
+        watcher.ask(INSTRUCTION)
+        watcher.until(lambda n=count: any(m.stops == n for m in watcher.finished()))
+        heard = watcher.heard["verified_tokens"]
+        first = next(n for n, m in enumerate(heard) if m.stops == count)
+        begun = {m.request_id for m in heard[:first]}
+        assert all(m.stops == count for m in heard[first:] if m.request_id not in begun)
+        count += 2
+    timer.cancel()
+    watcher.ask("stop")
 
 
 def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher) -> None:

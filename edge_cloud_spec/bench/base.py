@@ -17,7 +17,8 @@ class Base:
     """Pose and velocity; ``own`` is what of the velocity comes from the step under way.
 
     A step begins with its Announce: what the base still rolls from the one before is not its own.
-    ``stopped_at`` is when the base last was told to stand, by a Halt or by the watchdog.
+    ``stopped_at`` is when it was told to stand, by a Halt or by the watchdog; infinite once it is
+    told something else.
     """
 
     def __init__(self, lag: float, now: float) -> None:
@@ -36,7 +37,7 @@ class Base:
     def obey(self, effect: Effect) -> None:
         """Do what the navigator said just now."""
         if isinstance(effect, Drive):
-            self._command = effect.velocity
+            self._command, self.stopped_at = effect.velocity, math.inf
             self._deadline = min(effect.until + GRACE, effect.stop_by)
         elif isinstance(effect, Halt):
             self._stand(self.now)

@@ -6,6 +6,12 @@ from dataclasses import dataclass
 
 from .story import Story
 
+LASTING = {
+    *("unauthenticated", "not_a_verifier", "too_large", "bad_request", "prompt_mismatch"),
+    *("bad_opened", "bad_verdict", "bad_row", "bad_draft"),
+}
+"""Ends of a decision that come again however often it is tried."""
+
 COMING_TO_REST = 4.0  # s after "done" within which the base must stand
 
 
@@ -27,6 +33,8 @@ def ending(story: Story, instruction: str, now: float, timeout: float) -> Ending
     state, _, detail = story.instruction_status.partition(" ")
     if state == "failed":
         return Ending(False, f"not done: {detail}", now)
+    if why := _in_vain(story):
+        return Ending(False, f"not done: {why}", now)
     outcome = story.outcome
     if state == "done" and detail == instruction.strip():
         settled = [at for at, status in story.statuses if status.startswith(("idle", "stopped"))]
@@ -36,6 +44,16 @@ def ending(story: Story, instruction: str, now: float, timeout: float) -> Ending
     if now > timeout:
         return Ending(False, f"not done after {timeout:g} s: {_where(story)}", now)
     return None
+
+
+def _in_vain(story: Story) -> str:
+    """Why waiting longer is in vain; empty where it may not be."""
+    finishes = [decision.finish for decision in story.decisions.values()]
+    lasting = next((finish for finish in finishes if finish in LASTING), "")
+    if lasting:
+        return story.trouble or f"the drafter gives up with {lasting}; its log says why"
+    reached = story.opened or not story.trouble
+    return story.trouble if "timeout" in finishes and not reached else ""
 
 
 def _last_words(story: Story) -> float:

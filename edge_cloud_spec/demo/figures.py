@@ -9,7 +9,7 @@ from typing import Any
 from .. import __version__
 from .ending import Ending
 from .story import Decision, Story
-from .words import joined
+from .words import branched, joined
 
 _SUMS = ("tokens", "rounds", "drafted", "accepted", "stale", "up_bytes", "down_bytes")
 _TIMES = ("draft_ms", "verify_ms", "link_ms", "total_ms")
@@ -55,7 +55,8 @@ def row(decision: Decision) -> dict[str, Any]:
         "words": [
             {
                 "accepted": joined(r.kept),
-                "rejected": joined(r.rejected),
+                "rejected": branched(r.branches),
+                "other_branches": r.others,
                 "own": r.own if r.drafted else (r.settled or "").strip(),
             }
             for r in sorted(decision.rounds.values(), key=lambda r: r.base)

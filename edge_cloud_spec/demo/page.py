@@ -22,7 +22,8 @@ def page(numbers: dict[str, Any], film: str) -> str:
 <img src="timeline.png" alt="timeline of the rounds">
 <h2>Decisions</h2>
 <p>Words that the robot drafted and the cloud accepted are plain, <del>rejected ones</del> are
-struck, <ins>the cloud's own</ins> are bold.</p>
+struck, <ins>the cloud's own</ins> are bold. Branches of a tree are apart by |, and (+9) are nine
+words of branches that were left before.</p>
 <div class="scroll"><table>
 <tr><th></th><th>distance</th><th>words</th><th>action</th><th>tokens</th><th>round trips</th>
 <th>tokens/s</th><th>up</th><th>down</th></tr>
@@ -60,6 +61,7 @@ def _row(row: dict[str, Any]) -> str:
     for part in row["words"]:
         words.append(escape(part["accepted"]))
         words.append(f"<del>{escape(part['rejected'])}</del>" if part["rejected"] else "")
+        words.append(f"(+{part['other_branches']})" if part["other_branches"] else "")
         words.append(f"<ins>{escape(part['own'])}</ins>" if part["own"] else "")
     distance = "" if row["distance"] is None else f"{row['distance']:.2f} m"
     cells = [

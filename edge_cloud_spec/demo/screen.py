@@ -10,7 +10,7 @@ from rich.status import Status
 from rich.text import Text
 
 from .story import Acting, Decided, Decision, News, Round, RoundSettled, Trouble
-from .words import joined
+from .words import branched, joined
 
 MARGIN = 9  # columns before the words
 
@@ -109,13 +109,15 @@ class Screen:
 def words_of(round_: Round, verified: bool = True) -> Text:
     """Accepted words as they are, rejected ones in [- -], the cloud's correction in {+ +}.
 
+    A tree's branches are apart by |, and (+9) are nine words of branches that were left before.
     Words that nobody drafted on the robot have no marks.
     """
     if not round_.drafted:
         return Text(round_.own, "bold yellow" if verified else "magenta")
     text = Text(joined(round_.kept), "green")
     for before, words, behind, style in (
-        ("[-", joined(round_.rejected), "-]", "red strike"),
+        ("[-", branched(round_.branches), "-]", "red strike"),
+        ("(+", f"{round_.others}" if round_.others else "", ")", "dim"),
         ("{+", round_.own, "+}", "bold yellow"),
     ):
         if words:

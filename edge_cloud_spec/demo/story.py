@@ -11,10 +11,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..decoding.draft import Draft
+from ..wire.codec import decode_client, decode_server
+from ..wire.messages import DraftMessage, Verdict, WireError
 from .words import after
 
 VERDICT, OPENED, FAULT, LINK_LOST = 0, 1, 3, 4  # kinds of the message Verdict
 OPEN = 0  # kind of the message DecodeRequest
+
+
+MOST_BRANCHES = 3  # of a tree that are told
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A draft as it was sent: its words in the order of its nodes, and when it was made."""
+
+    words: tuple[str, ...]
+    parents: tuple[int, ...] | None  # None: a chain
+    drafting: float
+    sent: float
 
 
 @dataclass
@@ -27,7 +43,10 @@ class Round:
 
     number: int
     base: int
+    hash: int | None = None  # of the prefix that its draft extends; None until the verdict came
     drafted: tuple[str, ...] = ()
+    parents: tuple[int, ...] | None = None  # of a tree's nodes; None: a chain
+    path: tuple[int, ...] = ()  # the nodes that were accepted
     drafting: float = math.nan
     sent: float = math.nan
     answered: float = math.nan
@@ -43,12 +62,21 @@ class Round:
     @property
     def kept(self) -> tuple[str, ...]:
         """The drafted words that the cloud accepted."""
-        return self.drafted[: self.accepted or 0]
+        return tuple(self.drafted[node] for node in self.path)
 
     @property
-    def rejected(self) -> tuple[str, ...]:
-        """The drafted words that it did not."""
-        return self.drafted[self.accepted or 0 :]
+    def branches(self) -> tuple[tuple[str, ...], ...]:
+        """What was drafted to follow them, each likeliest branch to its end; a chain has one."""
+        tree = Draft((0,) * len(self.drafted), self.parents)
+        return tuple(
+            tuple(self.drafted[node] for node in _first_of_each(tree, child))
+            for child in list(tree.children(self.path[-1] if self.path else -1))[:MOST_BRANCHES]
+        )
+
+    @property
+    def others(self) -> int:
+        """How many drafted words are in none of these: in branches that were left before."""
+        return len(self.drafted) - len(self.kept) - sum(map(len, self.branches))
 
     @property
     def own(self) -> str:
@@ -77,9 +105,18 @@ class Decision:
     where: dict[str, Any] = field(default_factory=dict)  # the outcome as the action began
     stats: dict[str, Any] = field(default_factory=dict)
 
+    drafts: dict[tuple[int, int], Drafted] = field(default_factory=dict)  # by length and hash
+
     def at(self, base: int) -> Round:
         """The round after ``base`` verified tokens."""
         return self.rounds.setdefault(base, Round(len(self.rounds) + 1, base))
+
+    def join(self, round_: Round) -> None:
+        """Give a round the draft that its verdict was on; others were pushed for guesses."""
+        drafted = self.drafts.get((round_.base, -1 if round_.hash is None else round_.hash))
+        if drafted is not None:
+            round_.drafted, round_.parents = drafted.words, drafted.parents
+            round_.drafting, round_.sent = drafted.drafting, drafted.sent
 
     @property
     def told(self) -> bool:
@@ -134,6 +171,7 @@ class Story:
         self.outcomes: list[tuple[float, dict[str, Any]]] = []
         self.frames: list[tuple[float, bytes]] = []
         self.opened: list[bytes] = []  # the cloud's answers to an opening, as they came
+        self.trouble = ""  # what the cloud or the link to it complained of last
         self.nav_status = ""
         self.instruction_status = ""
         self.statuses: list[tuple[float, str]] = []
@@ -180,14 +218,17 @@ class Story:
         yield from ()
 
     def _draft(self, message: Any, now: float) -> Iterator[News]:
-        round_ = self._decision(message, now).at(message.base_length)
-        if not round_.drafted:  # a draft that was sent again counts once
-            round_.drafted = tuple(message.words)
-            round_.drafting, round_.sent = now - _seconds(message.draft_time), now
+        decision, base = self._decision(message, now), message.base_length
+        words, begun = tuple(message.words), now - _seconds(message.draft_time)
+        drafted = Drafted(words, _parents(message.payload), begun, now)
+        decision.drafts.setdefault((base, message.base_hash), drafted)  # sent again, it counts once
+        if base in decision.rounds:
+            decision.join(decision.rounds[base])
         yield from ()
 
     def _verdict(self, message: Any, now: float) -> Iterator[News]:
         if message.kind in (FAULT, LINK_LOST):
+            self.trouble = message.text
             yield Trouble(message.text)
         if message.kind == OPENED:
             self.opened.append(bytes(message.payload))
@@ -197,6 +238,8 @@ class Story:
         round_ = decision.at(message.base_length)
         if round_.accepted is None:
             round_.accepted, round_.answered = message.accepted, now
+            round_.hash, round_.path = message.base_hash, _path(message)
+            decision.join(round_)
             round_.verify = _seconds(message.verify_time)
             if round_.complete:
                 yield RoundSettled(decision, round_)
@@ -250,6 +293,31 @@ class Story:
     def _frame(self, message: Any, now: float) -> Iterator[News]:
         self.frames.append((now, bytes(message.data)))
         yield from ()
+
+
+def _first_of_each(tree: Draft, node: int | None) -> Iterator[int]:
+    """A node, the first of its children, the first of theirs, to the end."""
+    while node is not None:
+        yield node
+        node = next(tree.children(node), None)
+
+
+def _parents(payload: Any) -> tuple[int, ...] | None:
+    """The parents of a draft's nodes; None for a chain, or what is no draft of ours."""
+    try:
+        message = decode_client(bytes(payload))
+    except (WireError, ValueError):
+        return None
+    return message.draft.parents if isinstance(message, DraftMessage) else None
+
+
+def _path(message: Any) -> tuple[int, ...]:
+    """The accepted nodes of a verdict."""
+    try:
+        verdict = decode_server(bytes(message.payload))
+    except (WireError, ValueError):
+        verdict = None
+    return verdict.path if isinstance(verdict, Verdict) else tuple(range(message.accepted))
 
 
 def _seconds(duration: Any) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _CLOSE = tuple(";:,.!?")
 _SPECIAL = re.compile(r"<\|\w+\|>")  # tokens that are no text, as the Qwen family writes them
@@ -18,6 +18,11 @@ def joined(words: Sequence[str]) -> str:
     for word in words:
         text += word if not text or word.startswith(_CLOSE) else f" {word}"
     return " ".join(text.split())
+
+
+def branched(branches: Iterable[Sequence[str]]) -> str:
+    """Branches of a tree, apart by |."""
+    return " | ".join(text for text in map(joined, branches) if text)
 
 
 def after(text: str, words: Sequence[str]) -> str:

@@ -117,7 +117,7 @@ class NavigatorNode(Node):
         self.create_timer(PERIOD, self._on_tick, clock=steady)
         self.create_timer(1.0, self._diagnose, clock=steady)
         self._carry_out(Show(self._navigator.status))
-        self._on_parameters(self._config)
+        self._on_parameters()
         self._intake.start()
 
     def close(self) -> None:
@@ -175,10 +175,10 @@ class NavigatorNode(Node):
                 self._repeat += 1
             self._run(Tick())
 
-    def _on_parameters(self, parameters: Parameters[NodeSettings]) -> None:
-        why = "; ".join(parameters.problems.values())
+    def _on_parameters(self, names: frozenset[str] = frozenset()) -> None:
+        why = "; ".join(self._config.problems.values())
         with self._lock:
-            self._navigator.settings = parameters.value
+            self._navigator.settings = self._config.value
             self._run(Hold(f"parameter {why}" if why else ""))
 
     # What goes out
