@@ -68,7 +68,9 @@ def test_pass_times_rise_between_the_sizes_seen_and_slowly_beyond() -> None:
 
 def test_what_was_measured_is_what_the_cost_model_is_given() -> None:
     measures = Measures()
-    assert measures.costs().alone == float("inf")
+    assumed = measures.costs()
+    assert assumed.alone == float("inf")
+    assert (assumed.draft(1), assumed.verify(1), assumed.one_way) == (0.02, 0.1, 0.02)
     assert not measures.verify_known
     measures.verified(0, 0.4, None)
     assert measures.alone.value == 0.4

@@ -173,6 +173,20 @@ def test_auto_changes_its_plan_only_for_one_that_promises_a_little_more() -> Non
         auto._plan = plan
 
 
+def test_a_robot_begins_to_draft_for_a_little_more_and_goes_on_for_as_much_as_the_target() -> None:
+    measures = known()
+    promised = best(measures, Auto(AUTO, measures).plan(0.0, 0).speculation)
+    measures.alone = Mean(1.01 / promised, 1e9)  # drafting promises 1 % more
+    auto = Auto(AUTO, measures)
+    assert auto.plan(0.0, 0).shape is None
+    measures.alone = Mean(1.05 / promised, 1e9)
+    assert auto.plan(1.0, 1).shape is not None
+    measures.alone = Mean(1.01 / promised, 1e9)
+    assert auto._best().shape is not None
+    measures.alone = Mean(0.9 / promised, 1e9)
+    assert auto._best().shape is None
+
+
 def test_what_was_promised_is_worked_out_once_for_costs_that_are_about_the_same() -> None:
     measures = known()
     first = Auto(AUTO, measures)

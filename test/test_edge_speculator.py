@@ -110,9 +110,9 @@ def test_what_ends_in_a_bonus_is_a_verdict_further_too() -> None:
     made.begin((9,))
     made.settle(())
     (branch,) = made.branches(chain(1), 20)
-    whole = Whole(Draft((1,)), (1,), 0, leaves=(((1,), 0.5),), guesses=(((2,), 0.25),))
+    whole = Whole(Draft((1,)), (1,), 0, leaves=(((1,), 0.5),), guesses=(((2,), 0.2),))
     made.drafted(branch, whole)
-    bonus = Whole(Draft((3,)), (3,), 0, leaves=(((3,), 0.5),), guesses=(((4,), 0.25),))
+    bonus = Whole(Draft((3,)), (3,), 0, leaves=(((3,), 0.5),), guesses=(((4,), 0.3),))
     seek, _ = made.branches(chain(1), 20)
     assert seek == Branch((1,), chain(1))
     assert not made.drafted(seek, bonus)
@@ -122,5 +122,5 @@ def test_what_ends_in_a_bonus_is_a_verdict_further_too() -> None:
     after = Whole(Draft((5,)), (5,), 0, leaves=(((5,), 0.5),), guesses=(((6,), 0.25),))
     made.drafted(first[0], after)
     later = [branch.prefix for branch in made.branches(chain(1), 20)]
-    assert later == [(2,), (1, 3, 5), (1, 4), (1, 3, 6)]
-    assert [made.is_near(prefix) for prefix in later] == [True, False, True, False]
+    assert later == [(2,), (1, 4), (1, 3, 5), (1, 3, 6)]
+    assert [made.is_near(prefix) for prefix in later] == [True, True, False, False]
