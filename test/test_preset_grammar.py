@@ -12,8 +12,8 @@ import pytest
 import yaml
 from hypothesis import Phase, assume, example, find, given, settings
 from hypothesis import strategies as st
-from virtual import Decode, Weather
 
+from edge_cloud_spec.bench.virtual_decode import Decode, Weather
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.preset import PAYLOADS, Preset, load_preset, preset_names
 from edge_cloud_spec.decoding.shape import BestFirst
