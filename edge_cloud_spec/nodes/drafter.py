@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 import threading
 import time
-import uuid
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
@@ -257,7 +257,7 @@ class Drafter(Node):
     def _decide(self, instruction: str, frame: Frame) -> None:
         settings = self._settings.value
         decode = settings.decode_settings()
-        request_id = uuid.uuid4().hex[:12]
+        request_id = secrets.token_hex(8)
         words = _VerifiedWords(self, request_id, instruction, frame)
         outlets: list[_TopicOutlet] = []
 

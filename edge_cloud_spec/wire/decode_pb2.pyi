@@ -114,6 +114,8 @@ class Open(_message.Message):
     SPLIT_FIELD_NUMBER: _builtins.int
     DISTINCT_FIELD_NUMBER: _builtins.int
     PREDICTIONS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     nonce: _builtins.int
     instruction: _builtins.str
@@ -136,6 +138,10 @@ class Open(_message.Message):
     """siblings were drawn without replacement"""
     predictions: _builtins.bool
     """say what early exits guess"""
+    key: _builtins.bytes
+    """hash of the session's secret; empty: none is asked for"""
+    secret: _builtins.bytes
+    """where this very request was sent before: it is the same robot's"""
     @_builtins.property
     def policy(self) -> Global___Policy: ...
     @_builtins.property
@@ -164,10 +170,12 @@ class Open(_message.Message):
         split: Global___Split | None = ...,
         distinct: _builtins.bool = ...,
         predictions: _builtins.bool = ...,
+        key: _builtins.bytes = ...,
+        secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "split", b"split"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "distinct", b"distinct", "draft_identity", b"draft_identity", "draft_length", b"draft_length", "instruction", b"instruction", "jpeg", b"jpeg", "max_tokens", b"max_tokens", "nonce", b"nonce", "order", b"order", "payload", b"payload", "policy", b"policy", "predictions", b"predictions", "protocol", b"protocol", "rule", b"rule", "spec_digest", b"spec_digest", "split", b"split", "tokenizer_digest", b"tokenizer_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "distinct", b"distinct", "draft_identity", b"draft_identity", "draft_length", b"draft_length", "instruction", b"instruction", "jpeg", b"jpeg", "key", b"key", "max_tokens", b"max_tokens", "nonce", b"nonce", "order", b"order", "payload", b"payload", "policy", b"policy", "predictions", b"predictions", "protocol", b"protocol", "rule", b"rule", "secret", b"secret", "spec_digest", b"spec_digest", "split", b"split", "tokenizer_digest", b"tokenizer_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -353,7 +361,10 @@ class Resume(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
     session: _builtins.str
+    secret: _builtins.bytes
+    """of which Open told the hash"""
     @_builtins.property
     def base(self) -> Global___Digest: ...
     def __init__(
@@ -361,10 +372,11 @@ class Resume(_message.Message):
         *,
         session: _builtins.str = ...,
         base: Global___Digest | None = ...,
+        secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "secret", b"secret", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
