@@ -17,6 +17,7 @@ from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.messages import Open
 
 VOCABULARY = 64
+MAX_TOKENS = 60  # of an answer
 MILLION = 10**6
 TOKENIZER = b"fuzz tokenizer"
 SOME = SamplingPolicy(0.8, seed=3)
@@ -72,7 +73,8 @@ def opening_of(kind: int, nonce: int, jpeg: bytes) -> Open:
 def proper_draft(random: Random, place: Place, tokens: list[int] | None = None) -> pb.Draft:
     """A draft that the session must judge: a chain, or a tree where its payload allows one."""
     payload = place.opening.payload
-    size = len(tokens) if tokens else random.randint(1, 6)
+    room = MAX_TOKENS - place.base.length - (place.resampled is not None)
+    size = len(tokens) if tokens else random.randint(1, max(1, min(6, room)))
     # Without replacement siblings differ, so all do.
     tokens = tokens or random.sample(range(1, VOCABULARY), size)
     draft = pb.Draft(tokens=tokens, round=random.randrange(9), resampled=place.resampled)

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from fuzz_drafts import TOKENIZER, VOCABULARY, Place, opening_of, proper_draft
+from fuzz_drafts import MAX_TOKENS, TOKENIZER, VOCABULARY, Place, opening_of, proper_draft
 from fuzz_frames import hostile
 from models_helper import jpeg
 
@@ -40,7 +40,6 @@ from edge_cloud_spec.wire.messages import (
 )
 
 END = 0
-MAX_TOKENS = 60
 SPEC = PromptSpec(
     "template", "rules", ImageSpec(784, 784, 14, 2, 2), (END,), MAX_TOKENS, "fuzz", VOCABULARY
 )
@@ -68,7 +67,7 @@ class Target(ScriptedModel):
         check_instruction(request.instruction)
         if request.order not in ORDERS:
             raise UserError(f"the order {request.order[:80]!r} is unknown")
-        decode_image(request.jpeg)
+        decode_image(request.jpeg, spec.image.most_pixels)
         whole = request.instruction.encode() + request.image_digest
         return SimpleNamespace(digest=hashlib.blake2b(whole, digest_size=16).digest())
 

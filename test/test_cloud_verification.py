@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from edge_cloud_spec.cloud import verification
 from edge_cloud_spec.cloud.verification import (
     EMPTY,
+    MOST_OWN,
     Keep,
     Propose,
     Proposed,
@@ -141,7 +144,7 @@ def test_a_bad_draft_is_a_fault_and_the_session_goes_on(
         ((1, END, 3), (1, END, 3, 4), (0, 1), None, "end"),
         ((1, 2, 3), (1, 2, END, 4), (0, 1), END, "end"),
         ((1, 2, 3), (1, 2, 3, END), (0, 1, 2), END, "end"),
-        ((1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6), (0, 1, 2, 3), None, "length"),
+        ((1, 2, 3, 4), (1, 2, 3, 4, 5), (0, 1, 2, 3), None, "length"),
         ((1, 2, 3), (1, 2, 3, 4), (0, 1, 2), 4, "length"),
         ((1, 2, 3), (1, 2, 8, 4), (0, 1), 8, ""),
     ],
@@ -314,10 +317,97 @@ def test_a_closed_session_says_nothing_more() -> None:
     assert cloud.finished
 
 
-@pytest.mark.parametrize(("asked", "length"), [(0, 1), (3, 3), (2**32 - 1, 49)])
+@pytest.mark.parametrize(("asked", "length"), [(0, 1), (3, 3), (2**32 - 1, 9)])
 def test_a_proposal_is_never_longer_than_what_the_answer_has_room_for(
     asked: int, length: int
 ) -> None:
     opening = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_length=asked)
-    cloud = Verification("s", opening, BASE, end_tokens=(END,), max_tokens=50, vocabulary=5)
+    cloud = Verification("s", opening, BASE, end_tokens=(END,), max_tokens=10, vocabulary=5)
     assert cloud.handle(Generate(BASE, True)) == [Propose((), length)]
+
+
+def test_a_proposal_does_not_hold_up_others_for_longer_than_is_useful() -> None:
+    opening = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_length=2**32 - 1)
+    cloud = Verification("s", opening, BASE, end_tokens=(END,), max_tokens=50, vocabulary=5)
+    assert cloud.handle(Generate(BASE, True)) == [Propose((), MOST_OWN)]
+
+
+# What a draft may be
+
+PUSHES = Open(1, "find", b"", "action first", SamplingPolicy(1.0), "rejection", "dense", b"", "d")
+
+
+def sized(draft_tokens: int, max_tokens: int = 50) -> Verification:
+    return Verification(
+        "s",
+        replace(PUSHES, policy=GREEDY, rule="greedy", payload="ids"),
+        BASE,
+        end_tokens=(END,),
+        max_tokens=max_tokens,
+        vocabulary=VOCABULARY,
+        draft_tokens=draft_tokens,
+    )
+
+
+def refusal(actions: list) -> str:
+    (said,) = actions
+    assert isinstance(said, Say)
+    assert isinstance(said.message, Fault)
+    assert said.message.code == "bad_draft"
+    return said.message.text
+
+
+@pytest.mark.parametrize("ahead", [0, 3])  # pushed, too
+def test_a_draft_of_more_tokens_than_the_cloud_takes_is_refused_with_both_numbers(
+    ahead: int,
+) -> None:
+    cloud = sized(draft_tokens=8)
+    base = BASE.extend((1,) * ahead)
+    bush = Draft((1,) * 9, (-1,) * 9)
+    for large in (Draft((1,) * 9), bush):
+        assert re.search("at most 8 tokens here, not 9", refusal(cloud.handle(after(base, large))))
+    assert isinstance(cloud.handle(after(base, Draft((1,) * 8))), list)
+    assert cloud.tally.refused == 2
+    assert cloud.tally.judged + cloud.pooled == 1
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_draft_deeper_than_the_answer_has_room_for_is_refused_with_both_numbers(
+    ahead: int,
+) -> None:
+    cloud = sized(draft_tokens=64, max_tokens=10)
+    base = BASE.extend((1,) * ahead)
+    text = refusal(cloud.handle(after(base, Draft((1,) * (11 - ahead)))))
+    assert f"of depth {11 - ahead} where the answer has room for {10 - ahead}" in text
+    wide = Draft((1,) * 20, (-1,) * 20)  # not deep
+    cloud.handle(after(base, wide))
+    assert cloud.tally.judged + cloud.pooled == 1
+
+
+def test_after_a_resampled_token_there_is_room_for_one_token_less() -> None:
+    split = replace(PUSHES, payload="probabilities", split=Split("dense"))
+    for depth, judged in ((4, 1), (5, 0)):
+        cloud = Verification(
+            "s", split, BASE, end_tokens=(END,), max_tokens=5, vocabulary=VOCABULARY
+        )
+        cloud.handle(DraftMessage(BASE, Draft((1,), values=(0.9,)), 0))
+        logits = np.full((2, VOCABULARY), -50, np.float32)
+        logits[:, 2] = 50
+        assert verdict_of(cloud.handle(Scored(logits))).residual is not None
+        draft = Draft((1,) * depth, values=(0.9,) * depth)
+        cloud.handle(DraftMessage(BASE.extend((2,)), draft, 1, resampled=2))
+        assert cloud.tally.judged == 1 + judged
+
+
+def test_pushed_rows_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "MOST_POOLED_BYTES", 3 * ROW.nbytes)
+    cloud = Verification("s", PUSHES, BASE, end_tokens=(END,), max_tokens=50, vocabulary=VOCABULARY)
+    pushed = [after(BASE.extend((1,) * n), Draft((1,), rows=(ROW,))) for n in range(1, 5)]
+    for message in pushed[:3]:
+        assert cloud.handle(message) == []
+    assert "push fewer" in refusal(cloud.handle(pushed[3]))
+    assert cloud.pooled == 3
+
+
+def after(base: PrefixDigest, draft: Draft) -> DraftMessage:
+    return DraftMessage(base, draft, 0)

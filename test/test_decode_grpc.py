@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
 import ipaddress
 import queue
@@ -11,7 +13,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +33,7 @@ from edge_cloud_spec.bench.proxy import Proxy as DelayingProxy
 from edge_cloud_spec.bench.toy import ToyVlm, own_answer, spec_of, toy_worker
 from edge_cloud_spec.cloud.server import ServerSettings
 from edge_cloud_spec.cloud.sessions import WorkerLimits
+from edge_cloud_spec.cloud.turns import Line
 from edge_cloud_spec.cloud.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
@@ -43,8 +47,8 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.wire.channel import MESSAGE_BYTES, SERVICE
-from edge_cloud_spec.wire.codec import decode_server, encode_client
+from edge_cloud_spec.wire.channel import MESSAGE_BYTES, METHOD, SERVICE
+from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client
 from edge_cloud_spec.wire.messages import (
     Close,
     DraftMessage,
@@ -52,6 +56,7 @@ from edge_cloud_spec.wire.messages import (
     Generate,
     Open,
     Opened,
+    Resume,
     Verdict,
 )
 
@@ -278,6 +283,73 @@ def test_a_stream_killed_again_and_again_is_resumed_where_it_was(toy: Any, prese
     assert outcome.ledger.resumed >= (1 if preset == "dsd" else 0)
 
 
+def test_a_stranger_with_the_captured_bytes_does_not_end_the_owners_stream() -> None:
+    """The Open as it went over the wire, and the session's name: before Opened came, and after."""
+    worker = toy_worker()
+    receive: Any = worker.receive
+    seen: list[bytes] = []
+
+    def tap(stream: Any, data: bytes) -> None:
+        seen.append(data)
+        receive(stream, data)
+
+    worker.receive = tap  # type: ignore[method-assign]
+    codes: list[str] = []
+    with Cloud(worker) as toy, contextlib.ExitStack() as stack:
+        link = Link(LinkSettings(toy.address))
+        lost: list[Any] = []
+
+        def attack(*messages: Any) -> None:
+            thief = stack.enter_context(Talk(toy.address))
+            for message in messages:
+                thief.say(message)
+                codes.append(thief.hear().code)
+
+        def connect(inlet: Any) -> Any:
+            def tee(item: Any) -> None:
+                if isinstance(item, LinkLost):
+                    lost.append(item)
+                inlet(item)
+
+            return link.connect(tee)
+
+        def on_emit(emit: Emit) -> None:
+            if len(codes) < 9:
+                ((name, served),) = worker._held._held.items()
+                attack(seen[0], Resume(name, PrefixDigest(0, 1)), Resume(name, served.base))
+
+        outcome = toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, connect, on_emit)
+        link.close()
+    assert outcome.tokens == OWN
+    assert codes == ["in_use", "unknown_session", "unknown_session"] * 3
+    assert not lost
+
+
+def test_a_link_cut_before_opened_is_taken_up_by_its_robot_alone() -> None:
+    """The first Open arrives, and its answer does not."""
+    worker = toy_worker()
+    receive: Any = worker.receive
+    opens: list[Open] = []
+
+    def tap(stream: Any, data: bytes) -> None:
+        if isinstance(message := decode_client(data), Open):
+            opens.append(message)
+            if len(opens) == 1:
+                stream.outlet = lambda _: proxy.cut()
+        receive(stream, data)
+
+    worker.receive = tap  # type: ignore[method-assign]
+    with Cloud(worker) as toy, Proxy(toy.address) as proxy:
+        link = Link(LinkSettings(proxy.address, retry_s=0.01))
+        outcome = toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, link.connect)
+        link.close()
+    assert outcome.tokens == OWN
+    first, second = opens[:2]
+    assert first.key == second.key
+    assert (first.secret, len(second.secret)) == (b"", 16)
+    assert worker.tally.verdicts > 0
+
+
 def test_a_verifier_that_starts_later_is_waited_for_and_open_is_said_again() -> None:
     address = f"127.0.0.1:{free_port()}"
     link = Link(LinkSettings(address, retry_s=0.05))
@@ -467,16 +539,151 @@ def test_a_robot_that_reads_nothing_is_not_read_from_for_ever(toy: Any) -> None:
         robot.say(opening())
         base = robot.hear().base
         held, go = threading.Event(), threading.Event()
-        toy.worker._queue.put(lambda: (held.set(), go.wait(150)))
+        toy.worker._turns.put(Line(), lambda: (held.set(), go.wait(150)))
         held.wait(150)
         for _ in range(200):
             robot.say(DraftMessage(base, Draft((99,)), 0))
         with Talk(toy.address) as other:  # by the time it is through, the flood has come as well
             other.say(opening(nonce=5))
             threading.Event().wait(0.3)
-            assert toy.worker._queue.qsize() < 40
+            assert len(toy.worker._turns) < 40
             go.set()
             assert isinstance(other.hear(), Opened)
+
+
+class Deaf:
+    """A robot that says things and reads nothing; a stream without the link's care."""
+
+    def __init__(self, address: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._writing: asyncio.Task[None] | None = None
+        self._run(self._open(address))
+
+    async def _open(self, address: str) -> None:
+        self._channel = grpc.aio.insecure_channel(address)
+        self._call = self._channel.stream_stream(METHOD)()
+
+    def _run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=150)
+
+    def say(self, message: Any) -> None:
+        """Send it, where the stream takes it within half a second."""
+
+        async def write() -> None:
+            with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, grpc.aio.BaseError):
+                await self._call.write(encode_client(message))
+
+        async def try_to() -> None:
+            if self._writing is None or self._writing.done():
+                self._writing = asyncio.ensure_future(write())
+            await asyncio.wait({self._writing}, timeout=0.5)
+
+        self._run(try_to())
+
+    def hear(self) -> Any:
+        """The next message that waits here; None where the stream has ended."""
+
+        async def read() -> Any:
+            with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
+                return await self._call.read()
+            return grpc.aio.EOF
+
+        data = self._run(read())
+        return None if data is grpc.aio.EOF else decode_server(data)
+
+    def __enter__(self) -> Deaf:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run(self._channel.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=150)
+        self._loop.close()
+
+
+def until(what: Callable[[], object]) -> None:
+    end = time.monotonic() + 150
+    while not what():
+        assert time.monotonic() < end, "nothing came of it"
+        time.sleep(0.01)
+
+
+MEGABYTE = 2**20
+
+
+@pytest.fixture
+def wordy() -> Iterator[SimpleNamespace]:
+    """A verifier whose Opened has a megabyte, of which it lets eight wait."""
+    spec = replace(spec_of(60), system_text="x" * MEGABYTE)
+    limits = WorkerLimits(queue_bytes=8 * MEGABYTE)
+    with Cloud(Worker(ToyVlm(1), spec, None, limits)) as running:  # type: ignore[arg-type]
+        yield running
+
+
+def test_a_robot_that_does_not_read_is_let_go_and_its_session_kept(wordy: Any) -> None:
+    """Its answers would be 300 MB."""
+    streams = wordy._server._service._outboxes
+    with Deaf(wordy.address) as deaf:
+        most = 0
+        deaf.say(opening())
+        first = deaf.hear()
+        for _ in range(300):
+            if not streams:
+                break
+            deaf.say(opening())
+            most = max([most, *(outbox.size for outbox in list(streams.values()))])
+        until(lambda: not streams)
+        assert most <= 9 * MEGABYTE  # the one too many is not kept
+        assert wordy.worker.sessions == 1
+        with Talk(wordy.address) as back:  # as a robot does that is only slow
+            back.say(Resume(first.session, first.base))
+            assert isinstance(back.hear(), Opened)
+            back.say(DraftMessage(first.base, Draft(OWN[:3]), 0))
+            assert back.hear().path == (0, 1, 2)
+        heard = 0
+        while deaf.hear() is not None:
+            heard += 1
+        assert heard < 50
+
+
+def test_a_robot_that_reads_gets_all_it_asked_for(wordy: Any) -> None:
+    with Talk(wordy.address) as robot:
+        for asked in range(40):
+            robot.say(opening())
+            assert asked < 3 or isinstance(robot.hear(), Opened)
+        assert all(isinstance(robot.hear(), Opened) for _ in range(3))
+
+
+def test_what_a_stream_lets_wait_is_bounded_in_bytes(toy: Any) -> None:
+    """The worker is held, and each message has a megabyte."""
+    held, go = threading.Event(), threading.Event()
+    toy.worker._turns.put(Line(), lambda: (held.set(), go.wait(150)))
+    held.wait(150)
+    large = replace(opening(), jpeg=bytes(4 * MEGABYTE))
+    with Deaf(toy.address) as deaf:
+        for _ in range(12):
+            deaf.say(large)
+        streams = list(toy._server._service._outboxes)
+        go.set()
+        (stream,) = streams
+        assert 8 * MEGABYTE < stream._received[1] < 14 * MEGABYTE
+
+
+def test_streams_without_a_session_make_room_for_others() -> None:
+    with Cloud(toy_worker(WorkerLimits(sessions=3))) as toy, contextlib.ExitStack() as stack:
+        robot = stack.enter_context(Talk(toy.address))
+        robot.say(opening())
+        base = robot.hear().base
+        for _ in range(12):
+            stack.enter_context(Deaf(toy.address)).say(Close())
+        with Talk(toy.address) as other:
+            other.say(opening(nonce=2))
+            assert isinstance(other.hear(), Opened)
+        assert len(toy._server._service._outboxes) <= 6
+        robot.say(DraftMessage(base, Draft(OWN[:2]), 0))
+        assert isinstance(robot.hear(), Verdict)
 
 
 # Who may come in

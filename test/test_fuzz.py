@@ -171,7 +171,8 @@ def opened() -> tuple[Worker, Stream, list[ServerMessage], Open]:
     worker = Worker(Target(), SPEC)  # type: ignore[arg-type]
     opening = fuzz_drafts.opening_of(0, 1, fuzz_peers.JPEG)
     worker.receive(stream, encode_client(opening))
-    worker.run_one()
+    while worker.pending:
+        worker.run_one()
     return worker, stream, heard, opening
 
 

@@ -10,11 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models_helper import FAMILIES, checkpoint, jpeg, vlm
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.models.image import ImageSpec, decode_image, is_black, patches, target_size
+from edge_cloud_spec.models.image import (
+    MOST_PIXELS,
+    ImageSpec,
+    decode_image,
+    is_black,
+    patches,
+    target_size,
+)
 from edge_cloud_spec.models.prompt import PromptSpec, Request
 from edge_cloud_spec.models.vlm import positions_of
+
+
+def png(width: int, height: int, texts: int = 0) -> bytes:
+    file, parts = io.BytesIO(), PngInfo()
+    for number in range(texts):
+        parts.add_text(f"k{number}", "x" * 2000, zip=True)
+    Image.new("L", (width, height), 90).save(file, "PNG", pnginfo=parts)
+    return file.getvalue()
 
 
 def spec_of(system: str = "You guide a robot.") -> PromptSpec:
@@ -83,12 +99,39 @@ def test_an_instruction_in_another_language_is_still_a_prompt() -> None:
         (jpeg()[:400], "damaged"),
         (jpeg()[:-200], "damaged"),
         (jpeg(0, 9000, 20), "too large"),
+        (png(8192, 8192), "8192x8192 is too large: send one of at most 2097152 pixels"),
+        (png(2048, 1025), "2048x1025 is too large"),
+        (jpeg()[:-2] + 17 * b"\xff\xda" + jpeg()[-2:], "too many parts: send a plain JPEG"),
+        (png(64, 64, texts=17), "too many parts"),
+        (jpeg() + bytes(4 * MOST_PIXELS), "more than 8388608: shrink it"),
         (jpeg(0, 3000, 3), "too narrow"),
     ],
 )
 def test_a_bad_frame_says_what_to_do(data: bytes, message: str) -> None:
     with pytest.raises(UserError, match=message):
         vlm().prompt(Request("find the chair", data), spec_of())
+
+
+@pytest.mark.parametrize("data", [png(8192, 8192), png(2048, 1025)])
+def test_a_frame_that_is_too_large_is_refused_before_it_is_decoded(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("it was decoded"))
+    with pytest.raises(UserError, match="too large"):
+        decode_image(data)
+
+
+def test_a_frame_of_a_common_camera_is_taken_and_more_where_the_model_can_use_it() -> None:
+    for frame in (jpeg(0, 1920, 1080), png(2048, 1024), png(1080, 1920)):
+        assert decode_image(frame).width >= 1080
+    assert decode_image(png(2048, 1025), 2048 * 1025).size == (2048, 1025)
+    assert ImageSpec(784, 12_845_056, 14, 2, 2).most_pixels == 12_845_056
+
+
+def test_a_progressive_frame_is_taken() -> None:
+    file = io.BytesIO()
+    Image.open(io.BytesIO(jpeg(0, 640, 480))).save(file, "JPEG", progressive=True)
+    assert decode_image(file.getvalue()).size == (640, 480)
 
 
 def test_a_black_frame_is_decoded_and_recognized() -> None:

@@ -65,6 +65,8 @@ opens = st.builds(
     st.none() | st.builds(Split, st.sampled_from(RESIDUALS), u32, u32),
     st.booleans(),
     st.booleans(),
+    st.binary(max_size=16),
+    st.binary(max_size=16),
 )
 float32s = st.floats(0, 1, width=32)
 
@@ -111,7 +113,7 @@ clients = st.one_of(
     opens,
     draft_messages(),
     st.builds(Generate, digests, st.booleans()),
-    st.builds(Resume, text, digests),
+    st.builds(Resume, text, digests, st.binary(max_size=16)),
     st.builds(Close, st.none() | u32),
     st.builds(RowRequest, digests),
 )

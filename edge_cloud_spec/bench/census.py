@@ -55,7 +55,12 @@ def resident_mb() -> float:
     gc.collect()
     with suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
-    statm = Path("/proc/self/statm")
+    return memory_mb(os.getpid())
+
+
+def memory_mb(process: int) -> float:
+    """Resident memory of a process; 0 where unknown."""
+    statm = Path(f"/proc/{process}/statm")
     if not statm.exists():
         return 0.0
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20

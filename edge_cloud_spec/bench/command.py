@@ -23,6 +23,7 @@ SUITES = {
     "drive": "simulated rooms: does the robot get there, under each preset",
     "equality": "token by token against the target alone, computed by transformers itself",
     "exits": "how often an early exit foretells the verdict, and what the exits cost",
+    "hostile": "a robot beside hostile clients, over what it has beside well-behaved ones",
     "motion": "random events and bad odometry: no step leaves its bounds, none goes backwards",
     "overhead": "all time of a round that is no model's, beside bare gRPC and bare rclpy",
     "pipelines": "each preset under published costs and links, in virtual or real time",

@@ -6,6 +6,7 @@ import argparse
 import logging
 from pathlib import Path
 
+from ..decoding.draft import MAX_NODES
 from ..errors import UserError
 from ..models import EMBEDDED
 from ..share import rules_text
@@ -35,6 +36,9 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     link.add_argument("--token-file", default="", help="file with the token robots must show")
     link.add_argument("--sessions", type=int, default=64, help="robots at once (%(default)s)")
     link.add_argument("--keep", type=float, default=60.0, help="seconds a lost session is kept")
+    link.add_argument(
+        "--draft-tokens", type=int, default=64, help="longest draft, or largest tree (%(default)s)"
+    )
 
 
 def _read(path: str) -> str:
@@ -49,8 +53,10 @@ def run_serve(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     token = read_token(args.token_file) if args.token_file else ""
     settings = ServerSettings(args.address, args.certificate, args.key, token)
-    if args.max_tokens < 1 or args.sessions < 1 or not args.keep >= 0:
+    if min(args.max_tokens, args.sessions) < 1 or not args.keep >= 0:
         raise UserError("--max-tokens and --sessions must be at least 1, --keep 0 or more")
+    if not 1 <= args.draft_tokens <= MAX_NODES:
+        raise UserError(f"--draft-tokens must be 1 to {MAX_NODES}")
     from ..models.exits import Exits  # torch: seconds that a wrong option should not cost
     from ..models.load import load
 
@@ -60,7 +66,7 @@ def run_serve(args: argparse.Namespace) -> int:
     text = _read(args.system_text) if args.system_text else rules_text()
     spec = target.spec(text, args.max_tokens)
     exits = Exits.load(Path(args.target) / "exits", target)
-    limits = WorkerLimits(args.sessions, args.keep)
+    limits = WorkerLimits(args.sessions, args.keep, draft_tokens=args.draft_tokens)
     worker = Worker(target, spec, drafter, limits, exits=exits)
     print(f"target {target.identity}", flush=True)
     serve(worker, settings, lambda address: print(f"serving on {address}", flush=True))

@@ -37,6 +37,12 @@ class VerifierProcess:
                 return self
         raise UserError(f"the verifier ended with status {self._process.wait()} at its start")
 
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def stop(self) -> int:
         """Ask it to end; its exit status."""
         return self._end(signal.SIGTERM)

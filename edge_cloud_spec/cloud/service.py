@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from ..wire.channel import METHOD_NAME, SERVICE
+from .outbox import Outbox
 from .sessions import Stream
 from .worker import Worker
 
@@ -24,7 +25,9 @@ class DecodeService:
     def __init__(self, worker: Worker, token: str = "") -> None:
         self._worker = worker
         self._token = token
-        self._outboxes: set[asyncio.Queue[bytes | None]] = set()
+        self._outboxes: dict[Stream, Outbox] = {}  # of open streams, the oldest first
+        # A robot opens a new stream while the cloud has not noticed the end of the old one.
+        self._most_streams = 2 * worker.limits.sessions
 
     def handler(self) -> grpc.GenericRpcHandler:
         """For ``server.add_generic_rpc_handlers``; messages stay bytes here."""
@@ -33,41 +36,56 @@ class DecodeService:
 
     def end(self) -> None:
         """End every open stream, as a cloud that goes away should."""
-        for outbox in self._outboxes:
-            outbox.put_nowait(None)
+        for outbox in self._outboxes.values():
+            outbox.put(None)
 
     async def _decode(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         if self._token:
             await self._authenticate(context)
-        loop = asyncio.get_running_loop()
-        outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
-
-        def outlet(data: bytes | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the server ends
-                loop.call_soon_threadsafe(outbox.put_nowait, data)
-
-        stream = Stream(outlet)
+        self._make_room()
+        outbox = Outbox(self._worker.limits.queue_bytes, lambda: writing.cancel())
+        writing = asyncio.ensure_future(self._write(outbox, context))
+        stream = Stream(outbox.put)
         reading = asyncio.ensure_future(self._read(requests, stream, outbox))
-        self._outboxes.add(outbox)
+        self._outboxes[stream] = outbox
         try:
-            while (data := await outbox.get()) is not None:
-                await context.write(data)
+            await writing
+        except asyncio.CancelledError:
+            if not outbox.over:
+                raise
         finally:
             reading.cancel()
-            self._outboxes.discard(outbox)
+            self._outboxes.pop(stream, None)
             self._worker.leave(stream)
+        if outbox.over:  # it hears of it when it reads on, and resumes; gRPC has no harder way
+            text = "the robot does not read what it is sent, or opens no session"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
 
-    async def _read(
-        self, requests: AsyncIterator[bytes], stream: Stream, outbox: asyncio.Queue[bytes | None]
-    ) -> None:
+    async def _write(self, outbox: Outbox, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        with contextlib.suppress(grpc.aio.InternalError):  # the robot is gone
+            while (data := await outbox.take()) is not None:
+                await context.write(data)
+
+    def _make_room(self) -> None:
+        """End the oldest stream without a session, where there are too many."""
+        if len(self._outboxes) >= self._most_streams:
+            idle = [stream for stream in self._outboxes if stream.session is None]
+            self._outboxes.pop(idle[0]).drop()  # no more than sessions have one
+
+    async def _read(self, requests: AsyncIterator[bytes], stream: Stream, outbox: Outbox) -> None:
         with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot is gone
             async for data in requests:
                 self._worker.receive(stream, data)
-                while stream.received - stream.handled > MAX_WAITING:
+                while self._is_behind(stream, outbox):
                     await asyncio.sleep(0.01)  # not read, so that the robot's side is held up
-        outbox.put_nowait(None)
+        outbox.put(None)
+
+    def _is_behind(self, stream: Stream, outbox: Outbox) -> bool:
+        """Whether the worker has to catch up with this robot, or the robot with its answers."""
+        (messages, size), most = stream.backlog, self._worker.limits.queue_bytes
+        return messages > MAX_WAITING or max(size, 2 * outbox.size) > most
 
     async def _authenticate(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         metadata = dict(context.invocation_metadata() or ())

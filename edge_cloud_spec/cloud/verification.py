@@ -35,6 +35,8 @@ from ..wire.messages import (
 from .tally import Tally
 
 MOST_POOLED = 32  # drafts of one session that were pushed ahead
+MOST_POOLED_BYTES = 2**24  # of their rows
+MOST_OWN = 16  # tokens of a draft by the cloud's own drafter, which holds up all others
 EMPTY = Draft(())  # nothing drafted: the target alone
 
 
@@ -128,10 +130,11 @@ class Verification:
         end_tokens: tuple[int, ...],
         max_tokens: int,
         vocabulary: int,
+        draft_tokens: int = MAX_NODES,
         chooser: Chooser | None = None,
         tally: Tally | None = None,
     ) -> None:
-        """tally: of the whole verifier, where it keeps one."""
+        """draft_tokens: of a draft at most. tally: of the whole verifier, where it keeps one."""
         self.session = session
         self.tokens: list[int] = []
         self.finished = False
@@ -141,6 +144,7 @@ class Verification:
         self._end_tokens = end_tokens
         self._max_tokens = max_tokens
         self._vocabulary = vocabulary
+        self._draft_tokens = draft_tokens
         self._chooser = chooser or SeededChooser(opening.policy.seed)
         self._kept: dict[PrefixDigest, Verdict] = {}  # in the order of the answer
         self._last: PrefixDigest | None = None  # the place of the last verdict
@@ -263,7 +267,8 @@ class Verification:
             self.tally.late += 1
             return []
         try:
-            self._check_parts(message.draft, message.open_at)
+            self._check_parts(message)
+            self._check_pool(message.draft)
         except BadDraft as error:
             return self._refuse(error)
         if self._pool.setdefault(message.base, message) is not message:
@@ -299,10 +304,22 @@ class Verification:
             message.resampled in self._end_tokens or len(self.tokens) + 1 >= self._max_tokens
         ):
             raise BadDraft("the answer ended with the resampled token; close the decode")
-        self._check_parts(message.draft, message.open_at)
+        self._check_parts(message)
 
-    def _check_parts(self, draft: Draft, open_at: int | None) -> None:
-        payload = self._opening.payload
+    def _check_pool(self, draft: Draft) -> None:
+        held = sum(pushed.draft.nbytes for pushed in self._pool.values())
+        if held + draft.nbytes > MOST_POOLED_BYTES:
+            raise BadDraft(
+                f"pushed drafts would hold more than {MOST_POOLED_BYTES} bytes; push fewer"
+            )
+
+    def _check_parts(self, message: DraftMessage) -> None:
+        draft, open_at, payload = message.draft, message.open_at, self._opening.payload
+        if len(draft) > self._draft_tokens:
+            raise BadDraft(
+                f"a draft has at most {self._draft_tokens} tokens here, not {len(draft)}; choose a "
+                "smaller shape, or serve with --draft-tokens"
+            )
         if (draft.rows is None) == (payload in ("dense", "sparse")):
             raise BadDraft(f"the rows of Q do not go with payload {payload}")
         if (draft.values is None) == (payload == "probabilities"):
@@ -312,6 +329,9 @@ class Verification:
         if draft.values is not None and draft.parents is not None:
             raise BadDraft("multi-candidate rejection needs the rows of Q")
         check_draft(draft, self._vocabulary)
+        room = self._max_tokens - message.base.length
+        if draft.depth > room:
+            raise BadDraft(f"a draft of depth {draft.depth} where the answer has room for {room}")
         if open_at is not None and open_at >= len(draft):
             raise BadDraft(f"node {open_at} is not one of the draft's {len(draft)}")
         if not self._opening.replacement:
@@ -347,7 +367,7 @@ class Verification:
         if self._generating.speculative:
             self._proposing = True
             useful = self._max_tokens - len(self.tokens) - 1  # the verdict brings one of its own
-            length = max(1, min(self._opening.draft_length, useful, MAX_NODES))
+            length = max(1, min(self._opening.draft_length, useful, MOST_OWN))
             return [Propose(tuple(self.tokens), length)]
         return self._score(_Pass(EMPTY, own=True))
 

@@ -1,7 +1,7 @@
 """The model thread of the cloud: it owns the models and every session, and runs one pass at a time.
 
-Work comes through one queue, first come first served; a session that generates by itself queues
-each pass anew, so that others get their turn in between.
+Streams take turns and get the same time: a turn is one message and the pass that it asks for, or
+one more pass of a session that goes on by itself (it generates, or what follows was pushed).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..decoding.draft import Draft
 from ..errors import UserError
 from ..models.prompt import PromptSpec
-from ..wire.codec import decode_client, is_draft
+from ..wire.codec import decode_client, kind_of
 from ..wire.messages import (
     Close,
+    DraftMessage,
     Fault,
     Open,
     Opened,
@@ -32,6 +32,7 @@ from .opening import check_opening
 from .pair import Pair
 from .sessions import Served, Sessions, Stream, WorkerLimits
 from .tally import Tally
+from .turns import Turns
 from .verification import (
     EMPTY,
     Action,
@@ -73,26 +74,26 @@ class Worker(threading.Thread):
         self._spec = spec
         self._spec_bytes = spec.to_bytes()
         self._spec_digest = spec_digest(self._spec_bytes)
-        self._limits = limits or WorkerLimits()
+        self.limits = limits or WorkerLimits()
         self._clock = clock
-        self._held = Sessions(self._limits)
+        self._held = Sessions(self.limits)
         self.tally = Tally()
-        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._turns = Turns()
         self._verdict: Callable[[], None] | None = None  # of the pass that has just ended
 
     def receive(self, stream: Stream, data: bytes) -> None:
         """Queue a message that arrived on this stream; from any thread."""
-        stream.received += 1
-        stream.waiting.append((data, self._clock()))
-        self._queue.put(lambda: self._hear(stream))
+        stream.receive(data, self._clock())
+        self._turns.put(stream.line, lambda: self._hear(stream))
 
     def leave(self, stream: Stream) -> None:
         """The stream is gone; its session is kept for a while. From any thread."""
-        self._queue.put(lambda: self._held.leave(stream, self._clock()))
+        stream.gone = True
+        self._turns.put(stream.line, lambda: self._held.leave(stream, self._clock()))
 
     def stop(self) -> None:
-        """End the thread after the pass under way."""
-        self._queue.put(None)
+        """End the thread after the jobs that wait."""
+        self._turns.end()
 
     def run(self) -> None:
         while self.run_one():
@@ -102,13 +103,15 @@ class Worker(threading.Thread):
         """Do the next job, in the calling thread; wait for one if need be. False to end."""
         job, self._verdict = self._verdict, None
         if job is None:
-            job = self._queue.get()
+            job = self._turns.take()
         if job is None:
             return False
+        started = self._clock()
         try:
             job()
         except Exception:
             log.exception("a job of the model thread failed; the others go on")
+        self._turns.spend(self._clock() - started)
         return True
 
     @property
@@ -124,7 +127,7 @@ class Worker(threading.Thread):
     @property
     def pending(self) -> bool:
         """Whether a job is queued."""
-        return self._verdict is not None or not self._queue.empty()
+        return self._verdict is not None or len(self._turns) > 0
 
     def _guard(self, stream: Stream | None, job: Callable[[], None]) -> None:
         """Run a job; what goes wrong is told to the robot, and the thread goes on."""
@@ -143,10 +146,13 @@ class Worker(threading.Thread):
 
     def _hear(self, stream: Stream) -> None:
         """Handle the next message of this stream, if a pass has not done it already."""
-        if stream.waiting:
-            stream.handled += 1
-            job = partial(self._on_message, stream, *stream.waiting.popleft())
-            self._guard(stream, job)
+        if not stream.waiting:
+            return
+        data, arrived = stream.take()
+        if stream.gone and kind_of(data) != "close":
+            self.tally.left(kind_of(data))  # its robot says it again, if it comes back
+        else:
+            self._guard(stream, partial(self._on_message, stream, data, arrived))
 
     def _on_message(self, stream: Stream, data: bytes, arrived: float) -> None:
         message = decode_client(data)
@@ -170,19 +176,22 @@ class Worker(threading.Thread):
 
     def _open(self, stream: Stream, opening: Open) -> None:
         check_opening(opening, self._pair.target.tokenizer_digest)
-        self._held.forget_old(self._clock())
         spec = self._spec
         prompt = self._pair.prompt(opening)
         base = base_digest(opening, prompt.digest, self._spec_digest)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
-        again = self._held.of(base)
+        again = self._held.of(base, opening.key)
+        if again is not None and not again.admits(opening.secret):
+            text = "this very request is being decoded for its robot; start a decode of your own"
+            stream.say(Fault("in_use", text))
+            return
         if again is not None:  # the robot lost the link before it heard of its session
             again.verification.pause()
             self._held.attach(stream, again)
             stream.say(Opened(again.verification.session, spec_bytes, base))
             return
-        if self._held.full:
-            text = f"all {self._limits.sessions} sessions are taken; try again later"
+        if not self._held.make_room(self._clock()):
+            text = f"all {self.limits.sessions} sessions are taken; try again later"
             stream.say(Fault("overloaded", text))
             return
         name = secrets.token_hex(8)
@@ -194,14 +203,22 @@ class Worker(threading.Thread):
             end_tokens=spec.end_ids,
             max_tokens=min(opening.max_tokens or spec.max_tokens, spec.max_tokens),
             vocabulary=spec.vocabulary,
+            draft_tokens=self.limits.draft_tokens,
             tally=self.tally,
         )
-        served = Served(verification, self._pair.target.open(prompt), opening, self._clock())
+        target = self._pair.target
+        served = Served(verification, lambda: target.open(prompt), opening, self._clock())
         self._held.attach(stream, served)
+        self._later(served, lambda: self._prefill(served))
+
+    def _prefill(self, served: Served) -> None:
+        """Read the prompt ahead of the first draft, unless its robot has left."""
+        if served.stream is not None and not served.stream.gone:
+            _ = served.target
 
     def _resume(self, stream: Stream, message: Resume) -> None:
         served = self._held.named(message.session)
-        if served is None:
+        if served is None or not served.admits(message.secret):  # who may not know is not told
             text = "the cloud does not hold this session any more; start the decode again"
             stream.say(Fault("unknown_session", text))
             return
@@ -210,9 +227,9 @@ class Worker(threading.Thread):
 
     def _advance(self, served: Served, event: Event) -> None:
         for action in served.verification.handle(event):
-            self._perform(served, action)
+            self._perform(served, action, event)
 
-    def _perform(self, served: Served, action: Action) -> None:
+    def _perform(self, served: Served, action: Action, event: Event) -> None:
         match action:
             case Say(message):
                 if served.stream is not None:
@@ -222,18 +239,20 @@ class Worker(threading.Thread):
                 served.target.extend(tokens)
             case Extend(tokens):
                 served.target.extend(tokens)
-            case Score(draft) if served.verification.generating:
-                self._later(served, lambda: self._score(served, draft))
-            case Score(draft):
+            case Score(draft) if isinstance(event, DraftMessage):
                 self._score(served, draft)
+            case Score(draft):
+                self._later(served, lambda: self._score(served, draft))
             case Propose(prefix, length):
                 self._later(served, lambda: self._propose(served, prefix, length))
 
     def _later(self, served: Served, job: Callable[[], None]) -> None:
-        """Queue a pass of a session that generates, so that others get their turn before it."""
-        self._queue.put(lambda: self._guard(served.stream, job))
+        """Queue a pass that nobody says a message for, so that others get their turn."""
+        self._turns.put_first(served.line, lambda: self._guard(served.stream, job))
 
     def _score(self, served: Served, draft: Draft) -> None:
+        if served not in self._held:
+            return
         started = self._clock()
         try:
             watch = self._pair.watch(served, draft, lambda guess: self._advance(served, guess))
@@ -248,9 +267,11 @@ class Worker(threading.Thread):
         self._verdict = lambda: self._guard(served.stream, lambda: self._settle(served, scored))
 
     def _settle(self, served: Served, scored: Scored) -> None:
-        """Say the verdict, and go straight on if what follows was pushed while the pass went on."""
+        """Say the verdict, after what was pushed while the pass went on: it may go straight on."""
         stream = served.stream
-        while stream is not None and stream.waiting and is_draft(stream.waiting[0][0]):
+        for _ in range(len(stream.waiting) if stream is not None else 0):  # not what comes now
+            if stream is None or kind_of(stream.waiting[0][0]) != "draft":
+                break
             self._hear(stream)
         if served in self._held:
             self._advance(served, scored)

@@ -78,6 +78,11 @@ class Draft:
         assert self.rows is not None
         return self.rows[node + 1 if self.parents is None else self.inner.index(node)]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its rows."""
+        return sum(row.nbytes for row in self.rows or ())
+
     def path_tokens(self, path: tuple[int, ...]) -> tuple[int, ...] | None:
         """The tokens of these nodes, root to leaf; None where they are no path of the draft."""
         node = -1

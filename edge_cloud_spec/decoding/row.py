@@ -24,6 +24,11 @@ class Row:
     probabilities: NDArray[np.floating]
     ids: NDArray[np.int64] | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers and the ids."""
+        return self.probabilities.nbytes + (0 if self.ids is None else self.ids.nbytes)
+
     @cached_property
     def total(self) -> float:
         """The float64 sum of the numbers."""

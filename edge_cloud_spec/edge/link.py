@@ -16,9 +16,10 @@ import grpc.aio
 
 from ..errors import UserError
 from ..wire.channel import CLIENT_OPTIONS, METHOD, check_address, is_loopback
-from ..wire.codec import encode_client, encode_server
+from ..wire.codec import encode_client, encode_server, kind_of
 from ..wire.messages import ClientMessage, Fault
 from .events import LinkLost, LinkUp
+from .session_key import SessionKey
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Stream:
 
     def send(self, data: bytes) -> None:
         """Queue these bytes; what was queued when a new stream stands is dropped (see LinkUp)."""
-        self._link.call(lambda: self._outbox.put_nowait(data))
+        self._link.call(lambda: self._send(data))
 
     def close(self) -> None:
         """End the stream once everything queued is out, or at once while it is broken."""
@@ -86,6 +87,10 @@ class Stream:
         """Run on the link's loop, where this is called."""
         self._task = asyncio.ensure_future(self._run())
         return self._task
+
+    def _send(self, data: bytes) -> None:
+        self.closing |= kind_of(data) == "close"  # the cloud ends its side, and that is no loss
+        self._outbox.put_nowait(data)
 
     def _close(self) -> None:
         assert self._task is not None
@@ -176,10 +181,11 @@ class GrpcOutlet:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self._key = SessionKey()
 
     def send(self, message: ClientMessage) -> int:
         """Encode and send; the number of bytes."""
-        data = encode_client(message)
+        data = self._key.sign(encode_client(message))
         self._stream.send(data)
         return len(data)
 

@@ -11,7 +11,8 @@ from PIL import Image, UnidentifiedImageError
 
 from ..errors import UserError
 
-MAX_BYTES = 32 * 1024 * 1024
+MOST_PIXELS = 2**21  # of a camera's frame (1920 x 1080 is less), unless the model can use more
+MOST_PARTS = 16  # scans of a progressive JPEG (10 are usual), texts in a PNG: each costs as a whole
 MAX_SIDE = 8192
 MAX_ASPECT = 200  # of the family's own resize rule
 
@@ -36,16 +37,29 @@ class ImageSpec:
         if not 0 < self.min_pixels <= self.max_pixels or self.max_pixels < side * side:
             raise ValueError(f"pixels must obey 0 < min <= max, max >= {side * side}: {self}")
 
+    @property
+    def most_pixels(self) -> int:
+        """Of a frame that is taken: what the model can use, or what cameras usually send."""
+        return max(MOST_PIXELS, self.max_pixels)
 
-def decode_image(data: bytes) -> Image.Image:
-    """RGB image from JPEG (or PNG) bytes; UserError when it is damaged or absurd in size."""
+
+def decode_image(data: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
+    """RGB image from JPEG (or PNG) bytes; UserError when it is damaged or absurd in size.
+
+    What would cost more than a frame of ``most_pixels`` does is refused before it is decoded.
+    """
     if not data:
         raise UserError("the camera frame is empty: check the camera topic")
-    if len(data) > MAX_BYTES:
-        raise UserError(f"the camera frame has {len(data)} bytes, more than {MAX_BYTES}: shrink it")
+    if len(data) > 4 * most_pixels:
+        raise UserError(
+            f"the camera frame has {len(data)} bytes, more than {4 * most_pixels}: shrink it"
+        )
+    parts = (b"\xff\xda",) if data[:2] == b"\xff\xd8" else (b"zTXt", b"iTXt")
+    if max(map(data.count, parts)) > MOST_PARTS:
+        raise UserError("the camera frame is in too many parts: send a plain JPEG")
     try:
         image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
-        _check_size(*image.size)
+        _check_size(*image.size, most_pixels)
         return image.convert("RGB")
     except UnidentifiedImageError as error:
         raise UserError(
@@ -55,10 +69,11 @@ def decode_image(data: bytes) -> Image.Image:
         raise UserError(f"the camera frame is damaged ({error}): send another frame") from error
 
 
-def _check_size(width: int, height: int) -> None:
-    if max(width, height) > MAX_SIDE or min(width, height) < 1:
+def _check_size(width: int, height: int, most_pixels: int) -> None:
+    if width * height > most_pixels or max(width, height) > MAX_SIDE or min(width, height) < 1:
         raise UserError(
-            f"a camera frame of {width}x{height} is too large: at most {MAX_SIDE} a side"
+            f"a camera frame of {width}x{height} is too large: send one of at most {most_pixels} "
+            "pixels, such as 1920x1080"
         )
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise UserError(f"a camera frame of {width}x{height} is too narrow to be a picture")

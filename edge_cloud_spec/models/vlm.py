@@ -120,8 +120,7 @@ class Vlm:
                     f"{spec.target} has {getattr(spec.image, name)}: choose models of one family"
                 )
         pixels, grid = self._pictures.get(
-            (request.image_digest, spec.image),
-            lambda: patches(decode_image(request.jpeg), spec.image, self.form.mean, self.form.std),
+            (request.image_digest, spec.image), lambda: self._patches(request.jpeg, spec.image)
         )
         ids = render(self.tokenizer, request, spec, grid, self._image_token)
         if ids.max() >= self._config.text_config.vocab_size:
@@ -130,6 +129,10 @@ class Vlm:
                 "its directory mixes files of two models"
             )
         return Prompt(ids, pixels, grid, request.image_digest)
+
+    def _patches(self, jpeg: bytes, form: ImageSpec) -> tuple[np.ndarray, tuple[int, int, int]]:
+        image = decode_image(jpeg, form.most_pixels)
+        return patches(image, form, self.form.mean, self.form.std)
 
     def open(self, prompt: Prompt) -> Session:
         """Prefill: a session whose prefix is the prompt, with the logits row after it."""

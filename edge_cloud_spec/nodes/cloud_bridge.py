@@ -1,6 +1,7 @@
 """The cloud bridge node: relays between the decode topics and one gRPC stream a request.
 
-``python -m edge_cloud_spec.nodes.cloud_bridge --ros-args ...``; it decides nothing.
+``python -m edge_cloud_spec.nodes.cloud_bridge --ros-args ...``; it decides nothing, but holds what
+proves to the cloud that a request is ours.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 from ..bounds import check_bounds, described
 from ..edge.events import LinkLost, LinkUp
 from ..edge.link import Link, LinkSettings, Stream
+from ..edge.session_key import SessionKey
 from ..wire.channel import read_token
 from ..wire.codec import decode_server
 from ..wire.messages import Prediction as WirePrediction
@@ -49,6 +51,7 @@ class _Relay:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self._key = SessionKey()
         self._next = 0
         self._held: dict[int, tuple[bytes, bool]] = {}
 
@@ -59,7 +62,7 @@ class _Relay:
         while self._next in self._held:
             data, ends = self._held.pop(self._next)
             self._next += 1
-            self._stream.send(data)
+            self._stream.send(self._key.sign(data))
             if ends:
                 self._stream.close()
                 return True

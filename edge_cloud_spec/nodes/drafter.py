@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 import threading
 import time
-import uuid
 from dataclasses import dataclass, field
 from itertools import count
 from queue import SimpleQueue
@@ -268,7 +268,7 @@ class Drafter(Node):
         instruction, frame = task.instruction, task.frame
         settings = self._settings.value
         decode = settings.decode_settings(next(self._numbers))
-        request_id = uuid.uuid4().hex[:12]
+        request_id = secrets.token_hex(8)
         words = _VerifiedWords(self, request_id, task)
         outlets: list[_TopicOutlet] = []
 

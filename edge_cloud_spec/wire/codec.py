@@ -34,7 +34,9 @@ from .messages import (
 from .rows import read_rows, write_rows
 
 _FINISHES = {"": pb.GOES_ON, "end": pb.END, "length": pb.LENGTH}
-_DRAFT = bytes([pb.ClientMessage.DRAFT_FIELD_NUMBER << 3 | 2])  # tag of a field with a length
+_KINDS = {  # of a client's message, by its first byte: the tag of a field with a length
+    field.number << 3 | 2: field.name for field in pb.ClientMessage.DESCRIPTOR.fields
+}
 _FINISH_NAMES = {number: name for name, number in _FINISHES.items()}
 
 
@@ -90,13 +92,16 @@ def encode_client(message: ClientMessage) -> bytes:
                     split=_split(message.split),
                     distinct=not message.replacement,
                     predictions=message.predictions,
+                    key=message.key,
+                    secret=message.secret,
                 )
             )
         case Generate(base, speculative, until):
             generate = pb.Generate(base=_digest(base), speculative=speculative, until=until)
             wrapped = pb.ClientMessage(generate=generate)
-        case Resume(session, base):
-            wrapped = pb.ClientMessage(resume=pb.Resume(session=session, base=_digest(base)))
+        case Resume(session, base, secret):
+            resume = pb.Resume(session=session, base=_digest(base), secret=secret)
+            wrapped = pb.ClientMessage(resume=resume)
         case Close(resampled):
             wrapped = pb.ClientMessage(close=pb.Close(resampled=resampled))
         case RowRequest(base):
@@ -105,9 +110,9 @@ def encode_client(message: ClientMessage) -> bytes:
     return data
 
 
-def is_draft(data: bytes) -> bool:
-    """Whether a client's message is a draft, by its first byte: the number of its kind."""
-    return data[:1] == _DRAFT
+def kind_of(data: bytes) -> str:
+    """What a client's message is (draft, open, ...), by its first byte alone; empty: unknown."""
+    return _KINDS.get(data[0], "") if data else ""
 
 
 def decode_client(data: bytes) -> ClientMessage:
@@ -140,12 +145,15 @@ def decode_client(data: bytes) -> ClientMessage:
                 _read_split(o.split) if o.HasField("split") else None,
                 not o.distinct,
                 o.predictions,
+                o.key,
+                o.secret,
             )
         case "generate":
             g = wrapped.generate
             return Generate(_read_digest(g.base), g.speculative, g.until)
         case "resume":
-            return Resume(wrapped.resume.session, _read_digest(wrapped.resume.base))
+            r = wrapped.resume
+            return Resume(r.session, _read_digest(r.base), r.secret)
         case "close":
             return Close(_optional(wrapped.close, "resampled"))
         case "row_request":

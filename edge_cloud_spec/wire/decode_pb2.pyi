@@ -37,7 +37,7 @@ class Policy(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("protocol", "nonce", "instruction", "jpeg", "order", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "capabilities", "split", "distinct", "predictions")
+    __slots__ = ("protocol", "nonce", "instruction", "jpeg", "order", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "capabilities", "split", "distinct", "predictions", "key", "secret")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,8 @@ class Open(_message.Message):
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     DISTINCT_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     nonce: int
     instruction: str
@@ -72,7 +74,9 @@ class Open(_message.Message):
     split: Split
     distinct: bool
     predictions: bool
-    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., instruction: _Optional[str] = ..., jpeg: _Optional[bytes] = ..., order: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ...) -> None: ...
+    key: bytes
+    secret: bytes
+    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., instruction: _Optional[str] = ..., jpeg: _Optional[bytes] = ..., order: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class Split(_message.Message):
     __slots__ = ("residual", "top_k", "tail")
@@ -133,12 +137,14 @@ class Generate(_message.Message):
     def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., speculative: bool = ..., until: _Optional[int] = ...) -> None: ...
 
 class Resume(_message.Message):
-    __slots__ = ("session", "base")
+    __slots__ = ("session", "base", "secret")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     session: str
     base: Digest
-    def __init__(self, session: _Optional[str] = ..., base: _Optional[_Union[Digest, _Mapping]] = ...) -> None: ...
+    secret: bytes
+    def __init__(self, session: _Optional[str] = ..., base: _Optional[_Union[Digest, _Mapping]] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class Close(_message.Message):
     __slots__ = ("resampled",)

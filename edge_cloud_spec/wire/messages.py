@@ -11,12 +11,15 @@ from ..decoding.policy import SamplingPolicy
 from ..decoding.row import Row
 from ..decoding.split import SparseResidual, Split
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 @dataclass(frozen=True)
 class Open:
-    """Start a decode: everything that defines the answer, and what the robot already holds."""
+    """Start a decode: everything that defines the answer, and what the robot already holds.
+
+    ``key`` is the hash of the session's secret; ``secret`` is given where the request is repeated.
+    """
 
     nonce: int
     instruction: str
@@ -34,6 +37,8 @@ class Open:
     split: Split | None = None
     replacement: bool = True
     predictions: bool = False
+    key: bytes = b""
+    secret: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class Resume:
 
     session: str
     base: PrefixDigest
+    secret: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -159,6 +165,11 @@ ServerMessage = Opened | Prediction | Verdict | RowMessage | Fault
 
 class WireError(ValueError):
     """Bytes that are not a message of this protocol; the text says why."""
+
+
+def key_of(secret: bytes) -> bytes:
+    """16 bytes by which a session knows its robot's secret; empty for none."""
+    return hashlib.blake2b(secret, digest_size=16).digest() if secret else b""
 
 
 def spec_digest(spec: bytes) -> bytes:
