@@ -30,6 +30,7 @@ from edge_cloud_spec.decoding.noise import decision_seed
 from edge_cloud_spec.demo.observer import Observer
 from edge_cloud_spec.demo.player import Player
 from edge_cloud_spec.demo.recording import Frame, Recording
+from edge_cloud_spec.demo.story import Decision
 from edge_cloud_spec.models.random import make_checkpoint
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
 from edge_cloud_spec.nav.status import Status
@@ -315,13 +316,21 @@ def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher) -> None:
     watcher.picture = None
     picture = CompressedImage(format="jpeg", data=frame())
     with Observer(int(DOMAIN), None) as observer:
-        watcher.until(lambda: "observer" in observer.listeners("decode_stats"))
+
+        def heard() -> list[Decision]:
+            """Whole decisions; of the first the observer may still miss the beginning."""
+            made = observer.heard(lambda story: [*story.decisions.values()])
+            whole = [d for d in made if d.finish in ("end", "length") and d.stats]
+            return [d for d in whole if len(d.tokens) == d.stats["tokens"]]
+
         watcher.picture = frame()
-        watcher.sampled(6)
+        watcher.ask(INSTRUCTION)
+        watcher.until(lambda: len(heard()) >= 6)
+        watcher.heard["instruction_status"].clear()
+        watcher.ask("stop")
+        watcher.until(lambda: watcher.said("idle told to stop"))
         watcher.picture = None
-        watcher.until(lambda: len(observer.heard(lambda story: [*story.decisions])) >= 6)
-        made = observer.heard(lambda story: [*story.decisions.values()])
-        kept = [d for d in made if d.finish in ("end", "length")][1:6:2]  # the others are lost
+        kept = heard()[1:6:2]  # the others are lost
         assert len(kept) > 1 and len({d.answer for d in kept}) > 1
         frames = []
         for i, decision in enumerate(kept):
