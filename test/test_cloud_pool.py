@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud.verification import (
-    MOST_POOLED,
     Action,
     Say,
     Score,
@@ -19,7 +18,7 @@ from edge_cloud_spec.cloud.verification import (
     Verification,
 )
 from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.wire.messages import Close, DraftMessage, Open, Verdict
@@ -128,10 +127,10 @@ def test_the_first_draft_for_a_place_stands_and_none_outlives_its_place(
 def test_a_robot_that_pushes_for_ever_keeps_the_newest_and_no_more() -> None:
     talk = Talk()
     talk.say(BASE, Draft(OWN[:3]))
-    for number in range(10 * MOST_POOLED):
+    for number in range(10 * MAX_PUSHED):
         base = PrefixDigest(4, number)
         talk.cloud.handle(DraftMessage(base, Draft((1,)), 0))
-        assert talk.cloud.pooled == min(number + 1, MOST_POOLED)
+        assert talk.cloud.pooled == min(number + 1, MAX_PUSHED)
     talk.cloud.handle(DraftMessage(place(4), Draft((2,)), 0))  # the newest is among the kept
     talk.cloud.handle(talk._rows(0, Draft(OWN[:3])))
     assert talk.cloud.open_at is None
@@ -141,14 +140,14 @@ def test_a_robot_that_pushes_for_ever_keeps_the_newest_and_no_more() -> None:
 
 
 def test_an_answer_that_ended_takes_nothing_more() -> None:
-    talk = Talk(max_tokens=4)
-    talk.say(BASE, Draft(OWN[:3]))
+    talk = Talk(max_tokens=6)
+    talk.say(BASE, Draft(OWN[:6]))
     talk.say(place(4), Draft((1,)))
     talk.say(place(5), Draft((1,)))
     talk.decide()
     assert talk.cloud.finished
     assert talk.scoring is None
-    assert talk.cloud.pooled == 1  # beyond the end, until the session is closed
+    assert talk.cloud.pooled == 0
     talk.say(place(6), Draft((1,)))
     assert talk.cloud.tally.late == 1
 

@@ -11,10 +11,15 @@ from edge_cloud_spec.cloud.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.wire.messages import Close, DraftMessage, Generate, Open
 
 LIMITS = WorkerLimits(sessions=4, keep_s=10.0, idle_s=30.0)
 OPENING = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_identity="small")
+
+
+def nothing() -> Session:
+    raise AssertionError("no model is here")
 
 
 def served(number: int, now: float = 0.0) -> Served:
@@ -27,7 +32,7 @@ def served(number: int, now: float = 0.0) -> Served:
         max_tokens=9,
         vocabulary=9,
     )
-    return Served(verification, None, OPENING, now)  # type: ignore[arg-type]
+    return Served(verification, nothing, OPENING, now)
 
 
 class Listener(Stream):
@@ -102,7 +107,7 @@ class Listening(RuleBasedStateMachine):
         assert one not in self.held and one.stream is None
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 11.0, 31.0]))
-    def forget(self, seconds: float) -> None:
+    def forget_old_ones_and_make_room(self, seconds: float) -> None:
         self.now += seconds
         late = []
         for one in self.made:
@@ -115,7 +120,13 @@ class Listening(RuleBasedStateMachine):
                     number = self.listeners.index(one.stream)  # type: ignore[arg-type]
                     self.ended[number] = self.ended.get(number, 0) + 1
         stay = [one for one in self.made if one in self.held and one not in late]
-        self.held.forget_old(self.now)
+        full = len(stay) >= LIMITS.sessions
+        alone = [one for one in stay if one.stream is None]
+        if full and alone:
+            oldest = min(alone, key=lambda one: one.arrived)
+            stay.remove(oldest)
+            late.append(oldest)
+        assert self.held.make_room(self.now) == (not full or bool(alone))
         assert not any(one in self.held for one in late)
         assert all(one in self.held for one in stay)
 
@@ -127,7 +138,6 @@ class Listening(RuleBasedStateMachine):
         for one in self.made:
             assert one.stream is None or one.stream.session is one
         assert len(self.held) == sum(one in self.held for one in self.made)
-        assert self.held.full == (len(self.held) >= LIMITS.sessions)
 
     @invariant()
     def a_stream_is_ended_when_it_loses_its_session_and_only_then(self) -> None:
@@ -156,5 +166,7 @@ def test_sessions_are_found_by_what_they_were_opened_with() -> None:
     both = [served(1), served(2)]
     for one in both:
         held.attach(Listener(), one)
-    assert [held.of(PrefixDigest(0, number)) for number in (1, 2, 3)] == [*both, None]
+    found = [held.of(PrefixDigest(0, number), OPENING.key) for number in (1, 2, 3)]
+    assert found == [*both, None]
+    assert held.of(PrefixDigest(0, 1), b"another's key") is None
     assert held.named("session 3") is None

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from ..decoding.preset import PAYLOADS
-from ..decoding.split import RESIDUALS
+from ..decoding.split import MOST_TOLD, RESIDUALS
 from ..errors import UserError
 from ..wire.messages import PROTOCOL, Open
-
-MOST_TOLD = 4096  # tokens of a residual's top or tail
 
 
 def check_opening(opening: Open, tokenizer_digest: bytes) -> None:

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from ..decoding.accept import accept
 from ..decoding.choose import Chooser, SeededChooser
 from ..decoding.digest import PrefixDigest
-from ..decoding.draft import MAX_NODES, BadDraft, Draft, check_distinct, check_draft
+from ..decoding.draft import (
+    MAX_NODES,
+    MAX_PUSHED,
+    MAX_PUSHED_BYTES,
+    BadDraft,
+    Draft,
+    check_distinct,
+    check_draft,
+)
 from ..decoding.row import Row
 from ..decoding.split import largest, sparse_residual
 from ..wire.messages import (
@@ -34,8 +42,6 @@ from ..wire.messages import (
 )
 from .tally import Tally
 
-MOST_POOLED = 32  # drafts of one session that were pushed ahead
-MOST_POOLED_BYTES = 2**24  # of their rows
 MOST_OWN = 16  # tokens of a draft by the cloud's own drafter, which holds up all others
 EMPTY = Draft(())  # nothing drafted: the target alone
 
@@ -273,7 +279,7 @@ class Verification:
             return self._refuse(error)
         if self._pool.setdefault(message.base, message) is not message:
             self.tally.unused += 1
-        newest = list(self._pool.items())[-MOST_POOLED:]
+        newest = list(self._pool.items())[-MAX_PUSHED:]
         self._keep_pooled(dict(newest))
         return []
 
@@ -308,9 +314,9 @@ class Verification:
 
     def _check_pool(self, draft: Draft) -> None:
         held = sum(pushed.draft.nbytes for pushed in self._pool.values())
-        if held + draft.nbytes > MOST_POOLED_BYTES:
+        if held + draft.nbytes > MAX_PUSHED_BYTES:
             raise BadDraft(
-                f"pushed drafts would hold more than {MOST_POOLED_BYTES} bytes; push fewer"
+                f"pushed drafts would hold more than {MAX_PUSHED_BYTES} bytes; push fewer"
             )
 
     def _check_parts(self, message: DraftMessage) -> None:

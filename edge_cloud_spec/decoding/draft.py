@@ -16,6 +16,8 @@ class BadDraft(ValueError):
 
 
 MAX_NODES = 1024
+MAX_PUSHED = 32  # drafts of one decode that the cloud keeps for guesses
+MAX_PUSHED_BYTES = 2**24  # of their rows
 SUM_TOLERANCE = 1e-3  # of a row's sum; float32 numbers sum to 1 only up to their rounding
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..decoding.digest import PrefixDigest
-from ..decoding.draft import Draft
+from ..decoding.draft import MAX_PUSHED, MAX_PUSHED_BYTES, Draft
 from ..decoding.preset import Preset
 from ..decoding.shape import Whole
 from ..wire.messages import DraftMessage, Generate, Verdict
@@ -11,8 +11,6 @@ from .answer import Answer
 from .events import Action, Send
 from .measures import Measures
 from .speculator import Prefix
-
-MOST_PUSHED = 32  # drafts for guesses that the cloud has not decided on; it keeps as many
 
 
 class Outbox:
@@ -98,9 +96,12 @@ class Outbox:
 
     def push(self, prefix: Prefix, whole: Whole, now: float) -> list[Action]:
         """Send a draft for a guess, as long as the cloud is sure to keep it."""
-        if not self._preset.speculation.push or len(self._pushed) >= MOST_PUSHED:
+        if not self._preset.speculation.push or len(self._pushed) >= MAX_PUSHED:
             return []
         message = self._message(prefix, whole)
+        held = sum(pushed.draft.nbytes for pushed, _ in self._pushed.values())
+        if held + message.draft.nbytes > MAX_PUSHED_BYTES:
+            return []
         self._pushed[message.base] = (message, now)
         return [Send(message)]
 
