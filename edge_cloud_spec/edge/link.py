@@ -16,7 +16,7 @@ import grpc.aio
 
 from ..errors import UserError
 from ..wire.channel import CLIENT_OPTIONS, METHOD, check_address, is_loopback
-from ..wire.codec import encode_client, encode_server, kind_of
+from ..wire.codec import encode_client, encode_server
 from ..wire.messages import ClientMessage, Fault
 from .events import LinkLost, LinkUp
 from .session_key import SessionKey
@@ -77,7 +77,7 @@ class Stream:
 
     def send(self, data: bytes) -> None:
         """Queue these bytes; what was queued when a new stream stands is dropped (see LinkUp)."""
-        self._link.call(lambda: self._send(data))
+        self._link.call(lambda: self._outbox.put_nowait(data))
 
     def close(self) -> None:
         """End the stream once everything queued is out, or at once while it is broken."""
@@ -87,10 +87,6 @@ class Stream:
         """Run on the link's loop, where this is called."""
         self._task = asyncio.ensure_future(self._run())
         return self._task
-
-    def _send(self, data: bytes) -> None:
-        self.closing |= kind_of(data) == "close"  # the cloud ends its side, and that is no loss
-        self._outbox.put_nowait(data)
 
     def _close(self) -> None:
         assert self._task is not None
