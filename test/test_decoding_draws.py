@@ -20,7 +20,8 @@ from edge_cloud_spec.decoding.noise import (
     uniform,
 )
 from edge_cloud_spec.decoding.policy import SamplingPolicy, distribution, scaled_logits
-from edge_cloud_spec.decoding.propose import coupled_token
+from edge_cloud_spec.decoding.propose import Recipe, candidates, coupled_token
+from edge_cloud_spec.decoding.row import Row
 from edge_cloud_spec.wire.messages import Open, base_digest
 
 
@@ -255,3 +256,17 @@ def test_robot_and_cloud_of_other_releases_have_the_same_numbers() -> None:
     draws = uniform(5, Purpose.TAIL, 9, [0, 7], 2)
     expected = ["0x1.3ccae37c497ccp-3", "0x1.eae1dcbacd16bp-1"]
     assert [float(draw).hex() for draw in draws] == expected
+
+
+def test_a_choice_that_is_not_numbered_is_the_first() -> None:
+    chances = np.full(50, 0.02)
+    row, logits = Row(chances), np.zeros(50, np.float32)
+    recipe = Recipe("rejection", SamplingPolicy(1.0))
+    for seed in range(20):
+        chooser, key = SeededChooser(seed), (Purpose.DRAFT, 3)
+        assert uniform(seed, *key) == uniform(seed, *key, 0, 0)
+        assert chooser.draw(chances, *key) == chooser.draw(chances, *key, 0)
+        assert row.draw(chooser, *key) == row.draw(chooser, *key, 0) == chooser.draw(chances, *key)
+        assert chooser.accept(0.5, *key) == chooser.accept(0.5, *key, 0)
+        drawn = [candidates(logits, recipe, 3, 2, chooser, *trial)[0] for trial in ((), (0,), (1,))]
+        assert drawn[0] == drawn[1] and drawn[1][1:] == drawn[2][:1]

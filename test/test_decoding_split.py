@@ -122,6 +122,11 @@ def test_a_sparse_residual_that_cannot_be_is_named(
     assert complaint in flaw
 
 
+def test_tail_tokens_and_their_probabilities_go_together() -> None:
+    with pytest.raises(ValueError, match="argument"):
+        residual_flaw(told(tail_probabilities=(0.125,)), SPARSE, DENSE_Q, 4)
+
+
 def part(*shares: float) -> Row:
     return Row(np.array(shares), np.arange(len(shares)))
 

@@ -204,7 +204,11 @@ def test_what_was_promised_is_worked_out_once_for_costs_that_are_about_the_same(
 def test_the_menu_has_chains_and_trees_and_pipelines_that_fit_them() -> None:
     shapes = menu()
     assert len(set(shapes)) == len(shapes)
-    assert chain(1) in shapes and any(isinstance(shape, BestFirst) for shape in shapes)
+    assert {shape for shape in shapes if not isinstance(shape, BestFirst)} == {
+        chain(length) for length in (1, 2, 4, 8)
+    }
+    trees = [shape for shape in shapes if isinstance(shape, BestFirst)]
+    assert trees and all(shape.depth >= 2 and shape.width >= 2 for shape in trees)
     for depth in (1, 2, 8):
         told = pipelines(AUTO.speculation, depth)
         assert len(set(told)) == len(told)
