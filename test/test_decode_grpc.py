@@ -568,8 +568,8 @@ class Deaf:
     def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=150)
 
-    def say(self, message: Any) -> None:
-        """Send it, where the stream takes it within half a second."""
+    def say(self, message: Any) -> bool:
+        """Send it; whether the stream took it within half a second."""
 
         async def write() -> None:
             with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, grpc.aio.BaseError):
@@ -581,6 +581,7 @@ class Deaf:
             await asyncio.wait({self._writing}, timeout=0.5)
 
         self._run(try_to())
+        return self._writing is not None and self._writing.done()
 
     def hear(self) -> Any:
         """The next message that waits here; None where the stream has ended."""
@@ -622,7 +623,7 @@ def wordy() -> Iterator[SimpleNamespace]:
         yield running
 
 
-def test_a_robot_that_does_not_read_is_let_go_and_its_session_kept(wordy: Any) -> None:
+def test_a_robot_that_does_not_read_makes_nothing_wait_without_bound(wordy: Any) -> None:
     """Its answers would be 300 MB."""
     streams = wordy._server._service._outboxes
     with Deaf(wordy.address) as deaf:
@@ -630,11 +631,10 @@ def test_a_robot_that_does_not_read_is_let_go_and_its_session_kept(wordy: Any) -
         deaf.say(opening())
         first = deaf.hear()
         for _ in range(300):
-            if not streams:
-                break
-            deaf.say(opening())
+            taken = deaf.say(opening())
             most = max([most, *(outbox.size for outbox in list(streams.values()))])
-        until(lambda: not streams)
+            if not streams or not taken:  # it is let go, or not listened to until it reads
+                break
         assert most <= 9 * MEGABYTE  # the one too many is not kept
         assert wordy.worker.sessions == 1
         with Talk(wordy.address) as back:  # as a robot does that is only slow
@@ -642,6 +642,7 @@ def test_a_robot_that_does_not_read_is_let_go_and_its_session_kept(wordy: Any) -
             assert isinstance(back.hear(), Opened)
             back.say(DraftMessage(first.base, Draft(OWN[:3]), 0))
             assert back.hear().path == (0, 1, 2)
+        until(lambda: not streams)
         heard = 0
         while deaf.hear() is not None:
             heard += 1

@@ -108,7 +108,7 @@ SPLIT = CHAIN + "payload: probabilities\nresample: robot\n"
         ("drafter: edge\nsummary: x", "give one of draft_length, expansion and best_first"),
         ("drafter: edge\nsummary: x\ndraft_length: 2\nexpansion: [2]", "give one of"),
         ("drafter: edge\nsummary: x\nexpansion: [2, 0]", "children at each level"),
-        ("drafter: edge\nsummary: x\nexpansion: [40, 40]", "1 to 1024 nodes"),
+        ("drafter: edge\nsummary: x\nexpansion: [40, 40]", "1 to 128 nodes"),
         ("drafter: edge\nsummary: x\nexpansion: 3", "own.yaml"),
         ("drafter: edge\nsummary: x\nbest_first: {nodes: 4}", "own.yaml"),
         ("drafter: edge\nsummary: x\nbest_first: {nodes: 4, depth: 0, width: 1}", "at least 1"),

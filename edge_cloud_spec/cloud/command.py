@@ -6,7 +6,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from ..decoding.draft import MAX_NODES
+from ..decoding.draft import MAX_DRAFTED, MAX_NODES
 from ..errors import UserError
 from ..models import EMBEDDED
 from ..share import rules_text
@@ -37,7 +37,10 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     link.add_argument("--sessions", type=int, default=64, help="robots at once (%(default)s)")
     link.add_argument("--keep", type=float, default=60.0, help="seconds a lost session is kept")
     link.add_argument(
-        "--draft-tokens", type=int, default=64, help="longest draft, or largest tree (%(default)s)"
+        "--draft-tokens",
+        type=int,
+        default=MAX_DRAFTED,
+        help="longest draft, or largest tree (%(default)s)",
     )
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..decoding.digest import PrefixDigest
+from ..decoding.draft import MAX_DRAFTED
 from ..models.drafter import Drafter
 from ..wire.codec import encode_server
 from ..wire.messages import Close, Open, ServerMessage, key_of
@@ -34,7 +35,7 @@ class WorkerLimits:
     sessions: int = 64
     keep_s: float = 60.0
     idle_s: float = 120.0
-    draft_tokens: int = 64
+    draft_tokens: int = MAX_DRAFTED
     queue_bytes: int = 8 * 2**20
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from ..errors import UserError
 from ..share import share
-from .draft import MAX_NODES
+from .draft import MAX_DRAFTED
 from .policy import SamplingPolicy
 from .propose import Recipe
 from .shape import BestFirst, Expansion, Shape, chain
@@ -130,8 +130,8 @@ class Preset:
             raise self._refusal("give one of draft_length, expansion and best_first")
         if self.draft_length > 64:
             raise self._refusal("draft_length must be 1 to 64")
-        if any(size < 1 for size in self.expansion) or self.shape.most > MAX_NODES:
-            raise self._refusal(f"a tree has 1 to {MAX_NODES} nodes, and children at each level")
+        if any(size < 1 for size in self.expansion) or self.shape.most > MAX_DRAFTED:
+            raise self._refusal(f"a tree has 1 to {MAX_DRAFTED} nodes, and children at each level")
         if self.best_first is not None and min(astuple(self.best_first)) < 1:
             raise self._refusal("best_first needs nodes, depth and width of at least 1")
         if self.drafter == "cloud" and not self.draft_length:

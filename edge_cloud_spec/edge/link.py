@@ -17,7 +17,7 @@ import grpc.aio
 from ..errors import UserError
 from ..wire.channel import CLIENT_OPTIONS, METHOD, check_address, is_loopback
 from ..wire.codec import encode_client, encode_server
-from ..wire.messages import ClientMessage, Fault
+from ..wire.messages import ClientMessage, Close, Fault
 from .events import LinkLost, LinkUp
 from .session_key import SessionKey
 
@@ -79,18 +79,26 @@ class Stream:
         """Queue these bytes; what was queued when a new stream stands is dropped (see LinkUp)."""
         self._link.call(lambda: self._outbox.put_nowait(data))
 
-    def close(self) -> None:
-        """End the stream once everything queued is out, or at once while it is broken."""
-        self._link.call(self._close)
+    def close(self, goodbye: bytes | None = None) -> None:
+        """End the stream once everything queued is out, or at once while it is broken.
+
+        ``goodbye`` goes out last. The cloud ends its side upon a Close, which is no loss any more:
+        so what is said last is said together with this.
+        """
+        self._link.call(lambda: self._close(goodbye))
 
     def start(self) -> asyncio.Task[None]:
         """Run on the link's loop, where this is called."""
         self._task = asyncio.ensure_future(self._run())
         return self._task
 
-    def _close(self) -> None:
+    def _close(self, goodbye: bytes | None) -> None:
+        if self.closing:
+            return
         assert self._task is not None
         self.closing = True
+        if goodbye is not None:
+            self._outbox.put_nowait(goodbye)
         self._outbox.put_nowait(None)
         linger = 0.0 if self._lost else LINGER_S  # a cloud that does not end its side is left
         self._task.get_loop().call_later(linger, self._task.cancel)
@@ -182,7 +190,10 @@ class GrpcOutlet:
     def send(self, message: ClientMessage) -> int:
         """Encode and send; the number of bytes."""
         data = self._key.sign(encode_client(message))
-        self._stream.send(data)
+        if isinstance(message, Close):
+            self._stream.close(data)
+        else:
+            self._stream.send(data)
         return len(data)
 
     def close(self) -> None:

@@ -62,10 +62,11 @@ class _Relay:
         while self._next in self._held:
             data, ends = self._held.pop(self._next)
             self._next += 1
-            self._stream.send(self._key.sign(data))
+            signed = self._key.sign(data)
             if ends:
-                self._stream.close()
+                self._stream.close(signed)
                 return True
+            self._stream.send(signed)
         return False
 
     def close(self) -> None:
