@@ -90,3 +90,9 @@ def test_a_preset_that_leaves_all_to_the_cloud_asks_once_for_all(preset: str, ow
     assert sent(robot.handle(LinkUp(), 7.0)) == [Resume("s", here)]
     again = sent(robot.handle(Received(Opened("s", b"", here)), 8.0))
     assert again == [Generate(here, own, 0)]
+
+
+def test_a_cloud_that_is_not_told_otherwise_has_ten_seconds() -> None:
+    robot = EdgeDecoder(OPENING, load_preset("cloud_ar"))
+    robot.start(5.0, SPEC)
+    assert robot.deadline == 15.0

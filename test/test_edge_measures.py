@@ -146,6 +146,7 @@ def test_a_ledger_adds_up_its_rounds() -> None:
     def one(drafted: int, accepted: int) -> Round:
         return Round(0, drafted, accepted, 1, 0.0, 0.0, 0.0)
 
+    assert one(4, 4).waited  # as a draft that was not ready does
     ledger = Ledger([one(4, 4), one(4, 1), one(3, 0), one(0, 0)])
     assert (ledger.drafted, ledger.accepted, ledger.tested) == (11, 5, 4 + 2 + 1 + 0)
 

@@ -134,3 +134,10 @@ def test_a_motion_that_waits_stands_and_goes_on_where_it_was() -> None:
     assert motion.wait(0.05).velocity == STILL
     assert motion.wait(0.45).velocity == STILL
     assert motion.deadline == pytest.approx(before + 0.45)
+
+
+def test_a_motion_that_began_by_the_clock_goes_on_by_it_when_odometry_comes() -> None:
+    blind, seeing = (Motion(Goal(distance=0.45), Limits(), 0.0) for _ in range(2))
+    for tick in range(40):
+        now = 0.05 * tick
+        assert blind.step(now) == seeing.step(now, Pose(x=7.0))
