@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 
 import numpy as np
 import pytest
@@ -91,6 +92,15 @@ def test_an_instruction_in_another_language_is_still_a_prompt() -> None:
     assert "银色" in vlm().tokenizer.decode(prompt.input_ids)
 
 
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """Of a PNG."""
+    crc = zlib.crc32(kind + data).to_bytes(4, "big")
+    return len(data).to_bytes(4, "big") + kind + data + crc
+
+
+PROFILE = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(2**20)))  # a megabyte, each
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -103,6 +113,9 @@ def test_an_instruction_in_another_language_is_still_a_prompt() -> None:
         (png(2048, 1025), "2048x1025 is too large"),
         (jpeg()[:-2] + 17 * b"\xff\xda" + jpeg()[-2:], "too many parts: send a plain JPEG"),
         (png(64, 64, texts=17), "too many parts"),
+        (png(64, 64)[:33] + 949 * PROFILE + png(64, 64)[33:], "too many parts"),
+        (png(64, 64)[:33] + 5000 * chunk(b"IDAT", b"") + png(64, 64)[33:], "too many parts"),
+        (jpeg()[:2] + 65 * b"\xff\xfe\x00\x02" + jpeg()[2:], "too many parts"),
         (jpeg() + bytes(4 * MOST_PIXELS), "more than 8388608: shrink it"),
         (jpeg(0, 3000, 3), "too narrow"),
     ],

@@ -148,3 +148,18 @@ def test_a_pose_that_is_no_place_is_told(axis: str, value: float) -> None:
 
 def test_speed_is_over_ground() -> None:
     assert Velocity(0.3, -0.4, 2.0).speed == 0.5
+
+
+@pytest.mark.parametrize("rate", [10, 50, 200, 500])
+def test_odometry_of_any_rate_reaches_back_for_as_long_as_a_frame_may_be_old(rate: int) -> None:
+    track, count = Track(), 10 * rate
+    for number in range(count):
+        at = number / rate
+        track.add(Pose(at), int(at * 1e9) + 1, at, 0.5)
+    assert track.newest == Pose((count - 1) / rate)
+    for age in (0.5, 3.0, 9.0):
+        then = track.at(int((track.newest.x - age) * 1e9))
+        assert then is not None
+        assert abs(track.newest.x - then.x - age) < 0.1
+    moved, _ = track.moved_since(int((track.newest.x - 3.0) * 1e9))
+    assert moved == pytest.approx(3.0, abs=0.1)

@@ -71,8 +71,9 @@ class DecodeService:
     def _make_room(self) -> None:
         """End the oldest stream without a session, where there are too many."""
         if len(self._outboxes) >= self._most_streams:
-            idle = [stream for stream in self._outboxes if stream.session is None]
-            self._outboxes.pop(idle[0]).drop()  # no more than sessions have one
+            idle = (stream for stream in self._outboxes if stream.session is None)
+            oldest = next(idle, next(iter(self._outboxes)))
+            self._outboxes.pop(oldest).drop()
 
     async def _read(self, requests: AsyncIterator[bytes], stream: Stream, outbox: Outbox) -> None:
         with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot is gone

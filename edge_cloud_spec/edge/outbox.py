@@ -30,6 +30,7 @@ class Outbox:
         """The prompt was not the right one: nothing that was sent counts."""
         self._pushed.clear()
         self.sent = self.drawn = None
+        self.alone_until = 0
 
     def forget_pushed(self) -> None:
         """Who knows what arrived: what was pushed will be said again in its turn."""

@@ -12,7 +12,10 @@ from PIL import Image, UnidentifiedImageError
 from ..errors import UserError
 
 MOST_PIXELS = 2**21  # of a camera's frame (1920 x 1080 is less), unless the model can use more
-MOST_PARTS = 16  # scans of a progressive JPEG (10 are usual), texts in a PNG: each costs as a whole
+MOST_SCANS = 16  # of a progressive JPEG (10 are usual): each costs as much as a whole picture
+MOST_SEGMENTS = 64  # of a JPEG before its pixels: each is parsed
+MOST_BESIDE = 16  # chunks of a PNG beside its pixels: each may be inflated
+MOST_CHUNKS = 4096  # of a PNG in all
 MAX_SIDE = 8192
 MAX_ASPECT = 200  # of the family's own resize rule
 
@@ -54,8 +57,8 @@ def decode_image(data: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
         raise UserError(
             f"the camera frame has {len(data)} bytes, more than {4 * most_pixels}: shrink it"
         )
-    parts = (b"\xff\xda",) if data[:2] == b"\xff\xd8" else (b"zTXt", b"iTXt")
-    if max(map(data.count, parts)) > MOST_PARTS:
+    too_many = _jpeg_is_in_pieces if data[:2] == b"\xff\xd8" else _png_is_in_pieces
+    if too_many(data):
         raise UserError("the camera frame is in too many parts: send a plain JPEG")
     try:
         image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
@@ -67,6 +70,29 @@ def decode_image(data: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
         ) from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"the camera frame is damaged ({error}): send another frame") from error
+
+
+def _jpeg_is_in_pieces(data: bytes) -> bool:
+    """Whether it has more segments or scans than a camera's pictures; read from their headers."""
+    at, segments = 2, 0
+    while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] not in (b"\xda", b""):
+        at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
+        segments += 1
+        if segments > MOST_SEGMENTS:
+            return True
+    return data.count(b"\xff\xda") > MOST_SCANS
+
+
+def _png_is_in_pieces(data: bytes) -> bool:
+    """Whether it has more chunks than a picture needs; read from their headers."""
+    at, chunks, others = 8, 0, 0
+    while at + 8 <= len(data):
+        others += data[at + 4 : at + 8] != b"IDAT"
+        chunks += 1
+        if others > MOST_BESIDE or chunks > MOST_CHUNKS:
+            return True
+        at += 12 + int.from_bytes(data[at : at + 4], "big")
+    return False
 
 
 def _check_size(width: int, height: int, most_pixels: int) -> None:

@@ -7,7 +7,8 @@ from collections import deque
 
 from .pose import Pose, wrap
 
-KEPT = 400  # messages, to find the pose of a frame
+KEPT = 400  # poses, to find the one of a frame
+APART = 25_000_000  # ns between them at least, so that they reach back for ten seconds
 SAME_TIME = 200_000_000  # ns between a frame and the odometry that stands for it
 SOONEST = 0.08  # s; no silence shorter than this is one
 PERIODS = 1.8  # of odometry, without which it falters
@@ -50,6 +51,8 @@ class Track:
         self._behind = None
         if silence <= timeout:
             self._period += (LEARNING if self._period else 1.0) * (silence - self._period)
+        if len(self._poses) > 1 and stamp - self._poses[-2][0] < APART:
+            self._poses.pop()
         self._poses.append((stamp, pose))
         self._went_on = now
 
