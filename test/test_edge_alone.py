@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.preset import load_preset
+from edge_cloud_spec.decoding.shape import Whole
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Action, LinkLost, LinkUp, PromptReady, Received, Send, Work
+from edge_cloud_spec.edge.events import (
+    Action,
+    Drafted,
+    LinkLost,
+    LinkUp,
+    PromptReady,
+    Received,
+    Send,
+    Work,
+)
+from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.edge.pacing import PROBE
 from edge_cloud_spec.wire.messages import (
+    DraftMessage,
     Generate,
     Open,
     Opened,
@@ -76,6 +89,24 @@ def test_it_drafts_again_when_the_cloud_has_gone_as_far_as_it_was_asked() -> Non
     asked = [message for message in sent(actions) if isinstance(message, Generate)]
     assert bool(work) != bool(asked)  # it drafts, or lets the cloud go on for longer
     assert [round_.drafted for round_ in robot.ledger.rounds] == [0] * PROBE
+
+
+def test_the_draft_that_it_makes_then_is_sent() -> None:
+    measures = Measures()
+    measures.drafted(1, 0.001)
+    measures.verified(4, 0.1, 0.001)
+    robot = EdgeDecoder(OPENING, load_preset("auto"), 10.0, measures=measures)
+    robot.start(0.0, SPEC)
+    robot.handle(PromptReady(b"prompt", spec_digest(SPEC), (0,), 20), 0.0)
+    robot.handle(OPENED, 0.0)
+    for size in range(PROBE):
+        actions = robot.handle(said(size, size + 1), 0.1 * size)
+    (work,) = [action for action in actions if isinstance(action, Work)]
+    branch = work.branches[0]
+    whole = Whole(Draft((7, 8)), (7, 8), 1, leaves=(((7, 8), 0.9),))
+    (message,) = sent(robot.handle(Drafted(branch, (7, 8), whole), 1.0))[:1]
+    assert isinstance(message, DraftMessage)
+    assert message.base == BASE.extend(range(1, PROBE + 1))
 
 
 @pytest.mark.parametrize(("preset", "own"), [("cloud_ar", False), ("cloud_sd", True)])

@@ -229,7 +229,8 @@ def test_verdicts_that_always_lead_elsewhere_end_the_decode() -> None:
     assert sent(actions) == [Close()]
 
 
-def test_a_verdict_said_again_about_another_draft_is_not_resampled_from_ours() -> None:
+def splitting() -> tuple[EdgeDecoder, PrefixDigest, Row]:
+    """A robot that resamples itself, its draft (3, 4) on its way, and the Q of both."""
     split = Split("dense")
     opening = replace(
         OPENING, rule="rejection", payload="probabilities", policy=SamplingPolicy(1.0), split=split
@@ -244,6 +245,20 @@ def test_a_verdict_said_again_about_another_draft_is_not_resampled_from_ours() -
     (branch,) = robot._exchange._speculator._working.branches
     whole = Whole(ours, (3, 4), 1, leaves=(((3, 4), 0.5),))
     robot.handle(Drafted(branch, (3, 4), whole, True), 0.0)
+    return robot, base, q
+
+
+@pytest.mark.parametrize(("token", "finish_"), [(9, ""), (None, "end")])
+def test_what_is_settled_is_not_resampled(token: int | None, finish_: str) -> None:
+    robot, base, q = splitting()
+    both = verdict(base, (0,), token, finish=finish_, residual=q)
+    actions = robot.handle(both, 1.0)
+    assert finish(actions).reason == "bad_verdict"
+    assert not [action for action in actions if isinstance(action, Emit)]
+
+
+def test_a_verdict_said_again_about_another_draft_is_not_resampled_from_ours() -> None:
+    robot, base, q = splitting()
     told = verdict(base, (0,), None, draft=(5,), tokens=(5,), residual=q)
     actions = robot.handle(told, 1.0)
     assert finish(actions).reason == "bad_verdict"

@@ -110,7 +110,8 @@ def test_without_odometry_the_clock_is_enough_on_a_base_without_slip(
 
 def test_a_blocked_base_ends_the_motion_as_not_arrived() -> None:
     seconds, arrived, commands = drive(Base(0.1, slip=0.0), Goal(distance=0.9))
-    assert not arrived and seconds < 5.0 and commands[-1] == Velocity()
+    assert not arrived and commands[-1] == Velocity()
+    assert seconds < 3.2  # what it may be told is used up before its time is
 
 
 @given(
