@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         cells = [] if args.skip_pairs else counts
         batches = [pool.submit(systematic, *cell, args.seed) for cell in cells]
-        batches = batches * (not args.skip_pairs) + [
+        batches += [
             pool.submit(
                 at_random, presets, args.seed, range(first, min(first + BATCH, args.schedules))
             )
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> list[Row]:
         for batch in batches:
             for cell, found, failures in batch.result():
                 counts[cell].update(found)
-                for failure in failures[: MOST_TOLD - told]:
+                for failure in failures[: max(0, MOST_TOLD - told)]:
                     print(f"FAILED: {failure}", file=sys.stderr)
                 told += len(failures)
     return [
