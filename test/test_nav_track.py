@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.pose import FARTHEST, Pose, Velocity, wrap
-from edge_cloud_spec.nav.track import KEPT, PERIODS, SAME_TIME, SOONEST, Track
+from edge_cloud_spec.nav.track import APART, KEPT, PERIODS, SAME_TIME, SOONEST, Track
 
 TIMEOUT = 0.5  # s
 MS = 1_000_000  # ns
@@ -36,7 +37,10 @@ def test_the_pose_of_a_stamp_is_the_nearest_within_a_fifth_of_a_second(
         assert found is None
     else:
         assert found is not None
-        assert away[int(found.x)] == min(away)
+        # Poses that come faster than they are kept stand for one another.
+        assert away[int(found.x)] - min(away) < APART // MS
+        if all(b - a >= APART // MS for a, b in itertools.pairwise(stamps)):
+            assert away[int(found.x)] == min(away)
 
 
 def test_what_was_never_heard_says_nothing() -> None:

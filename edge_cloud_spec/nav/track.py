@@ -51,7 +51,7 @@ class Track:
         self._behind = None
         if silence <= timeout:
             self._period += (LEARNING if self._period else 1.0) * (silence - self._period)
-        if len(self._poses) > 1 and stamp - self._poses[-2][0] < APART:
+        if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < APART:
             self._poses.pop()
         self._poses.append((stamp, pose))
         self._went_on = now
