@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..decoding.accept import accept
 from ..decoding.choose import Chooser, SeededChooser
 from ..decoding.digest import PrefixDigest
@@ -37,81 +34,13 @@ from ..wire.messages import (
     Resume,
     RowMessage,
     RowRequest,
-    ServerMessage,
     Verdict,
 )
+from .events import Action, Event, Extend, Guessed, Keep, Propose, Proposed, Say, Score, Scored
 from .tally import Tally
 
 MOST_OWN = 16  # tokens of a draft by the cloud's own drafter, which holds up all others
 EMPTY = Draft(())  # nothing drafted: the target alone
-
-
-@dataclass(frozen=True)
-class Score:
-    """Run the target over this draft; a Scored event is due."""
-
-    draft: Draft
-
-
-@dataclass(frozen=True)
-class Propose:
-    """Let the cloud's own drafter draft this many tokens after the prefix; Proposed is due."""
-
-    prefix: tuple[int, ...]
-    length: int
-
-
-@dataclass(frozen=True)
-class Keep:
-    """Commit these nodes of the scored draft, then extend by these tokens."""
-
-    path: tuple[int, ...]
-    tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Extend:
-    """Extend the prefix by these tokens; the next pass computes them."""
-
-    tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Say:
-    """Send this to the robot."""
-
-    message: ServerMessage
-
-
-@dataclass(frozen=True, eq=False)
-class Scored:
-    """The target's logits [1 + n, V] for the draft, and what they cost in seconds."""
-
-    logits: NDArray[np.float32]
-    verify_s: float = 0.0
-    queue_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Guessed:
-    """An early exit of the pass under way guesses its verdict."""
-
-    path: tuple[int, ...]
-    token: int
-    confidence: float
-    layer: int
-
-
-@dataclass(frozen=True)
-class Proposed:
-    """What the cloud's own drafter proposes."""
-
-    draft: Draft
-    draft_s: float = 0.0
-
-
-Action = Score | Propose | Keep | Extend | Say
-Event = DraftMessage | Generate | Resume | Close | RowRequest | Scored | Guessed | Proposed
 
 
 @dataclass(frozen=True)

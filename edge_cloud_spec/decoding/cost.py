@@ -171,11 +171,6 @@ def best_draft_length(
     return max(lengths, key=lambda length: tokens(length) / round_time(length))
 
 
-def specedge_depth(draft: float, rtt: float, verify: float) -> int:
-    """Draft depth at which verify = drafting + rtt, at least 1 (SpecEdge sec. 4.3)."""
-    return max(1, round((verify - rtt) / draft))
-
-
 # -- money
 
 

@@ -197,3 +197,8 @@ def signature(costs: Costs) -> tuple[int, ...]:
 def _coarse(share: float) -> float:
     """In steps that hardly matter, so that profiles are found again."""
     return round(share * STEPS) / STEPS
+
+
+def specedge_depth(draft: float, rtt: float, verify: float) -> int:
+    """Draft depth at which verify = drafting + rtt, at least 1 (SpecEdge sec. 4.3)."""
+    return max(1, round((verify - rtt) / draft))

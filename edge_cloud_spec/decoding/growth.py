@@ -1,0 +1,212 @@
+"""How a draft grows: one pass of the draft model a level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .choose import Chooser
+from .draft import Draft
+from .propose import Recipe, beliefs, candidates, likeliest
+from .row import Row
+from .shape import BestFirst, Expansion, Shape
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """Nodes to be scored in one pass; parents are indices in order of growth, -1 for the prefix."""
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    rows: tuple[Row, ...] = ()
+
+
+Guess = tuple[tuple[int, ...], float]  # tokens after a prefix, and how likely they are
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A draft that is done, and what its own model holds of the verdict.
+
+    ``best`` are the tokens of its likeliest path, which ends in the node ``leaf``; ``seconds`` the
+    model's second choices along it. ``leaves`` are the paths to its leaves, and ``guesses`` the
+    other ends that the verdict may come to: the tokens of an accepted path and a recovered token
+    that was not proposed there; both with their probabilities, the likeliest first.
+    """
+
+    draft: Draft
+    best: tuple[int, ...]
+    leaf: int = -1
+    seconds: tuple[int, ...] = ()
+    leaves: tuple[Guess, ...] = ()
+    guesses: tuple[Guess, ...] = ()
+
+    @property
+    def sure(self) -> float:
+        """How likely all of the likeliest path is accepted; 0 where that was not worked out."""
+        return self.leaves[0][1] if self.leaves else 0.0
+
+
+NEAR = 3  # tokens beyond the proposed ones that are looked at after each node
+MOST_GUESSES = 16
+
+
+class Growth:
+    """One draft in the making. ``grow`` takes the logits after the frontier and gives new nodes."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        recipe: Recipe,
+        position: int,
+        end_tokens: Sequence[int],
+        chooser: Chooser,
+        guesses: bool = False,
+    ) -> None:
+        """position: of the first drafted token in the answer. Nothing follows an end token.
+
+        guesses: work out how likely its verdicts are, too.
+        """
+        self._guessing = guesses
+        self._shape, self._recipe, self._position = shape, recipe, position
+        self._ends, self._chooser = frozenset(end_tokens), chooser
+        self._frontier: list[int] = [-1]
+        self._open: list[int] = []  # nodes whose children are not known
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+        self._depths: list[int] = []  # tokens before a node
+        self._rows: list[Row] = []
+        self._likelihood: list[float] = []  # cumulative, of each node
+        self._near: dict[int, list[tuple[int, float]]] = {}  # after a node: tokens, likelihoods
+        self._level = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to grow."""
+        return self._level == self._shape.depth or not self._frontier
+
+    @property
+    def frontier(self) -> tuple[int, ...]:
+        """The nodes (-1: the prefix) whose logits the next ``grow`` needs, in this order."""
+        return tuple(self._frontier)
+
+    def grow(self, logits: NDArray[np.float32]) -> Level:
+        """The next level's nodes; ``logits`` [m, V] are those after the m nodes of the frontier."""
+        begin = len(self._tokens)
+        level = (
+            self._expand(logits, self._shape.sizes[self._level])
+            if isinstance(self._shape, Expansion)
+            else self._best(logits, self._shape)
+        )
+        self._tokens += level.tokens
+        self._parents += level.parents
+        self._rows += level.rows
+        self._level += 1
+        grown = range(begin, len(self._tokens))
+        self._open += [node for node in grown if self._tokens[node] not in self._ends]
+        if isinstance(self._shape, BestFirst):
+            self._open.sort(key=lambda node: -self._likelihood[node])
+            width = self._shape.width
+        else:
+            width = len(self._open)
+        self._frontier, self._open = self._open[:width], self._open[width:]
+        return level
+
+    def whole(self) -> Whole:
+        """All of it as it is sent: a chain without parents, a best-first tree within its budget."""
+        kept = self._kept()
+        place = {-1: -1, **{node: i for i, node in enumerate(kept)}}
+        tokens = [self._tokens[node] for node in kept]
+        parents = [place[self._parents[node]] for node in kept]
+        is_chain = parents == list(range(-1, len(tokens) - 1))
+        rows = tuple(self._rows) or None
+        draft = Draft(tuple(tokens), None if is_chain else tuple(parents), rows)
+        paths: dict[int, tuple[int, ...]] = {-1: ()}
+        for node in kept:
+            paths[node] = (*paths[self._parents[node]], self._tokens[node])
+        ends = self._leaves(kept)
+        leaf = ends[0]
+        if not self._guessing:
+            return Whole(draft, paths[leaf], place[leaf])
+        leaves = tuple((paths[node], self._likelihood[node]) for node in ends[:MOST_GUESSES])
+        seconds, guesses = self._seconds(leaf), self._guesses(paths)
+        return Whole(draft, paths[leaf], place[leaf], seconds, leaves, guesses)
+
+    def _seconds(self, leaf: int) -> tuple[int, ...]:
+        """The second choice at each place of the path to this node."""
+        found: list[int] = []
+        while leaf >= 0:
+            leaf, token = self._parents[leaf], self._tokens[leaf]
+            found.append(next((t for t, _ in self._near[leaf] if t != token), -1))
+        return tuple(reversed(found))
+
+    def likelihoods(self) -> list[float]:
+        """How likely each node of the draft is to be accepted, by the model's own beliefs."""
+        return [self._likelihood[node] for node in self._kept()]
+
+    def _kept(self) -> list[int]:
+        """The nodes within the budget; no node is likelier than its parent, so they are a tree."""
+        nodes = list(range(len(self._tokens)))
+        if not isinstance(self._shape, BestFirst) or len(nodes) <= self._shape.nodes:
+            return nodes
+        order = np.argsort(-np.array(self._likelihood), kind="stable")  # parents come first
+        return sorted(order[: self._shape.nodes].tolist())
+
+    def _leaves(self, kept: Sequence[int]) -> list[int]:
+        """The likeliest first; the end of the first children, where that is not known."""
+        inner = {self._parents[node] for node in kept}
+        if self._likelihood:
+            leaves = [node for node in kept if node not in inner]
+            return sorted(leaves, key=lambda node: -self._likelihood[node])
+        node = -1
+        while node in inner:
+            node = self._parents.index(node)
+        return [node]
+
+    def _guesses(self, paths: dict[int, tuple[int, ...]]) -> tuple[Guess, ...]:
+        """Ends of the verdict where a token is recovered that is not in the draft."""
+        drafted = set(paths.values())
+        found = [
+            ((*paths[node], token), likelihood)
+            for node, near in self._near.items()
+            if node in paths
+            for token, likelihood in near
+            if (*paths[node], token) not in drafted
+        ]
+        return tuple(sorted(found, key=lambda guess: -guess[1])[:MOST_GUESSES])
+
+    def _expand(self, logits: NDArray[np.float32], count: int) -> Level:
+        at = self._position + self._level
+        tokens: list[int] = []
+        parents: list[int] = []
+        rows: list[Row] = []
+        for i, (node, row) in enumerate(zip(self._frontier, logits, strict=True)):
+            found, drawn = candidates(row, self._recipe, at, count, self._chooser, i * count)
+            if self._guessing:
+                before = 1.0 if node < 0 else self._likelihood[node]
+                chances = beliefs(row, self._recipe, at)
+                self._likelihood += [before * float(chances[token]) for token in found]
+                near = likeliest(chances, count + NEAR)
+                self._near[node] = [(token, before * float(chances[token])) for token in near]
+            tokens += found
+            parents += [node] * len(found)
+            rows += [drawn] if drawn is not None else []
+        return Level(tuple(tokens), tuple(parents), tuple(rows))
+
+    def _best(self, logits: NDArray[np.float32], shape: BestFirst) -> Level:
+        tokens: list[int] = []
+        parents: list[int] = []
+        for node, row in zip(self._frontier, logits, strict=True):
+            before = 1.0 if node < 0 else self._likelihood[node]
+            depth = 0 if node < 0 else self._depths[node] + 1
+            chances = beliefs(row, self._recipe, self._position + depth)
+            near = likeliest(chances, shape.width + NEAR)
+            self._near[node] = [(token, before * float(chances[token])) for token in near]
+            for token, likelihood in self._near[node][: shape.width]:
+                tokens.append(token)
+                parents.append(node)
+                self._likelihood.append(likelihood)
+                self._depths.append(depth)
+        return Level(tuple(tokens), tuple(parents))
