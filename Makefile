@@ -24,7 +24,7 @@ test: setup
 	$(BIN)/python -m pytest $(ARGS)
 
 fuzz: setup
-	$(BIN)/python test/fuzz.py --frames 100000 $(ARGS)
+	PYTHONPATH=test $(BIN)/python -m fuzz --frames 100000 $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

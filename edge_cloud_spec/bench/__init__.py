@@ -1,4 +1,4 @@
-"""Benchmarks: a suite a file, figures as flat rows, ratios taken within one run.
+"""Benchmarks: a suite a file or folder, figures as flat rows, ratios taken within one run.
 
 Suites measure the parts as they ship (processes, gRPC, rclpy); nothing here is imported elsewhere.
 """

@@ -59,7 +59,10 @@ def run_bench(args: argparse.Namespace) -> int:
 
 
 def _module(suite: str) -> Any:
-    return importlib.import_module(f".{suite}", __package__)
+    """A suite is a file of this folder, or a folder with helpers of its own beside ``suite.py``."""
+    module = importlib.import_module(f".{suite}", __package__)
+    is_folder = hasattr(module, "__path__")
+    return importlib.import_module(f".{suite}.suite", __package__) if is_folder else module
 
 
 def write(path: Path, suite: str, seed: int, rows: list[Row]) -> None:

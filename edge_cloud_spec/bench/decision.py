@@ -16,17 +16,17 @@ from functools import partial
 import numpy as np
 
 from ..decoding.accept import Acceptance, follow, rejection
-from ..decoding.choose import SeededChooser
 from ..decoding.draft import Draft
 from ..decoding.noise import Purpose
 from ..decoding.policy import SamplingPolicy
 from ..decoding.propose import coupled_token_of
-from ..decoding.row import Row as Distribution
-from ..decoding.row import row_of
+from ..decoding.random_source import SeededRandomSource
+from ..decoding.token_distribution import TokenDistribution as Distribution
+from ..decoding.token_distribution import distribution_of
 from ..errors import UserError
-from ..models.scripted import mix
+from ..harness.power_law import power_law_pair
+from ..harness.scripted_model import mix
 from .command import Row
-from .tails import power_law_pair
 
 TAIL = "typical"
 NOISE = 0.1  # of the draft model: it is nearly always right
@@ -76,8 +76,8 @@ def _pool(vocab: int, policy: SamplingPolicy) -> tuple[Rows, Rows]:
     draft, target = power_law_pair(TAIL, vocab, policy.seed, NOISE)
     states = [mix(policy.seed, number) for number in range(POOL)]
     return (
-        [row_of(draft.row(state), policy) for state in states],
-        [row_of(target.row(state), policy) for state in states],
+        [distribution_of(draft.row(state), policy) for state in states],
+        [distribution_of(target.row(state), policy) for state in states],
     )
 
 
@@ -108,12 +108,13 @@ def _fresh(row: Distribution) -> Distribution:
 
 def _reject(drawn: Rows, wanted: Rows, seed: int) -> Callable[[], Acceptance]:
     """Speculative sampling of a chain drawn from Q."""
-    chooser = SeededChooser(seed)
+    random_source = SeededRandomSource(seed)
     tokens = [
-        _fresh(row).draw(chooser, Purpose.DRAFT, position) for position, row in enumerate(drawn)
+        _fresh(row).draw(random_source, Purpose.DRAFT, position)
+        for position, row in enumerate(drawn)
     ]
     draft = Draft(tuple(tokens), rows=tuple(drawn))
-    return partial(rejection, draft, lambda node: wanted[node + 1], 0, chooser)
+    return partial(rejection, draft, lambda node: wanted[node + 1], 0, random_source)
 
 
 def _follow(drawn: Rows, wanted: Rows, seed: int) -> Callable[[], Acceptance]:

@@ -11,21 +11,22 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..cloud.process import VerifierProcess
 from ..decoding.noise import decision_seed
 from ..decoding.policy import SamplingPolicy
-from ..decoding.preset import Preset, load_preset
-from ..edge.link import Link, LinkSettings
+from ..decoding.preset import Preset
+from ..edge.client import ClientSettings, VerifierClient
 from ..edge.runner import DecodeRunner, DecodeSettings
 from ..errors import UserError
+from ..harness.verifier_process import VerifierProcess
 from ..models import EMBEDDED
 from ..models.prompt import Request
 from ..models.text import TextStream
 from ..nav.action import Action
 from ..nav.answer import NotAnAction, read_answer
+from ..presets import load_preset
 from ..share import rules_text
+from .acceptance import Choices, Share, cache_hits
 from .command import Row
-from .drafting import Choices, Share, cache_hits
 
 MAX_DECISIONS = 40
 PRESETS = "cloud_ar,dsd,edge_only,cloud_sd,cloud_ar:coupled,dsd:coupled"
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class Drive:
+class RoomRun:
     """One room under one preset and rule."""
 
     room: int
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     runs = _runs(args.presets)
     rooms = [args.seed * 1_000_003 + i for i in range(args.scenes)]
     options = ["--target", args.target, "--drafter", args.drafter, "--threads", "1"]
-    drives: list[Drive] = []
+    drives: list[RoomRun] = []
     with VerifierProcess([*options, "--max-tokens", "48"]) as cloud:
         args.cloud = cloud.address
         workers = multiprocessing.get_context("spawn").Pool(args.processes)
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     return [_row(drives, preset, rule) for preset, rule in runs]
 
 
-def _row(drives: Sequence[Drive], preset: Preset, rule: str) -> Row:
+def _row(drives: Sequence[RoomRun], preset: Preset, rule: str) -> Row:
     mine = [d for d in drives if (d.preset, d.rule) == (preset.name, rule)]
     alone = {d.room: d.answers for d in drives if (d.preset, d.rule) == ("cloud_ar", rule)}
     same = sum(d.answers == alone[d.room] for d in mine) / len(mine) if alone else None
@@ -119,17 +120,17 @@ def _row(drives: Sequence[Drive], preset: Preset, rule: str) -> Row:
 
 
 @dataclass
-class _Worker:
+class _RoomWorker:
     """What a worker process makes once: a link, and a robot for each preset and rule."""
 
-    link: Link
+    link: VerifierClient
     runners: list[DecodeRunner]
 
 
-_worker: _Worker | None = None
+_worker: _RoomWorker | None = None
 
 
-def _drive_room(job: tuple[argparse.Namespace, int]) -> list[Drive]:
+def _drive_room(job: tuple[argparse.Namespace, int]) -> list[RoomRun]:
     args, room = job
     runs = _runs(args.presets)
     global _worker
@@ -138,7 +139,9 @@ def _drive_room(job: tuple[argparse.Namespace, int]) -> list[Drive]:
 
         model = load(args.drafter, threads=1)
         spec = model.spec(rules_text(), 48)
-        _worker = _Worker(Link(LinkSettings(args.cloud)), [DecodeRunner(model, spec) for _ in runs])
+        _worker = _RoomWorker(
+            VerifierClient(ClientSettings(args.cloud)), [DecodeRunner(model, spec) for _ in runs]
+        )
     return [
         _drive(args, room, preset, rule, runner, _worker.link)
         for (preset, rule), runner in zip(runs, _worker.runners, strict=True)
@@ -151,8 +154,8 @@ def _drive(
     preset: Preset,
     rule: str,
     runner: DecodeRunner,
-    link: Link,
-) -> Drive:
+    link: VerifierClient,
+) -> RoomRun:
     from ..sim.episode import Episode
     from ..sim.room import make_room
 
@@ -181,7 +184,7 @@ def _drive(
             if action.verb == "stop":
                 break
         result = episode.outcome()
-    return Drive(
+    return RoomRun(
         number,
         preset.name,
         rule,

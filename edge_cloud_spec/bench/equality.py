@@ -12,21 +12,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..cloud.process import VerifierProcess
 from ..decoding.policy import SamplingPolicy
-from ..decoding.preset import Preset, load_preset, preset_names
-from ..edge.link import Link, LinkSettings
+from ..decoding.preset import Preset
+from ..edge.client import ClientSettings, VerifierClient
 from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ..errors import UserError
+from ..harness.verifier_process import VerifierProcess
 from ..models import EMBEDDED
 from ..models.load import load
 from ..models.prompt import PromptSpec, Request
 from ..models.vlm import Vlm
+from ..presets import load_preset, preset_names
 from ..share import rules_text
+from .chi_square import compare
 from .command import Row
 from .reference import generate, load_reference, sample
 from .requests import sample_requests
-from .samples import compare
 
 MAX_TOKENS = 48
 SAMPLED_TOKENS = 6  # of an answer that is compared by distribution
@@ -44,14 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass
-class Bench:
+class EqualityBench:
     """Both sides of the comparison, and the link to ours."""
 
     target: Vlm
     reference: Any
     spec: PromptSpec
     runner: DecodeRunner
-    link: Link
+    link: VerifierClient
 
     def ours(self, request: Request, settings: DecodeSettings) -> Outcome:
         """An answer that came over the link."""
@@ -67,9 +68,9 @@ def run(args: argparse.Namespace) -> list[Row]:
     rows = []
     options = ["--target", args.target, "--drafter", args.drafter, "--threads", "1"]
     with VerifierProcess([*options, "--max-tokens", str(MAX_TOKENS)]) as cloud:
-        link = Link(LinkSettings(cloud.address))
+        link = VerifierClient(ClientSettings(cloud.address))
         runner = DecodeRunner(load(args.drafter), spec)
-        bench = Bench(target, load_reference(args.target, target), spec, runner, link)
+        bench = EqualityBench(target, load_reference(args.target, target), spec, runner, link)
         for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
             policies = [
                 SamplingPolicy(temperature, seed=args.seed + i) for i in range(len(requests))
@@ -93,7 +94,7 @@ def _presets(names: str) -> list[Preset]:
 
 
 def _token_by_token(
-    bench: Bench,
+    bench: EqualityBench,
     presets: Iterable[Preset],
     rule: str,
     requests: Sequence[Request],
@@ -123,7 +124,10 @@ def _token_by_token(
 
 
 def _by_distribution(
-    bench: Bench, presets: Iterable[Preset], requests: Sequence[Request], args: argparse.Namespace
+    bench: EqualityBench,
+    presets: Iterable[Preset],
+    requests: Sequence[Request],
+    args: argparse.Namespace,
 ) -> list[Row]:
     """The first tokens of many answers beside the target's own samples."""
     own = [

@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.accept import accept
-from ..decoding.choose import SeededChooser
 from ..decoding.draft import Draft
 from ..decoding.policy import SamplingPolicy
-from ..decoding.propose import Recipe
+from ..decoding.propose import ProposalConfig
+from ..decoding.random_source import SeededRandomSource
 from ..decoding.shape import Branch, chain
 from ..errors import UserError
 from ..models import EMBEDDED
 from ..models.drafter import Drafter
+from ..models.exit_predictor import ExitPrediction
 from ..models.exits import Exits, shape_of
-from ..models.guess import Guess
 from ..models.load import load
 from ..models.prompt import PromptSpec, Request
 from ..models.session import Session
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class Round:
+class ExitRound:
     """What the exits guessed, as (layer, tokens), the verdict, and seconds of two passes each."""
 
     guesses: tuple[tuple[int, Tokens], ...]
@@ -68,7 +68,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Bench:
+class ExitsBench:
     """The models face to face."""
 
     target: Vlm
@@ -77,21 +77,21 @@ class Bench:
     spec: PromptSpec
     gamma: int
 
-    def rounds(self, request: Request, rule: str, policy: SamplingPolicy) -> Iterator[Round]:
+    def rounds(self, request: Request, rule: str, policy: SamplingPolicy) -> Iterator[ExitRound]:
         """All rounds of one answer."""
         session, below = (
             vlm.open(vlm.prompt(request, self.spec)) for vlm in (self.target, self.drafter)
         )
-        drafter = Drafter(below, Recipe(rule, policy), self.spec.end_ids)
+        drafter = Drafter(below, ProposalConfig(rule, policy), self.spec.end_ids)
         said: Tokens = ()
         while len(said) < MAX_TOKENS and not self._ended(said):
             draft = drafter.whole(Branch(said, chain(self.gamma))).draft
             guesses, logits, with_s, without_s = self._timed(session, draft, rule, policy)
-            chooser = SeededChooser(policy.seed)
-            taken = accept(rule, draft, logits, policy, len(said), chooser)
+            random_source = SeededRandomSource(policy.seed)
+            taken = accept(rule, draft, logits, policy, len(said), random_source)
             verdict = self._tokens(draft, taken.path, taken.token)
             told = tuple((g.layer, self._tokens(draft, g.path, g.token)) for g in guesses)
-            yield Round(told, verdict, with_s, without_s)
+            yield ExitRound(told, verdict, with_s, without_s)
             assert taken.token is not None
             session.commit(taken.path)
             session.extend((taken.token,))
@@ -99,13 +99,13 @@ class Bench:
 
     def _timed(
         self, session: Session, draft: Draft, rule: str, policy: SamplingPolicy
-    ) -> tuple[list[Guess], NDArray[np.float32], float, float]:
+    ) -> tuple[list[ExitPrediction], NDArray[np.float32], float, float]:
         """Guesses, logits [1 + n, V], and the seconds of two passes with exits and two without."""
         length = session.length
         last = session.tokens[-1:]
         first = session.known_row
         spent = {True: 0.0, False: 0.0}
-        guesses: list[Guess] = []
+        guesses: list[ExitPrediction] = []
         for looked_on in (False, True, True, False):
             if length:  # back to where the last token is still to be computed
                 session.truncate(length - 1)
@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     requests = sample_requests(args.seed, args.requests)
     rows: list[Row] = []
     for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
-        rounds: list[Round] = []
+        rounds: list[ExitRound] = []
         for index, request in enumerate(requests):
             policy = SamplingPolicy(temperature, seed=args.seed + index)
             rounds += bench.rounds(request, rule, policy)
@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def _bench(args: argparse.Namespace) -> Bench:
+def _bench(args: argparse.Namespace) -> ExitsBench:
     target, drafter = load(args.target, threads=args.threads), load(args.drafter)
     size = common_vocabulary(
         drafter.tokenizer, target.tokenizer, drafter.vocabulary, target.vocabulary
@@ -166,10 +166,12 @@ def _bench(args: argparse.Namespace) -> Bench:
     exits = Exits.load(folder, target)
     if exits is None:
         raise UserError(f"{folder} holds no exits: make some with edge-cloud-spec train exits")
-    return Bench(target, drafter, exits, target.spec(rules_text(), MAX_TOKENS), args.gamma)
+    return ExitsBench(target, drafter, exits, target.spec(rules_text(), MAX_TOKENS), args.gamma)
 
 
-def _rows(bench: Bench, rule: str, temperature: float, rounds: Sequence[Round]) -> list[Row]:
+def _rows(
+    bench: ExitsBench, rule: str, temperature: float, rounds: Sequence[ExitRound]
+) -> list[Row]:
     count = shape_of(bench.target.decoder)["num_hidden_layers"]
     depths = {DEPTH: DEPTH * count, **{layer / count: layer for layer in bench.exits.adapters}}
     return [
@@ -188,13 +190,13 @@ def _rows(bench: Bench, rule: str, temperature: float, rounds: Sequence[Round]) 
     ]
 
 
-def _hit(rounds: Sequence[Round], layers: float) -> float:
+def _hit(rounds: Sequence[ExitRound], layers: float) -> float:
     return float(np.mean([each.foretold(layers) for each in rounds]))
 
 
-def _ratio(rounds: Sequence[Round]) -> float:
+def _ratio(rounds: Sequence[ExitRound]) -> float:
     return float(np.median([each.with_s / each.without_s for each in rounds]))
 
 
-def _said(rounds: Sequence[Round]) -> str:
+def _said(rounds: Sequence[ExitRound]) -> str:
     return f"hit {_hit(rounds, np.inf):.3f}, verify ratio {_ratio(rounds):.3f}"

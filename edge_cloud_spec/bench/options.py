@@ -7,10 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import UserError
-from .link import LinkProfile
-from .realtime import RealHarness
-from .regimes import COSTS, CUSTOM, Regime, custom_regime, load_regime, regime_names
-from .virtual import VirtualHarness
+from ..harness.emulated_link import LinkProfile
+from ..harness.real import RealHarness
+from ..harness.regimes import (
+    COSTS,
+    CUSTOM,
+    Regime,
+    custom_regime,
+    load_regime,
+    regime_names,
+)
+from ..harness.virtual import VirtualHarness
 
 HARNESSES = {"virtual": VirtualHarness, "grpc": RealHarness}
 CHANGES = (*COSTS, "exit_hit", "gamma", "runner_up")

@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..cloud.process import VerifierProcess
 from ..decoding.policy import GREEDY
-from ..decoding.preset import load_preset
-from ..edge.link import Link, LinkSettings
+from ..edge.client import ClientSettings, VerifierClient
 from ..edge.runner import DecodeRunner, DecodeSettings
+from ..harness.random_checkpoint import make_pair
+from ..harness.verifier_process import VerifierProcess
 from ..models import EMBEDDED
 from ..models.load import load
 from ..models.prompt import PromptSpec, Request
-from ..models.random import make_pair
+from ..presets import load_preset
 from ..share import rules_text
 from .command import Row
 from .reference import generate, load_reference
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class Pair:
+class ModelPair:
     """Two checkpoints side by side; ``tokens`` is the length of the answers at most."""
 
     shape: str
@@ -62,21 +62,21 @@ def run(args: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def _pair(shape: str, args: argparse.Namespace, folder: Path) -> Pair:
+def _pair(shape: str, args: argparse.Namespace, folder: Path) -> ModelPair:
     if shape == "embedded":
         target, drafter = str(EMBEDDED / "target"), str(EMBEDDED / "drafter")
-        return Pair(shape, target, drafter, args.requests, 48)
+        return ModelPair(shape, target, drafter, args.requests, 48)
     # Random weights, passes of earnest cost, and a draft that is right as often as in earnest.
     target, drafter = make_pair(folder, agreement=0.8)
-    return Pair(shape, str(target), str(drafter), args.large_requests, 32)
+    return ModelPair(shape, str(target), str(drafter), args.large_requests, 32)
 
 
-def _compare(pair: Pair, args: argparse.Namespace) -> list[Row]:
+def _compare(pair: ModelPair, args: argparse.Namespace) -> list[Row]:
     target, drafter = load(pair.target, threads=1), load(pair.drafter, threads=1)
     spec = target.spec(rules_text(), pair.tokens)
     options = ["--target", pair.target, "--drafter", pair.drafter, "--threads", "1"]
     with VerifierProcess([*options, "--max-tokens", str(pair.tokens)]) as cloud:
-        link = Link(LinkSettings(cloud.address))
+        link = VerifierClient(ClientSettings(cloud.address))
         runner = DecodeRunner(drafter, spec)
         peers: dict[str, Decode] = {
             **_transformers(pair, target, spec, args.gamma),
@@ -113,7 +113,7 @@ def _compare(pair: Pair, args: argparse.Namespace) -> list[Row]:
     ]
 
 
-def _transformers(pair: Pair, target: Any, spec: PromptSpec, gamma: int) -> dict[str, Decode]:
+def _transformers(pair: ModelPair, target: Any, spec: PromptSpec, gamma: int) -> dict[str, Decode]:
     model, assistant = load_reference(pair.target, target), load_reference(pair.drafter, target)
     if assistant.config.text_config.vocab_size != model.config.text_config.vocab_size:
         # assisted generation refuses a draft whose padding differs; ours crops instead
@@ -132,7 +132,7 @@ def _transformers(pair: Pair, target: Any, spec: PromptSpec, gamma: int) -> dict
     return {"transformers generate": alone, "transformers assisted": assisted}
 
 
-def _ours(runner: DecodeRunner, link: Link, name: str, gamma: int) -> Decode:
+def _ours(runner: DecodeRunner, link: VerifierClient, name: str, gamma: int) -> Decode:
     preset = load_preset(name)
     if preset.drafter != "none":
         preset = replace(preset, draft_length=gamma)

@@ -20,22 +20,23 @@ from itertools import chain
 from random import Random
 
 from ..decoding.policy import GREEDY, SamplingPolicy
-from ..decoding.preset import Preset, load_preset, preset_names
+from ..decoding.preset import Preset
 from ..errors import UserError
+from ..harness.toy import spec_of
+from ..harness.virtual_decode import FAULTS, Decode, Hung, Weather
+from ..presets import load_preset, preset_names
 from ..wire.messages import Close
 from .command import Row
 from .options import check_counts
-from .toy import spec_of
-from .virtual_decode import FAULTS, Decode, Hung, Weather
 
 RULES = ("greedy", "coupled", "rejection")
 COUNTS = ("schedules", "wrong", "hung", "failed", "timeout", "resumed", "diverged", "fallbacks")
 COLUMNS = {name: name for name in ("preset", "rule", *COUNTS)}
 PATIENCE = 100.0  # virtual seconds, longer than any weather: for what is lost alone
-MOST_FAULTS = 5  # of a random schedule
+MAX_FAULTS = 5  # of a random schedule
 SEARCHED = 100  # decodes, for one in which all of P is asked for
 BATCH = 250  # random schedules that a process takes at a time
-MOST_TOLD = 20  # schedules that are told as failures
+MAX_TOLD = 20  # schedules that are told as failures
 
 
 MILD = Weather(jitter=0.1, draft=0.1)
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> list[Row]:
         for batch in batches:
             for cell, found, failures in batch.result():
                 counts[cell].update(found)
-                for failure in failures[: max(0, MOST_TOLD - told)]:
+                for failure in failures[: max(0, MAX_TOLD - told)]:
                     print(f"FAILED: {failure}", file=sys.stderr)
                 told += len(failures)
     return [
@@ -126,7 +127,7 @@ def systematic(preset: str, rule: str, seed: int) -> Batch:
     asking = (replace(plain, seed=seed + number) for number in range(1, SEARCHED))
     rare = next((one for one in asking if fate(one).counts["fallbacks"]), None)
     both = [plain, rare or replace(plain, seed=seed + 1)]
-    return tally(chain.from_iterable(map(single_and_paired, both)))
+    return add_up(chain.from_iterable(map(single_and_paired, both)))
 
 
 def single_and_paired(plain: Schedule) -> Iterator[tuple[Schedule, Fate]]:
@@ -147,14 +148,14 @@ def single_and_paired(plain: Schedule) -> Iterator[tuple[Schedule, Fate]]:
 def at_random(presets: list[str], seed: int, numbers: range) -> Batch:
     """The random schedules of these numbers."""
     schedules = (random_schedule(presets, seed, number) for number in numbers)
-    return tally((schedule, fate(schedule)) for schedule in schedules)
+    return add_up((schedule, fate(schedule)) for schedule in schedules)
 
 
 def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
     """The same for the same seed and number."""
     random = Random(f"{seed} {number}")
     tokens = random.choice((1, 2, 4, 8, 16))
-    messages = random.sample(range(4 + 3 * tokens), random.randint(0, MOST_FAULTS))
+    messages = random.sample(range(4 + 3 * tokens), random.randint(0, MAX_FAULTS))
     rule = random.choice((*RULES, "rejection"))  # which has the most branches
     if rule == "rejection" and random.random() < 0.5:  # and most of all where the robot resamples
         presets = [name for name in presets if _preset(name).split_of(rule)] or presets
@@ -180,7 +181,7 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
     )
 
 
-def tally(fates: Iterable[tuple[Schedule, Fate]]) -> Batch:
+def add_up(fates: Iterable[tuple[Schedule, Fate]]) -> Batch:
     """Counts by preset and rule, and what failed."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     failures: dict[tuple[str, str], list[str]] = {}

@@ -8,7 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.draft import Draft
-from ..wire.messages import Close, DraftMessage, Generate, Resume, RowRequest, ServerMessage
+from ..wire.messages import (
+    Close,
+    DraftMessage,
+    Generate,
+    Resume,
+    RowRequest,
+    ServerMessage,
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class Propose:
 
 
 @dataclass(frozen=True)
-class Keep:
+class Commit:
     """Commit these nodes of the scored draft, then extend by these tokens."""
 
     path: tuple[int, ...]
@@ -42,7 +49,7 @@ class Extend:
 
 
 @dataclass(frozen=True)
-class Say:
+class Send:
     """Send this to the robot."""
 
     message: ServerMessage
@@ -58,7 +65,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Guessed:
+class Predicted:
     """An early exit of the pass under way guesses its verdict."""
 
     path: tuple[int, ...]
@@ -75,5 +82,5 @@ class Proposed:
     draft_s: float = 0.0
 
 
-Action = Score | Propose | Keep | Extend | Say
-Event = DraftMessage | Generate | Resume | Close | RowRequest | Scored | Guessed | Proposed
+Action = Score | Propose | Commit | Extend | Send
+Event = DraftMessage | Generate | Resume | Close | RowRequest | Scored | Predicted | Proposed

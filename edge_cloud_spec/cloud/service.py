@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 
 from ..wire.channel import METHOD_NAME, SERVICE
-from .outbox import Outbox
-from .sessions import Stream
+from .send_queue import SendQueue
+from .sessions import RobotStream
 from .worker import Worker
 
 MAX_WAITING = 16  # messages of one stream that the worker has not come to
@@ -25,7 +25,7 @@ class DecodeService:
     def __init__(self, worker: Worker, token: str = "") -> None:
         self._worker = worker
         self._token = token
-        self._outboxes: dict[Stream, Outbox] = {}  # of open streams, the oldest first
+        self._outboxes: dict[RobotStream, SendQueue] = {}  # of open streams, the oldest first
         # A robot opens a new stream while the cloud has not noticed the end of the old one.
         self._most_streams = 2 * worker.limits.sessions
 
@@ -45,9 +45,9 @@ class DecodeService:
         if self._token:
             await self._authenticate(context)
         self._make_room()
-        outbox = Outbox(self._worker.limits.queue_bytes, lambda: writing.cancel())
+        outbox = SendQueue(self._worker.limits.queue_bytes, lambda: writing.cancel())
         writing = asyncio.ensure_future(self._write(outbox, context))
-        stream = Stream(outbox.put)
+        stream = RobotStream(outbox.put)
         reading = asyncio.ensure_future(self._read(requests, stream, outbox))
         self._outboxes[stream] = outbox
         try:
@@ -63,7 +63,7 @@ class DecodeService:
             text = "the robot does not read what it is sent, or opens no session"
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
 
-    async def _write(self, outbox: Outbox, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def _write(self, outbox: SendQueue, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         with contextlib.suppress(grpc.aio.InternalError):  # the robot is gone
             while (data := await outbox.take()) is not None:
                 await context.write(data)
@@ -75,7 +75,9 @@ class DecodeService:
             oldest = next(idle, next(iter(self._outboxes)))
             self._outboxes.pop(oldest).drop()
 
-    async def _read(self, requests: AsyncIterator[bytes], stream: Stream, outbox: Outbox) -> None:
+    async def _read(
+        self, requests: AsyncIterator[bytes], stream: RobotStream, outbox: SendQueue
+    ) -> None:
         with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot is gone
             async for data in requests:
                 self._worker.receive(stream, data)
@@ -83,7 +85,7 @@ class DecodeService:
                     await asyncio.sleep(0.01)  # not read, so that the robot's side is held up
         outbox.put(None)
 
-    def _is_behind(self, stream: Stream, outbox: Outbox) -> bool:
+    def _is_behind(self, stream: RobotStream, outbox: SendQueue) -> bool:
         """Whether the worker has to catch up with this robot, or the robot with its answers."""
         (messages, size), most = stream.backlog, self._worker.limits.queue_bytes
         return messages > MAX_WAITING or max(size, 2 * outbox.size) > most

@@ -39,12 +39,12 @@ class WorkerLimits:
     queue_bytes: int = 8 * 2**20
 
 
-class Stream:
+class RobotStream:
     """One robot's connection; ``session`` is the one it opened or resumed."""
 
-    def __init__(self, outlet: Outlet) -> None:
-        self.outlet = outlet
-        self.session: Served | None = None
+    def __init__(self, transport: Outlet) -> None:
+        self.transport = transport
+        self.session: CloudSession | None = None
         self.gone = False  # nobody is there any more
         self.line = Line()
         self.waiting: deque[tuple[bytes, float]] = deque()  # messages, and when they came
@@ -72,10 +72,10 @@ class Stream:
 
     def say(self, message: ServerMessage) -> None:
         """Send this to the robot; from any thread."""
-        self.outlet(encode_server(message))
+        self.transport(encode_server(message))
 
 
-class Served:
+class CloudSession:
     """A session as the worker holds it: its verification, its models' caches and who listens.
 
     ``prefill`` reads the prompt, which takes its time, at the first use of ``target``.
@@ -93,7 +93,7 @@ class Served:
         self._prefill = prefill
         self.opening = opening
         self.drafter: Drafter | None = None
-        self.stream: Stream | None = None
+        self.stream: RobotStream | None = None
         self.line = Line()  # of its stream
         self.arrived = arrived  # the last word, or when its stream broke
 
@@ -112,24 +112,24 @@ class Sessions:
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
-        self._held: dict[str, Served] = {}  # by name
+        self._held: dict[str, CloudSession] = {}  # by name
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def __contains__(self, served: Served) -> bool:
+    def __contains__(self, served: CloudSession) -> bool:
         return self._held.get(served.verification.session) is served
 
     @property
-    def pooled(self) -> int:
+    def pushed(self) -> int:
         """Drafts of all sessions that wait for their place; from any thread."""
-        return sum(served.verification.pooled for served in list(self._held.values()))
+        return sum(served.verification.pushed for served in list(self._held.values()))
 
-    def named(self, name: str) -> Served | None:
+    def named(self, name: str) -> CloudSession | None:
         """The session of this name."""
         return self._held.get(name)
 
-    def of(self, base: PrefixDigest, key: bytes) -> Served | None:
+    def of(self, base: PrefixDigest, key: bytes) -> CloudSession | None:
         """The session that was opened with this request and key."""
         held = (served for served in self._held.values() if served.base == base)
         return next((served for served in held if served.opening.key == key), None)
@@ -147,18 +147,18 @@ class Sessions:
             self.drop(min(abandoned, key=lambda served: served.arrived), Close())
         return True
 
-    def attach(self, stream: Stream, served: Served) -> None:
+    def attach(self, stream: RobotStream, served: CloudSession) -> None:
         """Hold a session and bind it to this stream; the stream that it had is ended."""
         if stream.session is not None and stream.session is not served:
             self.drop(stream.session, Close())
         if served.stream is not None and served.stream is not stream:
             served.stream.session = None
-            served.stream.outlet(None)
+            served.stream.transport(None)
         served.stream, stream.session = stream, served
         served.line = stream.line
         self._held[served.verification.session] = served
 
-    def leave(self, stream: Stream, now: float) -> None:
+    def leave(self, stream: RobotStream, now: float) -> None:
         """The stream is gone; its session is kept for a while."""
         served, stream.session = stream.session, None
         if served is not None and served.stream is stream:
@@ -166,7 +166,7 @@ class Sessions:
             served.arrived = now
             served.verification.pause()
 
-    def drop(self, served: Served, message: Close) -> None:
+    def drop(self, served: CloudSession, message: Close) -> None:
         """Forget a session; whoever listened is not bound to it any more."""
         served.verification.handle(message)
         self.lose(served)
@@ -174,7 +174,7 @@ class Sessions:
             served.stream.session = None
             served.stream = None
 
-    def lose(self, served: Served) -> None:
+    def lose(self, served: CloudSession) -> None:
         """Hold a session no more that cannot go on; its stream stays as it is."""
         self._held.pop(served.verification.session, None)
 
@@ -186,4 +186,4 @@ class Sessions:
             if now - served.arrived > kept:
                 self.drop(served, Close())
                 if stream is not None:
-                    stream.outlet(None)
+                    stream.transport(None)

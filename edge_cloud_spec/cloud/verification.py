@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..decoding.accept import accept
-from ..decoding.choose import Chooser, SeededChooser
 from ..decoding.digest import PrefixDigest
 from ..decoding.draft import (
     MAX_NODES,
@@ -20,8 +19,9 @@ from ..decoding.draft import (
     check_distinct,
     check_draft,
 )
-from ..decoding.row import Row
+from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..decoding.split import largest, sparse_residual
+from ..decoding.token_distribution import TokenDistribution
 from ..wire.messages import (
     Close,
     DraftMessage,
@@ -36,10 +36,21 @@ from ..wire.messages import (
     RowRequest,
     Verdict,
 )
-from .events import Action, Event, Extend, Guessed, Keep, Propose, Proposed, Say, Score, Scored
-from .tally import Tally
+from .counters import Counters
+from .events import (
+    Action,
+    Commit,
+    Event,
+    Extend,
+    Predicted,
+    Propose,
+    Proposed,
+    Score,
+    Scored,
+    Send,
+)
 
-MOST_OWN = 16  # tokens of a draft by the cloud's own drafter, which holds up all others
+MAX_OWN = 16  # tokens of a draft by the cloud's own drafter, which holds up all others
 EMPTY = Draft(())  # nothing drafted: the target alone
 
 
@@ -66,24 +77,24 @@ class Verification:
         max_tokens: int,
         vocabulary: int,
         draft_tokens: int = MAX_NODES,
-        chooser: Chooser | None = None,
-        tally: Tally | None = None,
+        random_source: RandomSource | None = None,
+        tally: Counters | None = None,
     ) -> None:
         """draft_tokens: of a draft at most. tally: of the whole verifier, where it keeps one."""
         self.session = session
         self.tokens: list[int] = []
         self.finished = False
-        self.tally = tally or Tally()
+        self.tally = tally or Counters()
         self._opening = opening
         self._base = self._digest = base
         self._end_tokens = end_tokens
         self._max_tokens = max_tokens
         self._vocabulary = vocabulary
         self._draft_tokens = draft_tokens
-        self._chooser = chooser or SeededChooser(opening.policy.seed)
+        self._random_source = random_source or SeededRandomSource(opening.policy.seed)
         self._kept: dict[PrefixDigest, Verdict] = {}  # in the order of the answer
         self._last: PrefixDigest | None = None  # the place of the last verdict
-        self._rejected: Row | None = None  # P where the robot resamples now
+        self._rejected: TokenDistribution | None = None  # P where the robot resamples now
         self._pool: dict[PrefixDigest, DraftMessage] = {}  # pushed for places not reached yet
         self._scoring: _Pass | None = None
         self._proposing = False
@@ -95,7 +106,7 @@ class Verification:
         return self.tally.late + self.tally.ignored
 
     @property
-    def pooled(self) -> int:
+    def pushed(self) -> int:
         """Drafts that wait for the answer to come to their place."""
         return len(self._pool)
 
@@ -123,10 +134,10 @@ class Verification:
                 return self._on_generate(event)
             case Scored():
                 return self._on_scored(event)
-            case Guessed(path, token, confidence, layer):
+            case Predicted(path, token, confidence, layer):
                 if self._scoring is None or self._scoring.own:
                     return []
-                return [Say(Prediction(self._digest, path, token, confidence, layer))]
+                return [Send(Prediction(self._digest, path, token, confidence, layer))]
             case Proposed(draft, draft_s):
                 self._proposing = False
                 if self._generating is None:
@@ -162,21 +173,21 @@ class Verification:
     def _on_resume(self, message: Resume) -> list[Action]:
         if not self._was_at(message.base):
             text = "the robot stands where this answer never was; start the decode again"
-            return [Say(Fault("unknown_prefix", text))]
+            return [Send(Fault("unknown_prefix", text))]
         self._generating = None
-        return [Say(Opened(self.session, b"", self._digest))]
+        return [Send(Opened(self.session, b"", self._digest))]
 
     def _on_row_request(self, base: PrefixDigest) -> list[Action]:
         if base != self._last or self._rejected is None:
             self.tally.ignored += 1
             return []
-        return [Say(RowMessage(base, self._rejected))]
+        return [Send(RowMessage(base, self._rejected))]
 
     def _on_draft(self, message: DraftMessage) -> list[Action]:
         self.tally.drafts += 1
         if message.base in self._kept:
             self.tally.repeated += 1
-            return [Say(self._kept[message.base])]
+            return [Send(self._kept[message.base])]
         here = self._digest
         if self._rejected is not None and message.resampled is not None:
             here = here.extend((message.resampled,))
@@ -193,7 +204,7 @@ class Verification:
 
     def _refuse(self, error: BadDraft) -> list[Action]:
         self.tally.refused += 1
-        return [Say(Fault("bad_draft", str(error)))]
+        return [Send(Fault("bad_draft", str(error)))]
 
     def _pool_draft(self, message: DraftMessage) -> list[Action]:
         """Keep a draft for a place that the answer may come to; the first for a place stands."""
@@ -290,7 +301,7 @@ class Verification:
             self.tally.ignored += 1
             return []
         missed = self._kept.items() if self._generating is None else ()
-        repeated = [Say(kept) for place, kept in missed if place.length >= base.length]
+        repeated = [Send(kept) for place, kept in missed if place.length >= base.length]
         self._generating = None if self.finished else message
         if self._has_gone_far_enough():
             self._generating = None
@@ -302,7 +313,7 @@ class Verification:
         if self._generating.speculative:
             self._proposing = True
             useful = self._max_tokens - len(self.tokens) - 1  # the verdict brings one of its own
-            length = max(1, min(self._opening.draft_length, useful, MOST_OWN))
+            length = max(1, min(self._opening.draft_length, useful, MAX_OWN))
             return [Propose(tuple(self.tokens), length)]
         return self._score(_Pass(EMPTY, own=True))
 
@@ -323,7 +334,7 @@ class Verification:
             scored.logits,
             opening.policy,
             position,
-            self._chooser,
+            self._random_source,
             replacement=opening.replacement,
             open_at=under_way.open_at,
         )
@@ -352,7 +363,7 @@ class Verification:
             self.finished = True
         if finish or self._has_gone_far_enough():
             self._generating = None
-        return [Say(verdict), Keep(path, last), *self._take_pooled(), *self._continue()]
+        return [Send(verdict), Commit(path, last), *self._take_pooled(), *self._continue()]
 
     def _has_gone_far_enough(self) -> bool:
         until = self._generating.until if self._generating else 0
@@ -365,10 +376,10 @@ class Verification:
             return None
         assert split is not None
         if split.residual == "sparse":
-            return sparse_residual(target, split, position, self._chooser)
+            return sparse_residual(target, split, position, self._random_source)
         if split.residual == "top_k":
             ids, probabilities = largest(target, split.top_k)
-            return Row(probabilities, ids)
+            return TokenDistribution(probabilities, ids)
         return target
 
     def _keep(self, verdict: Verdict) -> None:

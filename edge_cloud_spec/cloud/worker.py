@@ -28,24 +28,13 @@ from ..wire.messages import (
     base_digest,
     spec_digest,
 )
-from .opening import check_opening
-from .pair import Pair
-from .sessions import Served, Sessions, Stream, WorkerLimits
-from .tally import Tally
+from .counters import Counters
+from .events import Action, Commit, Event, Extend, Propose, Proposed, Score, Scored, Send
+from .model_runner import ModelRunner
+from .sessions import CloudSession, RobotStream, Sessions, WorkerLimits
 from .turns import Turns
-from .verification import (
-    EMPTY,
-    Action,
-    Event,
-    Extend,
-    Keep,
-    Propose,
-    Proposed,
-    Say,
-    Score,
-    Scored,
-    Verification,
-)
+from .validation import check_opening
+from .verification import EMPTY, Verification
 
 if TYPE_CHECKING:
     from ..models.exits import Exits
@@ -53,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_TEXT = 500  # characters of a fault; what a robot said may be quoted in it
+MAX_TEXT = 500  # characters of a fault; what a robot said may be quoted in it
 
 
 class Worker(threading.Thread):
@@ -70,23 +59,23 @@ class Worker(threading.Thread):
     ) -> None:
         """exits: of the target; they say what a verdict will be while its pass goes on."""
         super().__init__(name="model", daemon=True)
-        self._pair = Pair(target, spec, drafter, exits)
+        self._pair = ModelRunner(target, spec, drafter, exits)
         self._spec = spec
         self._spec_bytes = spec.to_bytes()
         self._spec_digest = spec_digest(self._spec_bytes)
         self.limits = limits or WorkerLimits()
         self._clock = clock
         self._held = Sessions(self.limits)
-        self.tally = Tally()
+        self.tally = Counters()
         self._turns = Turns()
         self._verdict: Callable[[], None] | None = None  # of the pass that has just ended
 
-    def receive(self, stream: Stream, data: bytes) -> None:
+    def receive(self, stream: RobotStream, data: bytes) -> None:
         """Queue a message that arrived on this stream; from any thread."""
         stream.receive(data, self._clock())
         self._turns.put(stream.line, lambda: self._hear(stream))
 
-    def leave(self, stream: Stream) -> None:
+    def leave(self, stream: RobotStream) -> None:
         """The stream is gone; its session is kept for a while. From any thread."""
         stream.gone = True
         self._turns.put(stream.line, lambda: self._held.leave(stream, self._clock()))
@@ -120,16 +109,16 @@ class Worker(threading.Thread):
         return len(self._held)
 
     @property
-    def pooled(self) -> int:
+    def pushed(self) -> int:
         """Drafts of all sessions that wait for their place."""
-        return self._held.pooled
+        return self._held.pushed
 
     @property
     def pending(self) -> bool:
         """Whether a job is queued."""
         return self._verdict is not None or len(self._turns) > 0
 
-    def _guard(self, stream: Stream | None, job: Callable[[], None]) -> None:
+    def _guard(self, stream: RobotStream | None, job: Callable[[], None]) -> None:
         """Run a job; what goes wrong is told to the robot, and the thread goes on."""
         try:
             job()
@@ -144,7 +133,7 @@ class Worker(threading.Thread):
         if stream is not None:
             stream.say(fault)
 
-    def _hear(self, stream: Stream) -> None:
+    def _hear(self, stream: RobotStream) -> None:
         """Handle the next message of this stream, if a pass has not done it already."""
         if not stream.waiting:
             return
@@ -154,7 +143,7 @@ class Worker(threading.Thread):
         else:
             self._guard(stream, partial(self._on_message, stream, data, arrived))
 
-    def _on_message(self, stream: Stream, data: bytes, arrived: float) -> None:
+    def _on_message(self, stream: RobotStream, data: bytes, arrived: float) -> None:
         message = decode_client(data)
         if isinstance(message, Open):
             self._open(stream, message)
@@ -169,12 +158,12 @@ class Worker(threading.Thread):
             stream.session.arrived = arrived
             self._advance(stream.session, message)
 
-    def _close(self, stream: Stream, message: Close) -> None:
+    def _close(self, stream: RobotStream, message: Close) -> None:
         if stream.session is not None:
             self._held.drop(stream.session, message)
-        stream.outlet(None)
+        stream.transport(None)
 
-    def _open(self, stream: Stream, opening: Open) -> None:
+    def _open(self, stream: RobotStream, opening: Open) -> None:
         check_opening(opening, self._pair.target.tokenizer_digest)
         spec = self._spec
         prompt = self._pair.prompt(opening)
@@ -207,16 +196,16 @@ class Worker(threading.Thread):
             tally=self.tally,
         )
         target = self._pair.target
-        served = Served(verification, lambda: target.open(prompt), opening, self._clock())
+        served = CloudSession(verification, lambda: target.open(prompt), opening, self._clock())
         self._held.attach(stream, served)
         self._later(served, lambda: self._prefill(served))
 
-    def _prefill(self, served: Served) -> None:
+    def _prefill(self, served: CloudSession) -> None:
         """Read the prompt ahead of the first draft, unless its robot has left."""
         if served.stream is not None and not served.stream.gone:
             _ = served.target
 
-    def _resume(self, stream: Stream, message: Resume) -> None:
+    def _resume(self, stream: RobotStream, message: Resume) -> None:
         served = self._held.named(message.session)
         if served is None or not served.admits(message.secret):  # who may not know is not told
             text = "the cloud does not hold this session any more; start the decode again"
@@ -225,16 +214,16 @@ class Worker(threading.Thread):
         self._held.attach(stream, served)
         self._advance(served, message)
 
-    def _advance(self, served: Served, event: Event) -> None:
+    def _advance(self, served: CloudSession, event: Event) -> None:
         for action in served.verification.handle(event):
             self._perform(served, action, event)
 
-    def _perform(self, served: Served, action: Action, event: Event) -> None:
+    def _perform(self, served: CloudSession, action: Action, event: Event) -> None:
         match action:
-            case Say(message):
+            case Send(message):
                 if served.stream is not None:
                     served.stream.say(message)
-            case Keep(path, tokens):
+            case Commit(path, tokens):
                 served.target.commit(path)
                 served.target.extend(tokens)
             case Extend(tokens):
@@ -246,11 +235,11 @@ class Worker(threading.Thread):
             case Propose(prefix, length):
                 self._later(served, lambda: self._propose(served, prefix, length))
 
-    def _later(self, served: Served, job: Callable[[], None]) -> None:
+    def _later(self, served: CloudSession, job: Callable[[], None]) -> None:
         """Queue a pass that nobody says a message for, so that others get their turn."""
         self._turns.put_first(served.line, lambda: self._guard(served.stream, job))
 
-    def _score(self, served: Served, draft: Draft) -> None:
+    def _score(self, served: CloudSession, draft: Draft) -> None:
         if served not in self._held:
             return
         started = self._clock()
@@ -266,7 +255,7 @@ class Worker(threading.Thread):
         scored = Scored(logits, ended - started, queue_s)
         self._verdict = lambda: self._guard(served.stream, lambda: self._settle(served, scored))
 
-    def _settle(self, served: Served, scored: Scored) -> None:
+    def _settle(self, served: CloudSession, scored: Scored) -> None:
         """Say the verdict, after what was pushed while the pass went on: it may go straight on."""
         stream = served.stream
         for _ in range(len(stream.waiting) if stream is not None else 0):  # not what comes now
@@ -276,7 +265,7 @@ class Worker(threading.Thread):
         if served in self._held:
             self._advance(served, scored)
 
-    def _propose(self, served: Served, prefix: tuple[int, ...], length: int) -> None:
+    def _propose(self, served: CloudSession, prefix: tuple[int, ...], length: int) -> None:
         if not served.verification.generating:
             self._advance(served, Proposed(EMPTY))
             return
@@ -293,4 +282,4 @@ class Worker(threading.Thread):
 
 
 def _brief(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} ..."
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ..."

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .choose import Chooser
 from .draft import Draft
 from .noise import Purpose
 from .policy import SamplingPolicy
 from .propose import coupled_token
-from .row import Row, residual, row_of
+from .random_source import RandomSource
+from .token_distribution import TokenDistribution, distribution_of, residual
 
 RULES = ("greedy", "coupled", "rejection")
 
@@ -33,7 +33,7 @@ class Acceptance:
 
     path: tuple[int, ...]
     token: int | None
-    rejected: Row | None = None
+    rejected: TokenDistribution | None = None
 
 
 def follow(
@@ -61,9 +61,9 @@ def follow(
 
 def rejection(
     draft: Draft,
-    target_row: Callable[[int], Row],
+    target_row: Callable[[int], TokenDistribution],
     position: int,
-    chooser: Chooser,
+    random_source: RandomSource,
     *,
     replacement: bool = True,
     open_at: int | None = None,
@@ -95,7 +95,7 @@ def rejection(
                 chance = draft.values[child]
             else:
                 chance = 1.0 if drawn is None else drawn.at(token)
-            if chance and chooser.accept(
+            if chance and random_source.accept(
                 min(1.0, target.at(token) / chance), Purpose.ACCEPT, at, trial
             ):
                 path.append(child)
@@ -107,11 +107,11 @@ def rejection(
             if drawn is not None and not replacement:
                 drawn = drawn.without(token)
         else:
-            return Acceptance(tuple(path), target.draw(chooser, Purpose.RESIDUAL, at))
+            return Acceptance(tuple(path), target.draw(random_source, Purpose.RESIDUAL, at))
 
 
-def _only(token: int) -> Row:
-    return Row(np.ones(1), np.array([token]))
+def _only(token: int) -> TokenDistribution:
+    return TokenDistribution(np.ones(1), np.array([token]))
 
 
 def accept(
@@ -120,7 +120,7 @@ def accept(
     logits: NDArray[np.float32],
     policy: SamplingPolicy,
     position: int,
-    chooser: Chooser,
+    random_source: RandomSource,
     *,
     replacement: bool = True,
     open_at: int | None = None,
@@ -129,9 +129,9 @@ def accept(
     if rule == "rejection":
         return rejection(
             draft,
-            lambda node: row_of(logits[node + 1], policy),
+            lambda node: distribution_of(logits[node + 1], policy),
             position,
-            chooser,
+            random_source,
             replacement=replacement,
             open_at=open_at,
         )

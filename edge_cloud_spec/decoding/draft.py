@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .row import Row
+from .token_distribution import TokenDistribution
 
 
 class BadDraft(ValueError):
@@ -34,7 +34,7 @@ class Draft:
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...] | None = None
-    rows: tuple[Row, ...] | None = None
+    rows: tuple[TokenDistribution, ...] | None = None
     values: tuple[float, ...] | None = None
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class Draft:
             return tuple(range(-1, len(self.tokens) - 1))
         return tuple(sorted(set(self.parents)))
 
-    def row(self, node: int) -> Row:
+    def row(self, node: int) -> TokenDistribution:
         """The distribution that this node's children were drawn from."""
         assert self.rows is not None
         return self.rows[node + 1 if self.parents is None else self.inner.index(node)]
@@ -136,14 +136,14 @@ def check_distinct(draft: Draft) -> None:
         raise BadDraft("a token is proposed twice for one place, though without replacement")
 
 
-def _check_row(row: Row, vocabulary: int) -> None:
-    if flaw := row_flaw(row, vocabulary):
-        raise BadDraft(flaw)
+def _check_row(row: TokenDistribution, vocabulary: int) -> None:
+    if error := row_error(row, vocabulary):
+        raise BadDraft(error)
     if abs(row.total - 1) > SUM_TOLERANCE:
         raise BadDraft("a row does not sum to 1")
 
 
-def row_flaw(row: Row, vocabulary: int) -> str:
+def row_error(row: TokenDistribution, vocabulary: int) -> str:
     """Why these are no probabilities over a vocabulary of this size; empty where they are.
 
     Their sum is not looked at: a row may be a part of a distribution.

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .choose import Chooser
 from .draft import Draft
-from .propose import Recipe, beliefs, candidates, likeliest
-from .row import Row
+from .propose import ProposalConfig, beliefs, candidates, likeliest
+from .random_source import RandomSource
 from .shape import BestFirst, Expansion, Shape
+from .token_distribution import TokenDistribution
+
 
 @dataclass(frozen=True, eq=False)
 class Level:
@@ -20,14 +21,14 @@ class Level:
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
-    rows: tuple[Row, ...] = ()
+    rows: tuple[TokenDistribution, ...] = ()
 
 
-Guess = tuple[tuple[int, ...], float]  # tokens after a prefix, and how likely they are
+LikelyTokens = tuple[tuple[int, ...], float]  # tokens after a prefix, and how likely they are
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
+class FinishedDraft:
     """A draft that is done, and what its own model holds of the verdict.
 
     ``best`` are the tokens of its likeliest path, which ends in the node ``leaf``; ``seconds`` the
@@ -40,17 +41,17 @@ class Whole:
     best: tuple[int, ...]
     leaf: int = -1
     seconds: tuple[int, ...] = ()
-    leaves: tuple[Guess, ...] = ()
-    guesses: tuple[Guess, ...] = ()
+    leaves: tuple[LikelyTokens, ...] = ()
+    guesses: tuple[LikelyTokens, ...] = ()
 
     @property
-    def sure(self) -> float:
+    def confidence(self) -> float:
         """How likely all of the likeliest path is accepted; 0 where that was not worked out."""
         return self.leaves[0][1] if self.leaves else 0.0
 
 
 NEAR = 3  # tokens beyond the proposed ones that are looked at after each node
-MOST_GUESSES = 16
+MAX_GUESSES = 16
 
 
 class Growth:
@@ -59,10 +60,10 @@ class Growth:
     def __init__(
         self,
         shape: Shape,
-        recipe: Recipe,
+        proposal: ProposalConfig,
         position: int,
         end_tokens: Sequence[int],
-        chooser: Chooser,
+        random_source: RandomSource,
         guesses: bool = False,
     ) -> None:
         """position: of the first drafted token in the answer. Nothing follows an end token.
@@ -70,14 +71,14 @@ class Growth:
         guesses: work out how likely its verdicts are, too.
         """
         self._guessing = guesses
-        self._shape, self._recipe, self._position = shape, recipe, position
-        self._ends, self._chooser = frozenset(end_tokens), chooser
+        self._shape, self._proposal, self._position = shape, proposal, position
+        self._ends, self._random_source = frozenset(end_tokens), random_source
         self._frontier: list[int] = [-1]
         self._open: list[int] = []  # nodes whose children are not known
         self._tokens: list[int] = []
         self._parents: list[int] = []
         self._depths: list[int] = []  # tokens before a node
-        self._rows: list[Row] = []
+        self._rows: list[TokenDistribution] = []
         self._likelihood: list[float] = []  # cumulative, of each node
         self._near: dict[int, list[tuple[int, float]]] = {}  # after a node: tokens, likelihoods
         self._level = 0
@@ -114,7 +115,7 @@ class Growth:
         self._frontier, self._open = self._open[:width], self._open[width:]
         return level
 
-    def whole(self) -> Whole:
+    def whole(self) -> FinishedDraft:
         """All of it as it is sent: a chain without parents, a best-first tree within its budget."""
         kept = self._kept()
         place = {-1: -1, **{node: i for i, node in enumerate(kept)}}
@@ -129,10 +130,10 @@ class Growth:
         ends = self._leaves(kept)
         leaf = ends[0]
         if not self._guessing:
-            return Whole(draft, paths[leaf], place[leaf])
-        leaves = tuple((paths[node], self._likelihood[node]) for node in ends[:MOST_GUESSES])
+            return FinishedDraft(draft, paths[leaf], place[leaf])
+        leaves = tuple((paths[node], self._likelihood[node]) for node in ends[:MAX_GUESSES])
         seconds, guesses = self._seconds(leaf), self._guesses(paths)
-        return Whole(draft, paths[leaf], place[leaf], seconds, leaves, guesses)
+        return FinishedDraft(draft, paths[leaf], place[leaf], seconds, leaves, guesses)
 
     def _seconds(self, leaf: int) -> tuple[int, ...]:
         """The second choice at each place of the path to this node."""
@@ -165,7 +166,7 @@ class Growth:
             node = self._parents.index(node)
         return [node]
 
-    def _guesses(self, paths: dict[int, tuple[int, ...]]) -> tuple[Guess, ...]:
+    def _guesses(self, paths: dict[int, tuple[int, ...]]) -> tuple[LikelyTokens, ...]:
         """Ends of the verdict where a token is recovered that is not in the draft."""
         drafted = set(paths.values())
         found = [
@@ -175,18 +176,20 @@ class Growth:
             for token, likelihood in near
             if (*paths[node], token) not in drafted
         ]
-        return tuple(sorted(found, key=lambda guess: -guess[1])[:MOST_GUESSES])
+        return tuple(sorted(found, key=lambda guess: -guess[1])[:MAX_GUESSES])
 
     def _expand(self, logits: NDArray[np.float32], count: int) -> Level:
         at = self._position + self._level
         tokens: list[int] = []
         parents: list[int] = []
-        rows: list[Row] = []
+        rows: list[TokenDistribution] = []
         for i, (node, row) in enumerate(zip(self._frontier, logits, strict=True)):
-            found, drawn = candidates(row, self._recipe, at, count, self._chooser, i * count)
+            found, drawn = candidates(
+                row, self._proposal, at, count, self._random_source, i * count
+            )
             if self._guessing:
                 before = 1.0 if node < 0 else self._likelihood[node]
-                chances = beliefs(row, self._recipe, at)
+                chances = beliefs(row, self._proposal, at)
                 self._likelihood += [before * float(chances[token]) for token in found]
                 near = likeliest(chances, count + NEAR)
                 self._near[node] = [(token, before * float(chances[token])) for token in near]
@@ -201,7 +204,7 @@ class Growth:
         for node, row in zip(self._frontier, logits, strict=True):
             before = 1.0 if node < 0 else self._likelihood[node]
             depth = 0 if node < 0 else self._depths[node] + 1
-            chances = beliefs(row, self._recipe, self._position + depth)
+            chances = beliefs(row, self._proposal, self._position + depth)
             near = likeliest(chances, shape.width + NEAR)
             self._near[node] = [(token, before * float(chances[token])) for token in near]
             for token, likelihood in self._near[node][: shape.width]:

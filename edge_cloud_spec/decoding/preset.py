@@ -7,10 +7,10 @@ from dataclasses import astuple, dataclass
 from ..errors import UserError
 from .draft import MAX_DRAFTED
 from .policy import SamplingPolicy
-from .propose import Recipe
+from .propose import ProposalConfig
 from .shape import BestFirst, Expansion, Shape, chain
 from .speculation import STOP_AND_WAIT, Speculation
-from .split import MOST_TOLD, RESIDUALS, Split
+from .split import MAX_TOLD, RESIDUALS, Split
 
 PAYLOADS = ("ids", "probabilities", "dense", "sparse")
 
@@ -158,8 +158,8 @@ class Preset:
             raise self._refusal("residual top_k loses the tail of P; say exact: false")
         if split and self.residual != "dense" and self.residual_top_k < 1:
             raise self._refusal("residual_top_k must be at least 1")
-        if max(self.residual_top_k, self.residual_tail) > MOST_TOLD:
-            raise self._refusal(f"residual_top_k and residual_tail are at most {MOST_TOLD}")
+        if max(self.residual_top_k, self.residual_tail) > MAX_TOLD:
+            raise self._refusal(f"residual_top_k and residual_tail are at most {MAX_TOLD}")
 
     @property
     def drafts_on_robot(self) -> bool:
@@ -188,9 +188,9 @@ class Preset:
             return None
         return Split(self.residual, self.residual_top_k, self.residual_tail)
 
-    def recipe(self, rule: str, policy: SamplingPolicy) -> Recipe:
+    def proposal(self, rule: str, policy: SamplingPolicy) -> ProposalConfig:
         """How the drafter proposes under this rule and policy."""
-        return Recipe(
+        return ProposalConfig(
             rule,
             policy,
             drawn=self.payload != "ids",

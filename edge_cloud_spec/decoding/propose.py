@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .choose import Chooser
 from .noise import Purpose, gumbel
 from .policy import SamplingPolicy, scaled_logits, softmax
-from .row import Row, row_of
+from .random_source import RandomSource
+from .token_distribution import TokenDistribution, distribution_of
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ProposalConfig:
     """How proposals are made: the request's rule and policy, and the preset's choices.
 
     Under ``rejection`` candidates are ``drawn`` from Q, which is cut to ``top_k`` and ``top_p``
@@ -47,7 +47,7 @@ def coupled_token(logits: NDArray[np.float32], policy: SamplingPolicy, position:
     return _loudest(scaled[support], support, policy.seed, position)
 
 
-def coupled_token_of(row: Row, seed: int, position: int) -> int:
+def coupled_token_of(row: TokenDistribution, seed: int, position: int) -> int:
     """The same from probabilities; costs what the row's support has tokens."""
     ids = np.arange(len(row.probabilities)) if row.ids is None else row.ids
     with np.errstate(divide="ignore"):
@@ -58,14 +58,16 @@ def _loudest(scores: NDArray[np.floating], ids: NDArray[np.int64], seed: int, po
     return int(ids[(scores + gumbel(seed, position, ids)).argmax()])
 
 
-def beliefs(logits: NDArray[np.float32], recipe: Recipe, position: int) -> NDArray[np.float64]:
+def beliefs(
+    logits: NDArray[np.float32], proposal: ProposalConfig, position: int
+) -> NDArray[np.float64]:
     """How likely the draft model holds each token [V] to be the target's; float64, sums to 1.
 
     Under ``coupled`` the noise is known, so what counts is Q weighed with it.
     """
-    policy = recipe.policy
+    policy = proposal.policy
     scaled = scaled_logits(logits, policy)
-    if recipe.rule == "coupled":
+    if proposal.rule == "coupled":
         support = np.flatnonzero(scaled > -np.inf)
         scaled[support] += gumbel(policy.seed, position, support)
     return softmax(scaled)
@@ -82,27 +84,27 @@ def likeliest(probabilities: NDArray[np.float64], count: int) -> tuple[int, ...]
 
 def candidates(
     logits: NDArray[np.float32],
-    recipe: Recipe,
+    proposal: ProposalConfig,
     position: int,
     count: int,
-    chooser: Chooser,
+    random_source: RandomSource,
     trial: int = 0,
-) -> tuple[tuple[int, ...], Row | None]:
+) -> tuple[tuple[int, ...], TokenDistribution | None]:
     """``count`` tokens for one place, and Q where they were drawn from it (TSLT algorithm 4).
 
     ``trial`` numbers the first of them among all that are drawn for the same position.
     """
-    if not recipe.draws:
+    if not proposal.draws:
         if count == 1:
-            return (coupled_token(logits, recipe.policy, position),), None
-        return likeliest(beliefs(logits, recipe, position), count), None
-    row = row_of(logits, recipe.policy, recipe.top_k, recipe.top_p)
-    if recipe.replacement:
+            return (coupled_token(logits, proposal.policy, position),), None
+        return likeliest(beliefs(logits, proposal, position), count), None
+    row = distribution_of(logits, proposal.policy, proposal.top_k, proposal.top_p)
+    if proposal.replacement:
         trials = range(trial, trial + count)
-        return tuple(row.draw(chooser, Purpose.DRAFT, position, each) for each in trials), row
+        return tuple(row.draw(random_source, Purpose.DRAFT, position, each) for each in trials), row
     left = row
     tokens: list[int] = []
     while len(tokens) < count and left.probabilities.any():
-        tokens.append(left.draw(chooser, Purpose.DRAFT, position, trial + len(tokens)))
+        tokens.append(left.draw(random_source, Purpose.DRAFT, position, trial + len(tokens)))
         left = left.without(tokens[-1])
     return tuple(tokens), row

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .choose import Chooser
-from .draft import SUM_TOLERANCE, row_flaw
+from .draft import SUM_TOLERANCE, row_error
 from .noise import Purpose
-from .row import Row, residual
+from .random_source import RandomSource
+from .token_distribution import TokenDistribution, residual
 
 RESIDUALS = ("dense", "top_k", "sparse")
-MOST_TOLD = 4096  # tokens of a residual's top or tail
+MAX_TOLD = 4096  # tokens of a residual's top or tail
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SparseResidual:
     tail_probabilities: tuple[float, ...]
 
 
-def largest(target: Row, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def largest(target: TokenDistribution, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The ids, ascending, of P's ``count`` likeliest tokens, and their probabilities."""
     places = np.arange(len(target.shares))
     if count < len(places):
@@ -54,24 +54,33 @@ def largest(target: Row, count: int) -> tuple[NDArray[np.int64], NDArray[np.floa
     return ids, target.shares[places]
 
 
-def sparse_residual(target: Row, split: Split, position: int, chooser: Chooser) -> SparseResidual:
+def sparse_residual(
+    target: TokenDistribution, split: Split, position: int, random_source: RandomSource
+) -> SparseResidual:
     """What the cloud sends of P under ``sparse``."""
     top, probabilities = largest(target, split.top_k)
     rest = _outside(target, top)
     if not rest.total:
         return SparseResidual(top, probabilities, 0.0, (), ())
-    tail = tuple(rest.draw(chooser, Purpose.TAIL, position, trial) for trial in range(split.tail))
+    tail = tuple(
+        rest.draw(random_source, Purpose.TAIL, position, trial) for trial in range(split.tail)
+    )
     return SparseResidual(top, probabilities, rest.total, tail, tuple(map(target.at, tail)))
 
 
-def residual_flaw(told: Row | SparseResidual, split: Split, draft: Row, vocabulary: int) -> str:
+def residual_error(
+    told: TokenDistribution | SparseResidual,
+    split: Split,
+    draft: TokenDistribution,
+    vocabulary: int,
+) -> str:
     """Why this cannot be what ``split`` wants told of P, beside Q; empty where it can."""
     if isinstance(told, SparseResidual) != (split.residual == "sparse"):
         return f"a residual is not of the kind {split.residual}"
     if isinstance(told, SparseResidual):
-        return _sparse_flaw(told, split, draft, vocabulary)
-    if flaw := _target_flaw(told, draft, vocabulary):
-        return flaw
+        return _sparse_error(told, split, draft, vocabulary)
+    if error := _target_error(told, draft, vocabulary):
+        return error
     if split.residual == "top_k":
         fits = told.ids is not None and len(told.ids) <= split.top_k
         fits = fits and 0 < told.total <= 1 + SUM_TOLERANCE
@@ -79,10 +88,12 @@ def residual_flaw(told: Row | SparseResidual, split: Split, draft: Row, vocabula
     return "" if abs(told.total - 1) <= SUM_TOLERANCE else "a residual does not sum to 1"
 
 
-def fallback_flaw(target: Row, told: SparseResidual, draft: Row, vocabulary: int) -> str:
+def fallback_error(
+    target: TokenDistribution, told: SparseResidual, draft: TokenDistribution, vocabulary: int
+) -> str:
     """Why this cannot be the dense P that ``told`` is short for; empty where it can."""
-    if flaw := _target_flaw(target, draft, vocabulary):
-        return flaw
+    if error := _target_error(target, draft, vocabulary):
+        return error
     if abs(target.total - 1) > SUM_TOLERANCE:
         return "a row does not sum to 1"
     if target.ids is None and told.top[-1] >= len(target.probabilities):
@@ -92,10 +103,12 @@ def fallback_flaw(target: Row, told: SparseResidual, draft: Row, vocabulary: int
     return ""
 
 
-def _sparse_flaw(told: SparseResidual, split: Split, draft: Row, vocabulary: int) -> str:
-    top = Row(told.top_probabilities, told.top)
-    if flaw := _target_flaw(top, draft, vocabulary):
-        return flaw
+def _sparse_error(
+    told: SparseResidual, split: Split, draft: TokenDistribution, vocabulary: int
+) -> str:
+    top = TokenDistribution(told.top_probabilities, told.top)
+    if error := _target_error(top, draft, vocabulary):
+        return error
     if len(told.top) > split.top_k or len(told.tail_tokens) > split.tail:
         return "a residual tells more than was asked for"
     if not (told.tail_mass >= 0 and abs(top.total + told.tail_mass - 1) <= SUM_TOLERANCE):
@@ -109,22 +122,26 @@ def _sparse_flaw(told: SparseResidual, split: Split, draft: Row, vocabulary: int
     return ""
 
 
-def _target_flaw(target: Row, draft: Row, vocabulary: int) -> str:
+def _target_error(target: TokenDistribution, draft: TokenDistribution, vocabulary: int) -> str:
     """Why these cannot be probabilities of P, beside Q."""
     size = _size(draft, vocabulary)
     if target.ids is None and draft.ids is not None:  # then it is P that says the size
         length = len(target.probabilities)
         size = length if draft.ids[-1] < length <= vocabulary else size
-    return row_flaw(target, size)
+    return row_error(target, size)
 
 
-def _size(draft: Row, vocabulary: int) -> int:
+def _size(draft: TokenDistribution, vocabulary: int) -> int:
     """How many ids there are: a dense Q has them all."""
     return vocabulary if draft.ids is not None else len(draft.probabilities)
 
 
 def resample(
-    told: SparseResidual, draft: Row, position: int, chooser: Chooser, target: Row | None = None
+    told: SparseResidual,
+    draft: TokenDistribution,
+    position: int,
+    random_source: RandomSource,
+    target: TokenDistribution | None = None,
 ) -> int | None:
     """The recovered token ~ norm(max(0, P - Q)); None where the tail tokens do not suffice.
 
@@ -145,7 +162,7 @@ def resample(
     rest = None if target is None else _outside(target, told.top)
     trial = 0
     while True:
-        place = chooser.draw(envelope, Purpose.RESIDUAL, position, trial)
+        place = random_source.draw(envelope, Purpose.RESIDUAL, position, trial)
         if place < len(told.top):
             return int(told.top[place])
         if trial < len(told.tail_tokens):
@@ -153,22 +170,26 @@ def resample(
         elif target is None or rest is None:
             return None
         else:
-            token = rest.draw(chooser, Purpose.TAIL, position, trial)
+            token = rest.draw(random_source, Purpose.TAIL, position, trial)
             chance = target.at(token)
-        if chooser.accept(max(0.0, 1.0 - draft.at(token) / chance), Purpose.KEEP, position, trial):
+        if random_source.accept(
+            max(0.0, 1.0 - draft.at(token) / chance), Purpose.KEEP, position, trial
+        ):
             return token
         trial += 1
         if target is not None and trial > len(told.tail_tokens):
-            return residual(target, draft).draw(chooser, Purpose.RESIDUAL, position, trial)
+            return residual(target, draft).draw(random_source, Purpose.RESIDUAL, position, trial)
 
 
-def resample_from(target: Row, draft: Row, position: int, chooser: Chooser) -> int:
+def resample_from(
+    target: TokenDistribution, draft: TokenDistribution, position: int, random_source: RandomSource
+) -> int:
     """The recovered token from the dense P (DSSD), or from what ``top_k`` left of it (PicoSpec)."""
-    return residual(target, draft).draw(chooser, Purpose.RESIDUAL, position)
+    return residual(target, draft).draw(random_source, Purpose.RESIDUAL, position)
 
 
-def _outside(target: Row, top: NDArray[np.int64]) -> Row:
+def _outside(target: TokenDistribution, top: NDArray[np.int64]) -> TokenDistribution:
     """P without its largest tokens."""
     kept = target.shares.copy()
     kept[top if target.ids is None else np.isin(target.ids, top)] = 0.0
-    return Row(kept, target.ids)
+    return TokenDistribution(kept, target.ids)

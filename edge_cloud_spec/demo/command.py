@@ -10,18 +10,18 @@ from queue import Empty
 
 from rich.console import Console
 
-from ..decoding.preset import load_preset, preset_names
 from ..errors import UserError
 from ..models.prompt import ORDERS
 from ..nav.status import Status
 from ..nodes.graph import LOCAL, GraphSettings, Value
+from ..presets import load_preset, preset_names
 from ..sim.camera import RENDERERS
 from ..sim.kinds import KINDS
 from ..sim.room import make_room
-from .ending import Ending, ending
-from .screen import Screen
+from .console_view import ConsoleView
+from .run_result import RunResult, ending
+from .running_graph import Cast, RunningGraph, free_address, stage
 from .signals import polite_signals
-from .stage import Cast, Stage, free_address, stage
 
 TIMEOUT = 90.0  # s
 RULES = ("greedy", "coupled", "rejection")
@@ -65,7 +65,7 @@ def run_demo(args: argparse.Namespace) -> int:
     room = make_room(args.seed, target or None)
     instruction = args.instruction if args.instruction is not None else room.instruction
     folder = fresh_folder(args.out or Path("reports") / f"demo-{args.seed}")
-    screen = Screen(Console(highlight=False))
+    screen = ConsoleView(Console(highlight=False))
     screen.say(f"room {args.seed}: {instruction}", "bold")
     screen.say(f"  preset {preset.name}, rule {args.rule}, {args.order}; report in {folder}", "dim")
     began = time.monotonic()
@@ -94,7 +94,7 @@ def run_demo(args: argparse.Namespace) -> int:
     return 0 if end.success else 1
 
 
-def _drive(up: Stage, screen: Screen, instruction: str, timeout: float) -> Ending:
+def _drive(up: RunningGraph, screen: ConsoleView, instruction: str, timeout: float) -> RunResult:
     """Publish the instruction and tell what happens until it ends."""
     observer = up.observer
     observer.instruct(instruction)
@@ -106,7 +106,7 @@ def _drive(up: Stage, screen: Screen, instruction: str, timeout: float) -> Endin
         try:
             up.processes.check()
         except UserError as error:
-            return Ending(False, str(error), observer.now)
+            return RunResult(False, str(error), observer.now)
         end = observer.heard(lambda story: ending(story, instruction, observer.now, timeout))
         if end is not None:
             time.sleep(0.3)  # the last words of the last decision

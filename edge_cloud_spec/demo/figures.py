@@ -7,15 +7,15 @@ from itertools import pairwise
 from typing import Any
 
 from .. import __version__
-from .ending import Ending
-from .story import Decision, Story
-from .words import branched, joined
+from .draft_text import branched, joined
+from .run_log import Decision, RunLog
+from .run_result import RunResult
 
 _SUMS = ("tokens", "rounds", "drafted", "accepted", "stale", "up_bytes", "down_bytes")
 _TIMES = ("draft_ms", "verify_ms", "link_ms", "total_ms")
 
 
-def figures(run: dict[str, Any], story: Story, end: Ending, started: float) -> dict[str, Any]:
+def figures(run: dict[str, Any], story: RunLog, end: RunResult, started: float) -> dict[str, Any]:
     """What ``figures.json`` holds; ``started`` is the seconds that the graph took to come up."""
     decisions = [d for d in story.decisions.values() if d.stats]
     total = {name: sum(d.stats[name] for d in decisions) for name in _SUMS}
@@ -64,7 +64,7 @@ def row(decision: Decision) -> dict[str, Any]:
     }
 
 
-def path_length(story: Story) -> float:
+def path_length(story: RunLog) -> float:
     """Metres that the robot went."""
     places = [complex(o["x"], o["y"]) for _, o in story.outcomes]
     return float(sum(abs(b - a) for a, b in pairwise(places)))

@@ -12,9 +12,9 @@ import imageio.v2 as imageio
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .ending import Ending
-from .story import Decision, Story
-from .words import joined
+from .draft_text import joined
+from .run_log import Decision, RunLog
+from .run_result import RunResult
 
 SIDE, STRIP = 448, 144  # pixels; multiples of 16, as video encoders like them
 RATE = 10.0  # pictures per second
@@ -26,7 +26,7 @@ _ACTION, _OWN, _GOOD, _BAD = (110, 206, 245), (250, 204, 90), (120, 220, 140), (
 Word = tuple[str, tuple[int, int, int]]
 
 
-def write_film(folder: Path, story: Story, instruction: str, end: Ending) -> Path:
+def write_film(folder: Path, story: RunLog, instruction: str, end: RunResult) -> Path:
     """``camera.mp4`` in ``folder``, or ``camera.gif`` where no video encoder is to be had."""
     rate = min(RATE, LONGEST / max(1.0, end.seconds))
     try:
@@ -36,7 +36,7 @@ def write_film(folder: Path, story: Story, instruction: str, end: Ending) -> Pat
         return _write(folder / "camera.gif", story, instruction, end, rate / 2)
 
 
-def _write(path: Path, story: Story, instruction: str, end: Ending, rate: float) -> Path:
+def _write(path: Path, story: RunLog, instruction: str, end: RunResult, rate: float) -> Path:
     options: dict[str, Any] = {"fps": rate}
     if path.suffix == ".mp4":
         options["macro_block_size"] = 16
@@ -74,7 +74,7 @@ def _open(jpeg: bytes) -> Image.Image:
 class Caption:
     """Draws what was known at a moment under that moment's picture."""
 
-    def __init__(self, story: Story, instruction: str) -> None:
+    def __init__(self, story: RunLog, instruction: str) -> None:
         self._decisions = list(story.decisions.values())
         self._instruction = instruction
         self._small = ImageFont.load_default(15)
@@ -122,7 +122,7 @@ class Caption:
             pen.text((x, y), word, colour, self._small)
             x += wide
 
-    def conclude(self, sheet: np.ndarray, end: Ending) -> None:
+    def conclude(self, sheet: np.ndarray, end: RunResult) -> None:
         """Write the end over the picture's foot."""
         image = Image.fromarray(sheet)
         pen = ImageDraw.Draw(image)

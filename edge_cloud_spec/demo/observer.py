@@ -36,7 +36,7 @@ from edge_cloud_spec.msg import (
 )
 
 from .bag import BagWriter
-from .story import News, Story
+from .run_log import News, RunLog
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class Observer:
     """
 
     def __init__(self, domain: int, bag: Path | None) -> None:
-        self.story, self.lock = Story(), threading.Lock()
+        self.story, self.lock = RunLog(), threading.Lock()
         self.news: SimpleQueue[News] = SimpleQueue()
         self._context = Context()
         rclpy.init(
@@ -120,7 +120,7 @@ class Observer:
         """Names of the nodes that subscribe to ``topic``."""
         return {info.node_name for info in self.node.get_subscriptions_info_by_topic(f"/{topic}")}
 
-    def heard(self, question: Callable[[Story], T]) -> T:
+    def heard(self, question: Callable[[RunLog], T]) -> T:
         """An answer out of the story, at rest."""
         with self.lock:
             return question(self.story)

@@ -16,8 +16,8 @@ from ..decoding.noise import seed_and_number
 from ..errors import UserError
 from ..nav.status import NOBODY, Status
 from .observer import LAST, SENSOR, Observer
-from .recording import CAMERA, Frame, Recording
-from .story import Decision
+from .recording import CAMERA, RecordedFrame, Recording
+from .run_log import Decision
 
 BLIND = 0.5  # s before a decision's frame in which no other is played: none may be mistaken for it
 SETTLE = 0.15  # s from "idle" to that frame
@@ -62,7 +62,7 @@ class Player:
         decided = {decision.stamp: decision for decision in recording.decisions}
         times = [frame.at for frame in recording.frames if frame.stamp in decided]
         first = min(at for at, _ in recording.instructions) - BLIND
-        events: list[tuple[float, str | Frame]] = [*recording.instructions]
+        events: list[tuple[float, str | RecordedFrame]] = [*recording.instructions]
         events += [
             (frame.at, frame)
             for frame in recording.frames
@@ -92,7 +92,7 @@ class Player:
             raise UserError("no drafter listens in this ROS domain; start the nodes first")
         time.sleep(2 * SETTLE)  # the publishers are new
 
-    def _decide(self, frame: Frame, recorded: Decision) -> Compared:
+    def _decide(self, frame: RecordedFrame, recorded: Decision) -> Compared:
         begun = time.monotonic()
         answer = self._decision_on(frame, recorded.seed)
         self._held += max(0.0, time.monotonic() - begun - SETTLE)
@@ -104,7 +104,7 @@ class Player:
         equal = answer.tokens == recorded.tokens
         return Compared(frame.stamp, recorded.answer, answer.answer, equal)
 
-    def _decision_on(self, frame: Frame, seed: int) -> Decision | None:
+    def _decision_on(self, frame: RecordedFrame, seed: int) -> Decision | None:
         """The nodes' decision on this frame with this seed, come to its end; None: they make none.
 
         On a busy machine a node may see a frame of before only now and decide on that one; then it

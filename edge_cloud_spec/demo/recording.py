@@ -12,14 +12,14 @@ from ..nodes.graph import Value
 from ..wire.codec import decode_client, decode_server
 from ..wire.messages import Open, Opened, WireError
 from .bag import read_bag
-from .story import Decision, Story
+from .run_log import Decision, RunLog
 
 CAMERA = "camera/image_raw/compressed"
 HEARD = ("instruction", "decode_request", "draft", "verdict", "verified_tokens", "decode_stats")
 
 
 @dataclass(frozen=True)
-class Frame:
+class RecordedFrame:
     """A picture as it was published ``at`` (s); ``stamp`` is its header's (ns)."""
 
     at: float
@@ -35,7 +35,7 @@ class Recording:
     drafter's, as far as the bag tells, ``target`` the identity of the target model, where it does.
     """
 
-    frames: tuple[Frame, ...]
+    frames: tuple[RecordedFrame, ...]
     instructions: tuple[tuple[float, str], ...]
     decisions: tuple[Decision, ...]
     preset: str
@@ -46,7 +46,7 @@ class Recording:
 
 def read_recording(folder: Path) -> Recording:
     """Read a bag of a demo, or of a robot that ran these nodes; raises UserError."""
-    story, frames, instructions = Story(), [], []
+    story, frames, instructions = RunLog(), [], []
     opening: Open | None = None
     zero = None
     for stamp, topic, cdr, message in read_bag(folder, (CAMERA, *HEARD)):
@@ -54,7 +54,7 @@ def read_recording(folder: Path) -> Recording:
         at = (stamp - zero) / 1e9
         if topic == CAMERA:
             taken = message.header.stamp
-            frames.append(Frame(at, taken.sec * 10**9 + taken.nanosec, cdr))
+            frames.append(RecordedFrame(at, taken.sec * 10**9 + taken.nanosec, cdr))
             continue
         story.hear(topic, message, at)
         if topic == "instruction":
@@ -80,7 +80,7 @@ def read_recording(folder: Path) -> Recording:
     )
 
 
-def target_of(story: Story) -> str:
+def target_of(story: RunLog) -> str:
     """The identity of the target model that a run was verified by; empty where nobody said it."""
     for payload in story.opened:
         try:

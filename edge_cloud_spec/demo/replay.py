@@ -21,13 +21,13 @@ from rich.console import Console
 from .. import __version__
 from ..errors import UserError
 from ..nodes.graph import LOCAL, GraphSettings
+from .console_view import ConsoleView
+from .draft_text import joined
 from .observer import Observer
 from .player import Compared, Player
 from .recording import Recording, read_recording, target_of
-from .screen import Screen
+from .running_graph import Cast, free_address, stage
 from .signals import polite_signals
-from .stage import Cast, free_address, stage
-from .words import joined
 
 REPEATABLE = ("greedy", "coupled")  # rules whose answer depends on nothing but frame, target, seed
 
@@ -51,7 +51,7 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
 def run_replay(args: argparse.Namespace) -> int:
     """Play the bag; 0 when all decisions are the recorded ones (``rejection``: were made)."""
     recording = read_recording(args.bag)
-    screen = Screen(Console(highlight=False))
+    screen = ConsoleView(Console(highlight=False))
     screen.say(
         f"{args.bag}: {len(recording.decisions)} decisions on {len(recording.frames)} pictures, "
         f"preset {args.preset or recording.preset}, rule {recording.rule}",
@@ -76,7 +76,9 @@ def run_replay(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _nodes(args: argparse.Namespace, recording: Recording, screen: Screen) -> Iterator[Observer]:
+def _nodes(
+    args: argparse.Namespace, recording: Recording, screen: ConsoleView
+) -> Iterator[Observer]:
     """Drafter, bridge and verifier: those that run already, or our own."""
     if args.attach:
         with Observer(int(os.environ.get("ROS_DOMAIN_ID") or 0), None) as observer:
@@ -98,7 +100,7 @@ def _nodes(args: argparse.Namespace, recording: Recording, screen: Screen) -> It
         yield up.observer
 
 
-def _tell(screen: Screen, number: int, row: Compared) -> None:
+def _tell(screen: ConsoleView, number: int, row: Compared) -> None:
     if row.equal:
         screen.say(f"  {number:3}  same     {joined([row.recorded])}", "green")
     else:

@@ -8,18 +8,18 @@ from typing import Any
 
 from PIL import Image
 
-from ..sim.plan import draw_plan
+from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
-from .ending import Ending
 from .figures import figures
 from .film import write_film
 from .page import page
-from .story import Story
+from .run_log import RunLog
+from .run_result import RunResult
 from .timeline import draw_timeline
 
 
 def write_report(
-    folder: Path, run: dict[str, Any], room: Room, story: Story, end: Ending, started: float
+    folder: Path, run: dict[str, Any], room: Room, story: RunLog, end: RunResult, started: float
 ) -> Path:
     """Write everything but the bag, which lies in ``folder`` already; returns the page's path."""
     numbers = figures(run, story, end, started)

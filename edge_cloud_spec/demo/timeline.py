@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from ..drawing import COLOURS, plain
-from .story import Decision, Round, Story
+from .run_log import Decision, RunLog, ShownRound
 
 
-def draw_timeline(path: Path, story: Story) -> None:
+def draw_timeline(path: Path, story: RunLog) -> None:
     """Above, the run in seconds; below, each decision in milliseconds since its first message."""
     decisions = [d for d in story.decisions.values() if d.rounds]
     height = 2.6 + 0.26 * max(4, len(decisions))
@@ -29,7 +29,7 @@ def draw_timeline(path: Path, story: Story) -> None:
     pyplot.close(figure)
 
 
-def spans(round_: Round) -> dict[str, list[tuple[float, float]]]:
+def spans(round_: ShownRound) -> dict[str, list[tuple[float, float]]]:
     """(begin, seconds) of a round's parts; the verifying is put in the middle of the waiting."""
     parts: dict[str, list[tuple[float, float]]] = {"drafting": [], "waiting": [], "verifying": []}
     if round_.sent > round_.drafting:
@@ -42,7 +42,7 @@ def spans(round_: Round) -> dict[str, list[tuple[float, float]]]:
     return parts
 
 
-def motions(story: Story) -> list[tuple[float, float]]:
+def motions(story: RunLog) -> list[tuple[float, float]]:
     """(begin, seconds) of the times in which the navigator said that it moves."""
     bars: list[tuple[float, float]] = []
     begun = None
@@ -56,7 +56,7 @@ def motions(story: Story) -> list[tuple[float, float]]:
     return bars
 
 
-def _draw_run(axes: Axes, story: Story, decisions: list[Decision]) -> None:
+def _draw_run(axes: Axes, story: RunLog, decisions: list[Decision]) -> None:
     lanes = {"moving": 0, "verifying": 1, "waiting": 2, "drafting": 3}
     bars: dict[str, list[tuple[float, float]]] = {name: [] for name in lanes}
     bars["moving"] = motions(story)

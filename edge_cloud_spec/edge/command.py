@@ -8,14 +8,14 @@ import secrets
 from pathlib import Path
 
 from ..decoding.policy import SamplingPolicy
-from ..decoding.preset import load_preset, preset_names
 from ..errors import UserError
 from ..instruction import check_instruction
 from ..models import EMBEDDED
+from ..presets import load_preset, preset_names
 from ..share import rules_text
 from ..wire.channel import read_token
+from .client import ClientSettings, VerifierClient
 from .events import Emit
-from .link import Link, LinkSettings
 from .runner import DecodeRunner, DecodeSettings, Outcome
 
 
@@ -54,7 +54,7 @@ def run_decode(args: argparse.Namespace) -> int:
         raise UserError(f"{args.image} cannot be read: {error.strerror}") from None
     settings = DecodeSettings(load_preset(args.preset), args.rule, policy)
     token = read_token(args.token_file) if args.token_file else ""
-    link_settings = LinkSettings(args.cloud, args.authority, token)
+    client_settings = ClientSettings(args.cloud, args.authority, token)
     from ..models.load import load
     from ..models.prompt import Request
     from ..models.text import TextStream
@@ -66,7 +66,7 @@ def run_decode(args: argparse.Namespace) -> int:
     def show(emit: Emit) -> None:
         print(words.add(emit.tokens), end="", flush=True)
 
-    link = Link(link_settings)
+    link = VerifierClient(client_settings)
     try:
         runner = DecodeRunner(model, model.spec(rules_text(), 128))
         request = Request(args.instruction, jpeg, args.order)

@@ -7,9 +7,9 @@ between is the ``exchange`` of drafts and verdicts.
 
 from __future__ import annotations
 
-from ..decoding.choose import Chooser, SeededChooser
 from ..decoding.digest import PrefixDigest
 from ..decoding.preset import Preset
+from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..wire.messages import (
     Fault,
     Open,
@@ -39,8 +39,8 @@ from .events import (
 )
 from .exchange import Exchange
 from .measures import Measures
-from .patience import Patience
-from .rounds import Ledger
+from .reply_deadline import ReplyDeadline
+from .rounds import DecodeStats
 
 WHOLE = ("end", "length")  # how an answer ends that is all there
 
@@ -58,15 +58,15 @@ class EdgeDecoder:
         opening: Open,
         preset: Preset,
         patience: float = 10.0,
-        chooser: Chooser | None = None,
+        random_source: RandomSource | None = None,
         measures: Measures | None = None,
     ) -> None:
-        self.ledger = Ledger()
+        self.ledger = DecodeStats()
         self.measures = measures or Measures()
         self.finished = False
         self._opening = opening
         self._preset = preset
-        self._patience = Patience(patience)
+        self._patience = ReplyDeadline(patience)
         self._session = ""
         self._spec: bytes | None = None  # digest of the specification asked for last
         self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
@@ -74,7 +74,7 @@ class EdgeDecoder:
         self._exchange = Exchange(
             opening,
             preset,
-            chooser or SeededChooser(opening.policy.seed),
+            random_source or SeededRandomSource(opening.policy.seed),
             self.measures,
             self.ledger,
             self._patience,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..decoding.shape import Branch, Whole
+from ..decoding.growth import FinishedDraft
+from ..decoding.shape import Branch
 from ..wire.messages import ClientMessage, ServerMessage
 
 
@@ -31,7 +32,7 @@ class Drafted:
 
     branch: Branch
     tokens: tuple[int, ...]
-    whole: Whole
+    whole: FinishedDraft
     done: bool = True
     seconds: float = 0.0
     nodes: int = 1

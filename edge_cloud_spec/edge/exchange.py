@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..decoding.choose import Chooser
 from ..decoding.digest import PrefixDigest
+from ..decoding.growth import FinishedDraft
 from ..decoding.preset import Preset
-from ..decoding.row import Row
-from ..decoding.shape import Whole, chain
+from ..decoding.random_source import RandomSource
+from ..decoding.shape import chain
 from ..decoding.speculation import STOP_AND_WAIT
-from ..wire.messages import (
-    Close,
-    Open,
-    Prediction,
-    RowMessage,
-    RowRequest,
-    Verdict,
-)
-from .answer import Answer
-from .early import EarlyVerdicts
+from ..decoding.token_distribution import TokenDistribution
+from ..wire.messages import Close, Open, Prediction, RowMessage, RowRequest, Verdict
+from .draft_planner import DraftPlanner, planner_of
 from .events import Action, Drafted, Emit, Finish, PromptReady, Send
+from .in_flight import InFlightDrafts
 from .measures import Measures
-from .outbox import Outbox
-from .pacing import Pacing, pacing_of
-from .patience import Patience
-from .resampling import Rejection, Resampling, row_flaw
-from .rounds import Ledger, Stopwatch
+from .reorder_buffer import ReorderBuffer
+from .reply_deadline import ReplyDeadline
+from .resampling import Rejection, Resampling, dense_row_error
+from .rounds import DecodeStats, Stopwatch
 from .speculator import Prefix, Speculator
+from .verified_prefix import VerifiedPrefix
 
 LOOK_EVERY = 4  # tokens
 MAX_DIVERGED = 3  # verdicts of a decode on something else than what the robot sent
@@ -40,24 +34,24 @@ class Exchange:
         self,
         opening: Open,
         preset: Preset,
-        chooser: Chooser,
+        random_source: RandomSource,
         measures: Measures,
-        ledger: Ledger,
-        patience: Patience,
+        ledger: DecodeStats,
+        patience: ReplyDeadline,
         resume: Callable[[], list[Action]],
     ) -> None:
         """resume: tells the cloud where the robot stands, and asks for what follows."""
-        self.answer = Answer(opening.max_tokens)
+        self.answer = VerifiedPrefix(opening.max_tokens)
         self._preset = preset
         self._measures = measures
         self._ledger = ledger
         self._patience = patience
         self._resume = resume
         self._speculator = Speculator(preset.speculation)
-        self._pacing: Pacing = pacing_of(preset, measures)
-        self._outbox = Outbox(self.answer, opening.payload, preset, measures)
-        self._resampling = Resampling(opening.split, chooser)
-        self._early = EarlyVerdicts()
+        self._pacing: DraftPlanner = planner_of(preset, measures)
+        self._outbox = InFlightDrafts(self.answer, opening.payload, preset, measures)
+        self._resampling = Resampling(opening.split, random_source)
+        self._early = ReorderBuffer()
         self._watch = Stopwatch()
         self._pass_s = 0.0  # of the draft model, last
 
@@ -130,7 +124,7 @@ class Exchange:
     def _work(self) -> list[Action]:
         return [*self._speculator.work(self._verified, self.answer.room)]
 
-    def _send(self, whole: Whole, now: float) -> list[Action]:
+    def _send(self, whole: FinishedDraft, now: float) -> list[Action]:
         self._watch.sent = now
         self._patience.owed(now)
         return self._outbox.send(whole, now)
@@ -161,7 +155,7 @@ class Exchange:
                 sent = self._outbox.push(prefix, whole, now)
         return [*sent, *self._work()]
 
-    def _cuts(self, prefix: Prefix, part: Whole, now: float) -> bool:
+    def _cuts(self, prefix: Prefix, part: FinishedDraft, now: float) -> bool:
         """Whether to send this part of a draft, since the cloud would wait for more of it."""
         least = self._speculator.speculation.cut
         if not least or part.draft.depth < least:
@@ -214,9 +208,9 @@ class Exchange:
                 self._ledger.stale += 1
             return []
         drafted, tokens = self._outbox.settled(verdict)
-        flaw = self._flaw(verdict, tokens)
-        if tokens is None or flaw:
-            return self.close("bad_verdict", f"{flaw}; the cloud's version may differ")
+        error = self._error(verdict, tokens)
+        if tokens is None or error:
+            return self.close("bad_verdict", f"{error}; the cloud's version may differ")
         if answer.after(tokens).short != verdict.leads_to:
             return self._go_back(now)
         before = len(answer.tokens)
@@ -246,13 +240,13 @@ class Exchange:
             return False
         return self._outbox.expects(base) and self._early.keep(verdict, here)
 
-    def _flaw(self, verdict: Verdict, tokens: tuple[int, ...] | None) -> str:
+    def _error(self, verdict: Verdict, tokens: tuple[int, ...] | None) -> str:
         """Why this verdict, which settles these tokens, cannot be one on our draft; else empty."""
         if tokens is None:
             return "the cloud accepted tokens that were not drafted"
         if not (tokens or verdict.finish or verdict.residual):
             return "the cloud's verdict settles nothing"
-        return self.answer.flaw(tokens) or self._resampling.flaw(
+        return self.answer.error(tokens) or self._resampling.error(
             verdict, self._outbox.drawn, self.answer.vocabulary
         )
 
@@ -281,7 +275,9 @@ class Exchange:
             measures.exits.observe(float(predicted))
         measures.judged(whole, came)
 
-    def _resample(self, rejection: Rejection, now: float, dense: Row | None = None) -> list[Action]:
+    def _resample(
+        self, rejection: Rejection, now: float, dense: TokenDistribution | None = None
+    ) -> list[Action]:
         """Draw the recovered token, and go on; or ask for all of P where the short form ends."""
         answer, position = self.answer, len(self.answer.tokens)
         token = self._resampling.draw(rejection, position, dense)
@@ -304,9 +300,9 @@ class Exchange:
         if waiting is None or message.base != waiting.base:
             self._ledger.stale += 1
             return []
-        flaw = row_flaw(waiting, message.row, self.answer.vocabulary)
-        if flaw:
-            return self.close("bad_row", f"{flaw}; the cloud's version may differ")
+        error = dense_row_error(waiting, message.row, self.answer.vocabulary)
+        if error:
+            return self.close("bad_row", f"{error}; the cloud's version may differ")
         return self._resample(waiting, now, message.row)
 
     def on_prediction(self, message: Prediction) -> list[Action]:

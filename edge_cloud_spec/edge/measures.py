@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.plan import Costs
-from ..decoding.shape import Whole
+from ..decoding.cost_model import Costs
+from ..decoding.growth import FinishedDraft
 
 MEMORY = 0.995  # what an observation still counts for, one observation later
 RECENT = 0.97  # the same of a time
 SLOPE = 0.015  # of the target's pass, for each node beyond those it was seen with; assumed
 WIDER = 0.03  # of the draft model's
 FLAT = 16  # nodes that a pass is taken to have for the price of those it was seen with
-MOST_NODES = 256
+MAX_NODES = 256
 
 
 class Mean:
@@ -104,7 +104,7 @@ class Measures:
             self.alone.observe(seconds)
         self._verify.observe(nodes, seconds)
 
-    def judged(self, draft: Whole, came: tuple[int, ...]) -> None:
+    def judged(self, draft: FinishedDraft, came: tuple[int, ...]) -> None:
         """After this draft these tokens came: how its first and second choices did."""
         pairs = zip(came, draft.best, strict=False)
         along = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -121,11 +121,11 @@ class Measures:
 
     def costs(self) -> Costs:
         """As the cost model takes them."""
-        sizes = np.arange(MOST_NODES + 1)
+        sizes = np.arange(MAX_NODES + 1)
         draft, verify = self._draft.at(sizes).tolist(), self._verify.at(sizes).tolist()
         return Costs(
-            lambda nodes: draft[min(nodes, MOST_NODES)],
-            lambda nodes: verify[min(nodes, MOST_NODES)],
+            lambda nodes: draft[min(nodes, MAX_NODES)],
+            lambda nodes: verify[min(nodes, MAX_NODES)],
             max(self.alone.value, 1e-4) if self.alone.known else float("inf"),
             self.one_way.value,
             min(0.99, self.acceptance.value),

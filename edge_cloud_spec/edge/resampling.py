@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..decoding.choose import Chooser
 from ..decoding.digest import PrefixDigest
 from ..decoding.draft import Draft
-from ..decoding.row import Row
+from ..decoding.random_source import RandomSource
 from ..decoding.split import (
     SparseResidual,
     Split,
-    fallback_flaw,
+    fallback_error,
     resample,
     resample_from,
-    residual_flaw,
+    residual_error,
 )
+from ..decoding.token_distribution import TokenDistribution
 from ..wire.messages import Residual, Verdict
 
 
@@ -25,16 +25,16 @@ class Rejection:
 
     base: PrefixDigest  # of the draft
     residual: Residual  # what the cloud told of P
-    row: Row  # Q
+    row: TokenDistribution  # Q
 
 
 class Resampling:
     """Draws recovered tokens; holds the rejection that waits for all of P."""
 
-    def __init__(self, split: Split | None, chooser: Chooser) -> None:
+    def __init__(self, split: Split | None, random_source: RandomSource) -> None:
         self.unresolved: Rejection | None = None
         self._split = split
-        self._chooser = chooser
+        self._random_source = random_source
 
     def rejection(self, verdict: Verdict, drawn: Draft | None) -> Rejection | None:
         """What is ours to draw upon this verdict, with Q there as it was when we drew from it."""
@@ -47,7 +47,7 @@ class Resampling:
             return None  # it is said again, and on another draft
         return Rejection(verdict.base, verdict.residual, drawn.row(path[-1] if path else -1))
 
-    def flaw(self, verdict: Verdict, drawn: Draft | None, vocabulary: int) -> str:
+    def error(self, verdict: Verdict, drawn: Draft | None, vocabulary: int) -> str:
         """Why this verdict's residual cannot be one of our draft; else empty."""
         if verdict.residual is None:
             return ""
@@ -55,21 +55,23 @@ class Resampling:
         settled = verdict.token is not None or bool(verdict.finish)
         if rejection is None or self._split is None or settled:
             return "the cloud wants us to resample what was not drawn, or is settled"
-        return residual_flaw(verdict.residual, self._split, rejection.row, vocabulary)
+        return residual_error(verdict.residual, self._split, rejection.row, vocabulary)
 
-    def draw(self, rejection: Rejection, position: int, dense: Row | None = None) -> int | None:
+    def draw(
+        self, rejection: Rejection, position: int, dense: TokenDistribution | None = None
+    ) -> int | None:
         """The recovered token; None where the short form of P ends, and ``dense`` is needed."""
         token: int | None
-        told, row, chooser = rejection.residual, rejection.row, self._chooser
+        told, row, random_source = rejection.residual, rejection.row, self._random_source
         if isinstance(told, SparseResidual):
-            token = resample(told, row, position, chooser, dense)
+            token = resample(told, row, position, random_source, dense)
         else:
-            token = resample_from(told, row, position, chooser)
+            token = resample_from(told, row, position, random_source)
         self.unresolved = rejection if token is None else None
         return token
 
 
-def row_flaw(waiting: Rejection, dense: Row, vocabulary: int) -> str:
+def dense_row_error(waiting: Rejection, dense: TokenDistribution, vocabulary: int) -> str:
     """Why this cannot be the P that a rejection waits for; else empty."""
     assert isinstance(waiting.residual, SparseResidual)
-    return fallback_flaw(dense, waiting.residual, waiting.row, vocabulary)
+    return fallback_error(dense, waiting.residual, waiting.row, vocabulary)

@@ -67,7 +67,7 @@ class Stopwatch:
 
 
 @dataclass
-class Ledger:
+class DecodeStats:
     """The rounds of one decode and what was dropped; bytes are counted at the codec."""
 
     rounds: list[Round] = field(default_factory=list)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
-from ..decoding.propose import Recipe
+from ..decoding.propose import ProposalConfig
 from ..decoding.shape import Branch
 from ..errors import UserError
 from ..models.drafter import Drafter, Grown
@@ -40,19 +40,19 @@ from .events import (
     Work,
 )
 from .measures import Measures
-from .rounds import Ledger
+from .rounds import DecodeStats
 
 if TYPE_CHECKING:
     from ..models.vlm import Vlm
 
 Item = bytes | LinkLost | LinkUp | Abort
 Inbox = SimpleQueue[Item]
-Inlet = Callable[[bytes | LinkLost | LinkUp], None]
+OnReceive = Callable[[bytes | LinkLost | LinkUp], None]
 # Told of each pass of the draft model: begin, end, nodes, tokens verified meanwhile, what it grew.
 OnPass = Callable[[float, float, int, int, Sequence[Grown]], None]
 
 
-class Outlet(Protocol):
+class Transport(Protocol):
     """Where a decode's messages go: a gRPC stream, or the topics of the ROS bridge."""
 
     def send(self, message: ClientMessage) -> int:
@@ -88,7 +88,7 @@ class Outcome:
     text: str
     tokens: tuple[int, ...]
     seconds: float
-    ledger: Ledger
+    ledger: DecodeStats
 
     @property
     def completed(self) -> bool:
@@ -120,7 +120,7 @@ class DecodeRunner:
         request: Request,
         settings: DecodeSettings,
         nonce: int,
-        connect: Callable[[Inlet], Outlet],
+        connect: Callable[[OnReceive], Transport],
         on_emit: Callable[[Emit], None] = lambda _: None,
         inbox: Inbox | None = None,
     ) -> Outcome:
@@ -150,12 +150,12 @@ class DecodeRunner:
             predictions=settings.preset.speculation.exits,
         )
         decoder = EdgeDecoder(opening, settings.preset, settings.patience, measures=self.measures)
-        run = _Run(self, request, decoder, inbox)
-        run.recipe = settings.preset.recipe(settings.rule, settings.policy)
+        run = _Decode(self, request, decoder, inbox)
+        run.proposal = settings.preset.proposal(settings.rule, settings.policy)
         run.guesses = settings.preset.speculation.guesses
         run.on_emit = on_emit
         if settings.preset.uses_cloud:
-            run.outlet = connect(inbox.put)
+            run.transport = connect(inbox.put)
         return run.to_end(known)
 
     def spec_of(self, data: bytes) -> PromptSpec:
@@ -171,10 +171,10 @@ class _Interrupted(Exception):
     """The pass under way is for nothing any more."""
 
 
-class _Run:
+class _Decode:
     """The state of one decode around its decoder."""
 
-    recipe: Recipe
+    proposal: ProposalConfig
     guesses: bool
     on_emit: Callable[[Emit], None]
 
@@ -186,7 +186,7 @@ class _Run:
         self._request = request
         self._decoder = decoder
         self._inbox = inbox
-        self.outlet: Outlet | None = None
+        self.transport: Transport | None = None
         self._drafter: Drafter | None = None
         self._late: deque[Event] = deque()  # of a pass that worked on several branches
         self._work: Work | None = None  # wanted of the draft model, when a pass has ended
@@ -203,8 +203,8 @@ class _Run:
                 if event is not None:
                     self._perform(self._decoder.handle(event, self._clock()))
         finally:
-            if self.outlet is not None:
-                self.outlet.close()
+            if self.transport is not None:
+                self.transport.close()
         seconds = self._clock() - started
         assert self._finish is not None
         return Outcome(
@@ -285,8 +285,8 @@ class _Run:
         for action in actions:
             match action:
                 case Send(message):
-                    if self.outlet is not None:
-                        self._decoder.ledger.up_bytes += self.outlet.send(message)
+                    if self.transport is not None:
+                        self._decoder.ledger.up_bytes += self.transport.send(message)
                 case Work():
                     self._work = action
                 case Emit():
@@ -306,7 +306,9 @@ class _Run:
             prompt = model.prompt(self._request, spec)
         except (UserError, ValueError) as error:
             return Unusable(str(error))
-        self._drafter = Drafter(model.open(prompt), self.recipe, spec.end_ids, guesses=self.guesses)
+        self._drafter = Drafter(
+            model.open(prompt), self.proposal, spec.end_ids, guesses=self.guesses
+        )
         return PromptReady(
             prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens, spec.vocabulary
         )

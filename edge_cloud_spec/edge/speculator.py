@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..decoding.shape import Branch, Shape, Whole, chain
+from ..decoding.growth import FinishedDraft
+from ..decoding.shape import Branch, Shape, chain
 from ..decoding.speculation import Speculation
 from .events import Work
 
@@ -27,9 +28,9 @@ class Speculator:
         self._seeking: set[Branch] = set()  # branches that only look for a bonus token
         self._near: set[Prefix] = set()  # what the next verdict may lead to
         self._verified: Prefix = ()
-        self._drafts: dict[Prefix, Whole] = {}
-        self._parts: dict[Prefix, Whole] = {}  # of drafts in the making
-        self._bonuses: dict[Prefix, Whole] = {}  # the likeliest token after a whole path
+        self._drafts: dict[Prefix, FinishedDraft] = {}
+        self._parts: dict[Prefix, FinishedDraft] = {}  # of drafts in the making
+        self._bonuses: dict[Prefix, FinishedDraft] = {}  # the likeliest token after a whole path
         self._predicted: dict[Prefix, float] = {}  # by exits, after the verified prefix
 
     def void(self) -> None:
@@ -50,14 +51,14 @@ class Speculator:
             for prefix in [prefix for prefix in held if prefix[:size] != verified]:
                 del held[prefix]
 
-    def draft_after(self, prefix: Prefix, cut: int = 0) -> Whole | None:
+    def draft_after(self, prefix: Prefix, cut: int = 0) -> FinishedDraft | None:
         """The draft after this prefix, if it is whole or has at least ``cut`` levels (0: whole)."""
         part = self._parts.get(prefix)
         if cut and part is not None and part.draft.depth >= cut:
             self._drafts.setdefault(prefix, part)
         return self._drafts.get(prefix)
 
-    def keep(self, branch: Branch, part: Whole) -> None:
+    def keep(self, branch: Branch, part: FinishedDraft) -> None:
         """So much of a branch is there, should it have to be cut short."""
         if branch not in self._seeking:
             self._parts[branch.prefix] = part
@@ -70,7 +71,7 @@ class Speculator:
         """An exit guesses that the verdict will lead here."""
         self._predicted[prefix] = confidence
 
-    def drafted(self, branch: Branch, whole: Whole) -> bool:
+    def drafted(self, branch: Branch, whole: FinishedDraft) -> bool:
         """A branch is done. False where it only looked for a bonus token."""
         if branch in self._seeking:
             self._bonuses[branch.prefix] = whole
@@ -139,20 +140,22 @@ class Speculator:
                 else:
                     todo.append((confidence * share, prefix + tokens, level + 1))
             if level == 0 and self.speculation.exits:
-                todo += [(sure, guess, 1) for guess, sure in self._predicted.items()]
+                todo += [(confidence, guess, 1) for guess, confidence in self._predicted.items()]
 
-    def _guesses(self, whole: Whole, prefix: Prefix) -> Iterator[tuple[float, Prefix, bool]]:
+    def _guesses(
+        self, whole: FinishedDraft, prefix: Prefix
+    ) -> Iterator[tuple[float, Prefix, bool]]:
         """What a draft says of its verdict: share, tokens, and whether a bonus is missing."""
         runners_up = self.speculation.runners_up
         if self.speculation.open:
-            yield whole.sure, whole.best, False
+            yield whole.confidence, whole.best, False
         elif self.speculation.all_accepted:
             for leaf, share in whole.leaves if runners_up else whole.leaves[:1]:
                 bonus = self._bonuses.get(prefix + leaf)
                 if bonus is None:
                     yield share, leaf, True
                     continue
-                yield share * bonus.sure, leaf + bonus.best, False
+                yield share * bonus.confidence, leaf + bonus.best, False
                 for tokens, likelihood in bonus.guesses if runners_up else ():
                     yield share * likelihood, leaf + tokens, False
         if runners_up:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..decoding.choose import Chooser, SeededChooser
-from ..decoding.propose import Recipe
-from ..decoding.shape import Branch, Growth, Level, Whole
+from ..decoding.growth import FinishedDraft, Growth, Level
+from ..decoding.propose import ProposalConfig
+from ..decoding.random_source import RandomSource, SeededRandomSource
+from ..decoding.shape import Branch
 
 if TYPE_CHECKING:
-    from .decoder import OnLayer
     from .session import Session
+    from .transformer import OnLayer
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +25,7 @@ class Grown:
 
     branch: Branch
     level: Level
-    whole: Whole
+    whole: FinishedDraft
     done: bool
 
 
@@ -43,16 +44,16 @@ class Drafter:
     def __init__(
         self,
         session: Session,
-        recipe: Recipe,
+        proposal: ProposalConfig,
         end_tokens: Sequence[int] = (),
-        chooser: Chooser | None = None,
+        random_source: RandomSource | None = None,
         guesses: bool = False,
     ) -> None:
         self._guessing = guesses
         self._session = session
-        self._recipe = recipe
+        self._proposal = proposal
         self._ends = tuple(end_tokens)
-        self._chooser = chooser or SeededChooser(recipe.policy.seed)
+        self._random_source = random_source or SeededRandomSource(proposal.policy.seed)
         self._verified: tuple[int, ...] = ()
         self._nodes: dict[tuple[int, ...], int] = {(): -1}  # by their tokens after the prefix
         self._wanted: tuple[Branch, ...] = ()
@@ -129,7 +130,7 @@ class Drafter:
         self._wanted = tuple(branch for branch in self._wanted if branch not in done)
         return grown
 
-    def whole(self, branch: Branch) -> Whole:
+    def whole(self, branch: Branch) -> FinishedDraft:
         """A draft at once, after verified tokens."""
         self.follow(branch.prefix)
         self.want([branch])
@@ -147,10 +148,10 @@ class Drafter:
         return _Growing(
             Growth(
                 branch.shape,
-                self._recipe,
+                self._proposal,
                 len(branch.prefix),
                 self._ends,
-                self._chooser,
+                self._random_source,
                 self._guessing,
             )
         )

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from ..decoding.draft import Draft
 from ..decoding.policy import SamplingPolicy
 from ..errors import UserError
-from .guess import Guess, Watch
+from .exit_predictor import ExitPrediction, ExitPredictor
 from .linear import is_plain
 
 if TYPE_CHECKING:
-    from .decoder import Decoder
+    from .transformer import Transformer
     from .vlm import Vlm
 
 log = logging.getLogger(__name__)
@@ -157,13 +157,13 @@ class Exits:
         rule: str,
         policy: SamplingPolicy,
         position: int,
-        tell: Callable[[Guess], None],
+        tell: Callable[[ExitPrediction], None],
         *,
         first: NDArray[np.float32] | None = None,
         end_tokens: Iterable[int] = (),
         open_at: int | None = None,
-    ) -> Watch | None:
-        """The ``on_layer`` of a ``Session.forward``; it tells each new guess (see ``Watch``).
+    ) -> ExitPredictor | None:
+        """The ``on_layer`` of a ``Session.forward``; it tells each new prediction.
 
         None under ``rejection``: what the exits say is neither drawn nor tested there as a verdict
         is. first: the session's ``known_row``, which the pass leaves out; without it such a pass
@@ -172,7 +172,7 @@ class Exits:
         if rule == "rejection" or not len(draft):
             return None
         ends = frozenset(end_tokens)
-        return Watch(self, draft, policy, position, tell, first, ends, open_at)
+        return ExitPredictor(self, draft, policy, position, tell, first, ends, open_at)
 
     def _rows_of_head(self, ids: NDArray[np.int64]) -> Tensor:
         """Rows [n, E] of the target's LM head, which take in the weight of its final norm."""
@@ -187,7 +187,7 @@ class Exits:
         return (rows * decoder._norm._weight).to(self._dtype)
 
 
-def shape_of(decoder: Decoder) -> dict[str, int]:
+def shape_of(decoder: Transformer) -> dict[str, int]:
     """The sizes that exits must fit, by their names in transformers' configurations."""
     return {"hidden_size": decoder._embed.shape[1], "num_hidden_layers": len(decoder._layers)}
 

@@ -11,11 +11,11 @@ from PIL import Image, UnidentifiedImageError
 
 from ..errors import UserError
 
-MOST_PIXELS = 2**21  # of a camera's frame (1920 x 1080 is less), unless the model can use more
-MOST_SCANS = 16  # of a progressive JPEG (10 are usual): each costs as much as a whole picture
-MOST_SEGMENTS = 64  # of a JPEG before its pixels: each is parsed
-MOST_BESIDE = 16  # chunks of a PNG beside its pixels: each may be inflated
-MOST_CHUNKS = 4096  # of a PNG in all
+MAX_PIXELS = 2**21  # of a camera's frame (1920 x 1080 is less), unless the model can use more
+MAX_SCANS = 16  # of a progressive JPEG (10 are usual): each costs as much as a whole picture
+MAX_SEGMENTS = 64  # of a JPEG before its pixels: each is parsed
+MAX_BESIDE = 16  # chunks of a PNG beside its pixels: each may be inflated
+MAX_CHUNKS = 4096  # of a PNG in all
 MAX_SIDE = 8192
 MAX_ASPECT = 200  # of the family's own resize rule
 
@@ -43,10 +43,10 @@ class ImageSpec:
     @property
     def most_pixels(self) -> int:
         """Of a frame that is taken: what the model can use, or what cameras usually send."""
-        return max(MOST_PIXELS, self.max_pixels)
+        return max(MAX_PIXELS, self.max_pixels)
 
 
-def decode_image(data: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
+def decode_image(data: bytes, most_pixels: int = MAX_PIXELS) -> Image.Image:
     """RGB image from JPEG (or PNG) bytes; UserError when it is damaged or absurd in size.
 
     What would cost more than a frame of ``most_pixels`` does is refused before it is decoded.
@@ -78,9 +78,9 @@ def _jpeg_is_in_pieces(data: bytes) -> bool:
     while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] not in (b"\xda", b""):
         at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
         segments += 1
-        if segments > MOST_SEGMENTS:
+        if segments > MAX_SEGMENTS:
             return True
-    return data.count(b"\xff\xda") > MOST_SCANS
+    return data.count(b"\xff\xda") > MAX_SCANS
 
 
 def _png_is_in_pieces(data: bytes) -> bool:
@@ -89,7 +89,7 @@ def _png_is_in_pieces(data: bytes) -> bool:
     while at + 8 <= len(data):
         others += data[at + 4 : at + 8] != b"IDAT"
         chunks += 1
-        if others > MOST_BESIDE or chunks > MOST_CHUNKS:
+        if others > MAX_BESIDE or chunks > MAX_CHUNKS:
             return True
         at += 12 + int.from_bytes(data[at : at + 4], "big")
     return False

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from ..errors import UserError
-from .decoder import Decoder
 from .image import ImageSpec
 from .linear import PatchLinear, pack_linears
 from .quantize import check_quantization
+from .transformer import Transformer
 from .vlm import ImageForm, Vlm
 
 FAMILIES = {
@@ -69,7 +69,7 @@ def load(
 
             tokenizer = AutoTokenizer.from_pretrained(directory)
             model = _model(directory, family, config, device, DTYPES[dtype])
-        decoder = Decoder(model.model.language_model, model.lm_head, quantize)
+        decoder = Transformer(model.model.language_model, model.lm_head, quantize)
         visual = model.model.visual
         visual.patch_embed.proj = PatchLinear(visual.patch_embed.proj)
         pack_linears(visual)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .decoder import OnLayer, Segment
+from .transformer import OnLayer, Segment
 
 if TYPE_CHECKING:
     from .cache import KeyValueCache
-    from .decoder import Decoder
+    from .transformer import Transformer
 
 
 class Session:
@@ -25,7 +25,7 @@ class Session:
     """
 
     def __init__(
-        self, decoder: Decoder, cache: KeyValueCache, rows: int, delta: int, row: np.ndarray
+        self, decoder: Transformer, cache: KeyValueCache, rows: int, delta: int, row: np.ndarray
     ) -> None:
         """rows: of the prompt, in the cache. delta: position of a row minus its index, after the
         image (its tokens share positions). row: logits [V] after the prompt."""
@@ -162,7 +162,7 @@ class Session:
             del held[count:]
         self._sees = sees
 
-    def _plan(self, tokens: Sequence[int], parents: Sequence[int] | None) -> _Plan | None:
+    def _plan(self, tokens: Sequence[int], parents: Sequence[int] | None) -> _PassPlan | None:
         """What a forward has to compute; None when that is nothing."""
         self._drop_nodes()
         if self._computed == len(self._tokens) and self._row is None:
@@ -174,7 +174,9 @@ class Session:
             tail, tokens, range(-1, len(tokens) - 1) if parents is None else parents
         )
 
-    def _plan_rows(self, tail: list[int], tokens: Sequence[int], parents: Sequence[int]) -> _Plan:
+    def _plan_rows(
+        self, tail: list[int], tokens: Sequence[int], parents: Sequence[int]
+    ) -> _PassPlan:
         """Rows for the prefix's tail and for new nodes, after the nodes that are there."""
         before = len(self._nodes)
         start = self._prompt_rows + self._computed + before
@@ -188,9 +190,9 @@ class Session:
         else:
             mask = self._tree_mask(start, count, before)
         segment = Segment(self._cache, start, count, mask)
-        return _Plan(tail + self._nodes[before:], positions, segment, max(len(tail) - 1, 0))
+        return _PassPlan(tail + self._nodes[before:], positions, segment, max(len(tail) - 1, 0))
 
-    def _settle(self, plan: _Plan, rows: np.ndarray) -> np.ndarray:
+    def _settle(self, plan: _PassPlan, rows: np.ndarray) -> np.ndarray:
         """Note what was computed and return [1 + n, V]."""
         if self._computed == len(self._tokens):
             assert self._row is not None
@@ -242,7 +244,7 @@ class Session:
 
 
 @dataclass(frozen=True, eq=False)
-class _Plan:
+class _PassPlan:
     """Rows of one session in a pass; logits are wanted from row `keep` on."""
 
     tokens: list[int]
@@ -275,7 +277,7 @@ def forward_together(
 
 
 def _run(
-    decoder: Decoder, plans: Sequence[_Plan], vocabulary: int, on_layer: OnLayer | None
+    decoder: Transformer, plans: Sequence[_PassPlan], vocabulary: int, on_layer: OnLayer | None
 ) -> list[np.ndarray]:
     """One pass; logits float32 of each plan's rows from `keep` on."""
     tokens = [token for plan in plans for token in plan.tokens]

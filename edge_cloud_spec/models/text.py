@@ -24,7 +24,7 @@ class TextStream:
         return new
 
 
-class Words:
+class TokenTexts:
     """Each token as text of its own, for people to read; remembered, since drafts wait for it."""
 
     def __init__(self, tokenizer: Any) -> None:

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .decoder import Decoder, Deepstack, Segment
 from .image import ImageSpec, decode_image, patches
 from .prompt import Prompt, PromptSpec, Request, render
 from .session import Session
+from .transformer import Deepstack, Segment, Transformer
 from .vocabulary import tokenizer_digest, tokens_of
 
 Value = TypeVar("Value")
 
 
-class Latest(Generic[Value]):
+class LruCache(Generic[Value]):
     """The `size` values used last, by key."""
 
     def __init__(self, size: int) -> None:
@@ -62,7 +62,7 @@ class Vlm:
     def __init__(
         self,
         model: Any,
-        decoder: Decoder,
+        decoder: Transformer,
         tokenizer: Any,
         form: ImageForm,
         *,
@@ -80,8 +80,8 @@ class Vlm:
         rows = model.config.text_config.vocab_size
         self.vocabulary: int = min(rows, len(tokens_of(tokenizer)))
         self.tokenizer_digest: bytes = tokenizer_digest(tokenizer)
-        self._pictures: Latest[tuple[np.ndarray, tuple[int, int, int]]] = Latest(2)
-        self._features: Latest[tuple[Tensor, tuple[Tensor, ...]]] = Latest(2)
+        self._pictures: LruCache[tuple[np.ndarray, tuple[int, int, int]]] = LruCache(2)
+        self._features: LruCache[tuple[Tensor, tuple[Tensor, ...]]] = LruCache(2)
         self._last: _Prefill | None = None
 
     def crop(self, vocabulary: int) -> None:

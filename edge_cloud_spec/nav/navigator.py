@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ..bounds import bounded, check_bounds, chosen, described
 from ..instruction import is_stop, normalized
 from .action import Action
+from .answer_assembler import AnswerAssembler, Settled
 from .budget import PERIOD
 from .events import (
     Announce,
@@ -25,7 +26,6 @@ from .events import (
     Tick,
     Words,
 )
-from .listener import Listener, Settled
 from .motion import Limits, Motion, Steps, goal_of
 from .status import NOBODY, Status
 from .track import Track
@@ -93,7 +93,7 @@ class Navigator:
         self.settings = settings or Settings()
         self.stops = stops
         self.status = Status("idle", NOBODY, "started", stops)
-        self._listener = Listener()
+        self._listener = AnswerAssembler()
         self._refused: Counter[str] = Counter(refused=0, expired=0, not_arrived=0)
         self._run: _Run | None = None
         self._latest = NOBODY

@@ -18,15 +18,15 @@ from rclpy.node import Node
 from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
 from ..bounds import check_bounds, described
+from ..edge.client import ClientSettings, ClientStream, VerifierClient
 from ..edge.events import LinkLost, LinkUp
-from ..edge.link import Link, LinkSettings, Stream
 from ..edge.session_key import SessionKey
 from ..wire.channel import read_token
 from ..wire.codec import decode_server
 from ..wire.messages import Prediction as WirePrediction
 from ..wire.messages import WireError
 from .bridge_messages import to_prediction, to_verdict
-from .intake import Intake
+from .dedicated_subscriptions import DedicatedSubscriptions
 from .parameters import Parameters
 from .run import spin
 
@@ -49,7 +49,7 @@ class BridgeSettings:
 class _Relay:
     """One request's stream. Two topics carry its messages: ``sequence`` puts them in order."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ClientStream) -> None:
         self._stream = stream
         self._key = SessionKey()
         self._next = 0
@@ -79,7 +79,7 @@ class CloudBridge(Node):
     def __init__(self) -> None:
         super().__init__("cloud_bridge")
         settings = Parameters(self, BridgeSettings()).value
-        self._link = Link(link_settings(settings))
+        self._link = VerifierClient(client_settings(settings))
         self._relays: OrderedDict[str, _Relay] = OrderedDict()
         self._lock = threading.Lock()
         self._up = True
@@ -87,7 +87,7 @@ class CloudBridge(Node):
         self._verdicts = self.create_publisher(Verdict, "verdict", 100)
         self._predictions = self.create_publisher(Prediction, "prediction", 100)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        self._intake = Intake(self)
+        self._intake = DedicatedSubscriptions(self)
         self._intake.subscribe(DecodeRequest, "decode_request", self._on_request, 100)
         self._intake.subscribe(Draft, "draft", self._on_draft, 100)
         self._intake.start()
@@ -147,10 +147,10 @@ class CloudBridge(Node):
         self._diagnostics.publish(array)
 
 
-def link_settings(settings: BridgeSettings) -> LinkSettings:
+def client_settings(settings: BridgeSettings) -> ClientSettings:
     """The link's settings from the node's; raises UserError."""
     token = read_token(settings.token_file) if settings.token_file else ""
-    return LinkSettings(settings.cloud, settings.authority, token)
+    return ClientSettings(settings.cloud, settings.authority, token)
 
 
 def _prediction_in(item: bytes | LinkLost | LinkUp) -> WirePrediction | None:

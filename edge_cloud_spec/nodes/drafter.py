@@ -32,24 +32,24 @@ from edge_cloud_spec.msg import (
 from ..bounds import bounded, check_bounds, chosen, described
 from ..decoding.noise import decision_seed
 from ..decoding.policy import SamplingPolicy
-from ..decoding.preset import load_preset
 from ..edge.events import Abort, Emit
-from ..edge.runner import DecodeRunner, DecodeSettings, Inbox, Inlet, Outcome
+from ..edge.runner import DecodeRunner, DecodeSettings, Inbox, OnReceive, Outcome
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop
 from ..models import EMBEDDED
+from ..models.instruction_pattern import instruction_pattern
 from ..models.load import load
 from ..models.prompt import ORDERS, Request
-from ..models.text import TextStream, Words
-from ..models.understood import understood
+from ..models.text import TextStream, TokenTexts
 from ..nav.answer import NotAnAction, read_answer
 from ..nav.status import Status
+from ..presets import load_preset
 from ..share import rules_text
 from ..wire.messages import ClientMessage, DraftMessage
 from .bridge_messages import from_verdict, to_draft, to_request
+from .decision_gate import CameraFrame, DecisionGate, DecisionTask
+from .dedicated_subscriptions import DedicatedSubscriptions
 from .frame import encode_frame
-from .intake import Intake
-from .mission import Frame, Mission, Task
 from .navigator import LAST
 from .parameters import Parameters
 from .run import spin
@@ -100,10 +100,10 @@ class DrafterSettings:
         )
 
 
-class _TopicOutlet:
+class TopicTransport:
     """A decode's way to the cloud over the bridge's topics."""
 
-    def __init__(self, node: Drafter, request_id: str, stamp: Stamp, preset: str) -> None:
+    def __init__(self, node: DrafterNode, request_id: str, stamp: Stamp, preset: str) -> None:
         self._node, self._request_id, self._stamp = node, request_id, stamp
         self._preset = preset
         self._sequence = 0
@@ -133,7 +133,7 @@ class _TopicOutlet:
         self._node.unlisten(self._request_id)
 
 
-class Drafter(Node):
+class DrafterNode(Node):
     """Callbacks only note what came; decisions are decoded in a thread of their own."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Drafter(Node):
         self._numbers = count(self._settings.value.first_decision)
         model = self._settings.value.model
         path = model.path or str(EMBEDDED / "drafter")
-        self._understood = understood(path)
+        self._understood = instruction_pattern(path)
         self._model = load(
             path,
             device=model.device,
@@ -151,11 +151,11 @@ class Drafter(Node):
             threads=model.threads,
         )
         self.tokenizer = self._model.tokenizer
-        self.words = Words(self.tokenizer)
+        self.words = TokenTexts(self.tokenizer)
         local = self._model.spec(rules_text(), self._settings.value.max_tokens)
         self._runner = DecodeRunner(self._model, local)
-        self._mission = Mission()
-        self._inlets: dict[str, Inlet] = {}
+        self._mission = DecisionGate()
+        self._inlets: dict[str, OnReceive] = {}
         self._inbox: Inbox | None = None
         self._problem = ""
         self.requests = self.create_publisher(DecodeRequest, "decode_request", 100)
@@ -174,7 +174,7 @@ class Drafter(Node):
         self.create_subscription(Image, "camera/image_raw", self._on_image, sensor)
         self.create_subscription(String, "nav_status", self._on_status, LAST)
         self.create_timer(1.0, self._diagnose)
-        self._intake = Intake(self)
+        self._intake = DedicatedSubscriptions(self)
         self._intake.subscribe(Verdict, "verdict", self._on_verdict, 100)
         self._intake.subscribe(Prediction, "prediction", self._on_prediction, 100)
         self._intake.subscribe(String, "instruction", self._on_instruction, 10)
@@ -203,25 +203,25 @@ class Drafter(Node):
             self._numbers = count(self._settings.value.first_decision)
 
     def _on_compressed(self, message: CompressedImage) -> None:
-        self._mission.see(Frame(message.data.tobytes(), message.header.stamp))
+        self._mission.see(CameraFrame(message.data.tobytes(), message.header.stamp))
 
     def _on_image(self, message: Image) -> None:
         if not self._mission.following:
             return  # encoding costs; nobody would look
         try:
-            self._mission.see(Frame(encode_frame(message), message.header.stamp))
+            self._mission.see(CameraFrame(encode_frame(message), message.header.stamp))
         except UserError as error:
             self._complain(str(error))
 
     def _on_verdict(self, message: Verdict) -> None:
-        inlet = self._inlets.get(message.request_id)
-        if inlet is not None:
-            inlet(from_verdict(message))
+        on_receive = self._inlets.get(message.request_id)
+        if on_receive is not None:
+            on_receive(from_verdict(message))
 
     def _on_prediction(self, message: Prediction) -> None:
-        inlet = self._inlets.get(message.request_id)
-        if inlet is not None:
-            inlet(message.payload.tobytes())
+        on_receive = self._inlets.get(message.request_id)
+        if on_receive is not None:
+            on_receive(message.payload.tobytes())
 
     def _on_instruction(self, message: String) -> None:
         self._abort("another instruction came")
@@ -264,24 +264,24 @@ class Drafter(Node):
                 self._complain(f"a decision failed: {error!r}")
                 self._mission.pause(self._settings.value.retry)
 
-    def _decide(self, task: Task) -> None:
+    def _decide(self, task: DecisionTask) -> None:
         instruction, frame = task.instruction, task.frame
         settings = self._settings.value
         decode = settings.decode_settings(next(self._numbers))
         request_id = secrets.token_hex(8)
-        words = _VerifiedWords(self, request_id, task)
-        outlets: list[_TopicOutlet] = []
+        words = VerifiedWords(self, request_id, task)
+        transports: list[TopicTransport] = []
 
-        def connect(inlet: Inlet) -> _TopicOutlet:
+        def connect(on_receive: OnReceive) -> TopicTransport:
             self._await_bridge(settings.patience)
-            self._inlets[request_id] = inlet
-            outlets.append(_TopicOutlet(self, request_id, frame.stamp, settings.preset))
-            return outlets[0]
+            self._inlets[request_id] = on_receive
+            transports.append(TopicTransport(self, request_id, frame.stamp, settings.preset))
+            return transports[0]
 
         def on_emit(emit: Emit) -> None:
             words.emit(emit)
-            for outlet in outlets:
-                outlet.drafting()
+            for transport in transports:
+                transport.drafting()
 
         self._inbox = SimpleQueue()
         self._mission.deciding(request_id)
@@ -329,7 +329,12 @@ class Drafter(Node):
         self._verified.publish(message)
 
     def _publish_stats(
-        self, request_id: str, settings: DrafterSettings, seed: int, outcome: Outcome, frame: Frame
+        self,
+        request_id: str,
+        settings: DrafterSettings,
+        seed: int,
+        outcome: Outcome,
+        frame: CameraFrame,
     ) -> None:
         ledger, rounds = outcome.ledger, outcome.ledger.rounds
         stats = DecodeStats(
@@ -376,10 +381,10 @@ class Drafter(Node):
         self._diagnostics.publish(array)
 
 
-class _VerifiedWords:
+class VerifiedWords:
     """The settled words of one request, as messages."""
 
-    def __init__(self, node: Drafter, request_id: str, task: Task) -> None:
+    def __init__(self, node: DrafterNode, request_id: str, task: DecisionTask) -> None:
         self._node, self._request_id, self._task = node, request_id, task
         self._stream = TextStream(node.tokenizer)
         self._count = 0
@@ -418,7 +423,7 @@ class _VerifiedWords:
 
 def main() -> int:
     """Run the node until a signal."""
-    return spin(Drafter)
+    return spin(DrafterNode)
 
 
 if __name__ == "__main__":

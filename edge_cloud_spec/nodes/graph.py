@@ -10,9 +10,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..decoding.preset import load_preset
 from ..errors import UserError
 from ..models import EMBEDDED
+from ..presets import load_preset
 from ..share import share
 
 PACKAGE = "edge_cloud_spec"

@@ -44,9 +44,9 @@ from ..nav.events import (
 from ..nav.navigator import Navigator, Settings
 from ..nav.pose import Pose
 from ..nav.watchdog import REPEATS, Watchdog
-from .intake import Intake
+from .base_output import Output, SportOutput, TwistOutput
+from .dedicated_subscriptions import DedicatedSubscriptions
 from .markers import action_markers, no_markers
-from .output import Output, SportOutput, TwistOutput
 from .parameters import Parameters
 from .run import spin
 
@@ -109,7 +109,7 @@ class NavigatorNode(Node):
         self._watchdog = Watchdog(self._output.stop, settings.watchdog)
         self._watchdog.start()
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._intake = Intake(self)
+        self._intake = DedicatedSubscriptions(self)
         self._intake.subscribe(Bool, "e_stop", self._on_e_stop, 10)
         self._intake.subscribe(String, "instruction", self._on_instruction, 10)
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, 100)

@@ -35,7 +35,7 @@ FACING = math.radians(25)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EpisodeOutcome:
     """How an episode stands: ``stopped_at`` is the thing that a stop was made at, "" for none.
 
     ``success``: stopped, within REACH of the named thing, facing it, and at none of its look-alikes
@@ -121,12 +121,12 @@ class Episode:
         odometry = self.world.odometry
         return OdometryPose(odometry.x, odometry.y, odometry.yaw)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> EpisodeOutcome:
         """How the episode stands now."""
         pose = self.world.pose
         at = thing_in_front(self.room, pose) if self._stopped else ""
         eye, target = eye_at(pose), self.room.thing(self.room.target)
-        return Outcome(
+        return EpisodeOutcome(
             success=at == self.room.target,
             stopped=self._stopped,
             stopped_at=at,

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from ..nav.pose import Pose
 from .furniture import furnish
 from .kinds import build
-from .pose import Pose
 from .thing import Thing
 
 START_DISTANCE = (1.6, 3.4)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..nav.pose import Pose
 from .decoration import decorate, pale, triple
 from .furniture import FURNITURE
 from .kinds import KINDS, LOOKALIKES
 from .layout import Layout
-from .pose import Pose
 from .thing import Rgb, Thing
 
 __all__ = ["PHRASINGS", "Light", "Pose", "Room", "make_room"]

@@ -24,7 +24,7 @@ TIMEOUT = 0.5
 
 
 @dataclass(frozen=True)
-class Odometry:
+class OdometryReading:
     """What the base believes: pose since the start (m, rad) and velocity in its own frame."""
 
     stamp: float
@@ -120,10 +120,10 @@ class World:
         return float(cos * vx + sin * vy), float(cos * vy - sin * vx), float(wz)
 
     @property
-    def odometry(self) -> Odometry:
+    def odometry(self) -> OdometryReading:
         """Pose and velocity as the base reports them, from (0, 0, 0) at the start."""
         x, y, yaw = self._odometry
-        return Odometry(self.time, float(x), float(y), _wrap(float(yaw)), *self.velocity)
+        return OdometryReading(self.time, float(x), float(y), _wrap(float(yaw)), *self.velocity)
 
     @property
     def contact(self) -> bool:

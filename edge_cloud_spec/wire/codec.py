@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError
 from ..decoding.digest import PrefixDigest
 from ..decoding.draft import MAX_NODES, Draft
 from ..decoding.policy import SamplingPolicy
-from ..decoding.row import Row
 from ..decoding.split import SparseResidual, Split
+from ..decoding.token_distribution import TokenDistribution
 from . import decode_pb2 as pb
 from .messages import (
     ClientMessage,
@@ -196,10 +196,12 @@ def _read_split(split: pb.Split) -> Split:
 def _residual(residual: Residual | None) -> pb.Residual | None:
     if residual is None:
         return None
-    if isinstance(residual, Row):
+    if isinstance(residual, TokenDistribution):
         return pb.Residual(top=write_rows([residual]))
-    top = Row(residual.top_probabilities, residual.top)
-    tail = Row(np.array(residual.tail_probabilities), np.array(residual.tail_tokens, np.int64))
+    top = TokenDistribution(residual.top_probabilities, residual.top)
+    tail = TokenDistribution(
+        np.array(residual.tail_probabilities), np.array(residual.tail_tokens, np.int64)
+    )
     return pb.Residual(top=write_rows([top]), tail_mass=residual.tail_mass, tail=write_rows([tail]))
 
 
@@ -219,7 +221,7 @@ def _read_residual(residual: pb.Residual) -> Residual:
     )
 
 
-def _read_row(rows: pb.Rows) -> Row:
+def _read_row(rows: pb.Rows) -> TokenDistribution:
     found = read_rows(rows)
     if len(found) != 1:
         raise WireError(f"one row is expected, not {len(found)}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ..decoding.digest import PrefixDigest, request_digest
 from ..decoding.draft import Draft
 from ..decoding.policy import SamplingPolicy
-from ..decoding.row import Row
 from ..decoding.split import SparseResidual, Split
+from ..decoding.token_distribution import TokenDistribution
 
 PROTOCOL = 2
 
@@ -103,7 +103,7 @@ class Opened:
     base: PrefixDigest
 
 
-Residual = Row | SparseResidual
+Residual = TokenDistribution | SparseResidual
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class RowMessage:
     """The whole of P at the rejected place after ``base``."""
 
     base: PrefixDigest
-    row: Row
+    row: TokenDistribution
 
 
 @dataclass(frozen=True)

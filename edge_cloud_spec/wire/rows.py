@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.draft import MAX_NODES
-from ..decoding.row import Row
+from ..decoding.token_distribution import TokenDistribution
 from . import decode_pb2 as pb
 from .messages import WireError
 
-MOST = 2**24  # numbers in one message; more do not fit one anyway
+MAX_NUMBERS = 2**24  # numbers in one message; more do not fit one anyway
 
 
 def pack_ids(ids: NDArray[np.int64], bits: int) -> bytes:
@@ -33,7 +33,7 @@ def unpack_ids(data: bytes, count: int, bits: int) -> NDArray[np.int64]:
     return ids
 
 
-def write_rows(rows: Sequence[Row]) -> pb.Rows:
+def write_rows(rows: Sequence[TokenDistribution]) -> pb.Rows:
     """Rows as they are; where one is sparse, all name their ids."""
     numbers = b"".join(row.probabilities.astype("<f4").tobytes() for row in rows)
     sizes = [len(row.probabilities) for row in rows]
@@ -46,17 +46,17 @@ def write_rows(rows: Sequence[Row]) -> pb.Rows:
     return pb.Rows(sizes=sizes, probabilities=numbers, ids=pack_ids(ids, bits), id_bits=bits)
 
 
-def read_rows(rows: pb.Rows) -> tuple[Row, ...]:
+def read_rows(rows: pb.Rows) -> tuple[TokenDistribution, ...]:
     """What ``write_rows`` was given; raises WireError."""
     if len(rows.sizes) > MAX_NODES:
         raise WireError(f"a draft has at most {MAX_NODES} rows, not {len(rows.sizes)}")
     total = sum(rows.sizes)
-    if total > MOST or len(rows.probabilities) != 4 * total:
+    if total > MAX_NUMBERS or len(rows.probabilities) != 4 * total:
         raise WireError(f"the rows hold {len(rows.probabilities)} bytes for {total} numbers")
     numbers = np.frombuffer(rows.probabilities, "<f4")
     ids = unpack_ids(rows.ids, total, rows.id_bits) if rows.id_bits else None
     ends = np.cumsum(rows.sizes, dtype=np.int64).tolist()
     return tuple(
-        Row(numbers[end - size : end], None if ids is None else ids[end - size : end])
+        TokenDistribution(numbers[end - size : end], None if ids is None else ids[end - size : end])
         for size, end in zip(rows.sizes, ends, strict=True)
     )

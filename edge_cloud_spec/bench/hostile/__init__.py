@@ -1,0 +1,1 @@
+"""``bench hostile``: A robot beside hostile clients."""

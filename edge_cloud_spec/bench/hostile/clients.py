@@ -1,0 +1,249 @@
+"""Hostile clients: streams that say one thing over and over, as fast as the verifier lets them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ...decoding.draft import Draft
+from ...decoding.policy import GREEDY, SamplingPolicy
+from ...decoding.split import Split
+from ...models.prompt import Request
+from ...wire.channel import CLIENT_OPTIONS, METHOD
+from ...wire.codec import decode_server, encode_client
+from ...wire.messages import (
+    ClientMessage,
+    DraftMessage,
+    Generate,
+    Open,
+    Opened,
+    Resume,
+    RowRequest,
+    ServerMessage,
+    Verdict,
+)
+
+TREE = 64  # tokens: what every verifier takes
+CHAIN = 1024  # and what none does
+BIG = 8192  # pixels a side
+FRAME = (2048, 1024)  # pixels: the largest that is taken
+
+
+class Client:
+    """One hostile stream at a time; a new one where it was ended."""
+
+    def __init__(self, address: str, request: Request, random: Random) -> None:
+        self.request, self.random = request, random
+        self.sent = 0
+        self._channel = grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+        self._method = self._channel.stream_stream(METHOD)
+        self._call: Any = None
+
+    async def repeat(self, attack: Attack) -> None:
+        """Attack on and on; what the verifier does about a stream only ends this one."""
+        while True:
+            self._call = self._method()
+            with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+                async with contextlib.aclosing(attack(self)) as steps:
+                    async for _ in steps:
+                        self.sent += 1
+            self._call.cancel()
+            await asyncio.sleep(0.01)
+
+    async def say(self, message: ClientMessage | bytes) -> None:
+        """Send it, once the stream has room."""
+        await self._call.write(message if isinstance(message, bytes) else encode_client(message))
+
+    async def hear(self) -> ServerMessage:
+        """The next message."""
+        data = await self._call.read()
+        if data is grpc.aio.EOF:
+            raise grpc.RpcError
+        return decode_server(data)
+
+    async def open(self, opening: Open) -> Opened:
+        """A session; refusals are tried again."""
+        while True:
+            await self.say(opening)
+            if isinstance(answer := await self.hear(), Opened):
+                return answer
+            await asyncio.sleep(0.01)
+
+    async def read_on(self) -> None:
+        """Take what comes and forget it."""
+        with contextlib.suppress(grpc.RpcError):
+            while await self._call.read() is not grpc.aio.EOF:
+                pass
+
+    def opening(self, jpeg: bytes = b"", **changes: Any) -> Open:
+        """A proper request that was never made before; what follows a picture's end is not read."""
+        jpeg = (jpeg or self.request.jpeg) + self.random.randbytes(8)
+        nonce, request = self.random.getrandbits(64), self.request
+        message = Open(nonce, request.instruction, jpeg, request.order, GREEDY, "greedy")
+        return replace(message, draft_identity="hostile", **changes)
+
+
+Attack = Callable[[Client], AsyncIterator[None]]
+Step = Callable[[], Awaitable[None]]
+
+
+async def _reading(client: Client, step: Step) -> AsyncIterator[None]:
+    """Step after step, taking what is answered."""
+    reading = asyncio.ensure_future(client.read_on())
+    try:
+        while not reading.done():
+            await step()
+            yield
+    finally:
+        reading.cancel()
+
+
+async def _rejected(client: Client) -> Verdict:
+    """A verdict after which rows may be asked for."""
+    split = Split("dense")
+    opening = client.opening(
+        rule="rejection", policy=SamplingPolicy(1.0), payload="probabilities", split=split
+    )
+    while True:
+        base = (await client.open(replace(opening, nonce=client.random.getrandbits(64)))).base
+        for token in range(20, 40):
+            await client.say(DraftMessage(base, Draft((token,), values=(1.0,)), 0))
+            answer = await client.hear()
+            if isinstance(answer, Verdict) and answer.residual is not None:
+                return answer
+            break  # accepted: another session
+
+
+async def does_not_read(client: Client) -> AsyncIterator[None]:
+    """Ask for rows and read none of them."""
+    request = RowRequest((await _rejected(client)).base)
+    while True:
+        await client.say(request)
+        yield
+
+
+async def row_requests(client: Client) -> AsyncIterator[None]:
+    """Ask for rows, and take them."""
+    request = RowRequest((await _rejected(client)).base)
+    async for _ in _reading(client, lambda: client.say(request)):
+        yield
+
+
+def _png(width: int, height: int) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), (90, 120, 60)).save(file, "PNG")
+    return file.getvalue()
+
+
+async def large_picture(client: Client) -> AsyncIterator[None]:
+    """A picture of 67 million pixels in 200 kB."""
+    picture = _png(BIG, BIG)
+    async for _ in _reading(client, lambda: client.say(client.opening(picture))):
+        yield
+
+
+async def largest_frame(client: Client) -> AsyncIterator[None]:
+    """The largest picture that is taken."""
+    picture = _png(*FRAME)
+    async for _ in _reading(client, lambda: client.say(client.opening(picture))):
+        yield
+
+
+async def long_chains(client: Client) -> AsyncIterator[None]:
+    """Chains of 1,024 tokens, which are refused, between the largest drafts that are judged."""
+    opened = await client.open(client.opening())
+    base, bush = opened.base, Draft((20,) * TREE, (-1,) * TREE)
+    while True:
+        for _ in range(4):
+            await client.say(DraftMessage(base, Draft((20,) * CHAIN), 0))
+        await client.say(DraftMessage(base, bush, 0))
+        while not isinstance(answer := await client.hear(), Verdict):
+            pass
+        yield
+        if answer.finish or answer.token is None:
+            base = (await client.open(client.opening())).base
+        else:
+            base = base.extend((*bush.tokens[: len(answer.path)], answer.token))
+
+
+async def opens(client: Client) -> AsyncIterator[None]:
+    """A new request after the other, with a new picture each."""
+    async for _ in _reading(client, lambda: client.say(client.opening())):
+        yield
+
+
+async def resumes(client: Client) -> AsyncIterator[None]:
+    """Resume the session over and over."""
+    opened = await client.open(client.opening())
+    resume = Resume(opened.session, opened.base)
+    async for _ in _reading(client, lambda: client.say(resume)):
+        yield
+
+
+async def garbage(client: Client) -> AsyncIterator[None]:
+    """Bytes that are no message, and now and then a draft of a million tokens."""
+    million = b"\x12\xc4\x84\x3d\x12\xc0\x84\x3d" + b"\x01" * 10**6
+
+    def step() -> Awaitable[None]:
+        noise = client.random.randbytes(client.random.randrange(2_000))
+        return client.say(million if client.random.random() < 0.02 else noise)
+
+    async for _ in _reading(client, step):
+        yield
+
+
+async def generates(client: Client) -> AsyncIterator[None]:
+    """Let the cloud's own drafter draft as much as it will, answer after answer."""
+    while True:
+        opened = await client.open(client.opening(draft_length=2**32 - 1))
+        await client.say(Generate(opened.base, speculative=True))
+        while not (isinstance(answer := await client.hear(), Verdict) and answer.finish):
+            yield
+        yield
+
+
+async def abandoned(client: Client) -> AsyncIterator[None]:
+    """Open a session and leave it without a word."""
+    await client.open(client.opening())
+    yield
+
+
+ATTACKS: dict[str, Attack] = {
+    attack.__name__: attack
+    for attack in (
+        does_not_read,
+        row_requests,
+        large_picture,
+        largest_frame,
+        long_chains,
+        generates,
+        opens,
+        resumes,
+        garbage,
+        abandoned,
+    )
+}
+
+
+async def attack(
+    name: str, address: str, request: Request, streams: int, seed: int, tell: Callable[[int], None]
+) -> None:
+    """Attack over so many streams until cancelled; ``tell`` is given the messages so far."""
+    clients = [Client(address, request, Random(f"{seed} {n}")) for n in range(streams)]
+    tasks = [asyncio.ensure_future(client.repeat(ATTACKS[name])) for client in clients]
+    while True:
+        await asyncio.sleep(0.1)
+        tell(sum(client.sent for client in clients))
+        for task in tasks:
+            if task.done():
+                task.result()

@@ -1,0 +1,111 @@
+"""Odometry of a base in virtual time, which fails in windows of time, each time in another way."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from random import Random
+
+from ...nav.events import Odometry
+from ...nav.pose import Pose
+
+FAULTS = ("none", "frozen", "restarted", "jump", "lies", "gone")
+LIES = ("scaled", "rotated", "noise", "drift", "nan", "huge")
+
+
+class Source:
+    """Tells where the base is. Outside of windows it is right, but for where its origin is.
+
+    ``silent_since`` is when it stopped to say anything that can be used, else infinite; ``begun``
+    whether it ever said anything.
+    """
+
+    def __init__(self, random: Random, fault: str, now: float) -> None:
+        self._random, self._fault = random, fault
+        self._epoch = random.uniform(0.0, 1e6)  # ROS time less steady time, s
+        self._clock = self._epoch  # the odometry's own
+        self._origin = Pose(random.uniform(-9, 9), random.uniform(-9, 9), random.uniform(-3, 3))
+        self._said: list[Odometry] = []
+        self._kind, self._begin, self._entry = "", now, Pose()
+        self._amount = 0.0
+        self._next_window(now)
+
+    @property
+    def begun(self) -> bool:
+        """Whether it was ever heard."""
+        return bool(self._said)
+
+    @property
+    def silent_since(self) -> float:
+        """When it fell silent (or says nothing that is news), s; infinite while it has not."""
+        return self._begin if self._kind in ("frozen", "gone", "nan", "huge") else math.inf
+
+    def stamp_at(self, at: float) -> int:
+        """The camera's stamp (ns) at ``at``."""
+        return int((at + self._epoch) * 1e9)
+
+    def tell(self, pose: Pose, now: float) -> Odometry | None:
+        """What it says of the base at ``pose``, if anything."""
+        if self._kind and now >= self._end:
+            self._next_window(now)
+        elif not self._kind and self._fault != "none" and now >= self._end:
+            self._fail(pose, now)
+        if self._kind == "gone":
+            return None
+        told = Odometry(self._lie(pose), int((now + self._clock) * 1e9))
+        if self._kind == "frozen" and self._said:
+            told = self._frozen(told)
+        self._said = [*self._said[-1:], told]
+        return told
+
+    def _next_window(self, now: float) -> None:
+        self._kind, self._end = "", now + self._random.uniform(0.0, 3.0)
+
+    def _fail(self, pose: Pose, now: float) -> None:
+        random = self._random
+        self._kind = random.choice(LIES) if self._fault == "lies" else self._fault
+        self._begin, self._end = now, now + random.uniform(0.05, 2.0)
+        self._entry, self._amount = pose, random.uniform(-1.0, 3.0)
+        if self._kind == "restarted":
+            self._origin = replace(pose, yaw=random.choice((0.0, pose.yaw)))
+            self._clock = random.choice((self._clock, -now, self._clock - 5.0))
+            self._epoch = random.choice((self._epoch, self._clock))
+        elif self._kind == "jump":
+            far, way = 0.03 * 200 ** random.random(), random.uniform(-math.pi, math.pi)
+            self._origin = Pose(
+                self._origin.x + far * math.cos(way),
+                self._origin.y + far * math.sin(way),
+                self._origin.yaw + random.choice((0.0, random.uniform(-3, 3))),
+            )
+
+    def _frozen(self, told: Odometry) -> Odometry:
+        """The last again; or its stamp with other poses; or the last two in turn."""
+        if self._amount < 0.0:
+            return replace(told, stamp=max(said.stamp for said in self._said))
+        return self._said[-1] if self._amount < 1.5 else self._said[0]
+
+    def _lie(self, pose: Pose) -> Pose:
+        random, entry, amount = self._random, self._entry, self._amount
+        dx, dy, turned = pose.x - entry.x, pose.y - entry.y, pose.yaw - entry.yaw
+        if self._kind == "scaled":
+            pose = Pose(entry.x + amount * dx, entry.y + amount * dy, entry.yaw + amount * turned)
+        elif self._kind == "rotated":
+            cos, sin = math.cos(amount), math.sin(amount)
+            pose = Pose(entry.x + cos * dx - sin * dy, entry.y + sin * dx + cos * dy, pose.yaw)
+        elif self._kind == "noise":
+            far = 0.2 * abs(amount)
+            pose = Pose(*(v + random.gauss(0.0, far) for v in (pose.x, pose.y, pose.yaw)))
+        elif self._kind == "drift":
+            pose = replace(pose, yaw=pose.yaw + amount * math.hypot(dx, dy))
+        elif self._kind == "nan":
+            return replace(pose, x=math.nan)
+        elif self._kind == "huge":
+            return random.choice((Pose(1e308, -1e308, pose.yaw), Pose(math.inf, 0.0, 0.0)))
+        return self._from_origin(pose)
+
+    def _from_origin(self, pose: Pose) -> Pose:
+        origin = self._origin
+        dx, dy = pose.x - origin.x, pose.y - origin.y
+        cos, sin = math.cos(origin.yaw), math.sin(origin.yaw)
+        yaw = math.remainder(pose.yaw - origin.yaw, 2 * math.pi)
+        return Pose(cos * dx + sin * dy, cos * dy - sin * dx, yaw)

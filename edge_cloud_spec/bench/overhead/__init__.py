@@ -1,0 +1,1 @@
+"""``bench overhead``: A round beside bare gRPC and bare rclpy."""

@@ -1,0 +1,1 @@
+"""``bench payload``: Serialized bytes a round."""

@@ -1,0 +1,1 @@
+"""``bench pipelines``: Each preset under published costs and links."""

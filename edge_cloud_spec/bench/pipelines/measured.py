@@ -1,0 +1,58 @@
+"""What ``bench pipelines`` measures of some answers of one preset, whoever made them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...edge.rounds import Round
+from ...edge.runner import Outcome
+from ..acceptance import cache_hits
+from ..command import Row
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Answers of one preset; ``equal`` of them are to the last token what they should be.
+
+    Idle is the share of the time in which no pass of a model of that side was under way.
+    """
+
+    outcomes: Sequence[Outcome]
+    equal: int
+    robot_idle: float | None
+    cloud_idle: float | None
+
+    @property
+    def seconds(self) -> float:
+        return sum(outcome.seconds for outcome in self.outcomes)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(outcome.tokens) for outcome in self.outcomes)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def rounds(self) -> list[Round]:
+        return [r for outcome in self.outcomes for r in outcome.ledger.rounds]
+
+    def row(self) -> Row:
+        """All of it that needs nothing to compare with."""
+        rounds, ledgers = len(self.rounds), [outcome.ledger for outcome in self.outcomes]
+        tested = sum(ledger.tested for ledger in ledgers)
+        hit = cache_hits(self.rounds).value
+        return {
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_round": self.tokens / rounds,
+            "acceptance": sum(ledger.accepted for ledger in ledgers) / tested if tested else None,
+            "cache_miss": None if hit is None else 1 - hit,
+            "robot_idle": self.robot_idle,
+            "cloud_idle": self.cloud_idle,
+            "up_bytes_mean": sum(ledger.up_bytes for ledger in ledgers) / rounds,
+            "down_bytes_mean": sum(ledger.down_bytes for ledger in ledgers) / rounds,
+            "resumed": sum(ledger.resumed for ledger in ledgers),
+            "equal": self.equal,
+        }

@@ -1,0 +1,190 @@
+"""What robot, link and cloud did in a decode, and what of it was of use; times in ms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from ....decoding.digest import PrefixDigest
+from ....edge.runner import Outcome
+from ....harness.trace import CloudPass, DraftPass, Hop, Trace
+from ....models.drafter import Grown
+from ....wire.messages import DraftMessage, Generate, Prediction, Verdict
+
+INSTANT = 1e-6  # s; sums of times are rounded
+STEADY = 0.4  # share of a decode after which a pacing has learned what it can
+
+
+@dataclass(frozen=True)
+class Span:
+    """A pass of a model. kind: ``draft``, ``pre-draft``, ``wasted`` or ``verify``.
+
+    A pre-draft was begun before the verdict that it follows was known; what the cloud drafts
+    itself is ``draft``. ``label``: the drafted tokens that a verify pass is over.
+    """
+
+    start: float
+    end: float
+    kind: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A message. kind: ``draft``, ``repeated`` (a draft for a place that had one already),
+    ``pushed``, ``wasted push`` or ``request`` upwards; ``verdict``, ``prediction`` or ``wrong
+    prediction`` downwards."""
+
+    left: float
+    arrived: float
+    up: bool
+    kind: str
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """All of a decode, or a stretch of it; ``settled`` are times and tokens of verdicts."""
+
+    robot: tuple[Span, ...]
+    cloud: tuple[Span, ...]
+    link: tuple[Arrow, ...]
+    settled: tuple[tuple[float, int], ...]
+
+    @property
+    def tokens_per_ms(self) -> float:
+        """From the beginning to the last verdict."""
+        return sum(tokens for _, tokens in self.settled) / self.settled[-1][0]
+
+    def between(self, begin: float, end: float) -> Lanes:
+        """What touches this stretch of time, which begins at 0."""
+
+        def spans(lane: Sequence[Span]) -> tuple[Span, ...]:
+            return tuple(
+                Span(max(0.0, s.start - begin), min(s.end, end) - begin, s.kind, s.label)
+                for s in lane
+                if s.end > begin and s.start < end
+            )
+
+        return Lanes(
+            spans(self.robot),
+            spans(self.cloud),
+            tuple(
+                Arrow(a.left - begin, a.arrived - begin, a.up, a.kind)
+                for a in self.link
+                if a.arrived > begin and a.left < end
+            ),
+            tuple((at - begin, tokens) for at, tokens in self.settled if begin < at <= end),
+        )
+
+
+def steady(lanes: Lanes, length: float) -> float:
+    """Where a stretch of this length begins that is most like the whole, in speed and in waiting.
+
+    It begins at a verdict, when a pacing has learned what it can.
+    """
+    last = lanes.settled[-1][0]
+    begins = [at for at, _ in lanes.settled if STEADY * last <= at <= last - length]
+    usual = lanes.tokens_per_ms * length
+
+    def unusual(begin: float) -> float:
+        part = lanes.between(begin, begin + length)
+        speed = sum(tokens for _, tokens in part.settled) / usual - 1
+        return abs(speed) + abs(idle(part.cloud, length) - idle(lanes.cloud, last))
+
+    return min(begins, key=unusual, default=max(0.0, last - length))
+
+
+def lanes_of(outcome: Outcome, trace: Trace) -> Lanes:
+    """What a finished decode did."""
+    settled = tuple((r.settled, r.emitted) for r in outcome.ledger.rounds)
+    messages = (hop.message for hop in trace.hops)
+    verdicts = {m.base: (m.path, m.token) for m in messages if isinstance(m, Verdict)}
+    arrows: list[Arrow | None] = []
+    drafted: set[PrefixDigest] = set()
+    for hop in trace.hops:
+        arrows.append(_arrow(hop, settled, verdicts, drafted))
+        if isinstance(hop.message, DraftMessage):
+            drafted.add(hop.message.base)
+    return Lanes(
+        _robot(outcome, trace.robot),
+        tuple(_cloud(each) for each in trace.cloud),
+        tuple(arrow for arrow in arrows if arrow is not None),
+        tuple((at * 1e3, tokens) for at, tokens in settled),
+    )
+
+
+def _cloud(each: CloudPass) -> Span:
+    label = f"{each.drafted}" if each.kind == "verify" else ""
+    return Span(each.start * 1e3, each.end * 1e3, each.kind, label)
+
+
+def _robot(outcome: Outcome, passes: Sequence[DraftPass]) -> tuple[Span, ...]:
+    """A pass is of use if the answer came to a prefix whose draft it added to."""
+    judged = {r.base for r in outcome.ledger.rounds if r.drafted}
+    ahead = {
+        one.branch.prefix
+        for each in passes
+        for one in each.grown
+        if len(one.branch.prefix) > each.verified
+    }
+
+    def came_true(prefix: tuple[int, ...]) -> bool:
+        return len(prefix) in judged and outcome.tokens[: len(prefix)] == prefix
+
+    def used(one: Grown) -> bool:
+        prefix, whole = one.branch.prefix, one.whole
+        if came_true(prefix):
+            return True
+        if len(whole.draft) > 1:
+            return False
+        # it may have looked for the token that a verdict adds there, to draft on after it
+        bonuses = (whole.best, *(tokens for tokens, _ in whole.guesses))
+        return any(prefix + bonus in ahead and came_true(prefix + bonus) for bonus in bonuses)
+
+    def kind(each: DraftPass) -> str:
+        prefixes = [len(one.branch.prefix) for one in each.grown if used(one)]
+        if not prefixes:
+            return "wasted"
+        return "draft" if min(prefixes) <= each.verified else "pre-draft"
+
+    # where all of it was computed before, a pass takes no time
+    return tuple(
+        Span(each.start * 1e3, each.end * 1e3, kind(each))
+        for each in passes
+        if each.end > each.start + INSTANT
+    )
+
+
+def _arrow(
+    hop: Hop,
+    settled: Sequence[tuple[float, int]],
+    verdicts: Mapping[PrefixDigest, tuple[tuple[int, ...], int | None]],
+    drafted: Set[PrefixDigest],
+) -> Arrow | None:
+    """drafted: the places that drafts were sent for before."""
+
+    def arrow(up: bool, kind: str) -> Arrow:
+        return Arrow(hop.left * 1e3, hop.arrived * 1e3, up, kind)
+
+    match hop.message:
+        case DraftMessage(base) if base not in verdicts:
+            return arrow(True, "wasted push")
+        case DraftMessage(base) if base in drafted:
+            return arrow(True, "repeated")
+        case DraftMessage(base):
+            known = sum(tokens for at, tokens in settled if at <= hop.left + INSTANT)
+            return arrow(True, "pushed" if base.length > known else "draft")
+        case Generate():
+            return arrow(True, "request")
+        case Verdict():
+            return arrow(False, "verdict")
+        case Prediction(base, path, token):
+            right = verdicts.get(base) == (path, token)
+            return arrow(False, "prediction" if right else "wrong prediction")
+        case _:
+            return None
+
+
+def idle(lane: Sequence[Span], length: float) -> float:
+    """The share of a stretch in which nothing is done."""
+    return max(0.0, 1 - sum(span.end - span.start for span in lane) / length)

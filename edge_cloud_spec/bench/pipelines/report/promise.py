@@ -1,0 +1,51 @@
+"""What the cost model promises of a preset under a regime: the lines beside measured points."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....decoding.cost_model import Costs, rate
+from ....decoding.preset import Preset
+from ....decoding.speculation import STOP_AND_WAIT
+from ....edge.draft_planner import planner_of
+from ....edge.measures import Measures
+from ....harness.regimes import Regime
+from ....harness.robot import suited
+
+
+class KnownMeasures(Measures):
+    """What a regime says, in place of what a robot would measure."""
+
+    def __init__(self, regime: Regime) -> None:
+        super().__init__()
+        self._costs = costs_of(regime)
+        self.alone.observe(self._costs.alone)
+        self.verified(1, self._costs.verify(1), None)
+
+    def costs(self) -> Costs:
+        return self._costs
+
+
+def costs_of(regime: Regime) -> Costs:
+    """A regime's times in seconds, as the cost model takes them."""
+    return Costs(
+        lambda nodes: regime.draft_pass_ms(nodes) / 1e3,
+        lambda nodes: regime.verify_pass_ms(nodes) / 1e3,
+        regime.ar_ms / 1e3,
+        regime.one_way_ms / 1e3,
+        regime.alpha,
+        regime.runner_up,
+        regime.exit_hit,
+    )
+
+
+def promised_speedup(regime: Regime, preset: Preset) -> float:
+    """Over the target alone, with the shape and pipeline that the preset's pacing picks."""
+    known, preset = KnownMeasures(regime), suited(preset, regime)
+    if preset.drafter == "cloud":  # stop and wait without a link
+        here = replace(known.costs(), one_way=0.0)
+        return rate(preset.shape, STOP_AND_WAIT, here) * regime.ar_ms / 1e3
+    plan = planner_of(preset, known).plan(0.0, 0)
+    if plan.shape is None:
+        return 1.0
+    return rate(plan.shape, plan.speculation, known.costs()) * regime.ar_ms / 1e3

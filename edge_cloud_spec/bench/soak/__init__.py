@@ -1,0 +1,1 @@
+"""``bench soak``: Answer after answer for an hour, with the books kept."""

@@ -1,0 +1,71 @@
+"""The books of many answers: what was asked, sent, judged and said, on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...cloud.counters import Counters
+from ...decoding.preset import Preset
+from ...harness.robot import DecodedAnswer
+
+
+@dataclass
+class MessageCounts:
+    """Sums over a preset's answers; the answers themselves are not kept."""
+
+    answers: int = 0
+    equal: int = 0
+    tokens: int = 0
+    emitted: int = 0  # by rounds
+    rounds: int = 0
+    on_drafts: int = 0  # rounds on what the robot drafted
+    sent: int = 0  # drafts
+    stale: int = 0
+    resumed: int = 0
+    seconds: float = 0.0
+
+    def enter(self, answer: DecodedAnswer, preset: Preset) -> None:
+        """An answer more."""
+        outcome, ledger = answer.outcome, answer.outcome.ledger
+        self.answers += 1
+        self.equal += answer.equal
+        self.tokens += len(outcome.tokens)
+        self.emitted += sum(r.emitted for r in ledger.rounds)
+        self.rounds += len(ledger.rounds)
+        if preset.drafts_on_robot:
+            self.on_drafts += sum(r.drafted > 0 for r in ledger.rounds)
+        self.sent += answer.drafts_sent
+        self.stale += ledger.stale
+        self.resumed += ledger.resumed
+        self.seconds += outcome.seconds
+
+
+def total(accounts: Iterable[MessageCounts]) -> MessageCounts:
+    """All of them in one."""
+    whole = MessageCounts()
+    for account in accounts:
+        for name, value in vars(account).items():
+            setattr(whole, name, getattr(whole, name) + value)
+    return whole
+
+
+def discrepancies(robot: MessageCounts, cloud: Counters, lossless: bool) -> list[str]:
+    """Where robot and cloud do not agree once all decodes have ended; ``lossless``: no outages."""
+    lost = robot.sent - cloud.drafts
+    checks = {
+        f"{robot.answers - robot.equal} answers are not the target's own": (
+            robot.equal == robot.answers
+        ),
+        f"rounds emitted {robot.emitted} tokens of {robot.tokens}": robot.emitted == robot.tokens,
+        f"{robot.rounds} rounds and {cloud.verdicts} verdicts": robot.rounds == cloud.verdicts,
+        f"{robot.on_drafts} rounds on drafts, {cloud.judged} judged": (
+            robot.on_drafts == cloud.judged
+        ),
+        f"of {cloud.drafts} drafts that came, {cloud.accounted} are accounted for": (
+            cloud.drafts == cloud.accounted
+        ),
+        f"{lost} drafts of {robot.sent} did not come": lost == 0 or (lost > 0 and not lossless),
+        f"{cloud.refused} drafts were refused": cloud.refused == 0,
+    }
+    return [text for text, holds in checks.items() if not holds]

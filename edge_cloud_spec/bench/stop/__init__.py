@@ -1,0 +1,1 @@
+"""``bench stop``: How fast the robot stops."""

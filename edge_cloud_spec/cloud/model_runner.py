@@ -1,0 +1,81 @@
+"""The models that a cloud runs: the target, its early exits, and a drafter for ``cloud_sd``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..decoding.draft import Draft
+from ..decoding.propose import ProposalConfig
+from ..decoding.shape import Branch, chain
+from ..errors import UserError
+from ..models.drafter import Drafter
+from ..models.prompt import Prompt, PromptSpec, Request
+from ..wire.messages import Open
+from .events import Predicted
+from .sessions import CloudSession
+
+if TYPE_CHECKING:
+    from ..models.exit_predictor import ExitPrediction, ExitPredictor
+    from ..models.exits import Exits
+    from ..models.vlm import Vlm
+
+
+class ModelRunner:
+    """Both under one specification of the prompt, which also says how many tokens they share."""
+
+    def __init__(
+        self, target: Vlm, spec: PromptSpec, drafter: Vlm | None, exits: Exits | None
+    ) -> None:
+        self.target = target
+        self._spec = spec
+        self._drafter = drafter
+        self._exits = exits
+        target.crop(spec.vocabulary)
+        if drafter is not None:
+            drafter.crop(spec.vocabulary)
+
+    def prompt(self, opening: Open) -> Prompt:
+        """The target's prompt of a request."""
+        return self.target.prompt(_request(opening), self._spec)
+
+    def watch(
+        self, served: CloudSession, draft: Draft, tell: Callable[[Predicted], None]
+    ) -> ExitPredictor | None:
+        """What looks on at a pass and tells the guesses of its exits, where they are wanted."""
+        opening, verification = served.opening, served.verification
+        if self._exits is None or not opening.predictions or not len(draft):
+            return None
+
+        def say(guess: ExitPrediction) -> None:
+            if guess.token is not None:
+                tell(Predicted(guess.path, guess.token, guess.confidence, guess.layer))
+
+        return self._exits.watch(
+            draft,
+            opening.rule,
+            opening.policy,
+            len(verification.tokens),
+            say,
+            first=served.target.known_row,
+            end_tokens=self._spec.end_ids,
+            open_at=verification.open_at,
+        )
+
+    def propose(self, served: CloudSession, prefix: tuple[int, ...], length: int) -> Draft:
+        """The drafter's chain after this prefix."""
+        return self._drafter_of(served).whole(Branch(prefix, chain(length))).draft
+
+    def _drafter_of(self, served: CloudSession) -> Drafter:
+        if served.drafter is None:
+            if self._drafter is None:
+                raise UserError("cloud_sd needs a drafter in the cloud; serve with --drafter")
+            opening = served.opening
+            session = self._drafter.open(self._drafter.prompt(_request(opening), self._spec))
+            proposal = ProposalConfig(opening.rule, opening.policy)
+            served.drafter = Drafter(session, proposal, self._spec.end_ids)
+        return served.drafter
+
+
+def _request(opening: Open) -> Request:
+    return Request(opening.instruction, opening.jpeg, opening.order)

@@ -1,0 +1,50 @@
+"""What is on its way to a robot, bounded in bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from functools import partial
+
+
+class SendQueue:
+    """Messages that a stream's robot has not taken yet; ``take`` on the loop it was made on.
+
+    Where a robot reads less than it asks for, more than ``most`` bytes come to wait; then they are
+    dropped and ``give_up`` is called on the loop, once.
+    """
+
+    def __init__(self, most: int, give_up: Callable[[], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._most, self._give_up = most, give_up
+        self._lock = threading.Lock()  # of the two below
+        self.size = 0  # bytes that wait, counted at once: the loop may be busy
+        self.over = False  # the robot was given up
+
+    def put(self, data: bytes | None) -> None:
+        """Send this after what waits, None to end; from any thread."""
+        with self._lock:
+            if self.over:
+                return
+            self.size += len(data or b"")
+            self.over = self.size > self._most
+        job = self.drop if self.over else partial(self._queue.put_nowait, data)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server ends
+            self._loop.call_soon_threadsafe(job)
+
+    async def take(self) -> bytes | None:
+        """The next message; None at the end."""
+        data = await self._queue.get()
+        with self._lock:
+            self.size -= len(data or b"")
+        return data
+
+    def drop(self) -> None:
+        """Let nothing wait any more, and give the robot up; on the loop."""
+        self.over = True
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._give_up()

@@ -1,0 +1,207 @@
+"""What a shape and a pipeline would yield under measured costs: the cost model of ``auto``.
+
+A draft model whose beliefs are calibrated grows the same tree every time, so one growth over rows
+that say how often its first and second choice are right tells the tokens of a round and how likely
+each end of it is. A round's time follows from when the draft for the end that comes true reaches
+the cloud: before the verdict is out (it goes straight on), or after it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .growth import Growth
+from .policy import GREEDY
+from .propose import ProposalConfig
+from .random_source import SeededRandomSource
+from .shape import Shape
+from .speculation import Speculation
+
+Share = tuple[float, bool]  # of an end of a round, and whether a bonus is missing there
+
+EXIT_DEPTH = 0.3  # share of a pass after which an exit has predicted its verdict; assumed
+STEPS = 40  # of a share, in profiles
+SETTLING = 24  # steps after which a Markov chain of rounds is in its long run
+INSTANT = 1e-9  # seconds
+NOTED = 0.1  # share by which a time has to change
+_WORDS = 12  # of the vocabulary that a profile is grown over
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Measured times in seconds and shares from 0 to 1.
+
+    ``draft``: a pass of the draft model over so many nodes. ``verify``: a pass of the target over
+    so many drafted tokens; ``alone``: over none. ``one_way``: the link. ``acceptance``: of the
+    draft's first choice, ``runner_up``: of its second, where the first is wrong. ``exits``: share
+    of rounds that an early exit predicts.
+    """
+
+    draft: Callable[[int], float]
+    verify: Callable[[int], float]
+    alone: float
+    one_way: float
+    acceptance: float
+    runner_up: float
+    exits: float = 0.0
+
+
+@dataclass(frozen=True)
+class DraftProfile:
+    """A shape under an acceptance: nodes of each pass, tokens of a round, its likely ends."""
+
+    rows: tuple[int, ...]  # nodes whose logits each pass needs
+    nodes: int
+    tokens: float
+    leaves: tuple[float, ...]  # how likely the verdict ends in one of them
+    guesses: tuple[float, ...]  # and in a token that was not drafted
+
+
+@lru_cache(maxsize=4096)
+def profile(shape: Shape, acceptance: float, runner_up: float) -> DraftProfile:
+    """Grow the shape over calibrated beliefs."""
+    rest = max(1e-6, (1 - acceptance) * (1 - runner_up)) / (_WORDS - 2)
+    beliefs = [
+        max(1e-6, acceptance),
+        max(1e-6, (1 - acceptance) * runner_up),
+        *[rest] * (_WORDS - 2),
+    ]
+    row = np.log(np.array(beliefs)).astype(np.float32)
+    growth = Growth(
+        shape, ProposalConfig("greedy", GREEDY), 0, (), SeededRandomSource(0), guesses=True
+    )
+    rows = []
+    while not growth.done:
+        rows.append(len(growth.frontier))
+        growth.grow(np.tile(row, (len(growth.frontier), 1)))
+    whole = growth.whole()
+    reached = growth.likelihoods()
+    return DraftProfile(
+        tuple(rows),
+        len(whole.draft),
+        1 + sum(reached),
+        tuple(likelihood for _, likelihood in whole.leaves),
+        tuple(likelihood for _, likelihood in whole.guesses),
+    )
+
+
+def rate(shape: Shape, speculation: Speculation, costs: Costs) -> float:
+    """Tokens per second that this shape and pipeline promise.
+
+    A draft that the verdict has to wait for is sent at ``speculation.cut`` levels, so rounds differ
+    in their depth: a Markov chain, whose states are the depths of the draft that is verified.
+    """
+    if not speculation.guesses:
+        told = _told(shape, shape.depth, costs)
+        drafting = sum(costs.draft(rows) for rows in told.rows)
+        return told.tokens / (costs.verify(told.nodes) + 2 * costs.one_way + drafting)
+    least = min(speculation.cut or shape.depth, shape.depth)
+    depths = range(least, shape.depth + 1)
+    rounds = [_round(shape, depth, least, speculation, costs) for depth in depths]
+    shares = _stationary([[after[depth] for depth in depths] for _, after in rounds])
+    profiles = [_told(shape, depth, costs) for depth in depths]
+    # a verdict that is left open brings no bonus
+    tokens = [each.tokens - speculation.open * each.leaves[0] for each in profiles]
+    seconds = [mean for mean, _ in rounds]
+    return float(np.dot(shares, tokens) / np.dot(shares, seconds))
+
+
+def _told(shape: Shape, depth: int, costs: Costs) -> DraftProfile:
+    return profile(shape.within(depth), _coarse(costs.acceptance), _coarse(costs.runner_up))
+
+
+def _round(
+    shape: Shape, depth: int, least: int, speculation: Speculation, costs: Costs
+) -> tuple[float, dict[int, float]]:
+    """Of a round whose draft has this depth: its mean time, and how often the next has which.
+
+    Drafting for the next round begins when this draft is sent, and so one way before its pass. The
+    next draft is due when that pass ends, or a round trip later if it is not pushed.
+    """
+    told, deepest = _told(shape, depth, costs), _told(shape, shape.depth, costs)
+    verify, there = costs.verify(told.nodes), costs.one_way
+    heard = verify + 2 * there
+    due = verify if speculation.push else heard
+    # with few drafts ahead, a verdict has to be heard before the next is begun
+    begun = max(0.0, 2 * there - (speculation.ahead - 1) * verify) if speculation.push else 0.0
+    missed = heard + sum(costs.draft(rows) for rows in deepest.rows[:least])
+    guessed = _guessed(told, speculation, costs)
+    at_once = max(1, min(speculation.width // max(deepest.rows), len(guessed)))
+    levels = list(accumulate(costs.draft(at_once * rows) for rows in deepest.rows))
+    seek = costs.draft(at_once)
+    exits = costs.exits if speculation.exits else 0.0
+    predicted = EXIT_DEPTH * verify + 2 * there + seek / 2  # half of a pass is under way
+    left = 1 - sum(share for share, _ in guessed)
+    begins = [(left * exits, predicted), (left * (1 - exits), heard)]
+    for place, (share, bonus) in enumerate(guessed):
+        begin = begun + bonus * seek + place // at_once * levels[-1]
+        begins += [(share * exits, min(begin, predicted)), (share * (1 - exits), begin)]
+    mean, after = 0.0, dict.fromkeys(range(least, shape.depth + 1), 0.0)
+    for share, begin in begins:
+        time = min(max(due, begin + levels[least - 1]), missed)
+        mean += share * time
+        after[max(least, bisect_right(levels, time - begin + INSTANT))] += share
+    return mean, after
+
+
+def _guessed(told: DraftProfile, speculation: Speculation, costs: Costs) -> tuple[Share, ...]:
+    guesses = replace(speculation, width=1, cut=0)  # these do not matter to it
+    return _likely(told, guesses, _coarse(costs.acceptance), _coarse(costs.runner_up))
+
+
+@lru_cache(maxsize=4096)
+def _likely(
+    told: DraftProfile, speculation: Speculation, acceptance: float, runner_up: float
+) -> tuple[Share, ...]:
+    """The guessed ends of a round, the likeliest first."""
+    found: list[Share] = []
+    if speculation.open:
+        found.append((told.leaves[0], False))
+    elif speculation.all_accepted:
+        for share in told.leaves if speculation.runners_up else told.leaves[:1]:
+            found.append((share * acceptance, True))
+            if speculation.runners_up:
+                found.append((share * (1 - acceptance) * runner_up, True))
+    if speculation.runners_up:
+        found += [(share, False) for share in told.guesses]
+    return tuple(sorted((one for one in found if one[0] >= speculation.least), reverse=True))
+
+
+def _stationary(steps: list[list[float]]) -> NDArray[np.float64]:
+    """The shares of the states of a Markov chain in the long run; steps[i][j] from i to j."""
+    matrix = np.array(steps)
+    shares: NDArray[np.float64] = np.full(len(steps), 1 / len(steps))
+    for _ in range(SETTLING):
+        shares = shares @ matrix
+    settled: NDArray[np.float64] = shares / shares.sum()
+    return settled
+
+
+def signature(costs: Costs) -> tuple[int, ...]:
+    """Equal for costs that promise about the same of every shape and pipeline."""
+    sizes = (1, 4, 16)
+    passes = [*map(costs.draft, sizes), *map(costs.verify, sizes)]
+    times = (costs.alone, costs.one_way, *passes)
+    shares = (costs.acceptance, costs.runner_up, costs.exits)
+    return (
+        *(round(math.log(max(time, INSTANT)) / NOTED) for time in times),
+        *(round(share * STEPS) for share in shares),
+    )
+
+
+def _coarse(share: float) -> float:
+    """In steps that hardly matter, so that profiles are found again."""
+    return round(share * STEPS) / STEPS
+
+
+def specedge_depth(draft: float, rtt: float, verify: float) -> int:
+    """Draft depth at which verify = drafting + rtt, at least 1 (SpecEdge sec. 4.3)."""
+    return max(1, round((verify - rtt) / draft))

@@ -1,0 +1,112 @@
+"""One distribution over the vocabulary: the very numbers that a token is drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .noise import Purpose
+from .policy import SamplingPolicy, scaled_logits, truncated
+from .random_source import RandomSource
+
+
+@dataclass(frozen=True, eq=False)
+class TokenDistribution:
+    """Probabilities [V], or [K] of the ascending token ``ids`` [K] (0 elsewhere).
+
+    What counts is each number's share of their float64 sum: fp32 rows sum to 1 only up to their
+    rounding, and both sides divide alike.
+    """
+
+    probabilities: NDArray[np.floating]
+    ids: NDArray[np.int64] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers and the ids."""
+        return self.probabilities.nbytes + (0 if self.ids is None else self.ids.nbytes)
+
+    @cached_property
+    def total(self) -> float:
+        """The float64 sum of the numbers."""
+        return float(self.probabilities.sum(dtype=np.float64))
+
+    @cached_property
+    def shares(self) -> NDArray[np.float64]:
+        """The probabilities, float64, of the support's tokens."""
+        shares: NDArray[np.float64] = self.probabilities.astype(np.float64) / self.total
+        return shares
+
+    def at(self, token: int) -> float:
+        """The probability of one token."""
+        if self.ids is None:
+            return float(self.probabilities[token]) / self.total
+        place = int(np.searchsorted(self.ids, token))
+        if place == len(self.ids) or self.ids[place] != token:
+            return 0.0
+        return float(self.probabilities[place]) / self.total
+
+    def over(self, ids: NDArray[np.int64] | None) -> NDArray[np.float64]:
+        """The probabilities of these tokens (None: of a dense row's whole vocabulary)."""
+        if self.ids is None:
+            return self.shares if ids is None else self.shares[ids]
+        if ids is None:
+            raise ValueError("a sparse row does not know the size of its vocabulary")
+        place = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[place] == ids, self.shares[place], 0.0)
+
+    def without(self, token: int) -> TokenDistribution:
+        """The distribution of what is left when this token is taken out; may be empty."""
+        kept = self.probabilities.copy()
+        place = token if self.ids is None else int(np.searchsorted(self.ids, token))
+        kept[place] = 0.0
+        return TokenDistribution(kept, self.ids)
+
+    def draw(
+        self, random_source: RandomSource, purpose: Purpose, position: int, trial: int = 0
+    ) -> int:
+        """A token x with its probability."""
+        place = random_source.draw(self.probabilities, purpose, position, trial)
+        return place if self.ids is None else int(self.ids[place])
+
+
+def distribution_of(
+    logits: NDArray[np.float32], policy: SamplingPolicy, top_k: int = 0, top_p: float = 1.0
+) -> TokenDistribution:
+    """The policy's distribution of logits [V], float32; sparse where something was cut off.
+
+    ``top_k`` and ``top_p`` cut a draft's distribution further, *before* it is sampled from, so
+    that what is sent is what was sampled from (TSLT section 3, sparsify then sample).
+    """
+    scaled = scaled_logits(logits, policy)
+    if policy.temperature == 0:
+        return TokenDistribution(np.ones(1, np.float32), np.array([int(scaled.argmax())]))
+    scaled = truncated(scaled, top_k, top_p)
+    inside = scaled > -np.inf
+    if inside.all():
+        return TokenDistribution(_softmax(scaled))
+    ids = np.flatnonzero(inside)
+    return TokenDistribution(_softmax(scaled[ids]), ids)
+
+
+def _softmax(scaled: NDArray[np.float64]) -> NDArray[np.float32]:
+    weights = np.exp(scaled - scaled.max())
+    shares: NDArray[np.float32] = (weights / weights.sum()).astype(np.float32)
+    return shares
+
+
+def residual(target: TokenDistribution, draft: TokenDistribution) -> TokenDistribution:
+    """norm(max(0, P - Q)), what the recovered token is drawn from (Leviathan et al. 2023).
+
+    P where P - Q is nowhere above 0: then they are equal up to rounding.
+    """
+    weights = target.shares.copy()
+    if target.ids is None and draft.ids is not None:
+        weights[draft.ids] -= draft.shares
+    else:
+        weights -= draft.over(target.ids)
+    np.maximum(weights, 0.0, out=weights)
+    return TokenDistribution(weights, target.ids) if weights.any() else target

@@ -1,0 +1,141 @@
+"""What a person sees of a run while it goes on: colours on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from .draft_text import branched, joined
+from .run_log import Acting, Decided, Decision, News, RoundSettled, ShownRound, Trouble
+
+MARGIN = 9  # columns before the words
+
+
+class ConsoleView:
+    """Tells news as they come; ``idle`` keeps the line at the bottom of a terminal alive.
+
+    Words that settle one after another make one line, which ends when something else is told.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+        self._words = Text()
+        self._decision = ""
+        self._troubles: dict[str, float] = {}
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line."""
+        self._flush()
+        self._console.print(Text(text, style), soft_wrap=True)
+
+    def ready(self, name: str, seconds: float) -> None:
+        """A part of the graph is up."""
+        self.say(f"  up after {seconds:5.1f} s  {name}", "dim")
+
+    def idle(self, text: str) -> None:
+        """What goes on right now; only a terminal shows it."""
+        if not self._console.is_terminal:
+            return
+        if self._status is None:
+            self._status = self._console.status("")
+            self._status.start()
+        self._status.update(Text.assemble((text, "dim"), "  ", self._words))
+
+    def quiet(self) -> None:
+        """Take the bottom line away."""
+        self._flush()
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def tell(self, news: News) -> None:
+        """One item of news."""
+        if isinstance(news, RoundSettled):
+            self._round(news.decision, news.round)
+        elif isinstance(news, Acting):
+            where = Text(_where(news.decision.where))
+            self._line("motion", Text(news.decision.action, "bold cyan"), where)
+        elif isinstance(news, Decided):
+            self._cost(news.decision)
+        elif isinstance(news, Trouble):
+            self._trouble(news.text)
+
+    def _round(self, decision: Decision, round_: ShownRound) -> None:
+        if decision.request != self._decision:
+            self._flush()
+            self._decision = decision.request
+            self._console.print(Text(f"decision {decision.number}", "bold"))
+        words = words_of(round_, decision.verified)
+        if self._words.plain and not words.plain.startswith((";", ":", ",")):
+            self._words.append(" ")
+        self._words.append_text(words)
+
+    def _cost(self, decision: Decision) -> None:
+        stats = decision.stats
+        if decision.finish not in ("end", "length"):
+            self._trouble(f"decision {decision.number} ended without an answer: {decision.finish}")
+            return
+        parts = [f"{stats['tokens']} tokens, {stats['tokens_per_second']:.0f} a second"]
+        if stats["drafted"]:
+            parts.append(f"{stats['accepted']} of {stats['drafted']} drafted ones accepted")
+        if stats["rounds"]:
+            parts.append(f"{stats['rounds']} round trips")
+            parts.append(f"up {size(stats['up_bytes'])}, down {size(stats['down_bytes'])}")
+        self._line("cost", Text("; ".join(parts), "dim"))
+
+    def _trouble(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._troubles.get(text, -10.0) > 5.0:  # what repeats is told now and then
+            self._troubles[text] = now
+            self._line("trouble", Text(text, "yellow"))
+
+    def _line(self, head: str, *parts: Text) -> None:
+        self._flush()
+        text = Text(f"{head:>{MARGIN - 1}} ", "dim")
+        text.append_text(Text("   ").join(part for part in parts if part.plain))
+        self._console.print(text, soft_wrap=True)
+
+    def _flush(self) -> None:
+        if self._words.plain:
+            words, self._words = self._words, Text()
+            self._line("words", words)
+
+
+def words_of(round_: ShownRound, verified: bool = True) -> Text:
+    """Accepted words as they are, rejected ones in [- -], the cloud's correction in {+ +}.
+
+    A tree's branches are apart by |, and (+9) are nine words of branches that were left before.
+    Words that nobody drafted on the robot have no marks.
+    """
+    if not round_.drafted:
+        return Text(round_.own, "bold yellow" if verified else "magenta")
+    text = Text(joined(round_.kept), "green")
+    for before, words, behind, style in (
+        ("[-", branched(round_.branches), "-]", "red strike"),
+        ("(+", f"{round_.others}" if round_.others else "", ")", "dim"),
+        ("{+", round_.own, "+}", "bold yellow"),
+    ):
+        if words:
+            text.append(" " if text.plain else "")
+            text.append(f"{before}{words}{behind}", style)
+    return text
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    return f"{count:.0f} B" if count < 1000 else f"{count / 1000:.1f} kB"
+
+
+def _where(outcome: dict[str, Any]) -> str:
+    if not outcome:
+        return ""
+    side = "left" if outcome["bearing"] > 0 else "right"
+    return (
+        f"{outcome['target']}: {outcome['distance']:.2f} m, "
+        f"{abs(outcome['bearing']):.0f} degrees {side}"
+    )

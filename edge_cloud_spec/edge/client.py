@@ -1,0 +1,273 @@
+"""The link's client end: streams of bytes to the verifier that come back after they broke."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ..errors import UserError
+from ..wire.channel import CLIENT_OPTIONS, METHOD, check_address, is_loopback
+from ..wire.codec import encode_client, encode_server
+from ..wire.messages import ClientMessage, Close, Fault
+from .events import LinkLost, LinkUp
+from .session_key import SessionKey
+
+log = logging.getLogger(__name__)
+
+OnReceive = Callable[[bytes | LinkLost | LinkUp], None]
+
+UNREACHABLE_S = 1.0  # without a connection for so long is told
+LINGER_S = 0.5  # for what is queued when a stream is closed
+
+# What trying again cannot mend, as a fault's code and what to do about it.
+_FINAL = {
+    grpc.StatusCode.UNAUTHENTICATED: ("unauthenticated", ""),
+    grpc.StatusCode.UNIMPLEMENTED: ("not_a_verifier", "check the address and the versions"),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (
+        "too_large",
+        "send a smaller camera frame, shorter drafts, or use a rule that needs no dense rows",
+    ),
+    grpc.StatusCode.INVALID_ARGUMENT: ("bad_request", ""),
+}
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """Where the verifier is. ``authority`` is a PEM file with its certificate authority (TLS).
+
+    Off loopback TLS is used in any case, with the system's authorities where none is given.
+    ``retry_s``: the pause before a broken stream is tried again.
+    """
+
+    address: str = "127.0.0.1:50151"
+    authority: str = ""
+    token: str = ""
+    retry_s: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_address(self.address)
+        if self.authority and not Path(self.authority).is_file():
+            raise UserError(f"the certificate authority {self.authority} is not a file")
+
+    @property
+    def secure(self) -> bool:
+        """Whether the channel is encrypted."""
+        return bool(self.authority) or not is_loopback(self.address)
+
+
+class ClientStream:
+    """One decode's stream, made again when it breaks. Its methods may be called from any thread."""
+
+    def __init__(self, link: VerifierClient, on_receive: OnReceive) -> None:
+        self._link = link
+        self._on_receive = on_receive
+        self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._lost = False  # and the inlet knows it
+        self.closing = False
+
+    def send(self, data: bytes) -> None:
+        """Queue these bytes; what was queued when a new stream stands is dropped (see LinkUp)."""
+        self._link.call(lambda: self._outbox.put_nowait(data))
+
+    def close(self, goodbye: bytes | None = None) -> None:
+        """End the stream once everything queued is out, or at once while it is broken.
+
+        ``goodbye`` goes out last. The cloud ends its side upon a Close, which is no loss any more:
+        so what is said last is said together with this.
+        """
+        self._link.call(lambda: self._close(goodbye))
+
+    def start(self) -> asyncio.Task[None]:
+        """Run on the link's loop, where this is called."""
+        self._task = asyncio.ensure_future(self._run())
+        return self._task
+
+    def _close(self, goodbye: bytes | None) -> None:
+        if self.closing:
+            return
+        assert self._task is not None
+        self.closing = True
+        if goodbye is not None:
+            self._outbox.put_nowait(goodbye)
+        self._outbox.put_nowait(None)
+        linger = 0.0 if self._lost else LINGER_S  # a cloud that does not end its side is left
+        self._task.get_loop().call_later(linger, self._task.cancel)
+
+    async def _run(self) -> None:
+        try:
+            while not self.closing:
+                await self._try_once()
+        except _Final as final:
+            self._on_receive(encode_server(final.fault))
+        except Exception as error:
+            log.exception("a stream failed")
+            fault = Fault("link_failed", f"the link failed on the robot ({error!r}); see its log")
+            self._on_receive(encode_server(fault))
+
+    async def _try_once(self) -> None:
+        """Connect and relay until the stream ends; a pause after it broke."""
+        connected = False
+        try:
+            call = await self._connect()
+            connected = True
+            if self._lost:
+                while not self._outbox.empty():
+                    self._outbox.get_nowait()
+                self._lost = False
+                self._on_receive(LinkUp())
+            await self._relay(call)
+            reason = "the cloud ended the stream"
+        except grpc.aio.AioRpcError as error:
+            reason = error.details() or error.code().name
+            if error.code() in _FINAL:
+                code, advice = _FINAL[error.code()]
+                raise _Final(Fault(code, f"{reason}; {advice}" if advice else reason)) from None
+        if not self.closing:
+            self._lose(reason if connected else self._unreachable(reason))
+            await asyncio.sleep(self._link.settings.retry_s)
+
+    async def _connect(self) -> Any:
+        """A call that stands; LinkLost is told already while it is waited for."""
+        call = self._link.open_call()
+        try:
+            await asyncio.wait_for(call.wait_for_connection(), UNREACHABLE_S)
+        except asyncio.TimeoutError:
+            self._lose(self._unreachable("nothing answers there"))
+            await call.wait_for_connection()
+        return call
+
+    def _unreachable(self, why: str) -> str:
+        address = self._link.settings.address
+        advice = "; start one there with edge-cloud-spec serve" if is_loopback(address) else ""
+        return f"cannot reach the cloud at {address}: {why}{advice}"
+
+    def _lose(self, reason: str) -> None:
+        if not self._lost:
+            self._lost = True
+            self._on_receive(LinkLost(reason))
+
+    async def _relay(self, call: Any) -> None:
+        writing = asyncio.ensure_future(self._write(call))
+        try:
+            async for data in call:
+                self._on_receive(data)
+        finally:
+            call.cancel()
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)  # reading tells what went wrong
+
+    async def _write(self, call: Any) -> None:
+        while (data := await self._outbox.get()) is not None:
+            await call.write(data)
+        await call.done_writing()
+
+
+class _Final(Exception):
+    """Trying again cannot mend it."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.text)
+        self.fault = fault
+
+
+class GrpcTransport:
+    """A decode's way to the cloud over a stream of its own."""
+
+    def __init__(self, stream: ClientStream) -> None:
+        self._stream = stream
+        self._key = SessionKey()
+
+    def send(self, message: ClientMessage) -> int:
+        """Encode and send; the number of bytes."""
+        data = self._key.sign(encode_client(message))
+        if isinstance(message, Close):
+            self._stream.close(data)
+        else:
+            self._stream.send(data)
+        return len(data)
+
+    def close(self) -> None:
+        """End the stream once everything is out."""
+        self._stream.close()
+
+
+class VerifierClient:
+    """A channel to the verifier on an asyncio loop in its own thread; many streams may share it."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+        self._loop = asyncio.new_event_loop()
+        self._channel: grpc.aio.Channel | None = None
+        self._method: Any = None
+        self._streams: dict[asyncio.Task[None], ClientStream] = {}
+        self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
+        self._thread.start()
+
+    def open(self, on_receive: OnReceive) -> ClientStream:
+        """A stream whose messages go to ``on_receive`` (called in the link's thread)."""
+        stream = ClientStream(self, on_receive)
+        self.call(lambda: self._start(stream))
+        return stream
+
+    def connect(self, on_receive: OnReceive) -> GrpcTransport:
+        """The way to the cloud for one decode (``DecodeRunner.run``)."""
+        return GrpcTransport(self.open(on_receive))
+
+    def call(self, job: Callable[[], None]) -> None:
+        """Run a job on the link's loop; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the link is closed
+            self._loop.call_soon_threadsafe(job)
+
+    def close(self) -> None:
+        """End all streams and the thread."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._shut(), self._loop).result(timeout=5)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+        self._loop.close()
+
+    def open_call(self) -> Any:
+        """A fresh bidirectional call of raw bytes; on the link's loop."""
+        if self._channel is None:
+            self._channel = self._connect()
+            self._method = self._channel.stream_stream(METHOD)
+        token = self.settings.token
+        return self._method(metadata=(("authorization", f"Bearer {token}"),) if token else None)
+
+    def _connect(self) -> grpc.aio.Channel:
+        settings = self.settings
+        if not settings.secure:
+            return grpc.aio.insecure_channel(settings.address, options=CLIENT_OPTIONS)
+        roots = Path(settings.authority).read_bytes() if settings.authority else None
+        credentials = grpc.ssl_channel_credentials(roots)
+        return grpc.aio.secure_channel(settings.address, credentials, options=CLIENT_OPTIONS)
+
+    def _start(self, stream: ClientStream) -> None:
+        task = stream.start()
+        self._streams[task] = stream
+        task.add_done_callback(self._streams.pop)
+
+    async def _shut(self) -> None:
+        closing = [task for task, stream in self._streams.items() if stream.closing]
+        if closing:
+            await asyncio.wait(closing, timeout=LINGER_S)
+        tasks = list(self._streams)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._channel is not None:
+            await self._channel.close()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}  # gRPC's own, of calls that ended
+        if rest:
+            await asyncio.wait(rest, timeout=LINGER_S)

@@ -1,0 +1,74 @@
+"""The answer of one decode, as far as it is verified."""
+
+from __future__ import annotations
+
+from ..decoding.digest import PrefixDigest
+from .events import PromptReady
+
+
+class VerifiedPrefix:
+    """The verified tokens, their digest as either side has it, and what may follow them.
+
+    ``longest`` is what the robot asked for, in tokens; 0 leaves it to the prompt.
+    """
+
+    def __init__(self, longest: int) -> None:
+        self.tokens: list[int] = []
+        self.digest: PrefixDigest | None = None  # None until both digest and prompt are known
+        self.heard: PrefixDigest | None = None  # the same without a token that we resampled
+        self.resampled: int | None = None  # our token after the last verdict
+        self._longest = longest
+        self._prompt: PromptReady | None = None
+
+    def begin(self, base: PrefixDigest, prompt: PromptReady | None = None) -> None:
+        """The empty answer has this digest; the prompt is known where the robot drafts."""
+        self._prompt = prompt
+        self.digest = self.heard = base
+
+    def void(self) -> None:
+        """The prompt was not the right one."""
+        self._prompt = self.digest = self.heard = None
+
+    def settle(self, tokens: tuple[int, ...]) -> None:
+        """A verdict's tokens are the next ones."""
+        self._extend(tokens)
+        self.heard, self.resampled = self.digest, None
+
+    def resample(self, token: int) -> None:
+        """Our own token is the next one; the cloud hears of it with the next message."""
+        self._extend((token,))
+        self.resampled = token
+
+    def after(self, tokens: tuple[int, ...]) -> PrefixDigest:
+        """The digest of the answer with these tokens after it."""
+        assert self.digest is not None
+        return self.digest.extend(tokens)
+
+    def _extend(self, tokens: tuple[int, ...]) -> None:
+        self.digest = self.after(tokens)
+        self.tokens += tokens
+
+    @property
+    def room(self) -> int:
+        """How many tokens the answer may still get."""
+        assert self._prompt is not None
+        longest = self._prompt.max_tokens
+        return min(self._longest or longest, longest) - len(self.tokens)
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens are below this."""
+        return 2**32 if self._prompt is None else self._prompt.vocabulary
+
+    def ends_with(self, token: int) -> bool:
+        """Whether nothing follows this token."""
+        assert self._prompt is not None
+        return token in self._prompt.end_tokens
+
+    def error(self, tokens: tuple[int, ...]) -> str:
+        """Why these cannot be the next tokens; else empty."""
+        if any(token >= self.vocabulary for token in tokens):
+            return f"the cloud said a token outside the vocabulary of {self.vocabulary}"
+        if self._prompt is not None and len(tokens) > self.room:
+            return "the cloud said more tokens than the answer has room for"
+        return ""

@@ -1,0 +1,113 @@
+"""The emulated link in real time: a TCP proxy that delays bytes, in order, and has outages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import selectors
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+from .emulated_link import Direction, LinkProfile
+
+CHUNK = 65_536  # bytes
+
+
+class Proxy:
+    """Listens at ``address`` and passes on to ``to``; an outage breaks every connection."""
+
+    def __init__(self, to: str, profile: LinkProfile, seed: int = 0) -> None:
+        host, _, port = to.rpartition(":")
+        self._to = (host, int(port))
+        self._profile = profile
+        self._ways = (Direction(profile, 2 * seed), Direction(profile, 2 * seed + 1))
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._out = False
+        # epoll would round every wait up to a millisecond
+        self._loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self.address = self._run(self._start())
+
+    def close(self) -> None:
+        """Break what is connected and end the thread."""
+        self._run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _start(self) -> str:
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self._weather = asyncio.ensure_future(self._have_outages())
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _stop(self) -> None:
+        self._server.close()
+        self._weather.cancel()
+        self._out = True
+        self._cut()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    async def _have_outages(self) -> None:
+        start = self._loop.time()
+        for begin, end in self._profile.outages():
+            await asyncio.sleep(start + begin - self._loop.time())
+            self._out = True
+            self._cut()
+            for way in self._ways:
+                way.clear()
+            await asyncio.sleep(start + end - self._loop.time())
+            self._out = False
+
+    def _cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._out:
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._to)
+        except OSError:
+            writer.transport.abort()
+            return
+        pair = {writer, far_writer}
+        self._writers |= pair
+        try:
+            await asyncio.gather(
+                self._relay(reader, far_writer, self._ways[0]),
+                self._relay(far_reader, writer, self._ways[1]),
+            )
+        finally:
+            self._writers -= pair
+            for end in pair:
+                end.transport.abort()
+
+    async def _relay(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction
+    ) -> None:
+        """Until either end is gone."""
+        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        writing = asyncio.ensure_future(self._write(writer, under_way))
+        with contextlib.suppress(OSError):
+            while data := await reader.read(CHUNK):
+                under_way.put_nowait((way.arrival(self._loop.time(), len(data)), data))
+        under_way.put_nowait((way.arrival(self._loop.time(), 0), b""))
+        await writing
+
+    async def _write(
+        self, writer: asyncio.StreamWriter, under_way: asyncio.Queue[tuple[float, bytes]]
+    ) -> None:
+        while True:
+            arrival, data = await under_way.get()
+            await asyncio.sleep(arrival - self._loop.time())
+            if not data or writer.transport.is_closing():
+                writer.close()
+                return
+            writer.write(data)

@@ -1,0 +1,70 @@
+"""Robot, cloud and link in real time: threads, gRPC on loopback and a proxy that delays it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Future
+
+from ..cloud.sessions import WorkerLimits
+from ..edge.client import ClientSettings, VerifierClient
+from .emulated_link import LinkProfile
+from .proxy import Proxy
+from .regimes import Regime
+from .robot import PATIENCE, ScriptedRobot
+from .scripted_pair import Busy, scripted_worker
+from .server import InProcessServer
+
+MAX_LATE = 0.01  # seconds
+
+
+class Sleep:
+    """``time.sleep`` that makes up in the next one for being late."""
+
+    def __init__(self) -> None:
+        self._late = 0.0
+
+    def __call__(self, seconds: float) -> None:
+        due = time.perf_counter() + seconds - self._late
+        time.sleep(max(0.0, due - time.perf_counter()))
+        self._late = min(MAX_LATE, time.perf_counter() - due)
+
+
+class RealHarness:
+    """A robot and a cloud of a regime; their models sleep as long as real ones would compute."""
+
+    def __init__(
+        self,
+        regime: Regime,
+        profile: LinkProfile,
+        seed: int = 0,
+        limits: WorkerLimits | None = None,
+    ) -> None:
+        self._started = time.perf_counter()
+        self.cloud_busy = Busy(Sleep())
+        self.worker = scripted_worker(regime, time.perf_counter, self.cloud_busy, limits)
+        self._cloud = InProcessServer(self.worker)
+        self._proxy = Proxy(self._cloud.address, profile, seed)
+        self._link = VerifierClient(ClientSettings(self._proxy.address))
+        patience = PATIENCE + profile.outage_s
+        self.robot = ScriptedRobot(regime, self._link.connect, time.perf_counter, Sleep(), patience)
+
+    def clock(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self._started
+
+    def rest(self, seconds: float) -> None:
+        """Let so much time pass."""
+        time.sleep(seconds)
+
+    def tasks(self) -> int:
+        """Of asyncio, at both ends."""
+        counted: Future[int] = Future()
+        self._link.call(lambda: counted.set_result(len(asyncio.all_tasks())))
+        return counted.result() + len(asyncio.all_tasks(self._cloud.loop))
+
+    def close(self) -> None:
+        """End everything; no thread stays."""
+        self._link.close()
+        self._proxy.close()
+        self._cloud.stop()

@@ -1,0 +1,101 @@
+"""The scripted robot of both harnesses: decodes over whatever link and clock it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import Any
+
+from ..decoding.policy import GREEDY, SamplingPolicy
+from ..decoding.preset import Preset
+from ..edge.runner import (
+    DecodeRunner,
+    DecodeSettings,
+    Inbox,
+    OnReceive,
+    Outcome,
+    Transport,
+)
+from ..wire.messages import ClientMessage, DraftMessage
+from .regimes import Regime
+from .scripted_pair import SPEC, Busy, DraftVlm, Sleep, own_answer, request_of
+
+PATIENCE = 60.0  # s
+
+Connect = Callable[[OnReceive], Transport]
+
+
+@dataclass(frozen=True)
+class DecodedAnswer:
+    """A decode's outcome beside the target's own tokens."""
+
+    outcome: Outcome
+    own: tuple[int, ...]
+    drafts_sent: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether it is whole, and to the last token what the target alone would have said."""
+        return self.outcome.completed and self.outcome.tokens == self.own
+
+
+def suited(preset: Preset, regime: Regime) -> Preset:
+    """The preset with chains of the regime's length."""
+    return replace(preset, draft_length=regime.gamma) if preset.draft_length else preset
+
+
+class ScriptedRobot:
+    """Decodes with the draft model of a regime, one answer after the other."""
+
+    def __init__(
+        self,
+        regime: Regime,
+        connect: Connect,
+        clock: Callable[[], float],
+        sleep: Sleep,
+        patience: float = PATIENCE,
+        inbox: Callable[[], Inbox] = SimpleQueue,
+    ) -> None:
+        """patience: seconds that the cloud may leave a message unanswered, outages included."""
+        self.regime = regime
+        self._connect, self._inbox, self._patience = connect, inbox, patience
+        self._nonce = 0
+        self.busy = Busy(sleep)
+        vlm: Any = DraftVlm(regime, self.busy)
+        self.runner = DecodeRunner(vlm, SPEC, clock)
+        self.runner.remember(SPEC.to_bytes())  # as after any first decode
+
+    def decode(
+        self, preset: Preset, tokens: int, seed: int, policy: SamplingPolicy = GREEDY
+    ) -> DecodedAnswer:
+        """The answer of this seed, of so many tokens; chains have the regime's length."""
+        preset = suited(preset, self.regime)
+        rule = "coupled" if policy.temperature else "greedy"
+        settings = DecodeSettings(preset, rule, policy, tokens, self._patience)
+        counted = _Counted(self._connect)
+        self._nonce += 1
+        outcome = self.runner.run(
+            request_of(seed), settings, self._nonce, counted.connect, inbox=self._inbox()
+        )
+        own = own_answer(seed, policy, tokens)
+        return DecodedAnswer(outcome, own, counted.drafts)
+
+
+class _Counted:
+    """An outlet that counts the drafts that go out."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self.drafts = 0
+
+    def connect(self, on_receive: OnReceive) -> Transport:
+        self._outlet = self._connect(on_receive)
+        return self
+
+    def send(self, message: ClientMessage) -> int:
+        self.drafts += isinstance(message, DraftMessage)
+        return self._outlet.send(message)
+
+    def close(self) -> None:
+        self._outlet.close()

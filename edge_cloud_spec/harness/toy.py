@@ -1,0 +1,97 @@
+"""Toy models: a row for each prefix, drawn by a seed from a vocabulary of a few tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..cloud.sessions import WorkerLimits
+from ..cloud.worker import Worker
+from ..decoding.policy import SamplingPolicy
+from ..decoding.propose import coupled_token
+from ..models.image import ImageSpec
+from ..models.prompt import PromptSpec
+from .scripted_model import ScriptedSession
+
+VOCABULARY = 7
+END = 0
+MAX_TOKENS = 14
+IMAGE = ImageSpec(784, 784, 14, 2, 2)
+
+
+def spec_of(max_tokens: int = MAX_TOKENS, vocabulary: int = VOCABULARY) -> PromptSpec:
+    """The prompt specification of a toy target."""
+    return PromptSpec("template", "rules", IMAGE, (END,), max_tokens, "toy", vocabulary)
+
+
+@lru_cache(maxsize=100_000)
+def _row(seed: int, prefix: tuple[int, ...], vocabulary: int) -> np.ndarray:
+    row = np.random.default_rng((seed, 5, *prefix)).standard_normal(vocabulary)
+    row[END] -= 1.5
+    return row.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class ToyPrompt:
+    """A prompt is no more than its name."""
+
+    digest: bytes
+
+
+class ToyVlm:
+    """Logits are a function of seed and prefix; ``stray`` is how far a drafter is off."""
+
+    identity = "toy"
+    tokenizer_digest = b"toy tokenizer"
+
+    def __init__(self, seed: int, stray: float = 0.0, vocabulary: int = VOCABULARY) -> None:
+        self.seed, self.stray, self.vocabulary = seed, stray, vocabulary
+
+    def logits(self, prefix: tuple[int, ...]) -> np.ndarray:
+        """Float32 [V] after these tokens."""
+        row = _row(self.seed, prefix, self.vocabulary)
+        if not self.stray:
+            return row
+        return row + np.float32(self.stray) * _row(self.seed + 1, prefix, self.vocabulary)
+
+    def crop(self, vocabulary: int) -> None:
+        """Toys share their vocabulary."""
+        assert vocabulary == self.vocabulary
+
+    def prompt(self, request: Any, spec: PromptSpec) -> Any:
+        """The prompt of a request."""
+        return ToyPrompt(hashlib.blake2b(request.instruction.encode(), digest_size=16).digest())
+
+    def open(self, prompt: Any) -> ScriptedSession:
+        """A session over a prompt."""
+        return ScriptedSession(self, ())
+
+    def after(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
+        """The prefix is its own state."""
+        return (*state, token)
+
+    def row(self, state: tuple[int, ...]) -> np.ndarray:
+        """Float32 [V] after this prefix."""
+        return self.logits(state)
+
+    def spend(self, rows: int) -> None:
+        """A pass costs nothing here; the link and the worker have their times."""
+
+
+def toy_worker(limits: WorkerLimits | None = None) -> Worker:
+    """A worker whose answers have up to 60 tokens."""
+    return Worker(ToyVlm(1), spec_of(60), ToyVlm(1, 0.5), limits)  # type: ignore[arg-type]
+
+
+def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[list[int], str]:
+    """The target's own tokens under greedy or coupled, and why they end."""
+    tokens: list[int] = []
+    while len(tokens) < longest:
+        tokens.append(coupled_token(model.logits(tuple(tokens)), policy, len(tokens)))
+        if tokens[-1] == END:
+            return tokens, "end"
+    return tokens, "length"

@@ -1,0 +1,99 @@
+"""Putting verified words in order: which request counts, and what its answer is so far."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from .action import Action
+from .answer import NotAnAction, read_answer
+from .events import Words
+
+REMEMBERED = 64  # requests that came before the current one
+LONGEST = 20_000  # characters of one answer
+SAME_FRAME = 0.01  # s; steady time of one frame as seen from two messages
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A request's answer is known: its ``action``, or the ``problem`` for which it has none.
+
+    ``instruction`` and ``stops`` are those of its first words.
+    """
+
+    request: str
+    action: Action | None
+    problem: str
+    stamp: int
+    frame_time: float
+    verified: bool
+    instruction: str
+    stops: int
+
+
+class AnswerAssembler:
+    """Hears words, drops and counts the late, repeated and misplaced; settles a request once.
+
+    ``counts`` has the keys ``stale`` (an older request), ``repeated`` and ``out_of_order``.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter(stale=0, repeated=0, out_of_order=0)
+        self._past: deque[str] = deque(maxlen=REMEMBERED)
+        self._request: str | None = None
+        self._frame_time = self._order = float("-inf")
+        self._next = 0
+        self._text = ""
+        self._verified = True
+        self._settled = False
+        self._instruction, self._stops = "", 0
+
+    def hear(self, words: Words, now: float) -> Settled | None:
+        """The request's outcome when these words settle it, else None."""
+        frame_time = now - words.age
+        order = min(frame_time, now)  # a stamp from the future must not make the next ones old
+        if words.request != self._request:
+            if words.request in self._past or order < self._order - SAME_FRAME:
+                self.counts["stale"] += 1
+                return None
+            self._begin(words, frame_time, order)
+        if words.position != self._next:
+            self.counts["repeated" if words.position < self._next else "out_of_order"] += 1
+            missing = words.finished and words.position > self._next
+            return self._settle(words, None, "words of it are missing") if missing else None
+        self._next += words.count
+        self._verified &= words.verified
+        if self._settled:
+            return None
+        self._text += words.text
+        try:
+            action = read_answer(self._text).action
+        except NotAnAction as problem:
+            return self._settle(words, None, str(problem))
+        if action is not None:
+            return self._settle(words, action, "")
+        if words.finished or len(self._text) > LONGEST:
+            return self._settle(words, None, f"{self._text[:80]!r} ends without an action")
+        return None
+
+    def _begin(self, words: Words, frame_time: float, order: float) -> None:
+        if self._request is not None:
+            self._past.append(self._request)
+        self._request, self._frame_time, self._order = words.request, frame_time, order
+        self._instruction, self._stops = words.instruction, words.stops
+        self._next, self._text, self._verified, self._settled = 0, "", True, False
+
+    def _settle(self, words: Words, action: Action | None, problem: str) -> Settled | None:
+        if self._settled:
+            return None
+        self._settled = True
+        return Settled(
+            words.request,
+            action,
+            problem,
+            words.stamp,
+            self._frame_time,
+            self._verified,
+            self._instruction,
+            self._stops,
+        )

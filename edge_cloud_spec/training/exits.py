@@ -1,0 +1,225 @@
+"""``edge-cloud-spec train exits``: adapters for early exits of a target that stays as it is.
+
+They learn to say after a few layers what the last one says (FSD section 3), from rows of the
+target's own answers. Answering and training can both be interrupted and taken up again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..models import EMBEDDED
+from ..models.exits import Adapter, Exits, shape_of
+from ..models.load import load
+from ..models.prompt import Request
+from ..models.vlm import Vlm
+from ..share import rules_text
+from .exit_data import SAY_EVERY, Collector, Rows, pictured, simulated, write
+
+BATCH = 512  # rows of a step
+RATE = 3e-3  # at its peak
+WARMUP = 50  # steps
+DECAY = 0.01
+HELD_OUT = 0.1  # of the rows, the last ones
+MAX_HELD_OUT = 4096
+LEAST = 1e-6  # of the target's words: what it says less often is not on the shortlist
+
+
+def add_train_exits_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``edge-cloud-spec train exits``."""
+    parser.add_argument("--target", default=str(EMBEDDED / "target"), help="directory or hub name")
+    parser.add_argument("--out", type=Path, default=Path("exits"), help="(default %(default)s)")
+    parser.add_argument("--layers", default="", help="an exit after so many layers, such as 2,3")
+    parser.add_argument("--rank", type=int, default=64, help="of the adapters (%(default)s)")
+    parser.add_argument(
+        "--shortlist", type=int, default=1024, help="tokens an exit may say, 0: all (%(default)s)"
+    )
+    parser.add_argument("--pictures", type=Path, help="folder to learn from (default: simulated)")
+    parser.add_argument("--prompts", type=Path, help="text file, an instruction a line")
+    parser.add_argument("--requests", type=int, default=4000, help="to answer (%(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=48, help="longest answer (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=4.0, help="of training (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of requests, answers and weights")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default %(default)s)")
+    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
+    parser.add_argument("--threads", type=int, default=2, help="of torch; processes that render")
+    parser.add_argument("--resume", action="store_true", help="go on from what OUT holds")
+
+
+def train_exits(args: argparse.Namespace) -> int:
+    """Run the command; 0 when the exits are written. UserError says what the user can mend."""
+    if min(args.requests, args.rank, args.threads) < 1 or args.minutes <= 0 or args.shortlist < 0:
+        raise UserError(
+            "training needs --requests, --rank and --threads of 1 or more, --minutes above 0 and "
+            "--shortlist of 0 or more"
+        )
+    work: Path = args.out / "training"
+    if not args.resume and work.exists():
+        raise UserError(f"{work} holds a training: add --resume, or choose another --out")
+    vlm = load(args.target, device=args.device, dtype=args.dtype, threads=args.threads)
+    layers = _layers(args.layers, vlm)
+    requests = _requests(args, work)
+    work.mkdir(parents=True, exist_ok=True)
+    collector = Collector(vlm, vlm.spec(rules_text(), args.max_tokens), layers, args.seed, work)
+    rows = collector.collect(requests, args.requests)
+    tokens = frequent(rows, args.shortlist, vlm.vocabulary)
+    trainer = ExitTrainer(vlm, layers, args.rank, tokens, rows, args.seed, work / "adapters.pt")
+    if args.resume:
+        trainer.resume()
+    trainer.run(60 * args.minutes)
+    trainer.exits.save(args.out, tokens if args.shortlist else ())
+    print(f"{args.out}: {trainer.report()}", flush=True)
+    return 0
+
+
+def _layers(text: str, vlm: Vlm) -> tuple[int, ...]:
+    """After how many layers exits stand; by default after a third and a half of them."""
+    count = shape_of(vlm.decoder)["num_hidden_layers"]
+    try:
+        layers = {int(part) for part in text.split(",")} if text else {count // 3, count // 2}
+    except ValueError:
+        raise UserError(f"--layers {text}: give numbers of layers with commas, like 2,3") from None
+    if not all(1 <= layer <= count for layer in layers):
+        raise UserError(f"--layers {text}: give some of 1 to {count}, the target's layers")
+    return tuple(sorted(layers))
+
+
+def _requests(args: argparse.Namespace, work: Path) -> Iterator[Request]:
+    """The requests to learn from, the same for a seed at any time."""
+    if (args.pictures is None) != (args.prompts is None):
+        raise UserError("--pictures and --prompts go together")
+    if args.pictures is not None:
+        return pictured(args.pictures, args.prompts, args.seed)
+    return simulated(work / "views", args.requests, args.seed, args.threads)
+
+
+def frequent(rows: Rows, count: int, vocabulary: int) -> tuple[int, ...]:
+    """The ``count`` tokens (0: all) that the target says oftenest, by their probabilities."""
+    if not count:
+        return tuple(range(vocabulary))
+    mass = torch.zeros(vocabulary).index_add(0, rows.ids.flatten(), rows.shares.flatten())
+    likely = (mass / len(rows)).topk(min(count, vocabulary))
+    return tuple(sorted(likely.indices[likely.values > LEAST].tolist()))
+
+
+class ExitTrainer:
+    """Adapters in training; owns their weights, optimizer, data order and checkpoint."""
+
+    def __init__(
+        self,
+        vlm: Vlm,
+        layers: Sequence[int],
+        rank: int,
+        tokens: Sequence[int],
+        rows: Rows,
+        seed: int,
+        checkpoint: Path,
+    ) -> None:
+        torch.manual_seed(seed)
+        adapters = {layer: Adapter(rows.hidden.shape[-1], rank) for layer in layers}
+        self.exits = Exits(vlm, adapters, tokens, torch.float32)
+        self.steps, self.spent = 0, 0.0
+        self._device = vlm.decoder.device
+        self._modules = nn.ModuleList(adapters[layer] for layer in layers).requires_grad_()
+        self._optimizer = torch.optim.AdamW(
+            self._modules.parameters(), RATE, (0.9, 0.98), weight_decay=DECAY
+        )
+        self._rng = np.random.default_rng((seed, 0xE73))
+        self._checkpoint = checkpoint
+        self._of = f"{vlm.identity} {layers} rank {rank}, {len(tokens)} tokens"
+        place = torch.full((vlm.vocabulary,), -1)
+        place[list(tokens)] = torch.arange(len(tokens))
+        self._rows, self._places = rows, place[rows.ids]  # [N, TOP] among the tokens, or -1
+        held_out = min(MAX_HELD_OUT, math.ceil(HELD_OUT * len(rows)))
+        self._learned = len(rows) - held_out
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, if there is one."""
+        if not self._checkpoint.exists():
+            return
+        stored = torch.load(self._checkpoint, weights_only=True)
+        if stored["of"] != self._of:
+            raise UserError(
+                f"{self._checkpoint} is of another target, --layers, --rank or shortlist: choose "
+                "another --out"
+            )
+        self._modules.load_state_dict(stored["adapters"])
+        self._optimizer.load_state_dict(stored["optimizer"])
+        self.steps, self.spent = stored["steps"], stored["spent"]
+        self._rng = np.random.default_rng((self.steps, 0xE73))
+
+    def save(self) -> None:
+        """Write the checkpoint."""
+        kept = {"adapters": self._modules.state_dict(), "optimizer": self._optimizer.state_dict()}
+        write(self._checkpoint, {"of": self._of, "steps": self.steps, "spent": self.spent, **kept})
+
+    def run(self, seconds: float) -> None:
+        """Train until so much time is spent, with that of the runs before."""
+        said = time.monotonic()
+        while self.spent < seconds:
+            begun = time.monotonic()
+            self._step(self.spent / seconds)
+            now = time.monotonic()
+            self.spent += now - begun
+            if now - said > SAY_EVERY:
+                share = min(1.0, self.spent / seconds)
+                print(f"training: {share:.0%}, step {self.steps}, {self.report()}", flush=True)
+                self.save()
+                said = now
+        self.save()
+
+    def measure(self) -> dict[int, tuple[float, float]]:
+        """Of each exit: its loss on held-out rows, and on what share of them it says the target's
+
+        own likeliest token."""
+        chosen = np.arange(self._learned, len(self._rows))
+        with torch.no_grad():
+            found = [self._judge(each, chosen) for each in range(len(self._modules))]
+        layers = self.exits.adapters
+        return {
+            at: (float(loss), float(hit)) for at, (loss, hit) in zip(layers, found, strict=True)
+        }
+
+    def report(self) -> str:
+        """What ``measure`` says, in words."""
+        said = [
+            f"{at} layers {hit:.3f} (loss {loss:.3f})" for at, (loss, hit) in self.measure().items()
+        ]
+        return "agreement after " + ", ".join(said)
+
+    def _step(self, progress: float) -> None:
+        fall = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+        rate = RATE * min(1.0, (self.steps + 1) / WARMUP) * (0.03 + 0.97 * fall)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        chosen = self._rng.integers(self._learned, size=BATCH)
+        loss = torch.stack(
+            [self._judge(each, chosen)[0] for each in range(len(self._modules))]
+        ).sum()
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        self.steps += 1
+
+    def _judge(self, each: int, chosen: np.ndarray) -> tuple[Tensor, Tensor]:
+        """KL(final pass || exit) over the tokens, and how often their likeliest ones agree."""
+        rows = torch.from_numpy(chosen)
+        layer = list(self.exits.adapters)[each]
+        hidden = self._rows.hidden[rows, each].to(self._device)
+        places = self._places[rows].to(self._device)
+        shares = self._rows.shares[rows].to(self._device) * (places >= 0)
+        shares = shares / shares.sum(-1, keepdim=True).clamp(min=1e-9)  # of the tokens: sum 1
+        said = F.log_softmax(self.exits.logits(layer, hidden), -1)
+        meant = said.gather(-1, places.clamp(min=0))
+        divergence = (shares * (shares.clamp(min=1e-9).log() - meant)).sum(-1)
+        return divergence.mean(), (said.argmax(-1) == places[:, 0]).float().mean()

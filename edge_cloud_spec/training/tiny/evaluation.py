@@ -1,0 +1,256 @@
+"""What the shipped pair can do, measured on held-out views: skills, controls and acceptance.
+
+Each skill is measured three times: with the right picture and instruction, with the wrong picture,
+and with the wrong instruction. The truth stays that of the right ones, so a model that looks and
+listens falls to chance in the other two, and one that guesses cleverly does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from transformers import Qwen3VLForConditionalGeneration
+
+from .data import Speller, Views, draw_instruction
+from .generation import Asked, accepted_and_tested, greedy_answers, proposals
+from .language import (
+    DISTANCES,
+    ORDERS,
+    SIDES,
+    VISIBLE_PIXELS,
+    Statement,
+    alike,
+    answer,
+    askable,
+    read,
+)
+
+SKILLS = ("visible", "side", "distance", "action")
+GAMMA = 4
+
+Row = dict[str, str | float | int]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A question whose ``truth`` is known. ``fair``: the skills that it may be scored on."""
+
+    image: int
+    name: str
+    order: str
+    truth: Statement
+    fair: tuple[str, ...]
+
+
+def _visible(views: Views, index: int) -> list[str]:
+    return [t.name for t in views.things(index) if t.pixels >= VISIBLE_PIXELS]
+
+
+def _absent(views: Views, index: int) -> list[str]:
+    things = views.things(index)
+    return [name for name in askable(things) if name not in {t.name for t in things}]
+
+
+def right_probes(views: Views, rng: np.random.Generator) -> list[Probe]:
+    """For each view, a question about something visible and one about something that is not.
+
+    Among the visible, the rarest side and distance so far is asked for; among the absent, every
+    other time what has its look-alike in view.
+    """
+    probes: list[Probe] = []
+    told: Counter[str] = Counter()
+    for index in range(len(views)):
+        things, present = views.things(index), _visible(views, index)
+        truths = {}
+        for name in present:
+            order = ORDERS[rng.integers(2)]
+            truths[name, order] = read(answer(things, name, order))
+        if truths:
+            name, order = min(truths, key=lambda key: told[_place(truths[key])])
+            told[_place(truths[name, order])] += 1
+            probes.append(Probe(index, name, order, truths[name, order], SKILLS))
+        absent = _absent(views, index)
+        deceptive = [name for name in absent if any(alike(name, other) for other in present)]
+        pool = deceptive if deceptive and index % 2 else absent
+        if pool:
+            name, order = pool[rng.integers(len(pool))], ORDERS[rng.integers(2)]
+            truth = read(answer(things, name, order))
+            probes.append(Probe(index, name, order, truth, ("visible", "action")))
+    return probes
+
+
+def _place(claim: Statement) -> str:
+    return f"{claim.distance} {claim.side}"
+
+
+def wrong_pictures(probes: Sequence[Probe], views: Views, rng: np.random.Generator) -> list[Probe]:
+    """The same questions before other pictures; in half of them the named thing is in view."""
+    showing = {name: [] for name in {probe.name for probe in probes}}
+    lacking = {name: [] for name in showing}
+    for index in range(len(views)):
+        for names, lists in ((_visible(views, index), showing), (_absent(views, index), lacking)):
+            for name in names:
+                if name in lists:
+                    lists[name].append(index)
+    wrong = []
+    for number, probe in enumerate(probes):
+        shown = bool(number // 2 % 2)
+        pool = [i for i in (showing if shown else lacking)[probe.name] if i != probe.image]
+        if pool:
+            fair = ("visible",) if not shown or not probe.truth.visible else SKILLS[:3]
+            image = pool[rng.integers(len(pool))]
+            wrong.append(Probe(image, probe.name, probe.order, probe.truth, fair))
+    return wrong
+
+
+def wrong_instructions(
+    probes: Sequence[Probe], views: Views, rng: np.random.Generator
+) -> list[Probe]:
+    """Other questions before the same pictures; half of them about something in view.
+
+    Two things in one picture seldom stand at the same side and distance, so that what is asked
+    would tell something of the truth: a skill is scored on as many pairs of each two words only.
+    """
+    wrong = []
+    paired: Counter[tuple[str, str, str]] = Counter()
+    for number, probe in enumerate(probes):
+        present = [name for name in _visible(views, probe.image) if name != probe.name]
+        absent = [name for name in _absent(views, probe.image) if name != probe.name]
+        if not present or not absent:
+            continue
+        pool = present if number // 2 % 2 else absent
+        name = pool[rng.integers(len(pool))]
+        fair = ["visible"]
+        if probe.truth.visible and name in present:
+            other = read(answer(views.things(probe.image), name, probe.order))
+            fair += [skill for skill in SKILLS[1:3] if _even(paired, skill, probe.truth, other)]
+        wrong.append(Probe(probe.image, name, probe.order, probe.truth, tuple(fair)))
+    return wrong
+
+
+def _even(
+    paired: Counter[tuple[str, str, str]], skill: str, truth: Statement, other: Statement
+) -> bool:
+    """Count a pair of words in, unless it is already ahead of the rarest pair with that truth."""
+    said, meant = getattr(other, skill), getattr(truth, skill)
+    rarest = min(paired[skill, meant, word] for word in (SIDES if skill == "side" else DISTANCES))
+    if paired[skill, meant, said] > rarest + 4:
+        return False
+    paired[skill, meant, said] += 1
+    return True
+
+
+def ask(probes: Sequence[Probe], speller: Speller, rng: np.random.Generator) -> list[Asked]:
+    """The probes in one of the phrasings each."""
+    return [
+        Asked(p.image, tuple(speller.question(draw_instruction(p.name, rng), p.order)))
+        for p in probes
+    ]
+
+
+def accuracy(
+    skill: str, probes: Sequence[Probe], claims: Sequence[Statement], where_said: bool = False
+) -> float:
+    """The share of right claims; for ``visible`` the mean over the visible and the absent.
+
+    A thing that was missed counts as a wrong side and distance too; ``where_said`` leaves out the
+    answers that say none.
+    """
+    right: dict[bool, list[bool]] = {True: [], False: []}
+    for probe, claim in zip(probes, claims, strict=True):
+        said = getattr(claim, skill)
+        if skill in probe.fair and (said != "" or not where_said):
+            right[bool(probe.truth.visible) or skill != "visible"].append(
+                said == getattr(probe.truth, skill)
+            )
+    shares = [np.mean(hits) for hits in right.values() if hits]
+    return float(np.mean(shares)) if shares else 0.0
+
+
+def chance(skill: str, probes: Sequence[Probe]) -> float:
+    """What the best constant answer would score."""
+    if skill == "visible":
+        return 0.5
+    truths = Counter(getattr(p.truth, skill) for p in probes if skill in p.fair)
+    return max(truths.values()) / truths.total()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The rows of the report, and the probes and target's answers behind them."""
+
+    rows: list[Row]
+    probes: list[Probe]
+    answers: list[str]
+
+
+def evaluate(
+    models: dict[str, Qwen3VLForConditionalGeneration],
+    speller: Speller,
+    decode,
+    views: Views,
+    seed: int,
+) -> Evaluation:
+    """Skills of ``models`` ("target", "drafter") and how many draft tokens the target accepts."""
+    rng = np.random.default_rng((seed, 0xE7A1))
+    probes = right_probes(views, rng)
+    sets = {
+        "accuracy": probes,
+        "wrong_picture": wrong_pictures(probes, views, rng),
+        "wrong_instruction": wrong_instructions(probes, views, rng),
+    }
+    asked = {name: ask(some, speller, rng) for name, some in sets.items()}
+    common = min(model.config.text_config.vocab_size for model in models.values())
+    rows: list[Row] = []
+    target_ids: list[list[int]] = []
+    target_texts: list[str] = []
+    for model_name, model in models.items():
+        scores: dict[str, dict[str, float]] = {skill: {} for skill in SKILLS}
+        for set_name, some in sets.items():
+            ids = greedy_answers(model, views.images, asked[set_name], speller, common)
+            texts = [decode(one[:-1] if one[-1] == speller.end else one) for one in ids]
+            claims = [read(text) for text in texts]
+            if model_name == "target" and set_name == "accuracy":
+                target_ids, target_texts = ids, texts
+            for skill in SKILLS if set_name == "accuracy" else SKILLS[:3]:
+                scores[skill][set_name] = accuracy(skill, some, claims)
+                if set_name == "accuracy":
+                    said_only = accuracy(skill, some, claims, where_said=True)
+                    scores[skill]["accuracy_where_said"] = said_only
+            print(f"{model_name}: {set_name}, {len(some)} answers", flush=True)
+        for skill in SKILLS:
+            level = chance(skill, probes)
+            rows.append({"model": model_name, "skill": skill, **scores[skill], "chance": level})
+    if target_ids and "drafter" in models:
+        rows.append(
+            _acceptance(models["drafter"], speller, views, asked["accuracy"], target_ids, common)
+        )
+    return Evaluation(rows, probes, target_texts)
+
+
+def _acceptance(
+    drafter: Qwen3VLForConditionalGeneration,
+    speller: Speller,
+    views: Views,
+    asked: Sequence[Asked],
+    answers: Sequence[Sequence[int]],
+    common: int,
+) -> Row:
+    proposed = proposals(drafter, views.images, asked, answers, speller, common)
+    counts = [
+        accepted_and_tested(answer, proposal, GAMMA)
+        for answer, proposal in zip(answers, proposed, strict=True)
+    ]
+    accepted, tested = np.sum(counts, axis=0).tolist()
+    return {
+        "model": "drafter",
+        "skill": "acceptance",
+        "accuracy": accepted / tested,
+        "accepted": accepted,
+        "tested": tested,
+        "gamma": GAMMA,
+        "tokens": sum(len(answer) for answer in answers),
+    }

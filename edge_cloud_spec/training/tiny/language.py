@@ -1,0 +1,245 @@
+"""What the tiny pair says about a view: the teacher that it is trained and scored against.
+
+An answer is an action and a reason, in the order that was asked for::
+
+    action: turn left small; reason: silver bottle far 3.0 left 14, right of red chair 2.0;
+    reason: no silver bottle, silver can near 1.0 ahead 4; action: search;
+
+The numbers are metres and degrees. Every word is decided by what the view shows, so that a drafter
+which sees less is corrected often.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+NAMES = (
+    "silver bottle",
+    "silver can",
+    "green bottle",
+    "red chair",
+    "red box",
+    "blue box",
+    "yellow ball",
+    "brown door",
+)
+ORDERS = ("action first", "reason first")
+PHRASES = (
+    "find the {}",
+    "go to the {}",
+    "walk to the {}",
+    "look for the {}",
+    "drive to the {}",
+    "where is the {}",
+)
+INSTRUCTION = re.compile(
+    r"(?:[Ff]ind|[Gg]o to|[Ww]alk to|[Ll]ook for|[Dd]rive to|[Ww]here is) the "
+    rf"(?P<name>{'|'.join(NAMES)})[.?!]?"
+)
+
+VISIBLE_PIXELS = 24
+"""Fewer pixels (of 128 x 128), but not none, are ambiguous: never asked for, never spoken of."""
+
+AHEAD, SLIGHT = 6.0, 18.0  # degrees
+STOP, NEAR, MIDWAY = 0.8, 1.3, 2.4  # metres
+IN_LINE = 4.0  # degrees between two things of which one stands before the other
+
+SIDES = ("left", "ahead", "right")
+DISTANCES = ("near", "midway", "far")
+
+
+class NamedThing(Protocol):
+    """A thing in a view (``sim.view.Seen``)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def pixels(self) -> int: ...
+    @property
+    def bearing(self) -> float:
+        """Degrees, positive to the left."""
+
+    @property
+    def distance(self) -> float:
+        """Metres."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some words of an answer and how much they count in training (1: decided by the picture)."""
+
+    text: str
+    weight: float
+
+
+def side(bearing: float) -> str:
+    """The word for a bearing in degrees (positive to the left)."""
+    if abs(bearing) <= AHEAD:
+        return "ahead"
+    return "left" if bearing > 0 else "right"
+
+
+def distance_word(distance: float) -> str:
+    """The word for a distance in metres."""
+    return "near" if distance < NEAR else "midway" if distance < MIDWAY else "far"
+
+
+def metres(distance: float) -> str:
+    """A distance in words of a fifth of a metre, from 2 m on of half a metre, at most 6."""
+    if distance < 1.9:
+        return f"{max(1, round(distance * 5)) / 5:.1f}"
+    return f"{min(12, max(4, round(distance * 2))) / 2:.1f}"
+
+
+def degrees(bearing: float) -> str:
+    """A bearing without its side, in even degrees, at most 30."""
+    return str(min(30, 2 * round(abs(bearing) / 2)))
+
+
+def best_action(thing: NamedThing | None) -> str:
+    """What a perfect model does about the named thing; None: it is not in view."""
+    if thing is None:
+        return "search"
+    if abs(thing.bearing) > AHEAD:
+        size = "medium" if abs(thing.bearing) > SLIGHT else "small"
+        return f"turn {side(thing.bearing)} {size}"
+    if thing.distance < STOP:
+        return "stop"
+    size = "small" if thing.distance < NEAR else "medium" if thing.distance < MIDWAY else "large"
+    return f"move forward {size}"
+
+
+def visible(things: Sequence[NamedThing]) -> dict[str, NamedThing]:
+    """The things that can be spoken of, by name."""
+    return {thing.name: thing for thing in things if thing.pixels >= VISIBLE_PIXELS}
+
+
+def askable(things: Sequence[NamedThing]) -> tuple[str, ...]:
+    """The names whose presence in the view is beyond doubt."""
+    doubtful = {thing.name for thing in things if 0 < thing.pixels < VISIBLE_PIXELS}
+    return tuple(name for name in NAMES if name not in doubtful)
+
+
+def alike(first: str, second: str) -> bool:
+    """Whether two things share their colour or their shape."""
+    return first != second and bool(set(first.split()) & set(second.split()))
+
+
+def relation(thing: NamedThing, other: NamedThing) -> str:
+    """Where ``thing`` is as seen beside ``other``."""
+    between = thing.bearing - other.bearing
+    if abs(between) <= IN_LINE:
+        return "before" if thing.distance <= other.distance else "behind"
+    return "left of" if between > 0 else "right of"
+
+
+def _place(thing: NamedThing, words: float, numbers: float) -> list[Piece]:
+    return [
+        Piece(f" {distance_word(thing.distance)}", words),
+        Piece(f" {metres(thing.distance)}", numbers),
+        Piece(f" {side(thing.bearing)}", words),
+        Piece(f" {degrees(thing.bearing)}", numbers),
+    ]
+
+
+def _reason(seen: dict[str, NamedThing], name: str) -> list[Piece]:
+    others = [thing for thing in seen.values() if thing.name != name]
+    if name not in seen:
+        pieces = [Piece(" no", 2.0), Piece(f" {name}", 0.1)]
+        others.sort(key=lambda thing: (not alike(thing.name, name), -thing.pixels))
+        if not others:
+            return [*pieces, Piece(",", 0.1), Piece(" nothing", 0.5), Piece(" known", 0.1)]
+        for index, thing in enumerate(others[:2]):
+            pieces += [Piece(",", 0.5 if index else 0.1), Piece(f" {thing.name}", 0.5)]
+            pieces += _place(thing, 0.7, 0.3)
+        return pieces
+    thing = seen[name]
+    colour, shape = name.split()
+    pieces = [Piece(f" {colour}", 2.0), Piece(f" {shape}", 0.1)]
+    pieces += _place(thing, 2.0, 0.7)
+    if not others:
+        return [*pieces, Piece(",", 0.1), Piece(" alone", 0.5)]
+    beside = min(others, key=lambda other: abs(other.bearing - thing.bearing))
+    where, *of = relation(thing, beside).split()
+    pieces += [Piece(",", 0.1), Piece(f" {where}", 0.7), *(Piece(f" {word}", 0.1) for word in of)]
+    pieces += [Piece(f" {beside.name}", 0.5), Piece(f" {metres(beside.distance)}", 0.3)]
+    likeness = [other for other in others if alike(other.name, name) and other is not beside]
+    if likeness:
+        other = max(likeness, key=lambda other: other.pixels)
+        pieces += [Piece(",", 0.5), Piece(" not", 0.1), Piece(f" {other.name}", 0.5)]
+        pieces += [Piece(f" {side(other.bearing)}", 0.7)]
+    return pieces
+
+
+def pieces(things: Sequence[NamedThing], name: str, order: str) -> list[Piece]:
+    """The words of the best answer about ``name`` in a view, with their weights.
+
+    Raises ValueError when ``name`` is not askable in this view, or the order is unknown.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"order {order!r} is none of {ORDERS}")
+    if name not in askable(things):
+        raise ValueError(f"{name!r} cannot be asked for in this view")
+    seen = visible(things)
+    words = best_action(seen.get(name)).split()
+    action = [Piece("action:", 0.1), *(Piece(f" {word}", 2.0) for word in words), Piece(";", 0.1)]
+    if words[0] == "move":
+        action[2] = Piece(" forward", 0.1)
+    reason = [Piece("reason:", 0.1), *_reason(seen, name), Piece(";", 0.5)]
+    first, last = (action, reason) if order == "action first" else (reason, action)
+    return [*first, Piece(f" {last[0].text}", 0.1), *last[1:]]
+
+
+def answer(things: Sequence[NamedThing], name: str, order: str) -> str:
+    """The best answer about ``name`` in a view that shows ``things``; raises as ``pieces`` does."""
+    return "".join(piece.text for piece in pieces(things, name, order))
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What an answer says of the named thing; empty words where it says nothing."""
+
+    visible: bool | None
+    side: str = ""
+    distance: str = ""
+    action: str = ""
+
+
+_REASON = re.compile(
+    r"reason: (?:(?P<no>no )|(?P<name>[a-z]+ [a-z]+) "
+    rf"(?P<distance>{'|'.join(DISTANCES)}) [0-9.]+ (?P<side>{'|'.join(SIDES)}))"
+)
+_ACTION = re.compile(r"action: (?P<action>[a-z ]+);")
+
+
+def read(text: str) -> Statement:
+    """What an answer (possibly a broken one) claims."""
+    acted = _ACTION.search(text)
+    action = acted["action"] if acted else ""
+    said = _REASON.search(text)
+    if said is None:
+        return Statement(None, action=action)
+    if said["no"]:
+        return Statement(False, action=action)
+    return Statement(True, said["side"], said["distance"], action)
+
+
+def numbers() -> list[str]:
+    """Every number of an answer with the space before it."""
+    said = {metres(tenth / 10) for tenth in range(100)} | {degrees(b) for b in range(40)}
+    return sorted(f" {number}" for number in said)
+
+
+def vocabulary() -> list[str]:
+    """Every word of instructions and answers with the space before it that it is written with."""
+    words = {f" {word}" for name in NAMES for word in name.split()}
+    words |= {f" {word}" for word in (*SIDES, *DISTANCES)}
+    spoken = "turn move forward backward small medium large search stop"
+    spoken += " of before behind alone not no nothing known first is the to for"
+    words |= {f" {word}" for word in spoken.split()}
+    words |= {"action:", " action:", "reason:", " reason:", "action", "reason"}
+    openings = {phrase.split()[0] for phrase in PHRASES}
+    return sorted(words | openings | {opening.capitalize() for opening in openings})

@@ -1,0 +1,111 @@
+"""``bench motion`` on a sample: steps keep their bounds, and what does not keep them is noticed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_cloud_spec.bench.motion import suite as suite
+from edge_cloud_spec.bench.motion.base import Base
+from edge_cloud_spec.bench.motion.odometry import FAULTS
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.nav import navigator as navigating
+from edge_cloud_spec.nav.budget import Budget
+from edge_cloud_spec.nav.events import Announce, Drive, Halt
+from edge_cloud_spec.nav.motion import Motion
+from edge_cloud_spec.nav.pose import Velocity
+from edge_cloud_spec.nav.track import Track
+
+
+def test_no_step_leaves_its_bounds_or_goes_backwards(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    assert main(["bench", "motion", "--events", "20000", "--seed", "5", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["fault"] for row in rows] == list(FAULTS)
+    assert sum(row["events"] for row in rows) == 20000 and all(row["steps"] > 30 for row in rows)
+    for row in rows:
+        assert row["worst_ratio"] <= 1.5 and row["reversed"] == 0
+        assert row["longest_overrun_s"] <= 0.5 and row["passed"]
+
+
+def _unbounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Budget, "grant", lambda self, wanted, now: wanted)
+
+
+def _unclamped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def along(self: Any, speed: float, lateral: float, turn: float) -> Velocity:
+        if self._turns:
+            return Velocity(wz=self._sign * max(-1.2, min(1.2, speed)))
+        return Velocity(vx=self._sign * max(-0.6, min(0.6, speed)))
+
+    monkeypatch.setattr(Motion, "_along", along)
+
+
+def _fresh_by_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Track, "silence", lambda self, now: now - self._came)
+
+
+def _valid_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        navigating, "Drive", lambda velocity, until, stop_by: Drive(velocity, until + 1.0, stop_by)
+    )
+
+
+def _unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        navigating, "Drive", lambda velocity, until, stop_by: Drive(velocity, until)
+    )
+
+
+@pytest.mark.parametrize(
+    ("defect", "fault", "field"),
+    [
+        (_unbounded, "lies", "ratio"),
+        (_unclamped, "lies", "reversed"),
+        (_fresh_by_arrival, "frozen", "overrun"),
+        (_valid_to_the_end, "none", "late"),
+        (_unwatched, "none", "ratio"),
+    ],
+)
+def test_a_defect_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+    defect: Callable[[pytest.MonkeyPatch], None],
+    fault: str,
+    field: str,
+) -> None:
+    assert suite.measure(fault, 12000, seed=5).passed
+    defect(monkeypatch)
+    worst = suite.measure(fault, 12000, seed=5)
+    bound = {"ratio": 1.5, "reversed": 0, "overrun": 0.5, "late": 1e-6}[field]
+    assert not worst.passed and getattr(worst, field) > bound
+
+
+def test_the_base_covers_what_was_commanded_and_has_a_watchdog() -> None:
+    base = Base(lag=0.1, now=0.0)
+    base.obey(Drive(Velocity(vx=0.5), until=0.05))
+    covered = sum(vx * dt for vx, _, _, dt in base.run(0.55))
+    assert not base.stands and base.stopped_at == math.inf
+    covered += sum(vx * dt for vx, _, _, dt in base.run(3.0))
+    assert covered == pytest.approx(0.5 * 0.55, abs=1e-3) and base.stands
+    assert base.pose.x == pytest.approx(covered, abs=0.01)
+    assert base.stopped_at == pytest.approx(0.55)
+    base.obey(Drive(Velocity(wz=1.0), until=3.05, stop_by=3.1))
+    assert sum(wz * dt for _, _, wz, dt in base.run(5.0)) == pytest.approx(0.1, abs=1e-3)
+    base.obey(Drive(Velocity(vx=0.5), until=5.05))
+    list(base.run(5.04))
+    base.obey(Halt())
+    assert base.stopped_at == pytest.approx(5.04)
+
+
+def test_what_rolls_on_from_the_step_before_is_not_the_next_ones() -> None:
+    base = Base(lag=0.1, now=0.0)
+    base.obey(Drive(Velocity(vx=0.5), until=0.05))
+    list(base.run(0.2))
+    base.obey(Halt())
+    base.obey(Announce("r", None, None, 0, 0.0, True))  # type: ignore[arg-type]
+    assert sum(abs(vx) * dt for vx, _, _, dt in base.run(1.0)) == 0.0 and base.pose.x > 0.09

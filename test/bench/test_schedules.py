@@ -1,0 +1,85 @@
+"""Two thousand short decodes over a link that does what it likes; and whether they would notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from edge_cloud_spec.bench.schedules import (
+    COUNTS,
+    Fate,
+    Schedule,
+    at_random,
+    fate,
+    random_schedule,
+    single_and_paired,
+)
+from edge_cloud_spec.cloud.verification import Verification
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.edge.events import Work
+from edge_cloud_spec.edge.speculator import Speculator
+from edge_cloud_spec.harness.virtual_decode import FAULTS
+from edge_cloud_spec.presets import load_preset, preset_names
+
+VERIFIED = [name for name in preset_names() if load_preset(name).verified]
+
+
+def fates(presets: list[str], seed: int, count: int = 2000) -> Iterator[tuple[Schedule, Fate]]:
+    schedules = (random_schedule(presets, seed, number) for number in range(count))
+    return ((schedule, fate(schedule)) for schedule in schedules)
+
+
+def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends() -> None:
+    seen = dict.fromkeys(COUNTS, 0)
+    for _, counts, failures in at_random(VERIFIED, 0, range(2000)):
+        assert failures == []
+        seen = {name: seen[name] + counts[name] for name in COUNTS}
+    assert seen["schedules"] == 2000
+    assert seen["wrong"] == seen["hung"] == seen["failed"] == 0
+    assert min(seen["resumed"], seen["fallbacks"], seen["timeout"]) > 50  # the rare is there
+
+
+@pytest.mark.parametrize("preset", ["picospec", "dssd"])
+def test_every_fault_at_every_message_and_every_two(preset: str) -> None:
+    told = list(single_and_paired(Schedule(preset, "rejection", 3, tokens=2)))
+    assert {kind for schedule, _ in told for _, kind in schedule.faults} == set(FAULTS)
+    assert {len(schedule.faults) for schedule, _ in told} == {0, 1, 2}
+    assert {end.verdict for _, end in told} == {"", "timeout"}
+
+
+def draft_on(self: Speculator, verified: tuple[int, ...]) -> list[Work]:
+    """As it once was: drafts went on while all of P was awaited."""
+    self.settle(verified)
+    return []
+
+
+def test_they_notice_drafts_that_are_sent_while_all_of_p_is_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Speculator, "rest", draft_on)
+    assert any(end.verdict == "failed" for _, end in fates(VERIFIED, 0))
+
+
+def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the defect put back: what a robot emits that does not compare, and one that does."""
+    monkeypatch.setattr(Speculator, "rest", draft_on)
+    with monkeypatch.context() as blind:
+        blind.setattr(PrefixDigest, "short", property(lambda self: 0))
+        wrong = [schedule for schedule, end in fates(["picospec"], 1) if end.verdict == "wrong"]
+    assert wrong
+    assert all(fate(schedule).counts["diverged"] for schedule in wrong)
+    assert not [schedule for schedule in wrong if fate(schedule).verdict in ("wrong", "hung")]
+
+
+def test_they_notice_a_session_that_forgets_the_place_before_an_adopted_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def knows(self: Verification, place: PrefixDigest) -> bool:
+        return place == self._digest or place in self._kept
+
+    monkeypatch.setattr(Verification, "_was_at", knows)
+    found = (end for _, end in fates(VERIFIED, 0) if end.verdict == "failed")
+    assert "unknown_prefix" in next(found).why

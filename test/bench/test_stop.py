@@ -1,0 +1,35 @@
+"""The stop suite with one trial of each event: the whole graph, and real kills."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+pytest.importorskip("rclpy")
+from edge_cloud_spec.bench.stop import suite
+from edge_cloud_spec.errors import UserError
+
+
+def arguments(*argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, default=0)
+    suite.add_arguments(parser)
+    return parser.parse_args(argv)
+
+
+def test_e_stop_is_heard_while_a_decode_is_under_way() -> None:
+    (row,) = suite.run(arguments("--events", "e_stop", "--trials", "2"))
+    assert (row["event"], row["trials"]) == ("e_stop", 2)
+    assert 0 < row["ms_p50"] <= row["ms_p99"]
+
+
+def test_nothing_moves_without_the_killed_one_and_the_robot_goes_on_with_it() -> None:
+    rows = suite.run(arguments("--events", "cloud_killed,navigator_killed", "--kills", "1"))
+    assert [row["event"] for row in rows] == ["cloud_killed", "navigator_killed"]
+    assert all(row["stayed"] and row["recovered"] for row in rows)
+
+
+def test_an_unknown_event_is_refused_by_name() -> None:
+    with pytest.raises(UserError, match="--events has flood"):
+        suite.run(arguments("--events", "flood"))

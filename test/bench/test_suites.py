@@ -1,0 +1,122 @@
+"""The benchmarks run as a user runs them, on little data; their figures hold what they promise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from edge_cloud_spec.bench.chi_square import compare, tail
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.presets import load_preset, preset_names
+
+
+def rows(suite: str, folder: Path, *options: str) -> list[dict[str, Any]]:
+    path = folder / "rows.json"
+    assert main(["bench", suite, "--json", str(path), "--seed", "3", *options]) == 0
+    content = json.loads(path.read_text())
+    assert content["suite"] == suite and content["seed"] == 3 and content["versions"]["torch"]
+    return content["rows"]
+
+
+def test_every_preset_says_the_targets_own_tokens(tmp_path: Path) -> None:
+    measured = rows("equality", tmp_path, "--prompts", "4", "--samples", "20")
+    verified = [name for name in preset_names() if load_preset(name).verified]
+    assert len(measured) == 3 * len(verified) >= 24
+    assert {(row["preset"], row["rule"]) for row in measured} == {
+        (preset, rule) for preset in verified for rule in ("greedy", "coupled", "rejection")
+    }
+    for row in measured:
+        if row["rule"] != "rejection":
+            assert row["equal"] == row["prompts"] == 4
+        elif row["exact"]:
+            assert row["p_value"] > 1e-4
+
+
+def test_samples_of_two_distributions_are_told_apart() -> None:
+    dice = Random(0)
+    fair, same = ([dice.randrange(6) for _ in range(600)] for _ in range(2))
+    loaded = [min(5, dice.randrange(7)) for _ in range(600)]
+    assert compare(fair, same).freedom == 5
+    assert compare(fair, same).p_value > 0.01
+    assert compare(fair, loaded).p_value < 1e-4
+    assert compare([1] * 9, [1] * 9).p_value == 1.0
+    assert [round(tail(x, k), 3) for x, k in ((3.841, 1), (11.07, 5), (31.41, 20))] == [
+        pytest.approx(0.05, abs=0.004)
+    ] * 3
+
+
+def test_the_same_rooms_are_driven_alike_with_and_without_a_drafter(tmp_path: Path) -> None:
+    measured = rows("drive", tmp_path, "--scenes", "1", "--processes", "1", "--renderer", "rays")
+    verified = [row for row in measured if row["preset"] != "edge_only"]
+    assert len(verified) == len(measured) - 1
+    assert all(row["same_decisions_as_cloud_ar"] == 1.0 for row in verified)
+    assert all(row["tokens"] > 0 and row["scenes"] == 1 for row in measured)
+
+
+def test_a_drive_says_how_pre_drafts_and_choices_did(tmp_path: Path) -> None:
+    options = ["--scenes", "1", "--processes", "1", "--renderer", "rays"]
+    dsd, fsd, auto = rows("drive", tmp_path, *options, "--presets", "dsd,fsd,auto:coupled")
+    assert [row["rule"] for row in (dsd, fsd, auto)] == ["greedy", "greedy", "coupled"]
+    assert dsd["cache_hit"] is dsd["second_choice"] is None
+    assert 0 <= fsd["cache_hit"] <= 1
+    for row in (dsd, fsd):  # of chains, every drafted token is a first choice
+        assert row["first_choice"] == pytest.approx(row["acceptance"])
+        assert row["same_decisions_as_cloud_ar"] is None
+
+
+def test_the_embedded_pair_says_its_own_tokens_over_an_emulated_link(tmp_path: Path) -> None:
+    measured = rows(
+        "pipelines",
+        tmp_path,
+        *("--regime", "embedded", "--harness", "grpc", "--presets", "dsd,fsd"),
+        *("--rtt", "4", "30", "--jitter", "2", "--answers", "2"),
+    )
+    assert [(row["rtt_ms"], row["preset"]) for row in measured] == [
+        (rtt, preset) for rtt in (4.0, 30.0) for preset in ("cloud_ar", "dsd", "fsd")
+    ]
+    assert all(row["equal"] == row["answers"] == 2 and row["passed"] for row in measured)
+    assert all(row["speedup"] == 1.0 for row in measured if row["preset"] == "cloud_ar")
+    for row in measured:
+        assert 0 <= row["robot_idle"] <= 1 and row["cloud_idle"] < 1 and row["tokens_per_s"] > 0
+        assert (row["acceptance"] is None) == (row["preset"] == "cloud_ar")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--rtt", "20"], "--harness grpc"),
+        (["--harness", "grpc"], "--rtt"),
+        (["--harness", "grpc", "--rtt", "-1"], "0 or more"),
+        (["--harness", "grpc", "--rtt", "20", "--draft-ms", "5", "--gamma", "2"], "--draft-ms"),
+        (["--harness", "grpc", "--rtt", "20", "--tokens", "9"], "--tokens"),
+        (["--harness", "grpc", "--rtt", "20", "--out", "here"], "--out"),
+        (["--harness", "grpc", "--rtt", "20", "--answers", "0"], "--answers"),
+        (["--harness", "grpc", "--rtt", "20", "--regime", "fsd-go2,embedded"], "alone"),
+        (["--harness", "grpc", "--rtt", "20", "--presets", "edge_only"], "edge_only"),
+    ],
+)
+def test_what_does_not_go_with_the_embedded_pair_is_refused(
+    options: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "pipelines", "--regime", "embedded", *options]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_peers_decode_the_same_tokens(tmp_path: Path) -> None:
+    measured = rows("peers", tmp_path, "--shapes", "embedded", "--requests", "2")
+    assert len(measured) == 5
+    assert all(row["tokens_equal"] == 1.0 and row["tokens_per_s"] > 0 for row in measured)
+
+
+def test_a_benchmark_refuses_what_it_cannot_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "drive", "--scenes", "0"]) == 2
+    assert main(["bench", "drive", "--presets", "dsd:rejection"]) == 2
+    assert main(["bench", "equality", "--prompts", "1", "--target", str(tmp_path)]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("error: ") for line in errors if line)

@@ -1,0 +1,314 @@
+"""The acceptance rules by seed; wrong rules, which the enumeration must find out."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from helpers.enumeration import BranchingChooser, outcomes
+from helpers.exactness import (
+    Joint,
+    Model,
+    assert_chi_square,
+    continued,
+    distance,
+    joint_of,
+    own_tokens,
+    pair,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from edge_cloud_spec.decoding.accept import Acceptance, accept, follow, rejection
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.noise import Purpose
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.propose import coupled_token, coupled_token_of
+from edge_cloud_spec.decoding.random_source import RandomSource, SeededRandomSource
+from edge_cloud_spec.decoding.split import (
+    Split,
+    largest,
+    resample,
+    resample_from,
+    sparse_residual,
+)
+from edge_cloud_spec.decoding.token_distribution import (
+    TokenDistribution,
+    distribution_of,
+    residual,
+)
+from edge_cloud_spec.presets import load_preset
+
+ONE = SamplingPolicy(1.0)
+Rule = Callable[[Draft, Callable[[int], TokenDistribution], int, RandomSource], Acceptance]
+
+
+def rows_of(*models: Model) -> tuple[TokenDistribution, ...]:
+    """The distributions of the first token."""
+    return tuple(distribution_of(model.logits(()), ONE) for model in models)
+
+
+def round_of(draft_model: Model, target: Model, length: int, rule: Rule) -> Joint:
+    """The probability of each answer of length + 1 tokens from a round under this rule."""
+
+    def run(random_source: BranchingChooser) -> tuple[int, ...]:
+        tokens: tuple[int, ...] = ()
+        rows = []
+        for position in range(length):
+            rows.append(distribution_of(draft_model.logits(tokens), ONE))
+            tokens += (rows[-1].draw(random_source, Purpose.DRAFT, position),)
+        draft = Draft(tokens, rows=tuple(rows))
+        after = [distribution_of(logits, ONE) for logits in target.along(tokens)]
+        taken = rule(draft, lambda node: after[node + 1], 0, random_source)
+        assert taken.token is not None
+        return (*(tokens[node] for node in taken.path), taken.token)
+
+    return joint_of(run, target, ONE, length + 1)
+
+
+def test_the_right_rule_passes_where_the_wrong_ones_must_not() -> None:
+    target = Model(2, 5, 1.5)
+    joint = round_of(Model(1, 5, 1.5), target, 2, rejection)
+    assert distance(joint, continued(target, ONE, (), 3)) < 1e-9
+
+
+def inverted(
+    draft: Draft,
+    target_row: Callable[[int], TokenDistribution],
+    position: int,
+    random_source: RandomSource,
+) -> Acceptance:
+    """The ratio as DSSD and TSLT print it, q / p."""
+    for i, token in enumerate(draft.tokens):
+        p, q = target_row(i - 1), draft.row(i - 1)
+        if not random_source.accept(
+            min(1.0, q.at(token) / p.at(token)), Purpose.ACCEPT, position + i
+        ):
+            token = residual(p, q).draw(random_source, Purpose.RESIDUAL, position + i)
+            return Acceptance(tuple(range(i)), token)
+    last = len(draft)
+    token = target_row(last - 1).draw(random_source, Purpose.RESIDUAL, position + last)
+    return Acceptance(tuple(range(last)), token)
+
+
+def test_the_inverted_ratio_is_found_out() -> None:
+    target = Model(2, 5, 1.5)
+    joint = round_of(Model(1, 5, 1.5), target, 2, inverted)
+    exact = continued(target, ONE, (), 3)
+    assert sum(abs(joint[key] - exact[key]) for key in exact) / 2 > 0.2
+
+
+def first_token(run: Callable[[BranchingChooser], int], size: int) -> NDArray[np.float64]:
+    found = np.zeros(size)
+    for token, mass in outcomes(run):
+        assert token is not None
+        found[token] += mass
+    return found
+
+
+def test_sampling_before_truncation_is_found_out() -> None:
+    """A token drawn from all of Q, then judged and resampled by Q cut to its top 2."""
+    p, q = rows_of(Model(2, 5, 1.5), Model(1, 5, 1.5))
+    ids, shares = largest(q, 2)
+    cut = TokenDistribution(shares, ids)
+
+    def run(random_source: BranchingChooser, drawn_from: TokenDistribution) -> int:
+        token = drawn_from.draw(random_source, Purpose.DRAFT, 0)
+        chance = min(1.0, p.at(token) / cut.at(token)) if cut.at(token) else 1.0
+        if random_source.accept(chance, Purpose.ACCEPT, 0):
+            return token
+        return residual(p, cut).draw(random_source, Purpose.RESIDUAL, 0)
+
+    right = first_token(lambda random_source: run(random_source, cut), 5)
+    wrong = first_token(lambda random_source: run(random_source, q), 5)
+    assert np.abs(right - p.shares).max() < 1e-9
+    assert np.abs(wrong - p.shares).sum() / 2 > 0.01
+
+
+def test_dropping_a_drafted_token_by_its_value_is_found_out() -> None:
+    """P = Q = (1/2, 1/2): a draft that is thrown away when it is token 0 is not exact."""
+    half = TokenDistribution(np.full(2, 0.5))
+
+    def run(random_source: BranchingChooser) -> int:
+        token = half.draw(random_source, Purpose.DRAFT, 0)
+        draft = Draft((token,), rows=(half,)) if token == 1 else Draft(())
+        taken = rejection(draft, lambda node: half, 0, random_source)
+        assert taken.token is not None
+        return token if taken.path else taken.token
+
+    assert first_token(run, 2)[0] == pytest.approx(0.25)
+
+
+def test_a_fresh_trial_after_the_tail_ran_out_is_found_out() -> None:
+    """It must go on with the trial in which it has already chosen the tail."""
+    p, q = rows_of(Model(2, 4, 1.0), Model(1, 4, 1.0))
+    split = Split("sparse", 1, 0)
+
+    def run(random_source: BranchingChooser) -> int:
+        told = sparse_residual(p, split, 0, random_source)
+        token = resample(told, q, 0, random_source)
+        return resample_from(p, q, 1, random_source) if token is None else token
+
+    wrong = first_token(run, 4)
+    assert np.abs(wrong - residual(p, q).shares).sum() / 2 > 0.01
+
+
+class Dice:
+    """A chooser of ordinary random numbers, quicker than the seeded one."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def accept(self, probability: float, purpose: Purpose, position: int, trial: int = 0) -> bool:
+        return self._random.random() < probability
+
+    def draw(
+        self, weights: NDArray[np.floating], purpose: Purpose, position: int, trial: int = 0
+    ) -> int:
+        cumulative = weights.cumsum()
+        return int(cumulative.searchsorted(self._random.random() * cumulative[-1], "right"))
+
+
+@pytest.mark.parametrize("top_k", [2, 8])
+def test_a_million_sparse_resamplings_have_the_residuals_distribution(top_k: int) -> None:
+    """Total variation at most 0.003 at a vocabulary of 16, however many trials it takes."""
+    p, q = rows_of(Model(2, 16, 1.0), Model(1, 16, 1.0))
+    dice = Dice(0)
+    told = sparse_residual(p, Split("sparse", top_k, 0), 0, dice)
+    runs = 1_000_000
+    counts = np.zeros(16)
+    for _ in range(runs):
+        token = resample(told, q, 0, dice, p)
+        assert token is not None
+        counts[token] += 1
+    assert np.abs(counts / runs - residual(p, q).shares).sum() / 2 < 0.003
+
+
+@pytest.mark.parametrize("name", ["dsd", "dssd", "dssd_dense", "tslt", "mc_dsd", "best_first"])
+def test_many_rounds_by_seed_have_the_targets_distribution(name: str) -> None:
+    """The draws of one round are fresh in the next, though positions and seed are the same."""
+    models = (Model(3, 3, 1.0), Model(4, 3, 1.0))
+    counts: dict[tuple[int, ...], int] = defaultdict(int)
+    runs = 700
+    for seed in range(runs):
+        both = pair(load_preset(name), "rejection", SamplingPolicy(1.0, seed=seed), models)
+        while len(both.emitted) < 3:
+            both.round()
+        counts[both.emitted[:3]] += 1
+    assert_chi_square(counts, continued(models[1], ONE, (), 3), runs)
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    temperature=st.sampled_from([0.0, 0.5, 1.0]),
+    start=st.integers(0, 50),
+    guided=st.booleans(),
+    data=st.data(),
+)
+def test_greedy_and_coupled_emit_the_targets_own_tokens_whatever_is_drafted(
+    seed: int, temperature: float, start: int, guided: bool, data: st.DataObject
+) -> None:
+    policy = SamplingPolicy(temperature, seed=seed)
+    target = Model(seed, 4, 1.5)
+    own = own_tokens(target, policy, start, 12)
+    size = data.draw(st.integers(1, 10))
+    parents = tuple(data.draw(st.integers(-1, node - 1)) for node in range(size))
+    paths: list[tuple[int, ...]] = []
+    for node in range(size):
+        before = paths[parents[node]] if parents[node] >= 0 else ()
+        follows = guided and list(before) == own[: len(before)] and data.draw(st.booleans())
+        token = own[len(before)] if follows else data.draw(st.integers(0, 3))
+        paths.append((*before, token))
+    tokens = tuple(path[-1] for path in paths)
+    chain = parents == tuple(range(-1, size - 1)) and data.draw(st.booleans())
+    draft = Draft(tokens, None if chain else parents)
+    logits = np.stack([target.logits(()), *(target.logits(path) for path in paths)])
+    rule = "coupled" if temperature else "greedy"
+    taken = accept(rule, draft, logits, policy, start, SeededRandomSource(seed))
+    emitted = [*(draft.tokens[node] for node in taken.path), taken.token]
+    assert emitted == own[: len(emitted)]
+    if len(set(paths)) == len(paths):  # of two equal siblings only the first is followed
+        assert len(taken.path) == max(len(p) for p in [(), *paths] if list(p) == own[: len(p)])
+
+
+def test_coupled_tokens_of_many_seeds_have_the_targets_distribution() -> None:
+    target = Model(5, 6, 1.5)
+    base = SamplingPolicy(0.8, top_k=5)
+    counts: dict[tuple[int, ...], int] = defaultdict(int)
+    runs = 2500
+    for seed in range(runs):
+        policy = SamplingPolicy(0.8, top_k=5, seed=seed)
+        counts[tuple(own_tokens(target, policy, 3, 2))] += 1
+    assert_chi_square(counts, continued(target, base, (), 2), runs)
+
+
+def test_coupled_robot_and_cloud_agree_more_often_than_their_draws_would_alone() -> None:
+    """Acceptance is at least (1 - TV) / (1 + TV)."""
+    draft_model, target = Model(6, 6, 1.0), Model(7, 6, 1.0)
+    policies = [SamplingPolicy(1.0, seed=seed) for seed in range(1200)]
+    p = target.probabilities((), policies[0])
+    q = draft_model.probabilities((), policies[0])
+    distance = np.abs(p - q).sum() / 2
+    equal = np.mean(
+        [
+            coupled_token(draft_model.logits(()), policy, 0)
+            == coupled_token(target.logits(()), policy, 0)
+            for policy in policies
+        ]
+    )
+    assert equal > (1 - distance) / (1 + distance) - 0.05
+    assert equal > float(p @ q) + 0.1  # what independent draws would give
+
+
+def test_the_coupled_token_is_the_same_from_logits_and_from_probabilities() -> None:
+    for seed in range(50):
+        for policy in (SamplingPolicy(0.7, seed=seed), SamplingPolicy(1.3, 4, 0.9, seed)):
+            logits = Model(seed, 40, 2.0).logits(())
+            of_row = coupled_token_of(distribution_of(logits, policy), seed, 5)
+            assert coupled_token(logits, policy, 5) == of_row
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_a_draft_that_goes_on_gets_no_bonus(rule: str) -> None:
+    target = Model(1, 4, 1.0)
+    policy = SamplingPolicy(1.0, seed=3)
+    own = own_tokens(target, policy, 0, 2)
+    logits = target.along(tuple(own))
+    row = distribution_of(logits[0], policy)
+    draft = Draft(
+        tuple(own), rows=(row, distribution_of(logits[1], policy))
+    )  # Q = P: all is accepted
+    taken = accept(rule, draft, logits, policy, 0, SeededRandomSource(3), open_at=1)
+    assert (taken.path, taken.token, taken.rejected) == ((0, 1), None, None)
+    tree = Draft((own[0], 9), (-1, -1))
+    assert follow(tree, lambda node: own[node + 1], open_at=0).token is None
+    assert follow(tree, lambda node: own[node + 1], open_at=1).token == own[1]
+    assert follow(tree, lambda node: 7, open_at=0).token == 7
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled", "rejection"])
+def test_logits_that_are_not_numbers_are_an_error_not_a_token(rule: str) -> None:
+    policy = GREEDY if rule == "greedy" else SamplingPolicy(1.0)
+    logits = np.zeros((2, 3), np.float32)
+    logits[0, 1] = np.nan
+    draft = Draft((0,), rows=(TokenDistribution(np.full(3, 1 / 3, np.float32)),))
+    with pytest.raises(ValueError, match="not a number"):
+        accept(rule, draft, logits, policy, 0, SeededRandomSource(0))
+
+
+def test_enumeration_itself_visits_every_outcome_once() -> None:
+    weights = np.array([0.5, 0.0, 0.25, 0.25])
+
+    def run(random_source: BranchingChooser) -> tuple[object, ...]:
+        first = random_source.draw(weights, Purpose.DRAFT, 0)
+        accepted = (random_source.accept(p, Purpose.ACCEPT, at) for at, p in enumerate((0.3, 1.0)))
+        return (first, *accepted)
+
+    found = dict(outcomes(run))
+    assert set(found) == {(a, b, True) for a, b in itertools.product((0, 2, 3), (True, False))}
+    assert sum(found.values()) == pytest.approx(1)

@@ -1,0 +1,139 @@
+"""``edge-cloud-spec decode``: the words, what they cost, and what to do where it cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from helpers.checkpoints import checkpoint, jpeg
+from helpers.grpc_cloud import Cloud
+
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.cloud.worker import Worker
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.propose import coupled_token
+from edge_cloud_spec.edge.command import figures_of
+from edge_cloud_spec.edge.rounds import DecodeStats, Round
+from edge_cloud_spec.edge.runner import Outcome
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.prompt import Request
+from edge_cloud_spec.models.text import TextStream
+
+INSTRUCTION = "find the silver bottle"
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A verifier, a picture, and the target once more, to be asked by itself."""
+    folder = tmp_path_factory.mktemp("decode")
+    picture = folder / "picture.jpg"
+    picture.write_bytes(jpeg(1))
+    target, alone = (load(checkpoint("qwen3_vl", 1), threads=1) for _ in range(2))
+    spec = target.spec("You guide a robot.", 20)
+    with Cloud(Worker(target, spec)) as cloud:
+        yield SimpleNamespace(address=cloud.address, picture=picture, alone=alone, spec=spec)
+
+
+def decode(there: SimpleNamespace, *options: str, picture: Path | None = None) -> int:
+    drafter = str(checkpoint("qwen3_vl", 2, 384))
+    given = ["--cloud", there.address, "--drafter", drafter, *options]
+    return main(["decode", str(picture or there.picture), INSTRUCTION, *given])
+
+
+def own_words(there: SimpleNamespace, policy: SamplingPolicy, order: str = "action first") -> str:
+    """What the target says by itself."""
+    request = Request(INSTRUCTION, there.picture.read_bytes(), order)
+    session = there.alone.open(there.alone.prompt(request, there.spec))
+    tokens: list[int] = []
+    while len(tokens) < there.spec.max_tokens:
+        tokens.append(coupled_token(session.forward(())[0], policy, len(tokens)))
+        if tokens[-1] in there.spec.end_ids:
+            break
+        session.extend(tokens[-1:])
+    words = TextStream(there.alone.tokenizer)
+    return "".join(words.add((token,)) for token in tokens)
+
+
+@pytest.mark.parametrize(
+    ("options", "policy"),
+    [
+        ((), GREEDY),
+        (("--rule", "coupled", "--seed", "3"), SamplingPolicy(0.8, seed=3)),
+        (("--rule", "coupled", "--temperature", "0.5"), SamplingPolicy(0.5)),
+        (("--order", "reason first"), GREEDY),
+    ],
+    ids=str,
+)
+def test_it_says_the_targets_own_words_and_what_they_cost(
+    there: SimpleNamespace,
+    options: tuple[str, ...],
+    policy: SamplingPolicy,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "outcome.json"
+    assert decode(there, *options, "--json", str(path)) == 0
+    said = capsys.readouterr().out
+    told = json.loads(path.read_text())
+    order = options[1] if "--order" in options else "action first"
+    assert told["answer"] == own_words(there, policy, order)
+    assert said.startswith(told["answer"] + "\n")
+    for name, value in told.items():
+        assert name == "answer" or f"{name} {value:g}" in said
+    assert 0 < told["rounds"] <= told["tokens"] <= 20
+    assert 0 <= told["accepted"] <= told["drafted"] <= 4 * told["rounds"]
+    assert told["tokens"] <= told["accepted"] + told["rounds"]
+    assert told["up_bytes"] > len(there.picture.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--temperature", "0.8"), "greedy goes with temperature 0"),
+        (("--rule", "coupled", "--temperature", "0"), "above 0"),
+        (("--rule", "coupled", "--temperature", "101"), "temperature must be between 0 and 100"),
+        (("--preset", "warp"), "no preset 'warp'"),
+        (("--token-file", "/nowhere"), "/nowhere"),
+        (("--authority", "/nowhere"), "/nowhere is not a file"),
+        (("--order", "last first"), "order"),
+        (("--json", "/nowhere/outcome.json"), "/nowhere/outcome.json cannot be written"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_one_sentence_and_no_success(
+    there: SimpleNamespace,
+    options: tuple[str, ...],
+    complaint: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert decode(there, *options) != 0
+    told = capsys.readouterr().err.strip().splitlines()
+    assert re.search(complaint, told[-1]), told
+    assert not any("Traceback" in line for line in told)
+
+
+def test_a_picture_that_is_not_there_is_named(
+    there: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "none.jpg"
+    assert decode(there, picture=missing) != 0
+    assert f"{missing} cannot be read" in capsys.readouterr().err
+
+
+def test_figures_are_those_of_the_ledger() -> None:
+    one = Round(0, 4, 3, 4, 0.0, 0.0, 1.0)
+    ledger = DecodeStats([one, one], up_bytes=700, down_bytes=90)
+    assert figures_of(Outcome("end", "", (1,) * 7, 0.5, ledger)) == {
+        "tokens": 7,
+        "rounds": 2,
+        "drafted": 8,
+        "accepted": 6,
+        "up_bytes": 700,
+        "down_bytes": 90,
+        "ms": 500.0,
+        "tokens_per_s": 14.0,
+    }

@@ -1,0 +1,178 @@
+"""What a robot measures: means with a memory, pass times by size, choices that were right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.growth import FinishedDraft
+from edge_cloud_spec.edge.measures import (
+    FLAT,
+    MAX_NODES,
+    SLOPE,
+    Mean,
+    Measures,
+    PassTimes,
+)
+from edge_cloud_spec.edge.reply_deadline import ReplyDeadline
+from edge_cloud_spec.edge.rounds import DecodeStats, Round, Stopwatch
+from edge_cloud_spec.wire.messages import Verdict
+
+BASE = PrefixDigest(0, 77)
+values = st.lists(st.floats(0, 10), min_size=1, max_size=20)
+
+
+@given(st.floats(0, 1), st.floats(0.5, 9), st.sampled_from([0.5, 0.97, 1.0]), values)
+def test_a_mean_weighs_its_prior_and_slowly_forgets(
+    prior: float, weight: float, memory: float, seen: list[float]
+) -> None:
+    mean = Mean(prior, weight, memory)
+    assert mean.value == pytest.approx(prior)
+    assert mean.known
+    for value in seen:
+        mean.observe(value)
+    ages = [memory**age for age in reversed(range(len(seen)))]
+    old = weight * memory ** len(seen)
+    expected = (prior * old + np.dot(seen, ages)) / (old + sum(ages))
+    assert mean.value == pytest.approx(expected)
+    assert (mean.total, mean.count) == (pytest.approx(sum(seen)), len(seen))
+
+
+def test_a_mean_without_a_weight_knows_nothing_until_it_sees_something() -> None:
+    mean = Mean(0.3)
+    assert not mean.known and mean.value == 0.3
+    mean.observe(7.0)
+    assert mean.known and mean.value == 7.0
+
+
+def times(passes: PassTimes, *sizes: int) -> list[float]:
+    return [float(seconds) for seconds in passes.at(np.array(sizes))]
+
+
+def test_pass_times_rise_between_the_sizes_seen_and_slowly_beyond() -> None:
+    passes = PassTimes(0.25, SLOPE)
+    assert passes.largest == 0
+    assert times(passes, 0, 5, 100) == [0.25, 0.25, 0.25]
+    passes.observe(4, 1.0)
+    assert passes.largest == 4
+    assert times(passes, 1, 4, FLAT) == [1.0, 1.0, 1.0]  # as many cost what those seen did
+    assert times(passes, FLAT + 10) == [pytest.approx(1.0 * (1 + 10 * SLOPE))]
+    passes.observe(8, 3.0)
+    assert times(passes, 4, 6, 8) == [1.0, 2.0, 3.0]
+    passes.observe(6, 0.5)  # more nodes take no less
+    assert times(passes, 4, 6, 7, 8) == [1.0, 1.0, 2.0, 3.0]
+    passes.observe(32, 4.0)
+    assert passes.largest == 32
+    assert times(passes, 20) == [3.5]
+    assert times(passes, 42) == [pytest.approx(4.0 * (1 + 10 * SLOPE))]
+    passes.observe(4, 2.0)
+    assert 1.0 < times(passes, 4)[0] < 2.0
+
+
+def test_what_was_measured_is_what_the_cost_model_is_given() -> None:
+    measures = Measures()
+    assumed = measures.costs()
+    assert assumed.alone == float("inf")
+    assert (assumed.draft(1), assumed.verify(1), assumed.one_way) == (0.02, 0.1, 0.02)
+    assert not measures.verify_known
+    measures.verified(0, 0.4, None)
+    assert measures.alone.value == 0.4
+    assert measures.one_way.count == 0
+    assert not measures.verify_known
+    measures.verified(4, 0.6, 0.2)
+    assert measures.verify_known
+    assert measures.one_way.value == 0.1
+    assert measures.alone.count == 1
+    measures.drafted(2, 0.05)
+    costs = measures.costs()
+    assert (costs.alone, costs.one_way) == (0.4, 0.1)
+    assert (costs.verify(0), costs.verify(2), costs.verify(4)) == (0.4, 0.5, 0.6)
+    assert (costs.draft(1), costs.draft(2)) == (0.05, 0.05)
+    assert costs.verify(2) == measures.verify_s(2)
+    assert costs.verify(MAX_NODES) == costs.verify(MAX_NODES + 1) == costs.verify(10**6)
+    assert costs.draft(MAX_NODES) == costs.draft(MAX_NODES + 1)
+    assert costs.verify(MAX_NODES) > costs.verify(MAX_NODES - 1)
+    assert (costs.acceptance, costs.runner_up, costs.exits) == pytest.approx((0.7, 0.4, 0.0))
+    for _ in range(2000):
+        measures.acceptance.observe(1.0)
+    assert measures.costs().acceptance == 0.99  # nothing is always right
+    measures.alone.observe(-9.0)
+    assert Measures().alone.known is False
+
+
+WHOLE = FinishedDraft(Draft((1, 2, 3)), (1, 2, 3), 2, seconds=(4, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("came", "first", "second"),
+    [
+        ((1, 2, 3, 7), [1, 1, 1], []),
+        ((1, 2, 3), [1, 1, 1], []),
+        ((1, 5), [1, 0], [1]),
+        ((1, 9), [1, 0], [0]),
+        ((4,), [0], [1]),
+        ((1,), [1], []),
+        ((), [], []),
+    ],
+)
+def test_first_and_second_choices_are_judged_by_what_came(
+    came: tuple[int, ...], first: list[int], second: list[int]
+) -> None:
+    measures = Measures()
+    measures.judged(WHOLE, came)
+    assert (measures.acceptance.total, measures.acceptance.count) == (sum(first), len(first))
+    assert (measures.runner_up.total, measures.runner_up.count) == (sum(second), len(second))
+
+
+def test_a_second_choice_that_was_not_worked_out_is_not_judged() -> None:
+    measures = Measures()
+    measures.judged(FinishedDraft(Draft((1, 2)), (1, 2), 1), (9,))
+    assert (measures.acceptance.count, measures.runner_up.count) == (1, 0)
+
+
+# Rounds
+
+
+def test_a_round_keeps_what_no_model_accounts_for_apart() -> None:
+    watch = Stopwatch(start=1.0, sent=2.0, draft_s=0.75, waited=True)
+    verdict = Verdict(BASE, (0, 1), 5, verify_s=0.5, queue_s=0.25, draft_s=0.125)
+    done = watch.round(verdict, 7, 4, 3, 4.0)
+    assert done == Round(7, 4, 2, 3, 1.0, 2.0, 4.0, 0.625, 0.25, 0.75, True)
+    assert done.link_s == 4.0 - 2.0 - 0.625 - 0.25
+    assert done.overhead_s == 4.0 - 1.0 - 0.75 - 0.625
+    assert watch.link_s(verdict, 4.0) == 4.0 - 2.0 - 0.5 - 0.25
+    quick = watch.round(verdict, 7, 4, 3, 2.0)  # clocks that differ
+    assert (quick.link_s, quick.overhead_s, watch.link_s(verdict, 2.0)) == (0.0, 0.0, 0.0)
+
+
+def test_a_ledger_adds_up_its_rounds() -> None:
+    def one(drafted: int, accepted: int) -> Round:
+        return Round(0, drafted, accepted, 1, 0.0, 0.0, 0.0)
+
+    assert one(4, 4).waited  # as a draft that was not ready does
+    ledger = DecodeStats([one(4, 4), one(4, 1), one(3, 0), one(0, 0)])
+    assert (ledger.drafted, ledger.accepted, ledger.tested) == (11, 5, 4 + 2 + 1 + 0)
+
+
+# Patience
+
+
+def test_patience_begins_when_something_is_owed_and_ends_with_an_answer() -> None:
+    patience = ReplyDeadline(10.0)
+    assert patience.deadline is None and not patience.is_over(1e9)
+    patience.owed(5.0)
+    patience.owed(9.0)  # it was owed already
+    assert patience.deadline == 15.0
+    assert not patience.is_over(14.9) and patience.is_over(15.0)
+    assert patience.why == "the cloud has not answered for 10 s; check the link"
+    patience.answered()
+    assert patience.deadline is None
+    patience.lost("a broken wire", 20.0)
+    assert patience.deadline == 30.0
+    patience.lost("another", 25.0)
+    assert patience.deadline == 30.0
+    assert patience.why.endswith("check the link (another)")

@@ -1,0 +1,222 @@
+"""How a robot paces its drafts: by its preset, by the target's pass, or by what promises most."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edge_cloud_spec.decoding.cost_model import rate
+from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.decoding.shape import BestFirst, chain
+from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
+from edge_cloud_spec.edge.draft_planner import (
+    GAIN,
+    PROBE,
+    REPLAN,
+    TRIED,
+    AutoPlanner,
+    DraftPlan,
+    FixedPlanner,
+    VerifyBoundPlanner,
+    menu,
+    pipelines,
+    planner_of,
+)
+from edge_cloud_spec.edge.measures import Mean, Measures
+from edge_cloud_spec.presets import load_preset
+
+AUTO = load_preset("auto")
+BOUND = Preset("x", "", "edge", draft_length=16, pacing="verify_bound")
+
+
+def known(
+    draft: float = 0.02, verify: float = 0.2, one_way: float = 0.05, acceptance: float = 0.8
+) -> Measures:
+    """Measures of a robot that has seen passes of all kinds, which all cost the same."""
+    measures = Measures()
+    measures.alone.observe(verify)
+    for nodes in (1, 64):
+        measures.drafted(nodes, draft)
+        measures.verified(nodes, verify, 2 * one_way)
+    measures.acceptance = Mean(acceptance, 1e6)
+    return measures
+
+
+def test_a_preset_that_does_not_pace_keeps_its_shape() -> None:
+    preset = load_preset("picospec")
+    pacing = planner_of(preset, Measures())
+    assert isinstance(pacing, FixedPlanner)
+    assert pacing.plan(3.0, 5) == DraftPlan(preset.shape, preset.speculation)
+    alone = planner_of(load_preset("cloud_ar"), Measures())
+    assert alone.plan(0.0, 0) == DraftPlan(None, STOP_AND_WAIT)
+
+
+def test_drafting_and_round_trip_last_as_long_as_the_targets_pass() -> None:
+    assert isinstance(planner_of(BOUND, Measures()), VerifyBoundPlanner)
+    assert VerifyBoundPlanner(BOUND, Measures()).plan(0.0, 0).shape == chain(
+        16
+    )  # nothing is known yet
+    plan = VerifyBoundPlanner(BOUND, known()).plan(0.0, 0)
+    assert plan == DraftPlan(chain(5), STOP_AND_WAIT)  # 5 * 0.02 + 0.1 = 0.2
+    assert VerifyBoundPlanner(BOUND, known(verify=0.3)).plan(0.0, 0).shape == chain(10)
+    assert VerifyBoundPlanner(BOUND, known(one_way=0.2)).plan(0.0, 0).shape == chain(1)
+    assert VerifyBoundPlanner(BOUND, known(draft=0.001)).plan(0.0, 0).shape == chain(16)
+    tree = replace(BOUND, draft_length=0, best_first=BestFirst(8, 9, 3), payload="ids")
+    assert VerifyBoundPlanner(tree, known()).plan(0.0, 0).shape == BestFirst(8, 5, 3)
+
+
+def test_the_width_of_a_tree_is_what_its_passes_cost() -> None:
+    measures = known()
+    for _ in range(400):
+        measures.drafted(3, 0.05)  # a pass over three nodes; the mean forgets the first
+    tree = replace(BOUND, draft_length=0, best_first=BestFirst(8, 9, 3), payload="ids")
+    assert VerifyBoundPlanner(tree, measures).plan(0.0, 0).shape == BestFirst(8, 2, 3)
+    assert VerifyBoundPlanner(BOUND, measures).plan(0.0, 0).shape == chain(5)
+
+
+def best(measures: Measures, told: Speculation) -> float:
+    """The most that any plan of the menu promises."""
+    costs = measures.costs()
+    return max(
+        rate(shape, each, costs) for shape in menu() for each in pipelines(told, shape.depth)
+    )
+
+
+def test_auto_learns_what_the_target_costs_first_and_then_takes_the_best_plan() -> None:
+    assert AutoPlanner(AUTO, Measures()).plan(0.0, 0) == DraftPlan(
+        None, AUTO.speculation, alone=PROBE
+    )
+    measures = known()
+    plan = AutoPlanner(AUTO, measures).plan(0.0, 0)
+    assert plan.shape in menu() and plan.alone == 0
+    assert plan.shape is not None
+    promised = rate(plan.shape, plan.speculation, measures.costs())
+    assert promised == pytest.approx(best(measures, plan.speculation))
+    assert promised > GAIN / 0.2
+    assert plan.speculation.ahead >= 1 + 2 * 0.05 / 0.2
+
+
+@pytest.mark.parametrize(("one_way", "ahead"), [(0.0, 2), (0.05, 2), (0.11, 3), (0.3, 4), (0.9, 8)])
+def test_auto_drafts_as_far_ahead_as_a_round_trip_is_long(one_way: float, ahead: int) -> None:
+    told = replace(AUTO, speculation=replace(AUTO.speculation, ahead=2))
+    plan = AutoPlanner(told, known(one_way=one_way, acceptance=0.97)).plan(0.0, 0)
+    assert plan.speculation.ahead == ahead
+
+
+def test_auto_leaves_the_target_alone_where_no_plan_promises_more() -> None:
+    measures = known(draft=0.5, one_way=0.5, acceptance=0.05)
+    auto = AutoPlanner(AUTO, measures)
+    plan = auto.plan(0.0, 0)
+    assert plan == DraftPlan(None, AUTO.speculation, REPLAN[-1] + int(100 * 2 * 0.5 / 0.2))
+    measures.acceptance = Mean(0.95, 1e6)
+    for _ in range(500):
+        measures.drafted(1, 0.001)
+        measures.drafted(64, 0.001)
+        measures.one_way.observe(0.0)
+    assert auto.plan(1.0, 5).shape is not None  # it looks again each time
+
+
+def test_auto_keeps_its_plan_for_so_many_rounds() -> None:
+    measures = known()
+    auto = AutoPlanner(AUTO, measures)
+    plans = [auto.plan(0.1 * n, 3 * n) for n in range(200)]
+    assert len(set(map(id, plans[: REPLAN[0]]))) == 1
+    made = [n for n in range(1, 200) if plans[n] is not plans[n - 1]]
+    expected, place = [], 0
+    for n in range(20):
+        place += REPLAN[min(n, len(REPLAN) - 1)]
+        expected.append(place)
+    assert made == [n for n in expected if n < 200]
+
+
+def test_auto_plans_anew_once_it_knows_what_a_pass_over_a_draft_costs() -> None:
+    measures = Measures()
+    measures.alone.observe(0.2)
+    measures.drafted(1, 0.02)
+    measures.one_way.observe(0.05)
+    auto = AutoPlanner(AUTO, measures)
+    first = auto.plan(0.0, 0)
+    assert auto.plan(0.1, 3) is first
+    measures.verified(4, 0.2, None)
+    assert auto.plan(0.2, 6) is not first
+    assert auto.plan(0.3, 9) is not first
+
+
+def test_auto_learns_what_a_plan_yields_of_its_promise_and_trusts_others_no_more() -> None:
+    measures = known()
+    auto = AutoPlanner(AUTO, measures)
+    plan = auto.plan(0.0, 0)
+    assert plan.shape is not None
+    promised = rate(plan.shape, plan.speculation, measures.costs())
+    tokens, now = 0.0, 0.0
+    while not measures.yields:
+        now += 1.0
+        tokens += promised / 2  # half of what was promised
+        auto.plan(now, int(tokens))
+        assert now < 200
+    assert now > TRIED
+    tried = measures.yields[(plan.shape, plan.speculation)]
+    assert measures.yields[None].value == pytest.approx((2 * 1.0 + 0.5) / 3, rel=0.05)
+    assert tried.value == pytest.approx((2 * 1.0 + 0.5) / 3, rel=0.05)
+    other = AutoPlanner(AUTO, measures)
+    assert other._usual == measures.yields[None].value
+    measures.yields[None] = Mean(1.7, 5.0)
+    assert other._usual == 1.0  # what was not tried is not taken to yield more than it promises
+
+
+def test_auto_changes_its_plan_only_for_one_that_promises_a_little_more() -> None:
+    measures = known()
+    auto = AutoPlanner(AUTO, measures)
+    plan = auto.plan(0.0, 0)
+    assert plan.shape is not None
+    key = (plan.shape, plan.speculation)
+    for yields, stays in ((0.995, True), (0.5, False)):
+        measures.yields = {key: Mean(yields, 1e9), None: Mean(1.0, 1e9)}
+        chosen = auto._best()
+        assert ((chosen.shape, chosen.speculation) == key) == stays
+        auto._plan = plan
+
+
+def test_a_robot_begins_to_draft_for_a_little_more_and_goes_on_for_as_much_as_the_target() -> None:
+    measures = known()
+    promised = best(measures, AutoPlanner(AUTO, measures).plan(0.0, 0).speculation)
+    measures.alone = Mean(1.01 / promised, 1e9)  # drafting promises 1 % more
+    auto = AutoPlanner(AUTO, measures)
+    assert auto.plan(0.0, 0).shape is None
+    measures.alone = Mean(1.05 / promised, 1e9)
+    assert auto.plan(1.0, 1).shape is not None
+    measures.alone = Mean(1.01 / promised, 1e9)
+    assert auto._best().shape is not None
+    measures.alone = Mean(0.9 / promised, 1e9)
+    assert auto._best().shape is None
+
+
+def test_what_was_promised_is_worked_out_once_for_costs_that_are_about_the_same() -> None:
+    measures = known()
+    first = AutoPlanner(AUTO, measures)
+    first.plan(0.0, 0)
+    (kept,) = measures.promises.values()
+    AutoPlanner(AUTO, measures).plan(0.0, 0)
+    assert list(measures.promises.values()) == [kept]
+    for n in range(40):
+        measures.one_way = Mean(0.05 * 1.5**n, 1.0)
+        AutoPlanner(AUTO, measures).plan(0.0, 0)
+        assert len(measures.promises) <= 32
+    assert kept not in measures.promises.values()
+
+
+def test_the_menu_has_chains_and_trees_and_pipelines_that_fit_them() -> None:
+    shapes = menu()
+    assert len(set(shapes)) == len(shapes)
+    assert {shape for shape in shapes if not isinstance(shape, BestFirst)} == {
+        chain(length) for length in (1, 2, 4, 8)
+    }
+    trees = [shape for shape in shapes if isinstance(shape, BestFirst)]
+    assert trees and all(shape.depth >= 2 and shape.width >= 2 for shape in trees)
+    for depth in (1, 2, 8):
+        told = pipelines(AUTO.speculation, depth)
+        assert len(set(told)) == len(told)
+        assert all(1 <= each.cut <= depth for each in told)
+        assert {each.width for each in told} == {4, 16}
+        assert max(each.cut for each in told) == min(depth, 6)

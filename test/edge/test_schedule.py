@@ -1,0 +1,191 @@
+"""Robot and cloud in virtual time: whatever the link does, the answer is the target's own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy, distribution
+from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.harness.toy import MAX_TOKENS, ToyVlm, own_answer, spec_of
+from edge_cloud_spec.harness.virtual_decode import Decode, Weather
+from edge_cloud_spec.presets import load_preset
+
+PRESETS = (
+    "cloud_ar",
+    "cloud_sd",
+    "dsd",
+    "dssd",
+    "tslt",
+    "mc_dsd",
+    "best_first",
+    "fsd",
+    "picospec",
+    "specedge",
+    "auto",
+)
+TIGHT = replace(load_preset("dssd"), residual_top_k=1, residual_tail=1)  # often asks for the row
+RULES = {"greedy": GREEDY, "coupled": SamplingPolicy(0.9, seed=3)}
+
+weathers = st.builds(
+    Weather,
+    delay=st.sampled_from([0.0, 0.05, 0.4]),
+    jitter=st.sampled_from([0.0, 0.2, 2.0]),
+    duplicated=st.sampled_from([0.0, 0.5]),
+    reordered=st.booleans(),
+    losses=st.sampled_from([0.0, 0.3, 1.0]),
+    outage=st.sampled_from([0.0, 1.0]),
+    work=st.sampled_from([0.02, 0.3]),
+)
+specs = st.sampled_from([None, b"", spec_of(20).to_bytes()])  # the cloud's, none, an old one
+
+
+@settings(max_examples=120, phases=[Phase.explicit, Phase.generate])
+@given(
+    random=st.randoms(use_true_random=False),
+    preset=st.sampled_from(PRESETS),
+    rule=st.sampled_from(sorted(RULES)),
+    weather=weathers,
+    seed=st.integers(0, 50),
+    stray=st.sampled_from([0.0, 0.5, 5.0]),
+    known_spec=specs,
+    max_tokens=st.sampled_from([0, 1, 5]),
+)
+def test_whatever_the_link_does_the_answer_is_the_targets_own(
+    random: Random,
+    preset: str,
+    rule: str,
+    weather: Weather,
+    seed: int,
+    stray: float,
+    known_spec: bytes | None,
+    max_tokens: int,
+) -> None:
+    decode = Decode(
+        random,
+        preset,
+        rule,
+        RULES[rule],
+        weather=weather,
+        seed=seed,
+        stray=stray,
+        known_spec=known_spec,
+        max_tokens=max_tokens,
+    )
+    finish = decode.run()
+    assert (decode.emitted, finish.reason) == decode.own_answer()
+    ledger = decode.decoder.ledger
+    assert decode.decoder.tokens == decode.emitted
+    assert ledger.stale == decode.verdicts_heard - len(ledger.rounds)
+    assert sum(r.emitted for r in ledger.rounds) == len(decode.emitted)
+
+
+@settings(max_examples=40, phases=[Phase.explicit, Phase.generate])
+@given(
+    random=st.randoms(use_true_random=False),
+    preset=st.sampled_from(PRESETS),
+    seed=st.integers(0, 50),
+    patience=st.sampled_from([0.3, 2.0, 1e6]),
+)
+def test_a_restarted_server_or_a_lost_link_ends_the_decode_with_a_reason(
+    random: Random, preset: str, seed: int, patience: float
+) -> None:
+    weather = Weather(losses=1.0, outage=3.0, restart=0.5, duplicated=0.2, reordered=True)
+    decode = Decode(random, preset, weather=weather, seed=seed, patience=patience)
+    finish = decode.run()
+    own, reason = decode.own_answer()
+    assert decode.emitted == own[: len(decode.emitted)]
+    if finish.reason in ("end", "length"):
+        assert (decode.emitted, finish.reason) == (own, reason)
+    else:
+        assert finish.reason in ("unknown_session", "timeout")
+        assert finish.text
+
+
+def test_a_cloud_that_drafts_itself_may_be_cut_off_in_any_pass() -> None:
+    weather = Weather(jitter=0.1, losses=1.5, work=0.3, duplicated=0.3)
+    for seed in range(40):
+        decode = Decode(Random(seed), "cloud_sd", weather=weather, seed=seed, stray=0.2)
+        finish = decode.run()
+        assert (decode.emitted, finish.reason) == decode.own_answer()
+
+
+def test_a_restarted_server_is_an_unknown_session() -> None:
+    decode = Decode(Random(1), "dsd", weather=Weather(losses=2.0, restart=1.0), seed=3)
+    finish = decode.run()
+    assert finish.reason == "unknown_session"
+    assert "start the decode again" in finish.text
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_link_that_comes_and_goes_without_an_answer_ends_in_time(preset: str) -> None:
+    weather = Weather(delay=3.0, losses=5.0, outage=0.01, most_losses=1000)
+    decode = Decode(Random(2), preset, weather=weather, patience=20.0)
+    assert decode.run().reason == "timeout"
+    assert decode.now == pytest.approx(20.0)
+    assert decode.losses > 20
+
+
+@pytest.mark.parametrize(
+    "preset", [*PRESETS, TIGHT], ids=lambda preset: getattr(preset, "name", preset)
+)
+def test_rejection_over_the_whole_path_has_the_targets_distribution(preset: str | Preset) -> None:
+    """250 seeds through worker, codec and a link that breaks: its first token."""
+    counts: dict[int, int] = defaultdict(int)
+    runs = 250
+    fallbacks = 0
+    weather = Weather(losses=0.3, duplicated=0.3, reordered=True)
+    for seed in range(runs):
+        policy = SamplingPolicy(1.0, seed=seed)
+        decode = Decode(
+            Random(seed), preset, "rejection", policy, weather=weather, max_tokens=2, stray=1.0
+        )
+        assert decode.run().reason in ("end", "length")
+        counts[decode.emitted[0]] += 1
+        fallbacks += decode.decoder.ledger.fallbacks
+    assert (fallbacks > 0) == (preset is TIGHT)
+    expected = runs * distribution(ToyVlm(0).logits(()), SamplingPolicy(1.0)).astype(np.float64)
+    statistic = sum((counts[i] - e) ** 2 / e for i, e in enumerate(expected))
+    assert statistic < 6 + 5 * np.sqrt(12)
+
+
+def test_presets_agree_with_each_other_under_rejection_only_in_distribution() -> None:
+    """A control: another preset draws other tokens, so equal answers above mean something."""
+    policy = SamplingPolicy(1.0, seed=5)
+    answers = set()
+    for preset in PRESETS:
+        decode = Decode(Random(0), preset, "rejection", policy, stray=2.0, seed=8)
+        decode.run()
+        answers.add(tuple(decode.emitted))
+    assert len(answers) > 1
+
+
+def test_the_drafter_alone_is_not_verified_and_not_the_target() -> None:
+    decode = Decode(Random(0), "edge_only", stray=3.0, seed=1)
+    assert decode.run().reason in ("end", "length")
+    assert not decode.sent
+    assert decode.emitted == own_answer(decode.draft_model, GREEDY, MAX_TOKENS)[0]
+    assert decode.emitted != decode.own_answer()[0]
+
+
+def test_the_drafter_alone_keeps_the_robots_length_limit() -> None:
+    decode = Decode(Random(0), "edge_only", max_tokens=3, seed=4)
+    assert decode.run().reason == "length"
+    assert len(decode.emitted) == 3
+
+
+def test_a_draft_is_longer_or_shorter_and_the_answer_is_the_same() -> None:
+    answers = set()
+    for length in (1, 2, 3, 8, 64):
+        preset = replace(load_preset("dsd"), draft_length=length)
+        decode = Decode(Random(0), preset, "coupled", RULES["coupled"], seed=6)
+        decode.run()
+        answers.add(tuple(decode.emitted))
+        assert max(r.drafted for r in decode.decoder.ledger.rounds) <= length
+    assert answers == {tuple(decode.own_answer()[0])}

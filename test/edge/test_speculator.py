@@ -1,0 +1,127 @@
+"""Which guesses a robot works on while it waits, and in what order."""
+
+from __future__ import annotations
+
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.growth import FinishedDraft
+from edge_cloud_spec.decoding.shape import BestFirst, Branch, chain
+from edge_cloud_spec.decoding.speculation import Speculation
+from edge_cloud_spec.edge.speculator import Prefix, Speculator
+
+ALL = Speculation(all_accepted=True, runners_up=True, exits=True, push=True, ahead=1, width=8)
+SHAPE = BestFirst(4, 2, 2)
+
+# a (0.6) and b (0.2) after the prefix, aa (0.4) after a; the verdict may end otherwise, too
+TREE = FinishedDraft(
+    Draft((1, 2, 1), (-1, -1, 0)),
+    (1, 1),
+    leaf=2,
+    leaves=(((1, 1), 0.4), ((2,), 0.2)),
+    guesses=(((1, 3), 0.15), ((4,), 0.1), ((5,), 0.01)),
+)
+
+
+def speculator(speculation: Speculation = ALL) -> Speculator:
+    """The tree is drafted after the empty answer, and on its way."""
+    made = Speculator(speculation)
+    made.begin((9,))
+    made.settle(())
+    (branch,) = made.branches(SHAPE, 20)
+    assert branch == Branch((), SHAPE)
+    assert made.drafted(branch, TREE)
+    return made
+
+
+def wanted(made: Speculator) -> list[tuple[Prefix, int]]:
+    """Prefixes with the depths of what is to be drafted there; 1 looks for a bonus token."""
+    return [(branch.prefix, branch.shape.depth) for branch in made.branches(SHAPE, 20)]
+
+
+def test_guesses_are_worked_off_by_confidence_and_the_unlikely_ones_not_at_all() -> None:
+    assert wanted(speculator()) == [((1, 1), 1), ((2,), 1), ((1, 3), 2), ((4,), 2)]
+
+
+def test_each_likely_leaf_gets_the_tokens_that_may_follow_it() -> None:
+    made = speculator()
+    seek = made.branches(SHAPE, 20)[0]
+    bonus = FinishedDraft(Draft((7,)), (7,), 0, leaves=(((7,), 0.9),), guesses=(((8,), 0.08),))
+    assert not made.drafted(seek, bonus)
+    assert wanted(made)[:3] == [((1, 1, 7), 2), ((2,), 1), ((1, 3), 2)]
+    assert ((1, 1, 8), 2) in wanted(made)
+
+
+def test_what_an_exit_predicts_comes_at_its_confidence() -> None:
+    made = speculator()
+    made.predict((6,), 0.95)
+    assert wanted(made)[0] == ((6,), 2)
+    made.predict((6,), 0.3)
+    assert wanted(made)[1] == ((6,), 2)
+
+
+def test_a_verdict_voids_all_that_does_not_extend_it() -> None:
+    made = speculator()
+    made.predict((6,), 0.95)
+    drafted = FinishedDraft(Draft((3,)), (3,), 0, leaves=(((3,), 0.5),))
+    made.drafted(Branch((1, 3), SHAPE), drafted)
+    made.drafted(Branch((4,), SHAPE), drafted)
+    made.settle((1, 3))
+    assert made.draft_after((1, 3)) is drafted
+    assert made.draft_after((4,)) is None
+    assert all(prefix[:2] == (1, 3) for prefix, _ in wanted(made))
+
+
+def test_a_part_of_a_draft_stands_in_for_it_once_it_is_deep_enough() -> None:
+    made = Speculator(ALL)
+    made.settle(())
+    (branch,) = made.branches(chain(4), 20)
+    made.keep(branch, FinishedDraft(Draft((1, 2)), (1, 2), 1, leaves=(((1, 2), 0.5),)))
+    assert made.draft_after(()) is None
+    assert made.draft_after((), cut=3) is None
+    part = made.draft_after((), cut=2)
+    assert part is not None
+    assert part.draft.tokens == (1, 2)
+
+
+def test_nothing_is_drafted_after_an_end_token_or_beyond_the_answers_length() -> None:
+    made = speculator()
+    made.predict((9,), 0.95)
+    assert (9,) not in [prefix for prefix, _ in wanted(made)]
+    assert [branch.prefix for branch in made.branches(SHAPE, 2)] == [(2,), (4,)]
+
+
+def test_drafts_further_ahead_are_not_what_the_next_verdict_leads_to() -> None:
+    """All accepted, twice: only the first of these prefixes is one verdict away."""
+    stream = Speculation(all_accepted=True, open=True, push=True, ahead=3, width=4)
+    made = Speculator(stream)
+    made.begin((9,))
+    made.settle(())
+    prefix: Prefix = ()
+    for level in range(4):
+        (branch,) = made.branches(chain(2), 20)
+        assert branch.prefix == prefix
+        assert made.is_near(prefix) == (level <= 1)
+        made.drafted(branch, FinishedDraft(Draft((1, 2)), (1, 2), 1, leaves=(((1, 2), 0.9),)))
+        prefix = (*prefix, 1, 2)
+    assert made.branches(chain(2), 20) == ()  # three ahead of the one that is verified
+
+
+def test_what_ends_in_a_bonus_is_a_verdict_further_too() -> None:
+    twice = Speculation(all_accepted=True, runners_up=True, push=True, ahead=2, width=4, least=0.0)
+    made = Speculator(twice)
+    made.begin((9,))
+    made.settle(())
+    (branch,) = made.branches(chain(1), 20)
+    whole = FinishedDraft(Draft((1,)), (1,), 0, leaves=(((1,), 0.5),), guesses=(((2,), 0.2),))
+    made.drafted(branch, whole)
+    bonus = FinishedDraft(Draft((3,)), (3,), 0, leaves=(((3,), 0.5),), guesses=(((4,), 0.3),))
+    seek, _ = made.branches(chain(1), 20)
+    assert seek == Branch((1,), chain(1))
+    assert not made.drafted(seek, bonus)
+    first = made.branches(chain(1), 20)
+    assert [branch.prefix for branch in first] == [(1, 3), (2,), (1, 4)]
+    assert all(made.is_near(branch.prefix) for branch in first)
+    after = FinishedDraft(Draft((5,)), (5,), 0, leaves=(((5,), 0.5),), guesses=(((6,), 0.25),))
+    made.drafted(first[0], after)
+    later = [branch.prefix for branch in made.branches(chain(1), 20)]
+    assert later == [(2,), (1, 4), (1, 3, 5), (1, 3, 6)]
+    assert [made.is_near(prefix) for prefix in later] == [True, True, False, False]

@@ -1,0 +1,1 @@
+"""Mutated frames and hostile clients: ``python -m fuzz`` with ``test`` on the path."""

@@ -1,0 +1,168 @@
+"""What a hostile robot says: drafts with a flaw, odd messages, and garbled bytes."""
+
+from __future__ import annotations
+
+from random import Random
+
+from fuzz.drafts import FLAWS, GIANTS, Place, giant, proper_draft, twins
+
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.wire import decode_pb2 as pb
+from edge_cloud_spec.wire.codec import encode_client
+from edge_cloud_spec.wire.messages import Close, Generate, Open, Resume, RowRequest
+
+# What can be odd about the rest; some of it is refused, some stale, some may stand.
+
+
+def odd_draft(random: Random, draft: pb.Draft) -> None:
+    """Change a field to what is rare; the draft may stand all the same."""
+    match random.randrange(9):
+        case 0:
+            draft.base.length = random.choice((0, 2**32 - 1, draft.base.length + 1))
+        case 1:
+            draft.base.hash = random.getrandbits(64)
+        case 2:
+            draft.round = 2**32 - 1
+        case 3:
+            draft.open_at = 0
+        case 4:
+            draft.tokens[-1] = draft.tokens[0]
+        case 5:
+            draft.ClearField("base")
+        case 6:
+            draft.resampled = random.choice((0, 1, 2**32 - 1))
+        case 7:
+            draft.values = bytes(random.randrange(20))
+        case 8:
+            twins(draft)
+
+
+def odd_open(random: Random, opening: Open) -> bytes:
+    """An Open with one field that is rare or wrong."""
+    wrapped = pb.ClientMessage.FromString(encode_client(opening))
+    message, policy, split = wrapped.open, wrapped.open.policy, wrapped.open.split
+    if random.random() < 0.5:
+        message.nonce = random.getrandbits(64)
+    number = random.choice((0, 1, 2**31, 2**32 - 1))
+    real = random.choice((float("nan"), float("inf"), -1.0, -0.0, 5e-324, 1e-300, 1e300, 2.0))
+    text = random.choice(("", "\0", "x" * 600, "greedy", "rejection", "\ufffd", "ids", "dense"))
+    blob = random.choice((b"", b"x", bytes(16), b"\xff\xd8\xff" * 40))
+    match random.randrange(18):
+        case 0:
+            policy.temperature = real
+        case 1:
+            policy.top_p = real
+        case 2:
+            policy.top_k = number
+        case 3:
+            policy.seed = 2**64 - 1
+        case 4:
+            split.top_k = number
+        case 5:
+            split.tail = number
+        case 6:
+            split.residual = text
+        case 7:
+            message.ClearField("split")
+        case 8:
+            message.draft_length = number
+        case 9:
+            message.max_tokens = number
+        case 10:
+            message.instruction = text
+        case 11:
+            message.order = text
+        case 12:
+            message.rule = text
+        case 13:
+            message.payload = random.choice((text, "y" * 100_000))
+        case 14:
+            message.tokenizer_digest = blob
+        case 15:
+            message.spec_digest = blob
+        case 16:
+            message.jpeg = blob
+        case 17:
+            message.protocol = number
+    return bytes(wrapped.SerializeToString())
+
+
+def other_frame(random: Random, place: Place) -> bytes:
+    """A message of another kind than Draft and Open, right or beside it."""
+    base = random.choice(
+        (place.base, PrefixDigest(0, random.getrandbits(64)), PrefixDigest(2**32 - 1, 0))
+    )
+    match random.randrange(10):
+        case 0 | 1 | 2:
+            return encode_client(Generate(base, speculative=random.random() < 0.5))
+        case 3 | 4 | 5:
+            name = random.choice((place.session, "", "f" * 16, "\0", "s" * 5000))
+            return encode_client(Resume(name, base))
+        case 6 | 7 | 8:
+            return encode_client(RowRequest(place.rejected or base))
+    # Closing ends the stream and the batch, so it is rare.
+    return encode_client(Close(None)) if random.random() < 0.1 else b""
+
+
+# Bytes
+
+
+def garbled(random: Random, frame: bytes, other: bytes) -> bytes:
+    """One to four bytes or stretches flipped, set, inserted, deleted, said twice; or spliced."""
+    data = bytearray(frame or b"\0")
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(data) + 1)
+        stretch = random.randint(1, 8)
+        match random.randrange(7):
+            case 0 if at < len(data):
+                data[at] = random.getrandbits(8)
+            case 1 if at < len(data):
+                data[at] ^= 1 << random.randrange(8)
+            case 2:
+                data[at:at] = random.randbytes(stretch)
+            case 3:
+                del data[at : at + stretch]
+            case 4:
+                data[at:at] = data[at : at + stretch]
+            case 5:
+                del data[at:]
+            case 6:
+                data[at:] = other[random.randrange(len(other) + 1) :]
+        data = data or bytearray(b"\0")
+    return bytes(data)
+
+
+def hostile(random: Random, place: Place, count: int) -> list[bytes]:
+    """So many mutated frames for this session.
+
+    Mostly what moves a session on comes last: the rest would be stale after it.
+    """
+    kinds = sorted(random.random() for _ in range(count))
+    if random.random() < 0.3:
+        random.shuffle(kinds)
+    return [_frame(random, place, kind) for kind in kinds]
+
+
+def _frame(random: Random, place: Place, kind: float) -> bytes:
+    """One frame; ``kind`` from 0 to 1 says which."""
+    draft = proper_draft(random, place)
+    if kind < 0.4:
+        random.choice(tuple(FLAWS.values()))(draft, random)
+    elif kind > 0.9:
+        odd_draft(random, draft)
+    frame = bytes(pb.ClientMessage(draft=draft).SerializeToString())
+    if kind < 0.4 or kind > 0.9:
+        return frame
+    if kind < 0.401:
+        return giant(random.randrange(GIANTS), place)
+    if kind < 0.44:
+        return random.randbytes(random.randrange(200))
+    if kind < 0.65:
+        return garbled(random, frame, _other(random, place, frame))
+    if kind < 0.77:
+        return garbled(random, _other(random, place, frame), frame)
+    return other_frame(random, place) if kind < 0.86 else odd_open(random, place.opening)
+
+
+def _other(random: Random, place: Place, frame: bytes) -> bytes:
+    return random.choice((encode_client(place.opening), other_frame(random, place), frame))

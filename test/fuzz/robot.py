@@ -1,0 +1,109 @@
+"""Mutated frames of a hostile verifier: the robot ends with a reason and moves nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from fuzz.answers import flaws_of
+from fuzz.drafts import VOCABULARY
+from fuzz.frames import garbled
+from fuzz.peers import MAX_TOKENS
+from fuzz.scenes import CHAIN, SPEC, WHOLE, Scene, opening_of, scenes
+
+from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.edge.decoder import EdgeDecoder
+from edge_cloud_spec.edge.events import Action, Emit, Finish, Received
+from edge_cloud_spec.wire import decode_pb2 as pb
+from edge_cloud_spec.wire.codec import decode_server, encode_server
+from edge_cloud_spec.wire.messages import (
+    Fault,
+    Opened,
+    WireError,
+    base_digest,
+    spec_digest,
+)
+
+
+def odd(random: Random) -> bytes:
+    """A message that is well formed and out of place."""
+    name = random.choice(("", "s", "another", "\0" * 300))
+    match random.randrange(3):
+        case 0:
+            code = random.choice(("", "end", "length", "overloaded", "x" * 1000))
+            return encode_server(Fault(code, random.choice(("", "some text"))))
+        case 1:
+            base = base_digest(opening_of(CHAIN, "greedy", GREEDY), b"prompt", spec_digest(SPEC))
+            return encode_server(Opened(name, random.choice((b"", SPEC, b"{}")), base))
+    return bytes(pb.ServerMessage(verdict=pb.Verdict(accepted=2**32 - 1)).SerializeToString())
+
+
+def hostile(random: Random, scene: Scene, frames: list[bytes]) -> bytes:
+    """One mutated frame."""
+    kind = random.random()
+    if kind < 0.4:
+        message = pb.ServerMessage.FromString(scene.due)
+        random.choice(tuple(flaws_of(scene).values()))(message)
+        return bytes(message.SerializeToString())
+    if kind < 0.5:
+        return odd(random)
+    if kind < 0.55:
+        return random.randbytes(random.randrange(100))
+    return garbled(random, scene.due, random.choice(frames))
+
+
+def trial(scene: Scene, frame: bytes) -> str:
+    """Show the frame to a decoder: what came of it; AssertionError where it must not."""
+    robot = scene.robot()
+    before = list(robot.tokens)
+    try:
+        message = decode_server(frame)
+    except WireError as error:
+        assert str(error)
+        return "refused by the codec"
+    actions = robot.handle(Received(message), 1.0)
+    assert_bounded(scene, actions)
+    finish = next((action for action in actions if isinstance(action, Finish)), None)
+    if finish is None:
+        if robot.tokens == before:
+            assert_still_works(scene, robot)
+        return "went on" if robot.tokens != before else "nothing"
+    assert finish.reason, "an end without a reason"
+    if isinstance(message, Fault):
+        assert finish.reason not in WHOLE, "a fault taken for the end of an answer"
+    if finish.reason not in WHOLE:
+        assert robot.tokens == before, f"{finish} but {robot.tokens} was settled"
+        assert finish.text or isinstance(message, Fault)
+    return "a fault" if isinstance(message, Fault) else finish.reason
+
+
+def assert_bounded(scene: Scene, actions: list[Action]) -> None:
+    """What is emitted is of the vocabulary, and no longer than an answer."""
+    for action in actions:
+        if isinstance(action, Emit) and scene.name != "alone":
+            assert all(0 <= token < VOCABULARY for token in action.tokens), action
+            assert action.position + len(action.tokens) <= MAX_TOKENS
+
+
+def assert_still_works(scene: Scene, robot: EdgeDecoder) -> None:
+    """What was dropped has done no harm: the frame that is due settles what it always does."""
+    expected = scene.robot()
+    expected.handle(Received(decode_server(scene.due)), 2.0)
+    robot.handle(Received(decode_server(scene.due)), 2.0)
+    assert robot.tokens == expected.tokens, f"{robot.tokens}, not {expected.tokens}"
+
+
+def fuzz_robot(frames: int, seed: int, tally: Counter[str], failures: list[str]) -> None:
+    """So many mutated frames, each to a decoder that waits for another."""
+    random = Random(f"robot {seed}")
+    all_scenes = scenes()
+    due = [scene.due for scene in all_scenes]
+    for _ in range(frames):
+        scene = random.choice(all_scenes)
+        frame = hostile(random, scene, due)
+        try:
+            tally[trial(scene, frame)] += 1
+        except Exception as error:
+            failures.append(f"robot in {scene.name}: {error!r} upon {frame[:200].hex()}")
+            if len(failures) > 20:
+                return

@@ -1,0 +1,198 @@
+"""Decoders that wait for a frame of the cloud, and the frame, from a real verification."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edge_cloud_spec.cloud import events as cloud_events
+from edge_cloud_spec.cloud.events import Propose, Proposed, Score, Scored
+from edge_cloud_spec.cloud.verification import Verification
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.decoding.shape import Branch
+from edge_cloud_spec.edge.decoder import EdgeDecoder
+from edge_cloud_spec.edge.events import Action, Drafted, PromptReady, Received, Send
+from edge_cloud_spec.harness.scripted_model import ScriptedSession
+from edge_cloud_spec.models.drafter import Drafter
+from edge_cloud_spec.wire.codec import (
+    decode_client,
+    decode_server,
+    encode_client,
+    encode_server,
+)
+from edge_cloud_spec.wire.messages import (
+    DraftMessage,
+    Generate,
+    Open,
+    Opened,
+    RowRequest,
+    Verdict,
+    base_digest,
+    spec_digest,
+)
+from fuzz.drafts import VOCABULARY
+from fuzz.peers import END, MAX_TOKENS, Target
+
+SPEC = b"the cloud's specification"
+PROMPT = PromptReady(b"prompt", spec_digest(SPEC), (END,), MAX_TOKENS, VOCABULARY)
+SOME = SamplingPolicy(0.8, seed=3)
+WHOLE = ("end", "length")
+
+
+def split(residual: str, top_k: int = 4, tail: int = 4) -> Preset:
+    """A preset whose robot resamples from this kind of residual."""
+    return Preset(
+        "fuzz",
+        "",
+        "edge",
+        2,
+        payload="probabilities",
+        resample="robot",
+        residual=residual,
+        residual_top_k=top_k,
+        residual_tail=tail,
+        exact=residual != "top_k",
+    )
+
+
+CHAIN = Preset("fuzz", "", "edge", 3)
+TREE = Preset("fuzz", "", "edge", expansion=(2, 2))
+ALONE = Preset("fuzz", "", "cloud", 3)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A decoder that waits for one frame, made again for each trial, and that frame."""
+
+    name: str
+    robot: Callable[[], EdgeDecoder]
+    due: bytes
+
+
+# The scenes, each with the real verifier's own answer
+
+
+def _session(agreement: float, seed: int) -> ScriptedSession:
+    return ScriptedSession(Target(agreement), seed)
+
+
+def opening_of(preset: Preset, rule: str, policy: SamplingPolicy) -> Open:
+    return Open(
+        7,
+        "find",
+        b"",
+        "action first",
+        policy,
+        rule,
+        preset.payload_of(rule),
+        spec_digest=spec_digest(SPEC),
+        draft_length=preset.draft_length,
+        split=preset.split_of(rule),
+        replacement=preset.replacement,
+    )
+
+
+class _Talk:
+    """A robot and a verification, up to the moment when something is due."""
+
+    def __init__(self, preset: Preset, rule: str, policy: SamplingPolicy, seed: int) -> None:
+        self._preset, self._opening = preset, opening_of(preset, rule, policy)
+        self._base = base_digest(self._opening, b"prompt", spec_digest(SPEC))
+        self.cloud = Verification(
+            "s",
+            self._opening,
+            self._base,
+            end_tokens=(END,),
+            max_tokens=MAX_TOKENS,
+            vocabulary=VOCABULARY,
+        )
+        self._target = _session(1.0, seed)
+        proposal = preset.proposal(rule, policy)
+        drafter = Drafter(_session(0.5, seed), proposal, (END,))  # type: ignore[arg-type]
+        self._whole = drafter.whole(Branch((), preset.shape))
+
+    def robot(self) -> EdgeDecoder:
+        """A decoder whose first draft, or wish, is on its way."""
+        return self._begin()[0]
+
+    def _begin(self) -> tuple[EdgeDecoder, list[Action]]:
+        robot = EdgeDecoder(self._opening, self._preset)
+        robot.start(0.0, SPEC)
+        said = robot.handle(Received(Opened("s", b"", self._base)), 0.0)
+        if self._preset.drafts_on_robot:
+            robot.handle(PROMPT, 0.0)
+            said = robot.handle(self._drafted(), 0.0)
+        return robot, said
+
+    def _drafted(self) -> Drafted:
+        branch = Branch((), self._preset.shape)
+        return Drafted(branch, self._whole.draft.tokens, self._whole)
+
+    def verdict(self) -> bytes:
+        """What the verification says to it."""
+        (action,) = self.cloud.handle(self._sent())
+        if isinstance(action, Propose):
+            (action,) = self.cloud.handle(Proposed(self._whole.draft))
+        assert isinstance(action, Score)
+        logits = self._target.forward(action.draft.tokens, action.draft.parents)
+        first = self.cloud.handle(Scored(logits))[0]
+        assert isinstance(first, cloud_events.Send)
+        return encode_server(first.message)
+
+    def row(self) -> bytes:
+        (said,) = self.cloud.handle(RowRequest(self._base))
+        assert isinstance(said, cloud_events.Send)
+        return encode_server(said.message)
+
+    def _sent(self) -> DraftMessage | Generate:
+        action = self._begin()[1][0]
+        assert isinstance(action, Send)
+        message = decode_client(encode_client(action.message))
+        assert isinstance(message, DraftMessage | Generate)
+        return message
+
+
+def _told(preset: Preset) -> tuple[_Talk, bytes]:
+    """A talk in which a draft is rejected and the robot resamples."""
+    for seed in range(1000):
+        talk = _Talk(preset, "rejection", SOME, seed)
+        frame = talk.verdict()
+        message = decode_server(frame)
+        if isinstance(message, Verdict) and message.residual is not None:
+            return talk, frame
+    raise AssertionError("nothing was ever rejected")
+
+
+def _waits_for_a_row() -> Scene:
+    preset = split("sparse", 1, 0)
+    for seed in range(1000):
+        talk = _Talk(preset, "rejection", SOME, seed)
+        frame = talk.verdict()
+
+        def robot(talk: _Talk = talk, frame: bytes = frame) -> EdgeDecoder:
+            waiting = talk.robot()
+            waiting.handle(Received(decode_server(frame)), 0.0)
+            return waiting
+
+        if robot().ledger.fallbacks:
+            return Scene("row", robot, talk.row())
+    raise AssertionError("the tail was never chosen")
+
+
+def scenes() -> list[Scene]:
+    """All of them."""
+    found = []
+    for name, preset, rule, policy in (
+        ("chain", CHAIN, "greedy", GREEDY),
+        ("tree", TREE, "coupled", SOME),
+        ("rows", CHAIN, "rejection", SOME),
+        ("rows of a tree", TREE, "rejection", SOME),
+        ("alone", ALONE, "greedy", GREEDY),
+    ):
+        talk = _Talk(preset, rule, policy, 1)
+        found.append(Scene(name, talk.robot, talk.verdict()))
+    for residual in ("dense", "top_k", "sparse"):
+        talk, frame = _told(split(residual))
+        found.append(Scene(residual, talk.robot, frame))
+    return [*found, _waits_for_a_row()]

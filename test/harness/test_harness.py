@@ -1,0 +1,205 @@
+"""The two harnesses: one link, one robot and one cloud, in virtual time and over real gRPC."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_cloud_spec.bench.options import HARNESSES
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.edge.events import LinkLost, LinkUp
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.harness.emulated_link import Direction, LinkProfile
+from edge_cloud_spec.harness.regimes import custom_regime, load_regime
+from edge_cloud_spec.presets import load_preset, preset_names
+
+CHEAP = custom_regime(4.0, draft_ms=1.0, verify_ms=3.0, ar_ms=3.0, alpha=0.7, exit_hit=0.6)
+SLOW = custom_regime(4.0, draft_ms=8.0, verify_ms=24.0, ar_ms=24.0, alpha=0.7)
+COUPLED = SamplingPolicy(0.8, seed=3)
+VERIFIED = [name for name in preset_names() if load_preset(name).verified]
+
+
+# The link
+
+
+@given(
+    sent=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 10**5)), max_size=30),
+    jitter=st.floats(0, 500),
+    rate=st.sampled_from([0.0, 0.1, 100.0]),
+)
+def test_a_direction_keeps_the_order_and_is_never_early(
+    sent: list[tuple[float, int]], jitter: float, rate: float
+) -> None:
+    way = Direction(LinkProfile(20.0, jitter, rate), seed=1)
+    now = last = 0.0
+    for pause, size in sent:
+        now += pause
+        arrival = way.arrival(now, size)
+        carried = size / (rate * 125_000) if rate else 0.0
+        assert arrival >= max(last, now + carried + 0.02)
+        last = arrival
+
+
+def test_a_full_link_holds_up_what_comes_after_until_an_outage_clears_it() -> None:
+    way = Direction(LinkProfile(10.0, rate_mbit=8.0), seed=1)  # 1 MB/s
+    assert way.arrival(0.0, 500_000) == pytest.approx(0.51)
+    assert way.arrival(0.1, 500_000) == pytest.approx(1.01)
+    way.clear()
+    assert way.arrival(0.2, 100_000) == pytest.approx(0.31)
+
+
+def test_outages_come_at_their_times_or_never() -> None:
+    outages = LinkProfile(outage_every_s=60.0, outage_s=2.0).outages()
+    assert [next(outages), next(outages)] == [(60.0, 62.0), (120.0, 122.0)]
+    assert not list(LinkProfile().outages())
+    for wrong in ({"delay_ms": -1.0}, {"outage_s": 1.0}, {"outage_every_s": 1.0, "outage_s": 2.0}):
+        with pytest.raises(UserError):
+            LinkProfile(**wrong)
+
+
+# Both harnesses
+
+
+@pytest.mark.parametrize("preset", VERIFIED)
+def test_over_grpc_every_preset_gives_the_targets_own_tokens(preset: str) -> None:
+    with closing(HARNESSES["grpc"](CHEAP, LinkProfile(CHEAP.one_way_ms, jitter_ms=2.0))) as there:
+        greedy = there.robot.decode(load_preset(preset), 40, seed=5)
+        coupled = there.robot.decode(load_preset(preset), 40, 6, COUPLED)
+    for answer in (greedy, coupled):
+        assert answer.equal, answer.outcome.text
+        assert sum(r.emitted for r in answer.outcome.ledger.rounds) == 40
+    assert greedy.own != coupled.own
+
+
+def test_both_harnesses_make_the_same_rounds() -> None:
+    """Where nothing depends on what comes first, real time and virtual time differ in nothing."""
+    done = {}
+    for name, harness in HARNESSES.items():
+        with closing(harness(CHEAP, LinkProfile(CHEAP.one_way_ms))) as there:
+            ledger = there.robot.decode(load_preset("dsd"), 60, seed=2).outcome.ledger
+            done[name] = [(r.drafted, r.accepted, r.emitted) for r in ledger.rounds]
+    assert done["virtual"] == done["grpc"]
+
+
+@pytest.mark.parametrize("preset", ["cloud_ar", "cloud_sd", "dsd", "picospec", "auto"])
+@pytest.mark.parametrize("every", [0.35, 1.7, 5.0])
+def test_outages_in_virtual_time_are_resumed_from(preset: str, every: float) -> None:
+    profile = LinkProfile(SLOW.one_way_ms, 5.0, outage_every_s=every, outage_s=0.3)
+    with closing(HARNESSES["virtual"](SLOW, profile)) as there:
+        answer = there.robot.decode(load_preset(preset), 500, seed=1)
+    assert answer.equal, answer.outcome.text
+    assert answer.outcome.ledger.resumed > 0
+    assert sum(r.emitted for r in answer.outcome.ledger.rounds) == 500
+
+
+@pytest.mark.parametrize("preset", ["cloud_ar", "auto"])
+def test_an_outage_over_grpc_is_resumed_from(preset: str) -> None:
+    profile = LinkProfile(SLOW.one_way_ms, outage_every_s=1.0, outage_s=0.1)
+    with closing(HARNESSES["grpc"](SLOW, profile)) as there:
+        answer = there.robot.decode(load_preset(preset), 120, seed=1)
+    assert answer.equal, answer.outcome.text
+    assert answer.outcome.ledger.resumed > 0
+
+
+def test_a_decode_that_begins_in_an_outage_waits_for_its_end() -> None:
+    profile = LinkProfile(10.0, outage_every_s=5.0, outage_s=4.0)
+    with closing(HARNESSES["virtual"](CHEAP, profile)) as there:
+        there.rest(5.5)
+        answer = there.robot.decode(load_preset("dsd"), 30, seed=1)
+        assert answer.equal, answer.outcome.text
+        assert there.clock() > 9.0
+        heard: list[object] = []
+        there.rest(11.0 - there.clock())
+        stream = there.robot._connect(heard.append)
+        there.rest(3.5)
+        stream.close()
+    assert [type(item) for item in heard] == [LinkLost, LinkUp]
+
+
+def test_grpc_leaves_no_thread_not_even_from_the_middle_of_an_outage() -> None:
+    def decode() -> None:
+        profile = LinkProfile(5.0, outage_every_s=0.5, outage_s=0.4)
+        with closing(HARNESSES["grpc"](CHEAP, profile)) as there:
+            there.robot.decode(load_preset("dsd"), 5, seed=1)
+            there.rest(0.6)
+
+    before = set(threading.enumerate())
+    decode()
+    gc.collect()  # gRPC's own thread ends with the last of its objects
+    assert set(threading.enumerate()) <= before
+
+
+def test_the_first_token_teaches_auto_nothing_of_the_targets_pass() -> None:
+    """The prefill gave it: a pass that costs nothing must not make the target look free."""
+    regime = load_regime("fsd-go2")
+    with closing(HARNESSES["virtual"](regime, LinkProfile(regime.one_way_ms))) as there:
+        there.robot.decode(load_preset("cloud_ar"), 4, seed=1)
+        measures = there.robot.runner.measures
+    assert measures.alone.value == pytest.approx(regime.ar_ms / 1e3, rel=0.01)
+
+
+def test_a_cloud_that_says_nothing_to_auto_is_given_up() -> None:
+    with closing(HARNESSES["virtual"](CHEAP, LinkProfile(1.0))) as there:
+        receive: Any = there.worker.receive
+        heard: list[bytes] = []
+
+        def only_the_first(stream: Any, data: bytes) -> None:
+            heard.append(data)
+            if len(heard) == 1:
+                receive(stream, data)
+
+        there.worker.receive = only_the_first  # type: ignore[method-assign]
+        outcome = there.robot.decode(load_preset("auto"), 20, seed=1).outcome
+    assert len(heard) > 1
+    assert outcome.reason == "timeout"
+
+
+# The command line
+
+
+def test_over_grpc_the_virtual_speed_is_told_beside_the_real_one(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    costs = "--draft-ms 1 --verify-ms 4 --ar-ms 4 --alpha 0.8 --rtt 4 --gamma 3"
+    options = f"--harness grpc --presets dsd,auto --tokens 40 {costs} --json {path}"
+    assert main(["bench", "pipelines", *options.split()]) == 0
+    dsd, auto, split = json.loads(path.read_text())["rows"]
+    for row in (dsd, auto):
+        assert (row["regime"], row["harness"], row["equal"]) == ("custom", "grpc", 1)
+        assert row["real_over_virtual"] == row["tokens_per_s"] / row["virtual_tokens_per_s"]
+    assert dsd["tokens_per_round"] <= 4.0
+    assert split["harness"] == "formula"
+
+
+def test_what_a_regime_of_ones_own_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def refusal(*options: str) -> str:
+        assert main(["bench", "pipelines", *options]) == 2
+        return capsys.readouterr().err
+
+    assert "needs --verify-ms, --alpha, --rtt too" in refusal("--draft-ms", "5", "--ar-ms", "9")
+    assert "needs --draft-ms, --verify-ms" in refusal("--regime", "custom")
+    assert "alpha, runner-up and exit-hit are from 0 to 1" in refusal(
+        "--regime", "fsd-go2", "--alpha", "2"
+    )
+    assert "60,2" in refusal("--outage", "2,60")
+    assert "edge_only asks no cloud" in refusal("--presets", "dsd,edge_only")
+    assert "--tokens is at least 1" in refusal("--tokens", "0")
+
+
+def test_flags_change_a_published_regime(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    options = ["--regime", "fsd-go2", "--alpha", "1", "--gamma", "6", "--presets", "dsd"]
+    assert main(["bench", "pipelines", *options, "--tokens", "70", "--json", str(path)]) == 0
+    row = json.loads(path.read_text())["rows"][0]
+    assert row["tokens_per_round"] == pytest.approx(7.0)
+    assert row["published"] is None  # it is not what was published any more
+    assert replace(load_regime("fsd-go2"), gamma=6).gamma == 6

@@ -1,0 +1,1 @@
+"""What several tests use: enumeration of random choices, a real gRPC cloud, checkpoints."""

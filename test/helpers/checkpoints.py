@@ -1,0 +1,71 @@
+"""Small random checkpoints and what transformers itself computes with them."""
+
+from __future__ import annotations
+
+import functools
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from edge_cloud_spec.harness.random_checkpoint import CheckpointShape, make_checkpoint
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.prompt import Prompt, Request
+from edge_cloud_spec.models.vlm import Vlm
+
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+_ROOT = tempfile.TemporaryDirectory(prefix="models_")
+
+
+@functools.cache
+def checkpoint(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0) -> Path:
+    """A directory with random weights; the same arguments give the same directory."""
+    directory = Path(_ROOT.name) / f"{family}_{seed}_{vocabulary}"
+    return make_checkpoint(directory, family, CheckpointShape(vocabulary=vocabulary), seed=seed)
+
+
+@functools.cache
+def vlm(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0) -> Vlm:
+    return load(checkpoint(family, seed, vocabulary))
+
+
+@functools.cache
+def reference(family: str) -> Any:
+    """The same weights in transformers' own class, untouched by this package."""
+    from transformers import AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText.from_pretrained(
+        checkpoint(family), dtype=torch.float32
+    ).eval()
+
+
+def jpeg(seed: int = 0, width: int = 112, height: int = 96) -> bytes:
+    rng = np.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(0, 256, (6, 7, 3), dtype=np.uint8))
+    file = io.BytesIO()
+    coarse.resize((width, height)).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def prompt_of(model: Vlm, seed: int = 0, text: str = "find the silver bottle") -> Prompt:
+    return model.prompt(Request(text, jpeg(seed)), model.spec("You guide a robot.", 64))
+
+
+def full_logits(family: str, prompt: Prompt, tokens: list[int]) -> np.ndarray:
+    """float32 [1 + len(tokens), V] of one plain forward over the prompt and `tokens`."""
+    model = reference(family)
+    ids = torch.tensor([*prompt.input_ids.tolist(), *tokens])[None]
+    model.model.rope_deltas = None
+    with torch.inference_mode():
+        out = model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            pixel_values=torch.from_numpy(prompt.pixel_values),
+            image_grid_thw=torch.tensor([prompt.image_grid_thw]),
+            mm_token_type_ids=(ids == model.config.image_token_id).int(),
+        )
+    return out.logits[0, len(prompt.input_ids) - 1 :].numpy()

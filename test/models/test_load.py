@@ -1,0 +1,152 @@
+"""Loading: the three families, quantized drafters, and what a broken directory gets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.checkpoints import FAMILIES, checkpoint, prompt_of, vlm
+
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models.load import load
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(checkpoint(), tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"]
+)
+def test_a_missing_file_is_named_with_what_to_do(copied: Path, name: str) -> None:
+    (copied / name).unlink()
+    with pytest.raises(UserError, match=rf"{name} is missing .* copy it"):
+        load(copied)
+
+
+def test_a_missing_shard_is_named(copied: Path) -> None:
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors"}}
+    (copied / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=r"model-00001-of-00002\.safetensors is missing"):
+        load(copied)
+
+
+def test_truncated_weights_are_an_error_not_a_traceback(copied: Path) -> None:
+    weights = copied / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load(copied)
+
+
+def test_weights_that_lack_a_tensor_are_refused(copied: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(copied / "model.safetensors")
+    del tensors["model.language_model.norm.weight"]
+    save_file(tensors, copied / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="lack 1 tensors"):
+        load(copied)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ('{"model_type": "llava"}', "'llava' model: choose one of qwen2_vl"),
+        ("[]", "not a JSON object"),
+        ("{", "cannot be read"),
+    ],
+)
+def test_a_config_of_another_kind_is_refused(copied: Path, config: str, message: str) -> None:
+    (copied / "config.json").write_text(config)
+    with pytest.raises(UserError, match=message):
+        load(copied)
+
+
+def test_unusable_options_say_what_to_choose() -> None:
+    with pytest.raises(UserError, match="quantization 'int3' is unknown: choose"):
+        load(checkpoint(), quantize="int3")
+    with pytest.raises(UserError, match="int4 weights do not run on a CPU: choose int8"):
+        load(checkpoint(), quantize="int4")
+    with pytest.raises(UserError, match="dtype 'fp8' is unknown"):
+        load(checkpoint(), dtype="fp8")
+    with pytest.raises(UserError, match="device 'gpu7' is unknown"):
+        load(checkpoint(), device="gpu7")
+    with pytest.raises(UserError, match="not a model directory"):
+        load("/nowhere/at/all")
+    with pytest.raises(UserError, match="threads is 0"):
+        load(checkpoint(), threads=0)
+
+
+@pytest.mark.parametrize("kind", ["int8", "dynamic-int8"])
+def test_quantized_drafter_runs_and_stays_close(kind: str) -> None:
+    exact, small = vlm(), load(checkpoint(), quantize=kind)
+    prompt = prompt_of(exact)
+    ours, theirs = (each.open(prompt).forward([5, 6, 7]) for each in (small, exact))
+    error = np.abs(ours - theirs).max()
+    assert 0 < error < 0.1 * np.abs(theirs).max()
+    assert small.identity != exact.identity
+
+
+def test_a_quantized_checkpoint_is_not_quantized_again(copied: Path) -> None:
+    config = json.loads((copied / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "awq"}
+    (copied / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="awq quantized: load it as it is"):
+        load(copied, quantize="int8")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_runs_close_to_full(family: str) -> None:
+    prompt = prompt_of(vlm(family))
+    exact = vlm(family).open(prompt).forward([5, 6])
+    half = load(checkpoint(family), dtype="bfloat16").open(prompt).forward([5, 6])
+    assert half.dtype == np.float32
+    assert np.abs(half - exact).max() < 0.1 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl"])
+def test_the_layout_of_published_checkpoints_loads_the_same(family: str, tmp_path: Path) -> None:
+    """Flat config, older tensor names, the template in chat_template.json, several shards."""
+    from safetensors.numpy import load_file, save_file
+
+    source = checkpoint(family)
+    config = json.loads((source / "config.json").read_text())
+    text = config.pop("text_config")
+    rope = text.pop("rope_parameters")
+    config |= text | {
+        "model_type": family,
+        "rope_theta": rope["rope_theta"],
+        "rope_scaling": {"type": "mrope", "mrope_section": rope["mrope_section"]},
+    }
+    if family == "qwen2_vl":
+        config["vision_config"]["model_type"] = "qwen2_vl"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    names = {}
+    shards: list[dict[str, np.ndarray]] = [{}, {}]
+    for index, (name, tensor) in enumerate(load_file(source / "model.safetensors").items()):
+        name = name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
+        shards[index % 2][name] = tensor
+        names[name] = f"model-0000{index % 2 + 1}-of-00002.safetensors"
+    for index, shard in enumerate(shards):
+        file = tmp_path / f"model-0000{index + 1}-of-00002.safetensors"
+        save_file(shard, file, metadata={"format": "pt"})
+    index_text = json.dumps({"metadata": {"total_size": 1}, "weight_map": names})
+    (tmp_path / "model.safetensors.index.json").write_text(index_text)
+    template = (source / "chat_template.jinja").read_text()
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"):
+        shutil.copy(source / name, tmp_path / name)
+    published, ours = load(tmp_path), vlm(family)
+    prompt = prompt_of(published)
+    assert prompt.digest == prompt_of(ours).digest
+    rows, expected = (model.open(prompt).forward([5, 6]) for model in (published, ours))
+    assert np.abs(rows - expected).max() < 1e-5
+
+
+def test_identity_tells_weights_apart() -> None:
+    assert vlm(seed=0).identity != vlm(seed=1).identity
+    assert vlm(seed=0).identity == load(checkpoint(seed=0)).identity

@@ -1,0 +1,204 @@
+"""What the packaging promises: one version, one graph, executables that exist, whole wheels."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+import zipfile
+from dataclasses import fields, is_dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import edge_cloud_spec
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.instruction import check_instruction
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.instruction_pattern import instruction_pattern
+from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
+from edge_cloud_spec.nodes.drafter import DrafterSettings
+from edge_cloud_spec.nodes.graph import GraphSettings, command, graph
+from edge_cloud_spec.nodes.navigator import NodeSettings
+from edge_cloud_spec.nodes.simulator import SimulatorSettings
+from edge_cloud_spec.share import share
+from edge_cloud_spec.sim.room import make_room
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+SETTINGS = {
+    "drafter": DrafterSettings(),
+    "cloud_bridge": BridgeSettings(),
+    "navigator": NodeSettings(),
+    "simulator": SimulatorSettings(),
+}
+
+
+def executables() -> dict[str, str]:
+    """Name -> module, as CMakeLists.txt installs them."""
+    text = (ROOT / "CMakeLists.txt").read_text()
+    block = re.search(r"set\(executables(.*?)\)", text, re.DOTALL)
+    assert block is not None
+    return dict(pair.split("=") for pair in block[1].split())
+
+
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted name -> value, of a nested mapping or dataclass."""
+    if is_dataclass(values):
+        values = {item.name: getattr(values, item.name) for item in fields(values)}
+    result: dict[str, Any] = {}
+    for name, value in values.items():
+        nested = isinstance(value, dict) or is_dataclass(value)
+        result |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
+    return result
+
+
+def test_package_xml_and_the_python_package_have_one_version() -> None:
+    version = ElementTree.parse(ROOT / "package.xml").findtext("version")
+    assert version == edge_cloud_spec.__version__
+
+
+def test_every_message_is_generated() -> None:
+    package = importlib.import_module("edge_cloud_spec.msg")
+    for file in (ROOT / "msg").glob("*.msg"):
+        getattr(package, file.stem)()
+
+
+def test_every_executable_is_a_main_of_the_package() -> None:
+    for module in executables().values():
+        assert callable(importlib.import_module(f"edge_cloud_spec.{module}").main)
+
+
+def test_the_command_is_installed() -> None:
+    (script,) = entry_points(group="console_scripts", name="edge-cloud-spec")
+    assert script.value == "edge_cloud_spec.cli:main"
+
+
+def test_the_graph_starts_only_executables_that_are_installed() -> None:
+    everything = graph(GraphSettings(rviz=True))
+    ours = [spec for spec in everything if spec.package == "edge_cloud_spec"]
+    assert {spec.executable for spec in ours} <= executables().keys()
+    assert len({spec.name for spec in everything}) == len(everything)
+
+
+def test_a_cloud_elsewhere_starts_no_verifier_and_a_robot_no_simulator() -> None:
+    names = [spec.name for spec in graph(GraphSettings(cloud="cloud.lan:443", sim=False))]
+    assert names == ["cloud_bridge", "navigator", "drafter"]
+
+
+def test_a_local_verifier_and_the_bridge_get_the_same_address() -> None:
+    settings = GraphSettings(local_address="127.0.0.1:4711")
+    lines = {spec.name: command(spec, settings) for spec in graph(settings)}
+    assert "127.0.0.1:4711" in lines["cloud_verifier"]
+    assert 'cloud:="127.0.0.1:4711"' in lines["cloud_bridge"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"cloud": "cloud"}, {"cloud": "c:99999"}, {"preset": "x"}, {"parameters": "no.yaml"}]
+)
+def test_settings_that_cannot_be_started_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(UserError):
+        GraphSettings(**wrong)
+
+
+def test_the_parameter_file_names_parameters_that_exist_and_shows_their_defaults() -> None:
+    file = yaml.safe_load((share() / "config/go2_nav.yaml").read_text())
+    assert {f"/**/{name}" for name in SETTINGS} == file.keys()
+    for name, settings in SETTINGS.items():
+        declared = flat(settings)
+        given = flat(file[f"/**/{name}"]["ros__parameters"])
+        assert given == {key: declared.get(key, "no such parameter") for key in given}, name
+
+
+def test_the_launch_file_offers_what_the_graph_takes() -> None:
+    pytest.importorskip("launch_ros", reason="ROS's launch is not on the package index")
+    from launch import LaunchContext
+    from launch.launch_description_sources import get_launch_description_from_python_launch_file
+
+    description = get_launch_description_from_python_launch_file(
+        str(share() / "launch/go2_nav.launch.py")
+    )
+    offered = {argument.name for argument in description.get_launch_arguments()}
+    internal = {"renames", "local_address"}
+    assert {item.name for item in fields(GraphSettings)} - internal <= offered
+    context = LaunchContext()
+    context.launch_configurations["cloud"] = "cloud.lan:443"
+    started = [action.visit(context) for action in description.entities][-1]
+    assert len(started) == len(graph(GraphSettings(cloud="cloud.lan:443")))
+
+
+def test_a_wheel_holds_code_config_launch_and_data(tmp_path: Path) -> None:
+    files = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if files.returncode:
+        pytest.skip("not a git checkout")
+    source = tmp_path / "source"
+    for name in filter(None, files.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, source / name)
+    copied = [p.relative_to(source) for p in source.rglob("*") if p.is_file()]
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    # The messages take a compiler a while; that they are built is what the other tests stand on.
+    environment = {**os.environ, "EDGE_CLOUD_SPEC_MESSAGES": "0"}
+    subprocess.run([*build, "-w", str(tmp_path), str(source)], env=environment, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        inside = {name.split(".data/data/")[-1] for name in archive.namelist()}
+    expected = {str(p) for p in copied if p.parts[0] == "edge_cloud_spec"}
+    shared = ("config", "launch")
+    expected |= {f"share/edge_cloud_spec/{p}" for p in copied if p.parts[0] in shared}
+    assert expected <= inside, f"missing: {sorted(expected - inside)}"
+
+
+def test_the_readmes_first_ros_example_can_succeed() -> None:
+    """What it asks for is the task of the room that the launch file starts with."""
+    example = re.search(r'/instruction std_msgs/msg/String "data: (.+)"', README)
+    assert example is not None
+    room = make_room(GraphSettings().seed)
+    for model in ("drafter", "target"):
+        assert check_instruction(example[1], instruction_pattern(EMBEDDED / model)) == example[1]
+    assert example[1].endswith(f" the {room.target}")
+
+
+LAUNCH_TESTING = """
+def pytest_pycollect_makemodule(path, parent):
+    raise AssertionError("a ROS plugin of pytest 8 and older was loaded")
+"""
+LAUNCH_ROS = """
+def pytest_launch_collect_makemodule(path, parent, entrypoint):
+    raise AssertionError("a plugin of that plugin was loaded")
+"""
+
+
+@pytest.mark.parametrize(("options", "succeeds"), [([], True), (["-o", "addopts="], False)])
+def test_the_tests_run_in_a_sourced_ros_shell(
+    options: list[str], succeeds: bool, tmp_path: Path
+) -> None:
+    """Its PYTHONPATH holds launch_testing's and launch_testing_ros's plugins, made for pytest 8."""
+    plugins = {"launch_testing": LAUNCH_TESTING, "launch_ros": LAUNCH_ROS}
+    for name, code in plugins.items():
+        (tmp_path / f"{name}_hooks.py").write_text(code)
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[pytest11]\n{name} = {name}_hooks\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "--collect-only", "test/test_sim_room.py"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode == 0) == succeeds, done.stdout + done.stderr

@@ -1,0 +1,202 @@
+"""The tiny pair's tokenizer, its packed forward and its measure of acceptance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_cloud_spec.training.tiny.architecture import (
+    SHAPES,
+    build_model,
+    save_pair_model,
+)
+from edge_cloud_spec.training.tiny.data import (
+    Speller,
+    Views,
+    draw_batch,
+    draw_names,
+    pixels_of,
+)
+from edge_cloud_spec.training.tiny.generation import (
+    Asked,
+    accepted_and_tested,
+    greedy_answers,
+    proposals,
+)
+from edge_cloud_spec.training.tiny.language import NAMES, ORDERS, PHRASES, answer
+from edge_cloud_spec.training.tiny.packed import PREFIX, PackedForward
+from edge_cloud_spec.training.tiny.tokenizer import build_tokenizer
+from edge_cloud_spec.training.tiny.training import (
+    QUESTIONS,
+    SLOT,
+    Trainer,
+    TrainingPlan,
+    pace,
+)
+
+TOKENIZER = build_tokenizer()
+SPELLER = Speller(TOKENIZER)
+
+
+def views(count: int, seed: int = 0) -> Views:
+    rng = np.random.default_rng(seed)
+    pixels = rng.integers(24, 2000, (count, len(NAMES))) * (rng.random((count, len(NAMES))) < 0.4)
+    return Views(
+        rng.integers(0, 256, (count, 128, 128, 3)).astype(np.uint8),
+        rng.integers(0, len(NAMES) + 1, (count, 16, 16)).astype(np.int8),
+        pixels,
+        np.where(pixels > 0, rng.uniform(-30, 30, pixels.shape), np.nan),
+        np.where(pixels > 0, rng.uniform(0.3, 5, pixels.shape), np.nan),
+    )
+
+
+@given(st.text(max_size=60))
+def test_any_text_survives_the_tokenizer(text):
+    ids = TOKENIZER(text, add_special_tokens=False).input_ids
+    assert TOKENIZER.decode(ids) == text
+
+
+def test_every_word_of_the_language_is_one_token():
+    things = views(20).things(3)
+    for name in (thing.name for thing in things):
+        for order in ORDERS:
+            text = answer(things, name, order)
+            words = len(text.replace(";", " ;").replace(",", " ,").split())
+            assert len(SPELLER.ids(text)) == words
+
+
+def test_both_vocabularies_hold_the_tokenizer_and_differ():
+    rows = {shape.vocabulary for shape in SHAPES.values()}
+    assert len(rows) == 2 and min(rows) >= len(TOKENIZER)
+
+
+def test_pieces_spell_what_the_whole_answer_spells():
+    some = views(30)
+    rng = np.random.default_rng(1)
+    for index in range(30):
+        things = some.things(index)
+        for name in draw_names(things, 4, rng):
+            ids, targets, weights = SPELLER.lesson(things, name, ORDERS[0], "find the red box")
+            question = SPELLER.question("find the red box", ORDERS[0])
+            said = SPELLER.ids(answer(things, name, ORDERS[0]))
+            assert ids == question + said
+            assert targets == [*ids[1:], SPELLER.end]
+            assert len(weights) == len(ids) <= SLOT
+            assert not any(weights[: len(question) - 1])
+
+
+def test_the_longest_lesson_fits_its_slot():
+    longest = max(len(SPELLER.question(p.format("red box") + ".", ORDERS[0])) for p in PHRASES)
+    text = (
+        "action: turn left small; "
+        "reason: silver bottle far 3.0 left 16, right of red chair 2.0, not silver can right;"
+    )
+    assert longest + len(SPELLER.ids(text)) <= SLOT
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_packed_forward_is_transformers_own(name):
+    model = build_model(SHAPES[name], seed=3).eval()
+    some = views(2)
+    batch = draw_batch(some, np.arange(2), SPELLER, QUESTIONS, SLOT, np.random.default_rng(2))
+    packed = PackedForward(model, QUESTIONS, SLOT)
+    with torch.inference_mode():
+        _, logits = packed(pixels_of(some.images), batch.ids)
+        for question in range(QUESTIONS):
+            begin = PREFIX + question * SLOT
+            ids = torch.cat((batch.ids[:, :PREFIX], batch.ids[:, begin : begin + SLOT]), dim=1)
+            cut = packed_patches(some.images)
+            out = model(
+                input_ids=ids,
+                pixel_values=cut,
+                image_grid_thw=torch.tensor([[1, 16, 16]] * 2),
+                mm_token_type_ids=(ids == model.config.image_token_id).int(),
+            ).logits
+            ours = logits[:, question * SLOT : (question + 1) * SLOT]
+            assert torch.allclose(out[:, PREFIX:], ours, atol=2e-5)
+
+
+def packed_patches(images: np.ndarray) -> torch.Tensor:
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+        Qwen2VLImageProcessorPil,
+    )
+
+    processor = Qwen2VLImageProcessorPil(
+        patch_size=8,
+        size={"shortest_edge": 16384, "longest_edge": 16384},
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+    )
+    return processor(images=list(images), return_tensors="pt")["pixel_values"]
+
+
+def test_proposals_are_the_models_own_next_words():
+    model = build_model(SHAPES["drafter"], seed=5).eval()
+    some = views(3)
+    asked = [
+        Asked(index, tuple(SPELLER.question(f"find the {NAMES[index]}", ORDERS[0])))
+        for index in range(3)
+    ]
+    answers = greedy_answers(model, some.images, asked, SPELLER, len(TOKENIZER) - 7)
+    said = proposals(model, some.images, asked, answers, SPELLER, len(TOKENIZER) - 7)
+    assert said == answers
+
+
+def test_only_tokens_up_to_the_first_rejected_one_are_tested():
+    assert accepted_and_tested([1, 2, 3, 4, 5], [1, 2, 3, 4, 9], gamma=4) == (4, 4)
+    assert accepted_and_tested([1, 2, 3, 4], [1, 9, 9, 4], gamma=4) == (2, 4)
+    assert accepted_and_tested([1, 2], [9, 9], gamma=4) == (0, 2)
+
+
+def test_the_learning_rate_warms_up_and_falls_to_its_floor():
+    plan = TrainingPlan(sight=1, joint=1, batch=2, rate=1e-3, seed=0)
+    paces = [pace(progress, plan) for progress in (0.0, 0.1, 0.3, 0.65, 1.0)]
+    assert paces[0] < 0.1 and paces[1] == 1.0 and paces[4] == pytest.approx(plan.floor)
+    assert paces[2] > paces[3] > paces[4]
+
+
+def test_what_is_saved_loads_as_a_model_of_the_family(tmp_path):
+    from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
+
+    model = build_model(SHAPES["drafter"], seed=7).eval()
+    save_pair_model(model, tmp_path)
+    assert next(model.parameters()).dtype == torch.float32
+    again = Qwen3VLForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float32)
+    assert again.config.text_config.vocab_size == SHAPES["drafter"].vocabulary
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.get_vocab() == TOKENIZER.get_vocab()
+    prompt = tokenizer.apply_chat_template(
+        [
+            {"role": "system", "content": "rules"},
+            {
+                "role": "user",
+                "content": [{"type": "image"}, {"type": "text", "text": "find it\naction first"}],
+            },
+        ],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    assert prompt == (
+        "<|vision_start|><|image_pad|><|vision_end|>find it\naction first<|im_start|>"
+    )
+
+
+def test_a_training_that_was_stopped_goes_on_from_its_checkpoint(tmp_path):
+    some, checkpoint = views(6), tmp_path / "drafter.pt"
+    plan = TrainingPlan(
+        sight=5, joint=5, sight_images=4, joint_images=4, batch=2, rate=1e-3, seed=1, compiled=False
+    )
+    trainer = Trainer(SHAPES["drafter"], some, plan, checkpoint)
+    assert not trainer.resume()
+    before = trainer.model.lm_head.weight.detach().clone()
+    model = trainer.run()
+    assert trainer.seen == {"sight": 4, "joint": 4}
+    assert torch.isfinite(model.lm_head.weight).all()
+    assert not torch.equal(before, model.lm_head.weight)
+
+    again = Trainer(SHAPES["drafter"], some, plan, checkpoint)
+    assert again.resume() and again.seen == trainer.seen
+    assert torch.equal(again.run().lm_head.weight, model.lm_head.weight)

@@ -1,0 +1,303 @@
+"""Messages survive the wire; other bytes are refused with a named error and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.decoding.split import RESIDUALS, SparseResidual, Split
+from edge_cloud_spec.decoding.token_distribution import TokenDistribution
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.wire import decode_pb2 as pb
+from edge_cloud_spec.wire.channel import (
+    MESSAGE_BYTES,
+    check_address,
+    is_loopback,
+    read_token,
+)
+from edge_cloud_spec.wire.codec import (
+    decode_client,
+    decode_server,
+    encode_client,
+    encode_server,
+)
+from edge_cloud_spec.wire.messages import (
+    ClientMessage,
+    Close,
+    DraftMessage,
+    Fault,
+    Generate,
+    Open,
+    Opened,
+    Residual,
+    Resume,
+    RowMessage,
+    RowRequest,
+    ServerMessage,
+    Verdict,
+    WireError,
+)
+from edge_cloud_spec.wire.rows import pack_ids, unpack_ids
+
+u32 = st.integers(0, 2**32 - 1)
+u64 = st.integers(0, 2**64 - 1)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+digests = st.builds(PrefixDigest, u32, u64)
+policies = st.builds(
+    SamplingPolicy,
+    st.floats(0, 100),
+    u32,
+    st.floats(0, 1, exclude_min=True),
+    u64,
+)
+opens = st.builds(
+    Open,
+    u64,
+    text,
+    st.binary(max_size=60),
+    text,
+    policies,
+    st.sampled_from(["greedy", "coupled", "rejection"]),
+    text,
+    st.binary(max_size=16),
+    text,
+    st.binary(max_size=16),
+    u32,
+    u32,
+    u32,
+    st.none() | st.builds(Split, st.sampled_from(RESIDUALS), u32, u32),
+    st.booleans(),
+    st.booleans(),
+    st.binary(max_size=16),
+    st.binary(max_size=16),
+)
+float32s = st.floats(0, 1, width=32)
+
+
+@st.composite
+def dense_rows(draw: st.DrawFn) -> TokenDistribution:
+    return TokenDistribution(np.array(draw(st.lists(float32s, min_size=1, max_size=6)), np.float32))
+
+
+@st.composite
+def sparse_rows(draw: st.DrawFn) -> TokenDistribution:
+    ids = draw(st.lists(st.integers(0, 2**18), min_size=1, max_size=6, unique=True))
+    numbers = draw(st.lists(float32s, min_size=len(ids), max_size=len(ids)))
+    return TokenDistribution(np.array(numbers, np.float32), np.array(sorted(ids)))
+
+
+@st.composite
+def draft_messages(draw: st.DrawFn) -> DraftMessage:
+    size = draw(st.integers(0, 9))
+    tokens = tuple(draw(u32) for _ in range(size))
+    parents = tuple(draw(st.integers(-1, i)) for i in range(size)) if draw(st.booleans()) else ()
+    kind = draw(st.sampled_from([dense_rows(), sparse_rows()]))
+    rows = tuple(draw(st.lists(kind, max_size=4))) or None
+    values = tuple(draw(float32s) for _ in range(size)) if draw(st.booleans()) else None
+    draft = Draft(tokens, parents or None, rows, values or None)
+    return DraftMessage(
+        draw(digests), draft, draw(u32), draw(st.none() | u32), draw(st.none() | u32)
+    )
+
+
+@st.composite
+def residuals(draw: st.DrawFn) -> Residual:
+    if draw(st.booleans()):
+        return draw(dense_rows() | sparse_rows())
+    top = draw(sparse_rows())
+    assert top.ids is not None
+    tail = draw(st.lists(st.tuples(st.integers(0, 2**18), float32s), max_size=4))
+    ids, numbers = tuple(i for i, _ in tail), tuple(p for _, p in tail)
+    return SparseResidual(top.ids, top.probabilities, draw(float32s), ids, numbers)
+
+
+micro = st.integers(0, 2**32 - 1).map(lambda n: n * 1e-6)
+clients = st.one_of(
+    opens,
+    draft_messages(),
+    st.builds(Generate, digests, st.booleans()),
+    st.builds(Resume, text, digests, st.binary(max_size=16)),
+    st.builds(Close, st.none() | u32),
+    st.builds(RowRequest, digests),
+)
+servers = st.one_of(
+    st.builds(Opened, text, st.binary(max_size=50), digests),
+    st.builds(
+        Verdict,
+        digests,
+        st.lists(u32, max_size=9).map(tuple) | st.integers(0, 9).map(lambda n: tuple(range(n))),
+        st.none() | u32,
+        st.sampled_from(["", "end", "length"]),
+        st.lists(u32, max_size=9).map(tuple),
+        u32,
+        micro,
+        micro,
+        micro,
+        st.none() | residuals(),
+        u32,
+    ),
+    st.builds(RowMessage, digests, dense_rows() | sparse_rows()),
+    st.builds(Fault, text, text),
+)
+
+
+def plain(thing: object) -> object:
+    """A message that can be compared, whatever arrays it holds."""
+    if isinstance(thing, np.ndarray):
+        return thing.tolist()
+    if isinstance(thing, tuple):
+        return tuple(plain(part) for part in thing)
+    if is_dataclass(thing):
+        return (type(thing), *(plain(getattr(thing, field.name)) for field in fields(thing)))
+    return thing
+
+
+@given(clients)
+def test_what_a_robot_says_arrives_as_it_was(message: ClientMessage) -> None:
+    assert plain(decode_client(encode_client(message))) == plain(message)
+
+
+@given(servers)
+def test_what_a_cloud_says_arrives_as_it_was(message: ServerMessage) -> None:
+    assert plain(decode_server(encode_server(message))) == plain(message)
+
+
+def test_rows_arrive_as_the_very_numbers() -> None:
+    row = np.array([0.1, 0.7, np.float32(1e-30), 0.2], np.float32)
+    draft = Draft((1,), rows=(TokenDistribution(row),))
+    arrived = decode_client(encode_client(DraftMessage(PrefixDigest(0, 1), draft, 0)))
+    assert isinstance(arrived, DraftMessage)
+    assert arrived.draft.rows is not None
+    assert arrived.draft.rows[0].probabilities.tobytes() == row.tobytes()
+
+
+@given(st.integers(1, 31), st.data())
+def test_ids_take_just_their_bits(bits: int, data: st.DataObject) -> None:
+    ids = data.draw(st.lists(st.integers(0, 2**bits - 1), max_size=20))
+    packed = pack_ids(np.array(ids, np.int64), bits)
+    assert len(packed) == (len(ids) * bits + 7) // 8
+    assert unpack_ids(packed, len(ids), bits).tolist() == ids
+
+
+def check_refusal_or_message(data: bytes) -> None:
+    for decode in (decode_client, decode_server):
+        try:
+            decode(data)
+        except ValueError as error:  # WireError is one
+            assert str(error)
+
+
+@settings(max_examples=150)
+@given(st.binary(max_size=200))
+def test_random_bytes_are_a_named_error_or_a_message(data: bytes) -> None:
+    check_refusal_or_message(data)
+
+
+@settings(max_examples=150)
+@given(
+    clients.map(encode_client) | servers.map(encode_server),
+    st.lists(st.tuples(u32, st.integers(0, 255)), max_size=4),
+    u32,
+)
+def test_mutated_messages_are_a_named_error_or_a_message(
+    data: bytes, changes: list[tuple[int, int]], cut: int
+) -> None:
+    mutated = bytearray(data)
+    for place, value in changes:
+        if mutated:
+            mutated[place % len(mutated)] = value
+    check_refusal_or_message(bytes(mutated))
+    check_refusal_or_message(bytes(mutated[: cut % (len(mutated) + 1)]))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff" * 40, encode_server(Fault("x", "y")) + b"\xff"], ids=["", "ff", "tail"]
+)
+def test_what_is_no_message_is_a_wire_error(data: bytes) -> None:
+    with pytest.raises(WireError):
+        decode_server(data)
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (pb.Draft(tokens=[1], values=b"12345"), "not whole float32"),
+        (pb.Draft(tokens=[1], rows=pb.Rows(sizes=[2], probabilities=b"1234")), "4 bytes for 2"),
+        (pb.Draft(tokens=[1], rows=pb.Rows(sizes=[2**31])), "0 bytes for"),
+        (pb.Draft(rows=pb.Rows(sizes=[1], probabilities=b"1234", id_bits=9)), "ids of 9 bits"),
+        (pb.Draft(rows=pb.Rows(sizes=[1], probabilities=b"1234", id_bits=77)), "ids of 77 bits"),
+    ],
+)
+def test_rows_that_are_not_whole_are_refused(body: pb.Draft, complaint: str) -> None:
+    with pytest.raises(WireError, match=complaint):
+        decode_client(pb.ClientMessage(draft=body).SerializeToString())
+
+
+def test_a_short_residual_without_ids_is_refused() -> None:
+    row = pb.Rows(sizes=[1], probabilities=b"1234")
+    for residual in (pb.Residual(top=row, tail=row), pb.Residual()):
+        body = pb.ServerMessage(verdict=pb.Verdict(residual=residual))
+        with pytest.raises(WireError):
+            decode_server(body.SerializeToString())
+
+
+@pytest.mark.parametrize("gamma", [4, 8])
+def test_a_round_of_ids_is_small(gamma: int) -> None:
+    """Up at most 48 B and down 34 B under the coupled rule."""
+    base = PrefixDigest(100, 2**64 - 1)
+    draft = Draft(tuple(range(151_000, 151_000 + gamma)))
+    assert len(encode_client(DraftMessage(base, draft, 100))) <= 48
+    verdict = Verdict(
+        base, tuple(range(gamma)), 151_000, verify_s=0.62, queue_s=0.01, leads_to=2**32 - 1
+    )
+    assert len(encode_server(verdict)) <= 34
+
+
+def test_a_frame_fits_into_a_message() -> None:
+    assert MESSAGE_BYTES > 8 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.8.9.1:1", True),
+        ("localhost:1", True),
+        ("[::1]:1", True),
+        ("unix:/tmp/socket", True),
+        ("0.0.0.0:1", False),
+        ("[::]:1", False),
+        ("192.168.1.2:1", False),
+        ("127.0.0.1.example.org:1", False),
+        ("127.example.org:1", False),
+        ("localhost.example.org:1", False),
+    ],
+)
+def test_only_this_machine_is_loopback(address: str, loopback: bool) -> None:
+    check_address(address)
+    assert is_loopback(address) == loopback
+
+
+@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:http", "host:70000"])
+def test_an_address_needs_host_and_port(address: str) -> None:
+    with pytest.raises(UserError, match="HOST:PORT"):
+        check_address(address)
+
+
+def test_a_token_file_that_cannot_be_used_is_named(tmp_path) -> None:
+    path = tmp_path / "token"
+    with pytest.raises(UserError, match="token file"):
+        read_token(str(path))
+    for content in (b"", b"\n", "gehéim".encode(), b"\xff\xfe"):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="token file"):
+            read_token(str(path))
+    path.write_bytes(b" secret\n")
+    assert read_token(str(path)) == "secret"
