@@ -174,9 +174,9 @@ def _drive(
                 raise UserError(f"{preset.name} in room {number}: {outcome.text or outcome.reason}")
             answers.append(outcome.tokens)
             seconds += outcome.seconds
-            accepted += outcome.ledger.accepted
-            tested += outcome.ledger.tested
-            hits += cache_hits(outcome.ledger.rounds)
+            accepted += outcome.stats.accepted
+            tested += outcome.stats.tested
+            hits += cache_hits(outcome.stats.rounds)
             action = _action(TextStream(runner.draft_model.tokenizer).add(outcome.tokens))
             if action is None:
                 continue  # nothing moves on what is no action; the next frame may say more

@@ -172,5 +172,5 @@ def _by_distribution(
 
 
 def _acceptance(done: Sequence[Outcome]) -> float:
-    tested = sum(outcome.ledger.tested for outcome in done)
-    return sum(outcome.ledger.accepted for outcome in done) / tested if tested else 0.0
+    tested = sum(outcome.stats.tested for outcome in done)
+    return sum(outcome.stats.accepted for outcome in done) / tested if tested else 0.0

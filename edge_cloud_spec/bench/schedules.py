@@ -207,8 +207,8 @@ def fate(schedule: Schedule) -> Fate:
         return Fate("hung", str(hung), decode.messages, Counter())
     messages = decode.messages
     decode.settle()
-    ledger = decode.decoder.ledger
-    counts = Counter(resumed=ledger.resumed, diverged=ledger.diverged, fallbacks=ledger.fallbacks)
+    stats = decode.decoder.stats
+    counts = Counter(resumed=stats.resumed, diverged=stats.diverged, fallbacks=stats.fallbacks)
     wrong = what_is_wrong(decode)
     if wrong:
         return Fate("wrong", wrong, messages, counts)

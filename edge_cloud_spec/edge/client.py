@@ -20,10 +20,9 @@ from ..wire.codec import encode_client, encode_server
 from ..wire.messages import ClientMessage, Close, Fault
 from .events import LinkLost, LinkUp
 from .session_key import SessionKey
+from .transport import OnReceive
 
 log = logging.getLogger(__name__)
-
-OnReceive = Callable[[bytes | LinkLost | LinkUp], None]
 
 UNREACHABLE_S = 1.0  # without a connection for so long is told
 LINGER_S = 0.5  # for what is queued when a stream is closed

@@ -88,14 +88,14 @@ def run_decode(args: argparse.Namespace) -> int:
 
 def figures_of(outcome: Outcome) -> dict[str, float]:
     """What one decode cost, flat, for people and JSON."""
-    ledger = outcome.ledger
+    stats = outcome.stats
     return {
         "tokens": len(outcome.tokens),
-        "rounds": len(ledger.rounds),
-        "drafted": ledger.drafted,
-        "accepted": ledger.accepted,
-        "up_bytes": ledger.up_bytes,
-        "down_bytes": ledger.down_bytes,
+        "rounds": len(stats.rounds),
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "up_bytes": stats.up_bytes,
+        "down_bytes": stats.down_bytes,
         "ms": round(1e3 * outcome.seconds, 2),
         "tokens_per_s": round(len(outcome.tokens) / outcome.seconds, 1),
     }

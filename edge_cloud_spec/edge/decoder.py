@@ -61,7 +61,7 @@ class EdgeDecoder:
         random_source: RandomSource | None = None,
         measures: Measures | None = None,
     ) -> None:
-        self.ledger = DecodeStats()
+        self.stats = DecodeStats()
         self.measures = measures or Measures()
         self.finished = False
         self._opening = opening
@@ -76,7 +76,7 @@ class EdgeDecoder:
             preset,
             random_source or SeededRandomSource(opening.policy.seed),
             self.measures,
-            self.ledger,
+            self.stats,
             self._patience,
             self._resume,
         )
@@ -171,7 +171,7 @@ class EdgeDecoder:
         resumed = bool(self._session)
         self._session = opened.session
         if resumed:
-            self.ledger.resumed += 1
+            self.stats.resumed += 1
             if not self._exchange.asked:
                 self._patience.answered()  # nothing is owed meanwhile
             return self._exchange.again(now)

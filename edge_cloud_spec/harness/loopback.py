@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,11 @@ from ..decoding.policy import SamplingPolicy
 from ..decoding.preset import Preset
 from ..decoding.random_source import RandomSource
 from ..edge.decoder import EdgeDecoder
-from ..edge.events import Action, Drafted, Emit, PromptReady, Received, Send, Work
+from ..edge.events import Drafted, Emit, Event, Finish, PromptReady, Received, Work
+from ..edge.perform import perform
+from ..edge.runner import DecodeSettings, opening_of
 from ..models.drafter import Drafter
+from ..models.prompt import Request
 from ..wire.codec import decode_client, decode_server, encode_client, encode_server
 from ..wire.messages import (
     ClientMessage,
@@ -24,7 +28,6 @@ from ..wire.messages import (
     ServerMessage,
     Verdict,
     base_digest,
-    spec_digest,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 SPEC = b"face to face"
 LONGEST = 2**31  # tokens; no answer is cut
+
+REQUEST = Request("find", b"")
 
 Wire = Callable[[ClientMessage | ServerMessage], tuple[ClientMessage | ServerMessage, int]]
 
@@ -45,6 +50,13 @@ def over_the_codec(
         return decode_server(said), len(said)
     data = encode_client(message)
     return decode_client(data), len(data)
+
+
+class _Unnamed:
+    """The draft model is a session that no cloud compares with its own."""
+
+    identity = ""
+    tokenizer_digest = b""
 
 
 class LoopbackPair:
@@ -65,7 +77,7 @@ class LoopbackPair:
         verify_s: float = 0.0,
         queue_s: float = 0.0,
     ) -> None:
-        """sessions: the draft model's, then the target's. chooser: of all three that draw.
+        """sessions: the draft model's, then the target's. random_source: of all three that draw.
 
         verify_s, queue_s: what verdicts say that a pass and the waiting for it took, in seconds.
         """
@@ -75,18 +87,8 @@ class LoopbackPair:
         self._drafter = Drafter(
             draft_session, preset.proposal(rule, policy), end_tokens, random_source
         )
-        opening = Open(
-            1,
-            "find",
-            b"",
-            "action first",
-            policy,
-            rule,
-            preset.payload_of(rule),
-            spec_digest=spec_digest(SPEC),
-            split=preset.split_of(rule),
-            replacement=preset.replacement,
-        )
+        settings = DecodeSettings(preset, rule, policy)
+        opening = opening_of(REQUEST, settings, 1, _Unnamed(), SPEC)
         base = base_digest(opening, b"prompt", opening.spec_digest)
         self.robot = EdgeDecoder(opening, preset, random_source=random_source)
         self.cloud = Verification(
@@ -103,10 +105,11 @@ class LoopbackPair:
         self.draft: Draft | None = None  # of the last round
         self.verdict: Verdict | None = None
         self.emitted: tuple[int, ...] = ()
+        self._arriving: deque[ServerMessage] = deque()
+        self._work: Work | None = None
         self.robot.start(0.0, SPEC)
         self.robot.handle(Received(Opened("pair", b"", base)), 0.0)
-        ready = PromptReady(b"prompt", opening.spec_digest, end_tokens, max_tokens)
-        self._due = self.robot.handle(ready, 0.0)
+        self._handle(PromptReady(b"prompt", opening.spec_digest, end_tokens, max_tokens))
 
     @property
     def finished(self) -> bool:
@@ -115,45 +118,38 @@ class LoopbackPair:
 
     def round(self) -> None:
         """Draft once, and settle it with whatever the two have to say to each other."""
-        work = [action for action in self._due if isinstance(action, Work)][-1]
-        whole = self._drafter.whole(work.branches[0])
+        work, self._work = self._work, None
+        assert work is not None
+        branch = work.branches[0]
+        whole = self._drafter.whole(branch)
         self.draft = whole.draft
-        actions = self.robot.handle(Drafted(work.branches[0], whole.draft.tokens, whole), 0.0)
-        self._due = []
-        while actions:
-            self._due += actions
-            self.emitted += tuple(t for a in actions if isinstance(a, Emit) for t in a.tokens)
-            actions = [done for answer in self._answers(actions) for done in self._hear(answer)]
+        self._handle(Drafted(branch, whole.draft.tokens, whole))
+        while self._arriving:
+            message, size = self._wire(self._arriving.popleft())
+            self.down_bytes += size
+            assert isinstance(message, ServerMessage)
+            if isinstance(message, RowMessage):
+                self.row_bytes += size
+            if isinstance(message, Verdict):
+                self.verdict = message
+            self._handle(Received(message))
 
-    def _answers(self, actions: list[Action]) -> list[ServerMessage]:
-        answers: list[ServerMessage] = []
-        for action in actions:
-            if isinstance(action, Send):
-                message, size = self._wire(action.message)
-                self.up_bytes += size
-                assert not isinstance(message, ServerMessage)
-                answers += self._ask(message)
-        return answers
+    def _handle(self, event: Event) -> None:
+        perform(self.robot.handle(event, 0.0), self)
 
-    def _hear(self, answer: ServerMessage) -> list[Action]:
-        message, size = self._wire(answer)
-        self.down_bytes += size
-        assert isinstance(message, ServerMessage)
-        if isinstance(message, RowMessage):
-            self.row_bytes += size
-        if isinstance(message, Verdict):
-            self.verdict = message
-        return self.robot.handle(Received(message), 0.0)
+    # The robot's actions (``perform``)
 
-    def _ask(self, message: ClientMessage) -> list[ServerMessage]:
-        """What the cloud says to this, after the pass that it takes."""
-        said: list[ServerMessage] = []
-        actions = self.cloud.handle(message)
+    def send(self, message: ClientMessage) -> None:
+        """The cloud answers at once, after the pass that it takes."""
+        arrived, size = self._wire(message)
+        self.up_bytes += size
+        assert not isinstance(arrived, ServerMessage | Open)
+        actions = self.cloud.handle(arrived)
         while actions:
             action = actions.pop(0)
             match action:
                 case cloud_events.Send():
-                    said.append(action.message)
+                    self._arriving.append(action.message)
                 case Score(draft):
                     logits = self._target.forward(draft.tokens, draft.parents)
                     actions += self.cloud.handle(Scored(logits, self._verify_s, self._queue_s))
@@ -162,4 +158,17 @@ class LoopbackPair:
                     self._target.extend(tokens)
                 case Extend(tokens):
                     self._target.extend(tokens)
-        return said
+
+    def prepare(self, spec: bytes) -> None:
+        """The prompt is ready from the start."""
+
+    def work(self, work: Work) -> None:
+        """Draft this in the next round."""
+        self._work = work
+
+    def emit(self, emit: Emit) -> None:
+        """These tokens are settled."""
+        self.emitted += emit.tokens
+
+    def finish(self, finish: Finish) -> None:
+        """The decoder knows it itself."""

@@ -9,21 +9,13 @@ from typing import Any
 
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
-from ..edge.runner import (
-    DecodeRunner,
-    DecodeSettings,
-    Inbox,
-    OnReceive,
-    Outcome,
-    Transport,
-)
+from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ..edge.transport import Connect, Inbox, OnReceive, Transport
 from ..wire.messages import ClientMessage, DraftMessage
 from .regimes import Regime
 from .scripted_pair import SPEC, Busy, DraftVlm, Sleep, own_answer, request_of
 
 PATIENCE = 60.0  # s
-
-Connect = Callable[[OnReceive], Transport]
 
 
 @dataclass(frozen=True)
@@ -83,19 +75,19 @@ class ScriptedRobot:
 
 
 class _Counted:
-    """An outlet that counts the drafts that go out."""
+    """A transport that counts the drafts that are sent."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self.drafts = 0
 
     def connect(self, on_receive: OnReceive) -> Transport:
-        self._outlet = self._connect(on_receive)
+        self._transport = self._connect(on_receive)
         return self
 
     def send(self, message: ClientMessage) -> int:
         self.drafts += isinstance(message, DraftMessage)
-        return self._outlet.send(message)
+        return self._transport.send(message)
 
     def close(self) -> None:
-        self._outlet.close()
+        self._transport.close()

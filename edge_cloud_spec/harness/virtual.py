@@ -12,7 +12,7 @@ from typing import Any
 
 from ..cloud.sessions import RobotStream, WorkerLimits
 from ..edge.events import LinkLost, LinkUp
-from ..edge.runner import OnReceive
+from ..edge.transport import OnReceive
 from ..wire.codec import decode_server, encode_client
 from ..wire.messages import ClientMessage
 from .emulated_link import Direction, LinkProfile

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from ..edge.runner import Item
+from ..edge.transport import Item
 
 
 class Timeline:

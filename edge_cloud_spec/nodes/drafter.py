@@ -33,7 +33,8 @@ from ..bounds import bounded, check_bounds, chosen, described
 from ..decoding.noise import decision_seed
 from ..decoding.policy import SamplingPolicy
 from ..edge.events import Abort, Emit
-from ..edge.runner import DecodeRunner, DecodeSettings, Inbox, OnReceive, Outcome
+from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ..edge.transport import Inbox, OnReceive
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop
 from ..models import EMBEDDED
@@ -336,7 +337,7 @@ class DrafterNode(Node):
         outcome: Outcome,
         frame: CameraFrame,
     ) -> None:
-        ledger, rounds = outcome.ledger, outcome.ledger.rounds
+        stats, rounds = outcome.stats, outcome.stats.rounds
         stats = DecodeStats(
             request_id=request_id,
             preset=settings.preset,
@@ -344,11 +345,11 @@ class DrafterNode(Node):
             seed=seed,
             tokens=len(outcome.tokens),
             rounds=len(rounds),
-            drafted=ledger.drafted,
-            accepted=ledger.accepted,
-            stale=ledger.stale,
-            up_bytes=ledger.up_bytes,
-            down_bytes=ledger.down_bytes,
+            drafted=stats.drafted,
+            accepted=stats.accepted,
+            stale=stats.stale,
+            up_bytes=stats.up_bytes,
+            down_bytes=stats.down_bytes,
             tokens_per_second=len(outcome.tokens) / outcome.seconds,
             draft_ms=1e3 * sum(r.sent - r.start for r in rounds),
             verify_ms=1e3 * sum(r.verify_s for r in rounds),

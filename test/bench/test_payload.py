@@ -71,7 +71,7 @@ def test_dense_rows_that_were_asked_for_are_counted_apart() -> None:
     for _ in range(30):
         tally.play(pair)
     row = tally.row()
-    assert 0 < row["fallbacks"] == pair.robot.ledger.fallbacks <= row["rejections"]
+    assert 0 < row["fallbacks"] == pair.robot.stats.fallbacks <= row["rejections"]
     assert row["row_bytes_mean"] >= 4 * vocabulary > row["down_bytes_max"]
     assert sum(tally.up) == pair.up_bytes
     assert sum(tally.down) + sum(tally.fallbacks) == pair.down_bytes
@@ -84,8 +84,8 @@ def test_places_are_counted_as_the_robot_counts_them() -> None:
     tally = RoundBytes()
     for _ in range(20):
         tally.play(pair)
-    ledger = pair.robot.ledger
-    assert (tally.accepted, tally.judged) == (ledger.accepted, ledger.tested)
+    stats = pair.robot.stats
+    assert (tally.accepted, tally.judged) == (stats.accepted, stats.tested)
     assert tally.tokens == len(pair.robot.tokens) == tally.accepted + 20
 
 

@@ -65,7 +65,7 @@ def test_every_pipeline_gives_the_targets_own_tokens(
     policy = SamplingPolicy(temperature, seed=seed) if temperature else GREEDY
     done = answer(there, name, 40, seed, policy, jitter_ms=jitter)
     assert done.equal, done.outcome.text
-    assert len(done.own) == sum(r.emitted for r in done.outcome.ledger.rounds) == 40
+    assert len(done.own) == sum(r.emitted for r in done.outcome.stats.rounds) == 40
 
 
 @pytest.mark.parametrize("name", [name for name in regime_names() if name.startswith("fsd-")])
@@ -108,8 +108,8 @@ def test_auto_comes_back_when_drafts_are_right_again() -> None:
     measures.acceptance, measures.runner_up = Mean(0.02, 200.0), Mean(0.02, 200.0)
     measures.alone.observe(regime.ar_ms / 1e3)
     outcomes = [there.robot.decode(load_preset("auto"), 500, seed).outcome for seed in range(4)]
-    drafted = [sum(r.drafted > 0 for r in outcome.ledger.rounds) for outcome in outcomes]
-    assert drafted[0] < len(outcomes[0].ledger.rounds) / 2  # the others are the target's alone
+    drafted = [sum(r.drafted > 0 for r in outcome.stats.rounds) for outcome in outcomes]
+    assert drafted[0] < len(outcomes[0].stats.rounds) / 2  # the others are the target's alone
     assert drafted[-1] > 100
 
 

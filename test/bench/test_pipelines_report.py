@@ -274,7 +274,7 @@ def test_an_interrupted_pass_is_drawn_as_wasted() -> None:
 def test_what_an_outage_swallows_is_not_drawn() -> None:
     regime = load_regime("fsd-go2")
     answer, trace = decode(regime, "picospec", 100, 1, outage_every_s=5.0, outage_s=2.0)
-    assert answer.equal and answer.outcome.ledger.resumed
+    assert answer.equal and answer.outcome.stats.resumed
     out = [(5.0 * n, 5.0 * n + 2.0) for n in range(1, 9)]
     assert not any(hop.left < begin < hop.arrived for hop in trace.hops for begin, _ in out)
     assert not any(begin < hop.left < end for hop in trace.hops for begin, end in out)

@@ -118,8 +118,8 @@ def test_every_preset_gives_the_targets_own_tokens(
     outcome = decode(cloud, robots[0], preset=preset, rule=rule)
     assert outcome.completed, outcome.text
     assert outcome.tokens == alone(cloud, REQUEST, POLICIES[rule])
-    assert outcome.ledger.stale == 0
-    assert (outcome.ledger.drafted > 0) == (preset != "cloud_ar")
+    assert outcome.stats.stale == 0
+    assert (outcome.stats.drafted > 0) == (preset != "cloud_ar")
 
 
 @pytest.mark.parametrize("preset", SHAPES)
@@ -144,7 +144,7 @@ def test_a_second_decode_does_not_wait_to_hear_how_to_prompt(cloud: Any, robots:
     runner = DecodeRunner(robots[0], cloud.spec)
     first, second = (runner.run(REQUEST, settings(), n, cloud.link.connect) for n in (1, 2))
     assert first.tokens == second.tokens
-    assert second.ledger.down_bytes < first.ledger.down_bytes - 300  # the specification
+    assert second.stats.down_bytes < first.stats.down_bytes - 300  # the specification
 
 
 def test_several_robots_at_once_get_each_its_own_answer(cloud: Any, robots: list[Vlm]) -> None:
@@ -280,7 +280,7 @@ def test_a_stream_killed_again_and_again_is_resumed_where_it_was(toy: Any, prese
     assert outcome.completed, outcome.text
     assert outcome.tokens == OWN
     assert sum(cuts) >= 1
-    assert outcome.ledger.resumed >= (1 if preset == "dsd" else 0)
+    assert outcome.stats.resumed >= (1 if preset == "dsd" else 0)
 
 
 def test_a_stranger_with_the_captured_bytes_does_not_end_the_owners_stream() -> None:

@@ -88,7 +88,7 @@ def test_it_drafts_again_when_the_cloud_has_gone_as_far_as_it_was_asked() -> Non
     work = [action for action in actions if isinstance(action, Work)]
     asked = [message for message in sent(actions) if isinstance(message, Generate)]
     assert bool(work) != bool(asked)  # it drafts, or lets the cloud go on for longer
-    assert [round_.drafted for round_ in robot.ledger.rounds] == [0] * PROBE
+    assert [round_.drafted for round_ in robot.stats.rounds] == [0] * PROBE
 
 
 def test_the_draft_that_it_makes_then_is_sent() -> None:

@@ -126,8 +126,8 @@ def test_a_picture_that_is_not_there_is_named(
 
 def test_figures_are_those_of_the_ledger() -> None:
     one = Round(0, 4, 3, 4, 0.0, 0.0, 1.0)
-    ledger = DecodeStats([one, one], up_bytes=700, down_bytes=90)
-    assert figures_of(Outcome("end", "", (1,) * 7, 0.5, ledger)) == {
+    stats = DecodeStats([one, one], up_bytes=700, down_bytes=90)
+    assert figures_of(Outcome("end", "", (1,) * 7, 0.5, stats)) == {
         "tokens": 7,
         "rounds": 2,
         "drafted": 8,

@@ -169,17 +169,17 @@ def test_a_verdict_settles_the_path_and_its_token_and_drafting_goes_on() -> None
     robot = waiting()
     actions = robot.handle(verdict(BASE, (0, 1), 9, verify_s=0.5), 3.0)
     assert actions == [Emit(0, (3, 4, 9), True), work((3, 4, 9), chain(4))]
-    (done,) = robot.ledger.rounds
+    (done,) = robot.stats.rounds
     assert (done.drafted, done.accepted, done.emitted, done.base) == (4, 2, 3, 0)
     assert (done.sent, done.settled, done.link_s) == (1.0, 3.0, 1.5)
-    assert robot.ledger.tested == 3
+    assert robot.stats.tested == 3
 
 
 @pytest.mark.parametrize("base", [BASE.extend((1,)), PrefixDigest(0, 4), PrefixDigest(9, 9)])
 def test_a_verdict_for_another_prefix_is_dropped_and_counted(base: PrefixDigest) -> None:
     robot = waiting()
     assert robot.handle(Received(Verdict(base, (0,), 9)), 2.0) == []
-    assert robot.ledger.stale == 1
+    assert robot.stats.stale == 1
     assert robot.tokens == []
 
 
@@ -189,7 +189,7 @@ def test_a_verdict_that_comes_twice_settles_once() -> None:
     robot.handle(twice, 2.0)
     assert robot.handle(twice, 2.1) == []
     assert robot.tokens == [3, 4, 9]
-    assert robot.ledger.stale == 1
+    assert robot.stats.stale == 1
 
 
 @pytest.mark.parametrize("path", [(1,), (0, 2), (0, 0), (4,), (0, 1, 2, 3, 4)])
@@ -206,7 +206,7 @@ def test_a_verdict_that_leads_elsewhere_settles_nothing_and_the_robot_resumes() 
     robot = waiting()
     other = verdict(BASE, (0, 1), 9, draft=(3, 5))
     assert robot.handle(other, 2.0) == [Send(Resume("s", BASE))]
-    assert (robot.tokens, robot.ledger.diverged, robot.ledger.rounds) == ([], 1, [])
+    assert (robot.tokens, robot.stats.diverged, robot.stats.rounds) == ([], 1, [])
     (again,) = sent(robot.handle(OPENED, 2.1))
     assert again.base == BASE
     told = verdict(BASE, (0, 1), 9, draft=(3, 5), tokens=(3, 5))
@@ -226,7 +226,7 @@ def test_verdicts_that_always_lead_elsewhere_end_the_decode() -> None:
         actions = robot.handle(other, 2.0)
         assert not [action for action in actions if isinstance(action, Emit)]
     assert finish(actions).reason == "diverged"
-    assert robot.ledger.diverged == 4
+    assert robot.stats.diverged == 4
     assert sent(actions) == [Close()]
 
 
@@ -315,7 +315,7 @@ def test_after_a_loss_the_session_is_resumed_and_the_draft_said_again() -> None:
     (again,) = sent(robot.handle(OPENED, 3.1))
     assert isinstance(again, DraftMessage)
     assert again.draft.tokens == (3, 4, 5, 6)
-    assert robot.ledger.resumed == 1
+    assert robot.stats.resumed == 1
 
 
 def test_a_loss_before_the_session_is_known_says_open_and_draft_again() -> None:
@@ -369,15 +369,15 @@ def test_verdicts_that_overtook_one_another_settle_in_order() -> None:
     assert robot.handle(verdict(second, (), 3), 1.0) == []
     actions = robot.handle(verdict(BASE, (0,), 2, (1,), tokens=(1,), drafted=4), 1.0)
     assert actions == [Emit(0, (1, 2), True), Emit(2, (3,), True), Emit(3, (4,), True)]
-    assert robot.ledger.stale == 1
-    assert len(robot.ledger.rounds) == 3
+    assert robot.stats.stale == 1
+    assert len(robot.stats.rounds) == 3
 
 
 def test_early_verdicts_that_never_come_true_are_bounded() -> None:
     robot = generating()
     for i in range(1000):
         robot.handle(Received(Verdict(PrefixDigest(5, i), (), 4)), 1.0)
-    assert robot.ledger.stale == 1000 - 64
+    assert robot.stats.stale == 1000 - 64
 
 
 def test_no_token_is_drafted_that_the_answer_has_no_room_for() -> None:

@@ -154,8 +154,8 @@ def test_a_ledger_adds_up_its_rounds() -> None:
         return Round(0, drafted, accepted, 1, 0.0, 0.0, 0.0)
 
     assert one(4, 4).waited  # as a draft that was not ready does
-    ledger = DecodeStats([one(4, 4), one(4, 1), one(3, 0), one(0, 0)])
-    assert (ledger.drafted, ledger.accepted, ledger.tested) == (11, 5, 4 + 2 + 1 + 0)
+    stats = DecodeStats([one(4, 4), one(4, 1), one(3, 0), one(0, 0)])
+    assert (stats.drafted, stats.accepted, stats.tested) == (11, 5, 4 + 2 + 1 + 0)
 
 
 # Patience

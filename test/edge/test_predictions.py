@@ -60,7 +60,7 @@ def test_a_guess_is_drafted_after_and_the_draft_goes_out_when_it_comes_true() ->
     guess = (*TOKENS[:2], 9)
     branch = next(branch for branch in wanted(actions) if branch.prefix == guess)
     assert not any(isinstance(action, (Emit, Send)) for action in actions)
-    assert robot.tokens == [] and robot.ledger.predictions == 1
+    assert robot.tokens == [] and robot.stats.predictions == 1
     sent = robot.handle(Drafted(branch, (7, 8), whole((7, 8))), 1.2)
     pushes = load_preset("fsd").speculation.push
     assert any(isinstance(action, Send) for action in sent) == pushes
@@ -96,14 +96,14 @@ def test_a_guess_that_does_not_come_true_is_counted_and_forgotten() -> None:
 def test_a_guess_off_the_draft_is_nothing(guess: Prediction) -> None:
     robot, _ = waiting()
     assert robot.handle(Received(guess), 1.1) == []
-    assert (robot.ledger.predictions, robot.ledger.stale) == (0, 0)
+    assert (robot.stats.predictions, robot.stats.stale) == (0, 0)
 
 
 @pytest.mark.parametrize("base", [BASE.extend((3,)), PrefixDigest(0, 5)])
 def test_a_guess_at_another_place_is_stale(base: PrefixDigest) -> None:
     robot, _ = waiting()
     assert robot.handle(Received(Prediction(base, (), 9, 0.9, 2)), 1.1) == []
-    assert (robot.ledger.predictions, robot.ledger.stale) == (0, 1)
+    assert (robot.stats.predictions, robot.stats.stale) == (0, 1)
 
 
 def test_a_guess_at_nothing_that_was_sent_is_stale() -> None:
@@ -112,7 +112,7 @@ def test_a_guess_at_nothing_that_was_sent_is_stale() -> None:
     robot.handle(Received(Opened("s", b"", BASE)), 0.0)
     robot.handle(PromptReady(b"prompt", spec_digest(SPEC), (0,), 20), 0.0)
     assert robot.handle(Received(Prediction(BASE, (), 9, 0.9, 2)), 0.1) == []
-    assert (robot.ledger.predictions, robot.ledger.stale) == (0, 1)
+    assert (robot.stats.predictions, robot.stats.stale) == (0, 1)
 
 
 @pytest.mark.parametrize("preset", ["dsd", "picospec", "specedge"])
@@ -120,7 +120,7 @@ def test_a_preset_without_exits_does_not_draft_after_them(preset: str) -> None:
     robot, _ = waiting(preset)
     assert not robot.measures.exits.count
     assert robot.handle(Received(Prediction(BASE, (0,), 9, 0.9, 2)), 1.1) == []
-    assert robot.ledger.predictions == 0
+    assert robot.stats.predictions == 0
 
 
 def test_the_surer_guess_is_worked_on_first() -> None:

@@ -35,7 +35,7 @@ def decoded(preset: str, seed: int = 3, stray: float = 0.5) -> Timed:
 def test_rounds_follow_one_another_and_add_up_to_the_answer(preset: str) -> None:
     for seed in range(5):
         one = decoded(preset, seed)
-        rounds = one.decoder.ledger.rounds
+        rounds = one.decoder.stats.rounds
         assert rounds[0].base == 0
         for before, after in pairwise(rounds):
             assert after.base == before.base + before.emitted
@@ -49,7 +49,7 @@ def test_rounds_follow_one_another_and_add_up_to_the_answer(preset: str) -> None
 @pytest.mark.parametrize("preset", ["dsd", "mc_dsd", "best_first"])
 def test_stop_and_wait_drafts_sends_and_hears(preset: str) -> None:
     one = decoded(preset)
-    rounds, measures = one.decoder.ledger.rounds, one.decoder.measures
+    rounds, measures = one.decoder.stats.rounds, one.decoder.measures
     assert len(rounds) > 3
     depth = one.preset.shape.depth
     for each in rounds[:-1]:
@@ -74,7 +74,7 @@ def test_a_draft_that_was_ready_is_sent_with_the_verdict_and_says_nothing_of_the
     ready = 0
     for seed in range(6):
         one = decoded("specedge", seed, stray=0.2)
-        rounds = one.decoder.ledger.rounds
+        rounds = one.decoder.stats.rounds
         assert rounds[0].waited
         assert one.decoder.measures.one_way.count == sum(each.waited for each in rounds)
         for each in rounds:
@@ -88,7 +88,7 @@ def test_a_draft_that_was_ready_is_sent_with_the_verdict_and_says_nothing_of_the
 @pytest.mark.parametrize("preset", ["cloud_ar", "cloud_sd"])
 def test_a_cloud_that_goes_on_alone_is_timed_from_verdict_to_verdict(preset: str) -> None:
     one = decoded(preset)
-    rounds = one.decoder.ledger.rounds
+    rounds = one.decoder.stats.rounds
     assert rounds[0].start == 0.0  # when the decode was asked for
     assert rounds[0].sent == pytest.approx(2 * WAY)  # once the cloud had opened
     for before, after in pairwise(rounds):
@@ -101,7 +101,7 @@ def test_a_cloud_that_goes_on_alone_is_timed_from_verdict_to_verdict(preset: str
 
 def test_auto_tries_the_target_alone_first_and_learns_what_it_costs() -> None:
     one = decoded("auto")
-    rounds, measures = one.decoder.ledger.rounds, one.decoder.measures
+    rounds, measures = one.decoder.stats.rounds, one.decoder.measures
     assert [each.drafted for each in rounds[:3]] == [0, 0, 0]
     alone = sum(each.drafted == 0 for each in rounds)
     assert measures.alone.count == alone - 1  # the prefill gave the first row

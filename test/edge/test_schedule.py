@@ -80,10 +80,10 @@ def test_whatever_the_link_does_the_answer_is_the_targets_own(
     )
     finish = decode.run()
     assert (decode.emitted, finish.reason) == decode.own_answer()
-    ledger = decode.decoder.ledger
+    stats = decode.decoder.stats
     assert decode.decoder.tokens == decode.emitted
-    assert ledger.stale == decode.verdicts_heard - len(ledger.rounds)
-    assert sum(r.emitted for r in ledger.rounds) == len(decode.emitted)
+    assert stats.stale == decode.verdicts_heard - len(stats.rounds)
+    assert sum(r.emitted for r in stats.rounds) == len(decode.emitted)
 
 
 @settings(max_examples=40, phases=[Phase.explicit, Phase.generate])
@@ -148,7 +148,7 @@ def test_rejection_over_the_whole_path_has_the_targets_distribution(preset: str 
         )
         assert decode.run().reason in ("end", "length")
         counts[decode.emitted[0]] += 1
-        fallbacks += decode.decoder.ledger.fallbacks
+        fallbacks += decode.decoder.stats.fallbacks
     assert (fallbacks > 0) == (preset is TIGHT)
     expected = runs * distribution(ToyVlm(0).logits(()), SamplingPolicy(1.0)).astype(np.float64)
     statistic = sum((counts[i] - e) ** 2 / e for i, e in enumerate(expected))
@@ -187,5 +187,5 @@ def test_a_draft_is_longer_or_shorter_and_the_answer_is_the_same() -> None:
         decode = Decode(Random(0), preset, "coupled", RULES["coupled"], seed=6)
         decode.run()
         answers.add(tuple(decode.emitted))
-        assert max(r.drafted for r in decode.decoder.ledger.rounds) <= length
+        assert max(r.drafted for r in decode.decoder.stats.rounds) <= length
     assert answers == {tuple(decode.own_answer()[0])}

@@ -52,9 +52,9 @@ class Watched(Decode):
     def happen(self, event: Event) -> None:
         if self.finish is None and self.strays and self._base is not None:
             for message in self._for_others():
-                stale = self.decoder.ledger.stale
+                stale = self.decoder.stats.stale
                 assert self.decoder.handle(Received(message), self.now) == [], message
-                assert self.decoder.ledger.stale == stale + 1
+                assert self.decoder.stats.stale == stale + 1
                 self.told += 1
         if isinstance(event, Received):
             self._read(event.message)
@@ -171,7 +171,7 @@ def test_what_names_another_place_is_dropped_and_counted(preset: str | Preset, r
             )
             finish = decode.run()
             assert finish.reason in ("end", "length"), finish
-            answers.append((decode.emitted, len(decode.sent), decode.decoder.ledger.stale))
+            answers.append((decode.emitted, len(decode.sent), decode.decoder.stats.stale))
             told += decode.told
         assert answers[0][:2] == answers[1][:2]
         assert answers[0][2] + decode.told == answers[1][2]

@@ -175,7 +175,7 @@ def _waits_for_a_row() -> Scene:
             waiting.handle(Received(decode_server(frame)), 0.0)
             return waiting
 
-        if robot().ledger.fallbacks:
+        if robot().stats.fallbacks:
             return Scene("row", robot, talk.row())
     raise AssertionError("the tail was never chosen")
 

@@ -77,7 +77,7 @@ def test_over_grpc_every_preset_gives_the_targets_own_tokens(preset: str) -> Non
         coupled = there.robot.decode(load_preset(preset), 40, 6, COUPLED)
     for answer in (greedy, coupled):
         assert answer.equal, answer.outcome.text
-        assert sum(r.emitted for r in answer.outcome.ledger.rounds) == 40
+        assert sum(r.emitted for r in answer.outcome.stats.rounds) == 40
     assert greedy.own != coupled.own
 
 
@@ -86,8 +86,8 @@ def test_both_harnesses_make_the_same_rounds() -> None:
     done = {}
     for name, harness in HARNESSES.items():
         with closing(harness(CHEAP, LinkProfile(CHEAP.one_way_ms))) as there:
-            ledger = there.robot.decode(load_preset("dsd"), 60, seed=2).outcome.ledger
-            done[name] = [(r.drafted, r.accepted, r.emitted) for r in ledger.rounds]
+            stats = there.robot.decode(load_preset("dsd"), 60, seed=2).outcome.stats
+            done[name] = [(r.drafted, r.accepted, r.emitted) for r in stats.rounds]
     assert done["virtual"] == done["grpc"]
 
 
@@ -98,8 +98,8 @@ def test_outages_in_virtual_time_are_resumed_from(preset: str, every: float) -> 
     with closing(HARNESSES["virtual"](SLOW, profile)) as there:
         answer = there.robot.decode(load_preset(preset), 500, seed=1)
     assert answer.equal, answer.outcome.text
-    assert answer.outcome.ledger.resumed > 0
-    assert sum(r.emitted for r in answer.outcome.ledger.rounds) == 500
+    assert answer.outcome.stats.resumed > 0
+    assert sum(r.emitted for r in answer.outcome.stats.rounds) == 500
 
 
 @pytest.mark.parametrize("preset", ["cloud_ar", "auto"])
@@ -108,7 +108,7 @@ def test_an_outage_over_grpc_is_resumed_from(preset: str) -> None:
     with closing(HARNESSES["grpc"](SLOW, profile)) as there:
         answer = there.robot.decode(load_preset(preset), 120, seed=1)
     assert answer.equal, answer.outcome.text
-    assert answer.outcome.ledger.resumed > 0
+    assert answer.outcome.stats.resumed > 0
 
 
 def test_a_decode_that_begins_in_an_outage_waits_for_its_end() -> None:

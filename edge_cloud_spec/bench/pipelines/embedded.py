@@ -106,8 +106,8 @@ class EmbeddedRobot:
         """The next answer."""
         outcome = self._run(request, policy)
         self.outcomes.append(outcome)
-        if outcome.ledger.rounds:
-            self._look_at(outcome.ledger.rounds)
+        if outcome.stats.rounds:
+            self._look_at(outcome.stats.rounds)
 
     @property
     def choices(self) -> Choices:

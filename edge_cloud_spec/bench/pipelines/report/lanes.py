@@ -96,7 +96,7 @@ def steady(lanes: Lanes, length: float) -> float:
 
 def lanes_of(outcome: Outcome, trace: Trace) -> Lanes:
     """What a finished decode did."""
-    settled = tuple((r.settled, r.emitted) for r in outcome.ledger.rounds)
+    settled = tuple((r.settled, r.emitted) for r in outcome.stats.rounds)
     messages = (hop.message for hop in trace.hops)
     verdicts = {m.base: (m.path, m.token) for m in messages if isinstance(m, Verdict)}
     arrows: list[Arrow | None] = []
@@ -120,7 +120,7 @@ def _cloud(each: CloudPass) -> Span:
 
 def _robot(outcome: Outcome, passes: Sequence[DraftPass]) -> tuple[Span, ...]:
     """A pass is of use if the answer came to a prefix whose draft it added to."""
-    judged = {r.base for r in outcome.ledger.rounds if r.drafted}
+    judged = {r.base for r in outcome.stats.rounds if r.drafted}
     ahead = {
         one.branch.prefix
         for each in passes

@@ -1,0 +1,191 @@
+"""One decode as it runs: its decoder's events are read, its actions are carried out.
+
+One thread runs it all: between two drafted tokens it looks whether something arrived.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from queue import Empty
+from typing import TYPE_CHECKING
+
+from ..decoding.propose import ProposalConfig
+from ..decoding.shape import Branch
+from ..errors import UserError
+from ..models.drafter import Drafter, Grown
+from ..models.prompt import PromptSpec, Request
+from ..wire.codec import decode_server
+from ..wire.messages import ClientMessage, Opened, WireError, spec_digest
+from .decoder import EdgeDecoder
+from .events import Drafted, Emit, Event, Finish, PromptReady, Received, Tick, Unusable, Work
+from .perform import perform
+from .transport import Inbox, Item, Transport
+
+if TYPE_CHECKING:
+    from ..models.vlm import Vlm
+
+# Called after each pass of the draft model: begin, end, nodes, tokens verified meanwhile, what it
+# grew.
+OnPass = Callable[[float, float, int, int, Sequence[Grown]], None]
+
+
+@dataclass(frozen=True)
+class DecodePorts:
+    """What a running decode reads from and acts on.
+
+    ``clock`` gives seconds. ``spec_of`` gives the prompt specification of the bytes that name it;
+    ``remember`` is called with those that the cloud sent.
+    """
+
+    request: Request
+    draft_model: Vlm
+    proposal: ProposalConfig
+    guesses: bool  # whether the drafter gives runners-up as predictions
+    clock: Callable[[], float]
+    inbox: Inbox
+    transport: Transport | None
+    spec_of: Callable[[bytes], PromptSpec]
+    remember: Callable[[bytes], None]
+    on_emit: Callable[[Emit], None]
+    on_pass: OnPass | None
+
+
+class _Interrupted(Exception):
+    """The pass under way is for nothing any more."""
+
+
+class RunningDecode:
+    """The state of one decode around its decoder."""
+
+    def __init__(self, decoder: EdgeDecoder, ports: DecodePorts) -> None:
+        self._decoder = decoder
+        self._ports = ports
+        self._drafter: Drafter | None = None
+        self._late: deque[Event] = deque()  # of a pass that worked on several branches
+        self._work: Work | None = None  # wanted of the draft model, when a pass has ended
+        self._begun: Iterable[Branch] = ()  # what the pass under way is for
+        self._finish: Finish | None = None
+
+    def to_end(self, known_spec: bytes) -> Finish:
+        """Handle events until the decoder is finished."""
+        try:
+            perform(self._decoder.start(self._ports.clock(), known_spec), self)
+            while self._finish is None:
+                event = self._next_event()
+                if event is not None:
+                    self._handle(event)
+        finally:
+            if self._ports.transport is not None:
+                self._ports.transport.close()
+        return self._finish
+
+    def _handle(self, event: Event) -> None:
+        perform(self._decoder.handle(event, self._ports.clock()), self)
+
+    def _next_event(self) -> Event | None:
+        if self._late:
+            return self._late.popleft()
+        if self._work is not None and self._drafter is not None:
+            self._drafter.follow(self._work.verified)
+            self._drafter.want(self._work.branches)
+            self._work = None
+        inbox = self._ports.inbox
+        if self._drafter is not None and not self._drafter.idle:
+            try:
+                return self._read(inbox.get_nowait())
+            except Empty:
+                self._late += self._draft_once(self._drafter)
+                return None
+        deadline = self._decoder.deadline
+        wait = None if deadline is None else max(0.0, deadline - self._ports.clock())
+        try:
+            return self._read(inbox.get(timeout=wait))
+        except Empty:
+            return Tick()
+
+    def _read(self, item: Item) -> Event | None:
+        if not isinstance(item, bytes):
+            return item
+        self._decoder.stats.down_bytes += len(item)
+        try:
+            message = decode_server(item)
+        except WireError:
+            self._decoder.stats.stale += 1
+            return None
+        if isinstance(message, Opened) and message.spec:
+            self._ports.remember(message.spec)
+        return Received(message)
+
+    def _draft_once(self, drafter: Drafter) -> list[Drafted]:
+        """One pass of the draft model; its time counts for the first branch."""
+        ports = self._ports
+        started, verified = ports.clock(), len(self._decoder.tokens)
+        width = self._decoder.width
+        nodes = drafter.cost(width)
+        self._begun = drafter.next(width)
+        try:
+            grown = drafter.step(width, self._on_layer)
+        except _Interrupted:
+            grown = []
+        self._begun = ()
+        ended = ports.clock()
+        if ports.on_pass is not None:
+            ports.on_pass(started, ended, nodes, verified, grown)
+        seconds = ended - started
+        return [
+            Drafted(one.branch, one.level.tokens, one.whole, one.done, 0 if i else seconds, nodes)
+            for i, one in enumerate(grown)
+        ]
+
+    def _on_layer(self, layer: int, hidden: object) -> None:
+        """Between two layers: do what messages ask for, and end a pass that is for nothing now."""
+        inbox = self._ports.inbox
+        while not inbox.empty() and self._finish is None:
+            event = self._read(inbox.get_nowait())
+            if event is not None:
+                self._handle(event)
+        work = self._work
+        void = work is not None and not any(branch in work.branches for branch in self._begun)
+        if void or self._finish is not None:
+            raise _Interrupted
+
+    # The decoder's actions (``perform``)
+
+    def send(self, message: ClientMessage) -> None:
+        """Send this to the cloud."""
+        if self._ports.transport is not None:
+            self._decoder.stats.up_bytes += self._ports.transport.send(message)
+
+    def prepare(self, spec: bytes) -> None:
+        """Build the prompt and prefill it, in this thread."""
+        self._handle(self._prompt_of(spec))
+
+    def work(self, work: Work) -> None:
+        """Draft this when the pass under way has ended."""
+        self._work = work
+
+    def emit(self, emit: Emit) -> None:
+        """These tokens are settled."""
+        self._ports.on_emit(emit)
+
+    def finish(self, finish: Finish) -> None:
+        """The decode is over."""
+        self._finish = finish
+
+    def _prompt_of(self, data: bytes) -> PromptReady | Unusable:
+        ports, model = self._ports, self._ports.draft_model
+        self._begun = ()  # a pass over another prompt is for nothing
+        try:
+            spec = ports.spec_of(data)
+            model.crop(spec.vocabulary)
+            prompt = model.prompt(ports.request, spec)
+        except (UserError, ValueError) as error:
+            return Unusable(str(error))
+        self._drafter = Drafter(
+            model.open(prompt), ports.proposal, spec.end_ids, guesses=ports.guesses
+        )
+        return PromptReady(
+            prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens, spec.vocabulary
+        )

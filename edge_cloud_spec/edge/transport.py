@@ -1,0 +1,27 @@
+"""How a decode's messages travel: an outgoing transport, and an inbox for what arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+from ..wire.messages import ClientMessage
+from .events import Abort, LinkLost, LinkUp
+
+Item = bytes | LinkLost | LinkUp | Abort
+Inbox = SimpleQueue[Item]
+OnReceive = Callable[[bytes | LinkLost | LinkUp], None]
+
+
+class Transport(Protocol):
+    """Where a decode's messages are sent: a gRPC stream, or the topics of the ROS bridge."""
+
+    def send(self, message: ClientMessage) -> int:
+        """Send it; the bytes that it takes on the wire."""
+
+    def close(self) -> None:
+        """Nothing more is sent or wanted."""
+
+
+Connect = Callable[[OnReceive], Transport]  # a decode's way to the cloud
