@@ -22,8 +22,10 @@ from random import Random
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
 from ..errors import UserError
+from ..harness.fault_injection import FAULTS, Conditions
 from ..harness.toy import spec_of
-from ..harness.virtual_decode import FAULTS, Decode, Hung, Weather
+from ..harness.virtual_decode import Decode
+from ..harness.virtual_time import Hung
 from ..presets import load_preset, preset_names
 from ..wire.messages import Close
 from .command import Row
@@ -32,14 +34,14 @@ from .options import check_counts
 RULES = ("greedy", "coupled", "rejection")
 COUNTS = ("schedules", "wrong", "hung", "failed", "timeout", "resumed", "diverged", "fallbacks")
 COLUMNS = {name: name for name in ("preset", "rule", *COUNTS)}
-PATIENCE = 100.0  # virtual seconds, longer than any weather: for what is lost alone
+PATIENCE = 100.0  # virtual seconds, longer than any conditions: for what is lost alone
 MAX_FAULTS = 5  # of a random schedule
 SEARCHED = 100  # decodes, for one in which all of P is asked for
 BATCH = 250  # random schedules that a process takes at a time
 MAX_TOLD = 20  # schedules that are told as failures
 
 
-MILD = Weather(jitter=0.1, draft=0.1)
+MILD = Conditions(jitter=0.1, draft_pass=0.1)
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,13 @@ class Schedule:
     vocabulary: int = 4
     tiny: bool = True
     ahead: int = 0  # drafts beyond the one that is verified; 0: as many as the preset says
-    weather: Weather = MILD
+    conditions: Conditions = MILD
 
     def __str__(self) -> str:
         return (
             f"{self.preset} {self.rule} seed {self.seed} tokens {self.tokens} "
             f"vocabulary {self.vocabulary} tiny {self.tiny} ahead {self.ahead} "
-            f"faults {self.faults} {self.weather}"
+            f"faults {self.faults} {self.conditions}"
         )
 
 
@@ -168,15 +170,15 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
         random.choice((3, 7, 12)),
         random.random() < 0.8,
         random.choice((0, 0, 1, 16)),
-        Weather(
+        Conditions(
             delay=random.choice((0.0, 0.05, 0.4)),
             jitter=random.choice((0.0, 0.1, 0.5)),
             reordered=random.random() < 0.3,
             duplicated=random.choice((0.0, 0.0, 0.3)),
-            losses=random.choice((0.0, 0.0, 0.5)),
+            cuts=random.choice((0.0, 0.0, 0.5)),
             outage=random.choice((0.0, 0.3, 1.0)),
-            work=random.choice((0.0, 0.02, 0.2)),
-            draft=random.choice((0.01, 0.03, 0.1, 0.3)),
+            cloud_job=random.choice((0.0, 0.02, 0.2)),
+            draft_pass=random.choice((0.01, 0.03, 0.1, 0.3)),
         ),
     )
 
@@ -204,8 +206,8 @@ def fate(schedule: Schedule) -> Fate:
     try:
         finish = decode.run()
     except Hung as hung:
-        return Fate("hung", str(hung), decode.messages, Counter())
-    messages = decode.messages
+        return Fate("hung", str(hung), decode.faults.messages, Counter())
+    messages = decode.faults.messages
     decode.settle()
     stats = decode.decoder.stats
     counts = Counter(resumed=stats.resumed, diverged=stats.diverged, fallbacks=stats.fallbacks)
@@ -214,7 +216,7 @@ def fate(schedule: Schedule) -> Fate:
         return Fate("wrong", wrong, messages, counts)
     if finish.reason in ("end", "length"):
         return Fate("", "", messages, counts)
-    given_up = finish.reason == "timeout" and decode.left_out
+    given_up = finish.reason == "timeout" and decode.faults.left_out
     verdict = "timeout" if given_up else "failed"
     return Fate(verdict, f"{finish.reason} {finish.text}", messages, counts)
 
@@ -235,9 +237,9 @@ def decode_of(schedule: Schedule) -> Decode:
         tiny(preset) if schedule.tiny else preset,
         rule,
         policy,
-        weather=schedule.weather,
+        conditions=schedule.conditions,
         seed=schedule.seed,
-        stray=random.choice((0.5, 1.5, 5.0)),
+        draft_noise=random.choice((0.5, 1.5, 5.0)),
         patience=PATIENCE,
         spec=spec_of(schedule.tokens, schedule.vocabulary),
         faults=dict(schedule.faults),
@@ -263,7 +265,7 @@ def tiny(preset: Preset) -> Preset:
 
 def what_is_wrong(decode: Decode) -> str:
     """How what was emitted is not what the cloud holds; empty where it is."""
-    emitted, finish = decode.emitted, decode.finish
+    emitted, finish = decode.emitted, decode.outcome
     assert finish is not None
     closing = decode.sent[-1]
     drawn = isinstance(closing, Close) and closing.resampled is not None
@@ -272,7 +274,7 @@ def what_is_wrong(decode: Decode) -> str:
     if not any(_begins(tuple(emitted), held, drawn) for held in answers or [()]):
         return f"{emitted} was emitted, the cloud holds {answers}"
     whole = finish.reason in ("end", "length")
-    if decode.opening.rule == "rejection":
+    if decode.settings.rule == "rejection":
         return ""
     own, end = decode.own_answer()
     if emitted != own[: len(emitted)] or (whole and (emitted != own or finish.reason != end)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -43,20 +44,23 @@ class ToyPrompt:
 
 
 class ToyVlm:
-    """Logits are a function of seed and prefix; ``stray`` is how far a drafter is off."""
+    """Logits are a function of seed and prefix.
+
+    ``draft_noise`` is how far a draft model is off: the scale of what is added to the target's.
+    """
 
     identity = "toy"
     tokenizer_digest = b"toy tokenizer"
 
-    def __init__(self, seed: int, stray: float = 0.0, vocabulary: int = VOCABULARY) -> None:
-        self.seed, self.stray, self.vocabulary = seed, stray, vocabulary
+    def __init__(self, seed: int, draft_noise: float = 0.0, vocabulary: int = VOCABULARY) -> None:
+        self.seed, self.draft_noise, self.vocabulary = seed, draft_noise, vocabulary
 
     def logits(self, prefix: tuple[int, ...]) -> np.ndarray:
         """Float32 [V] after these tokens."""
         row = _row(self.seed, prefix, self.vocabulary)
-        if not self.stray:
+        if not self.draft_noise:
             return row
-        return row + np.float32(self.stray) * _row(self.seed + 1, prefix, self.vocabulary)
+        return row + np.float32(self.draft_noise) * _row(self.seed + 1, prefix, self.vocabulary)
 
     def crop(self, vocabulary: int) -> None:
         """Toys share their vocabulary."""
@@ -80,6 +84,50 @@ class ToyVlm:
 
     def spend(self, rows: int) -> None:
         """A pass costs nothing here; the link and the worker have their times."""
+
+
+LAYERS = 2  # of a toy draft model; after each, a pass may be interrupted
+PROMPT_S = 0.1  # what it takes to make a prompt
+
+
+class ToyDrafter(ToyVlm):
+    """A draft model on the robot, whose passes take ``pass_s`` seconds each."""
+
+    def __init__(
+        self,
+        seed: int,
+        draft_noise: float,
+        vocabulary: int,
+        pass_s: float,
+        sleep: Callable[[float], None],
+    ) -> None:
+        super().__init__(seed, draft_noise, vocabulary)
+        self.layer_s, self.sleep = pass_s / LAYERS, sleep
+
+    def prompt(self, request: Any, spec: PromptSpec) -> Any:
+        """The prompt of a request."""
+        self.sleep(PROMPT_S)
+        return super().prompt(request, spec)
+
+    def open(self, prompt: Any) -> ScriptedSession:
+        """A session over a prompt, whose last token the first pass computes."""
+        return _DraftSession(self)
+
+
+class _DraftSession(ScriptedSession):
+    """A session whose pass takes its time and can be interrupted after each layer."""
+
+    def __init__(self, model: ToyDrafter) -> None:
+        super().__init__(model, ())
+        self._computed = -1
+        self._toy = model
+
+    def _spend(self, rows: int, on_layer: Any) -> None:
+        if rows:
+            for layer in range(LAYERS):
+                self._toy.sleep(self._toy.layer_s)
+                if on_layer is not None:
+                    on_layer(layer, None)
 
 
 def toy_worker(limits: WorkerLimits | None = None) -> Worker:

@@ -11,21 +11,35 @@ from queue import SimpleQueue
 from ..edge.transport import Item
 
 
-class Timeline:
-    """What happens when; times in seconds from the start."""
+class Hung(Exception):
+    """Nothing will ever happen, or it goes on for ever."""
 
-    def __init__(self) -> None:
+
+class Timeline:
+    """What happens when; times in seconds from the start. Raises Hung after ``max_steps``."""
+
+    def __init__(self, max_steps: float = math.inf) -> None:
         self.now = 0.0
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
+        self._steps, self._max_steps = 0, max_steps
 
     def at(self, time: float, job: Callable[[], None]) -> None:
+        """Do this job then."""
         heapq.heappush(self._due, (max(time, self.now), next(self._order), job))
+
+    def after(self, delay: float, job: Callable[[], None]) -> None:
+        """Do this job so much later."""
+        self.at(self.now + delay, job)
 
     def step(self, until: float) -> bool:
         """Do what is due next; False when that is nothing before ``until``, which it is then."""
+        self._steps += 1
+        if self._steps > self._max_steps:
+            raise Hung(f"no end after {self._max_steps} steps")
         if not self._due or self._due[0][0] > until:
-            assert until < math.inf, "nothing will ever happen"
+            if until == math.inf:
+                raise Hung("nothing will ever happen")
             self.now = max(self.now, until)
             return False
         self.now, _, job = heapq.heappop(self._due)
@@ -37,6 +51,11 @@ class Timeline:
         until = self.now + seconds
         while self.step(until):
             pass
+
+    def drain(self) -> None:
+        """Let time pass until nothing is due."""
+        while self._due:
+            self.step(math.inf)
 
 
 class VirtualInbox(SimpleQueue[Item]):

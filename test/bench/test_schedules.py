@@ -19,7 +19,7 @@ from edge_cloud_spec.cloud.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.edge.events import Work
 from edge_cloud_spec.edge.speculator import Speculator
-from edge_cloud_spec.harness.virtual_decode import FAULTS
+from edge_cloud_spec.harness.fault_injection import FAULTS
 from edge_cloud_spec.presets import load_preset, preset_names
 
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]

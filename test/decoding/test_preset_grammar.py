@@ -19,7 +19,8 @@ from edge_cloud_spec.decoding.shape import BestFirst
 from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
 from edge_cloud_spec.decoding.split import RESIDUALS
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.harness.virtual_decode import Decode, Weather
+from edge_cloud_spec.harness.fault_injection import Conditions
+from edge_cloud_spec.harness.virtual_decode import Decode
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.share import share
 
@@ -95,14 +96,14 @@ def presets(draw: st.DrawFn) -> Preset:
         raise
 
 
-weathers = st.builds(
-    Weather,
+conditions_met = st.builds(
+    Conditions,
     delay=st.sampled_from([0.0, 0.05, 0.4]),
     jitter=st.sampled_from([0.0, 0.2, 2.0]),
     duplicated=st.sampled_from([0.0, 0.5]),
     reordered=st.booleans(),
-    losses=st.sampled_from([0.0, 0.0, 0.5]),
-    work=st.sampled_from([0.02, 0.3]),
+    cuts=st.sampled_from([0.0, 0.0, 0.5]),
+    cloud_job=st.sampled_from([0.02, 0.3]),
 )
 
 
@@ -113,38 +114,38 @@ redrawn = replace(picospec, residual="top_k", residual_top_k=1, draft_top_k=2, e
 runners_up = replace(picospec, speculation=replace(picospec.speculation, runners_up=True))
 
 
-@example(redrawn, "rejection", 0, 0.5, 0, Weather(jitter=0.0), Random(0))
-@example(runners_up, "rejection", 31, 0.5, 0, Weather(jitter=0.0), Random(0))
+@example(redrawn, "rejection", 0, 0.5, 0, Conditions(jitter=0.0), Random(0))
+@example(runners_up, "rejection", 31, 0.5, 0, Conditions(jitter=0.0), Random(0))
 @settings(max_examples=300, phases=[Phase.explicit, Phase.generate])
 @given(
     preset=presets(),
     rule=st.sampled_from([*TEMPERATURES, "rejection"]),
     seed=st.integers(0, 1000),
-    stray=st.sampled_from([0.0, 0.5, 5.0]),
+    draft_noise=st.sampled_from([0.0, 0.5, 5.0]),
     max_tokens=st.sampled_from([0, 1, 5]),
-    weather=weathers,
+    conditions=conditions_met,
     random=st.randoms(use_true_random=False),
 )
 def test_every_preset_that_can_be_written_decodes(
     preset: Preset,
     rule: str,
     seed: int,
-    stray: float,
+    draft_noise: float,
     max_tokens: int,
-    weather: Weather,
+    conditions: Conditions,
     random: Random,
 ) -> None:
     policy = SamplingPolicy(TEMPERATURES[rule], seed=seed)
     if not preset.uses_cloud:
-        weather = replace(weather, losses=0.0)  # there is no link that breaks
+        conditions = replace(conditions, cuts=0.0)  # there is no link that breaks
     decode = Decode(
         random,
         preset,
         rule,
         policy,
-        weather=weather,
+        conditions=conditions,
         seed=seed,
-        stray=stray,
+        draft_noise=draft_noise,
         max_tokens=max_tokens,
     )
     finish = decode.run()

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
 import pytest
 
-from edge_cloud_spec.edge.events import Drafted, Event
+from edge_cloud_spec.harness.fault_injection import Conditions
 from edge_cloud_spec.harness.toy import spec_of
-from edge_cloud_spec.harness.virtual_decode import Decode, Weather
+from edge_cloud_spec.harness.virtual_decode import Decode
 
 PASS, WAY, JOB = 0.03, 0.05, 0.02  # s
-CALM = Weather(delay=WAY, jitter=0.0, work=JOB, draft=PASS)
+CALM = Conditions(delay=WAY, jitter=0.0, cloud_job=JOB, draft_pass=PASS)
 
 
-class Timed(Decode):
-    """Says of each pass of the draft model how long it took."""
-
-    def happen(self, event: Event) -> None:
-        if isinstance(event, Drafted):
-            event = replace(event, seconds=PASS)
-        super().happen(event)
-
-
-def decoded(preset: str, seed: int = 3, stray: float = 0.5) -> Timed:
-    one = Timed(Random(seed), preset, weather=CALM, seed=seed, stray=stray, spec=spec_of(40))
+def decoded(preset: str, seed: int = 3, draft_noise: float = 0.5) -> Decode:
+    one = Decode(
+        Random(seed), preset, conditions=CALM, seed=seed, draft_noise=draft_noise, spec=spec_of(40)
+    )
     assert one.run().reason in ("end", "length")
     return one
 
@@ -73,7 +65,7 @@ def test_stop_and_wait_drafts_sends_and_hears(preset: str) -> None:
 def test_a_draft_that_was_ready_is_sent_with_the_verdict_and_says_nothing_of_the_link() -> None:
     ready = 0
     for seed in range(6):
-        one = decoded("specedge", seed, stray=0.2)
+        one = decoded("specedge", seed, draft_noise=0.2)
         rounds = one.decoder.stats.rounds
         assert rounds[0].waited
         assert one.decoder.measures.one_way.count == sum(each.waited for each in rounds)

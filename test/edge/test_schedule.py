@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy, distribution
 from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.harness.fault_injection import Conditions
 from edge_cloud_spec.harness.toy import MAX_TOKENS, ToyVlm, own_answer, spec_of
-from edge_cloud_spec.harness.virtual_decode import Decode, Weather
+from edge_cloud_spec.harness.virtual_decode import Decode
 from edge_cloud_spec.presets import load_preset
 
 PRESETS = (
@@ -33,15 +34,15 @@ PRESETS = (
 TIGHT = replace(load_preset("dssd"), residual_top_k=1, residual_tail=1)  # often asks for the row
 RULES = {"greedy": GREEDY, "coupled": SamplingPolicy(0.9, seed=3)}
 
-weathers = st.builds(
-    Weather,
+conditions_met = st.builds(
+    Conditions,
     delay=st.sampled_from([0.0, 0.05, 0.4]),
     jitter=st.sampled_from([0.0, 0.2, 2.0]),
     duplicated=st.sampled_from([0.0, 0.5]),
     reordered=st.booleans(),
-    losses=st.sampled_from([0.0, 0.3, 1.0]),
+    cuts=st.sampled_from([0.0, 0.3, 1.0]),
     outage=st.sampled_from([0.0, 1.0]),
-    work=st.sampled_from([0.02, 0.3]),
+    cloud_job=st.sampled_from([0.02, 0.3]),
 )
 specs = st.sampled_from([None, b"", spec_of(20).to_bytes()])  # the cloud's, none, an old one
 
@@ -51,9 +52,9 @@ specs = st.sampled_from([None, b"", spec_of(20).to_bytes()])  # the cloud's, non
     random=st.randoms(use_true_random=False),
     preset=st.sampled_from(PRESETS),
     rule=st.sampled_from(sorted(RULES)),
-    weather=weathers,
+    conditions=conditions_met,
     seed=st.integers(0, 50),
-    stray=st.sampled_from([0.0, 0.5, 5.0]),
+    draft_noise=st.sampled_from([0.0, 0.5, 5.0]),
     known_spec=specs,
     max_tokens=st.sampled_from([0, 1, 5]),
 )
@@ -61,9 +62,9 @@ def test_whatever_the_link_does_the_answer_is_the_targets_own(
     random: Random,
     preset: str,
     rule: str,
-    weather: Weather,
+    conditions: Conditions,
     seed: int,
-    stray: float,
+    draft_noise: float,
     known_spec: bytes | None,
     max_tokens: int,
 ) -> None:
@@ -72,9 +73,9 @@ def test_whatever_the_link_does_the_answer_is_the_targets_own(
         preset,
         rule,
         RULES[rule],
-        weather=weather,
+        conditions=conditions,
         seed=seed,
-        stray=stray,
+        draft_noise=draft_noise,
         known_spec=known_spec,
         max_tokens=max_tokens,
     )
@@ -82,7 +83,7 @@ def test_whatever_the_link_does_the_answer_is_the_targets_own(
     assert (decode.emitted, finish.reason) == decode.own_answer()
     stats = decode.decoder.stats
     assert decode.decoder.tokens == decode.emitted
-    assert stats.stale == decode.verdicts_heard - len(stats.rounds)
+    assert stats.stale == decode.verdicts_received - len(stats.rounds)
     assert sum(r.emitted for r in stats.rounds) == len(decode.emitted)
 
 
@@ -96,8 +97,8 @@ def test_whatever_the_link_does_the_answer_is_the_targets_own(
 def test_a_restarted_server_or_a_lost_link_ends_the_decode_with_a_reason(
     random: Random, preset: str, seed: int, patience: float
 ) -> None:
-    weather = Weather(losses=1.0, outage=3.0, restart=0.5, duplicated=0.2, reordered=True)
-    decode = Decode(random, preset, weather=weather, seed=seed, patience=patience)
+    conditions = Conditions(cuts=1.0, outage=3.0, restart=0.5, duplicated=0.2, reordered=True)
+    decode = Decode(random, preset, conditions=conditions, seed=seed, patience=patience)
     finish = decode.run()
     own, reason = decode.own_answer()
     assert decode.emitted == own[: len(decode.emitted)]
@@ -109,15 +110,15 @@ def test_a_restarted_server_or_a_lost_link_ends_the_decode_with_a_reason(
 
 
 def test_a_cloud_that_drafts_itself_may_be_cut_off_in_any_pass() -> None:
-    weather = Weather(jitter=0.1, losses=1.5, work=0.3, duplicated=0.3)
+    conditions = Conditions(jitter=0.1, cuts=1.5, cloud_job=0.3, duplicated=0.3)
     for seed in range(40):
-        decode = Decode(Random(seed), "cloud_sd", weather=weather, seed=seed, stray=0.2)
+        decode = Decode(Random(seed), "cloud_sd", conditions=conditions, seed=seed, draft_noise=0.2)
         finish = decode.run()
         assert (decode.emitted, finish.reason) == decode.own_answer()
 
 
 def test_a_restarted_server_is_an_unknown_session() -> None:
-    decode = Decode(Random(1), "dsd", weather=Weather(losses=2.0, restart=1.0), seed=3)
+    decode = Decode(Random(1), "dsd", conditions=Conditions(cuts=2.0, restart=1.0), seed=3)
     finish = decode.run()
     assert finish.reason == "unknown_session"
     assert "start the decode again" in finish.text
@@ -125,11 +126,11 @@ def test_a_restarted_server_is_an_unknown_session() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_link_that_comes_and_goes_without_an_answer_ends_in_time(preset: str) -> None:
-    weather = Weather(delay=3.0, losses=5.0, outage=0.01, most_losses=1000)
-    decode = Decode(Random(2), preset, weather=weather, patience=20.0)
+    conditions = Conditions(delay=3.0, cuts=5.0, outage=0.01, max_cuts=1000)
+    decode = Decode(Random(2), preset, conditions=conditions, patience=20.0)
     assert decode.run().reason == "timeout"
     assert decode.now == pytest.approx(20.0)
-    assert decode.losses > 20
+    assert decode.faults.cuts > 20
 
 
 @pytest.mark.parametrize(
@@ -140,11 +141,17 @@ def test_rejection_over_the_whole_path_has_the_targets_distribution(preset: str 
     counts: dict[int, int] = defaultdict(int)
     runs = 250
     fallbacks = 0
-    weather = Weather(losses=0.3, duplicated=0.3, reordered=True)
+    conditions = Conditions(cuts=0.3, duplicated=0.3, reordered=True)
     for seed in range(runs):
         policy = SamplingPolicy(1.0, seed=seed)
         decode = Decode(
-            Random(seed), preset, "rejection", policy, weather=weather, max_tokens=2, stray=1.0
+            Random(seed),
+            preset,
+            "rejection",
+            policy,
+            conditions=conditions,
+            max_tokens=2,
+            draft_noise=1.0,
         )
         assert decode.run().reason in ("end", "length")
         counts[decode.emitted[0]] += 1
@@ -160,14 +167,14 @@ def test_presets_agree_with_each_other_under_rejection_only_in_distribution() ->
     policy = SamplingPolicy(1.0, seed=5)
     answers = set()
     for preset in PRESETS:
-        decode = Decode(Random(0), preset, "rejection", policy, stray=2.0, seed=8)
+        decode = Decode(Random(0), preset, "rejection", policy, draft_noise=2.0, seed=8)
         decode.run()
         answers.add(tuple(decode.emitted))
     assert len(answers) > 1
 
 
 def test_the_drafter_alone_is_not_verified_and_not_the_target() -> None:
-    decode = Decode(Random(0), "edge_only", stray=3.0, seed=1)
+    decode = Decode(Random(0), "edge_only", draft_noise=3.0, seed=1)
     assert decode.run().reason in ("end", "length")
     assert not decode.sent
     assert decode.emitted == own_answer(decode.draft_model, GREEDY, MAX_TOKENS)[0]

@@ -12,11 +12,14 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
-from edge_cloud_spec.edge.events import Action, Emit, Event, Received
+from edge_cloud_spec.edge.decoder import EdgeDecoder
+from edge_cloud_spec.edge.events import Emit, Event, Received
+from edge_cloud_spec.harness.fault_injection import Conditions
 from edge_cloud_spec.harness.toy import VOCABULARY
-from edge_cloud_spec.harness.virtual_decode import Decode, Weather
+from edge_cloud_spec.harness.virtual_decode import Decode
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
+    ClientMessage,
     Close,
     DraftMessage,
     Prediction,
@@ -49,16 +52,17 @@ class Watched(Decode):
         self.carried = {True: 0, False: 0}  # drafts with and without a token of ours
         super().__init__(*given, **changes)
 
-    def happen(self, event: Event) -> None:
-        if self.finish is None and self.strays and self._base is not None:
+    def on_event(self, event: Event) -> Event:
+        if not self.decoder.finished and self.strays and self._base is not None:
             for message in self._for_others():
                 stale = self.decoder.stats.stale
-                assert self.decoder.handle(Received(message), self.now) == [], message
+                received = Received(message)
+                assert EdgeDecoder.handle(self.decoder, received, self.now) == [], message
                 assert self.decoder.stats.stale == stale + 1
                 self.told += 1
         if isinstance(event, Received):
             self._read(event.message)
-        super().happen(event)
+        return super().on_event(event)
 
     @property
     def _base(self) -> PrefixDigest | None:
@@ -88,19 +92,19 @@ class Watched(Decode):
             end = start + len(message.path) + (message.token is not None)
             self.settled.update(range(start, end))
 
-    def _act(self, actions: list[Action]) -> None:
-        for action in actions:
-            if isinstance(action, Emit):
-                assert action.verified and action.tokens
-                places = range(action.position, action.position + len(action.tokens))
-                self.ours.update(set(places) - self.settled)
-            message = getattr(action, "message", None)
-            if isinstance(message, RowRequest):
-                self.asked = message.base
-                self.rows += 1
-            super()._act([action])
-            if isinstance(message, (DraftMessage, Close)):
-                self._check_resampled(message)
+    def on_emit(self, emit: Emit) -> None:
+        assert emit.verified and emit.tokens
+        places = range(emit.position, emit.position + len(emit.tokens))
+        self.ours.update(set(places) - self.settled)
+        super().on_emit(emit)
+
+    def on_send(self, message: ClientMessage) -> None:
+        if isinstance(message, RowRequest):
+            self.asked = message.base
+            self.rows += 1
+        super().on_send(message)
+        if isinstance(message, (DraftMessage, Close)):
+            self._check_resampled(message)
 
     def _check_resampled(self, message: DraftMessage | Close) -> None:
         """A token that the robot drew travels with the message after it, and with no other."""
@@ -119,11 +123,11 @@ class Deceived(Decode):
     row = UNIFORM
     heard = 0
 
-    def happen(self, event: Event) -> None:
+    def on_event(self, event: Event) -> Event:
         if isinstance(event, Received) and isinstance(event.message, RowMessage):
             event = Received(replace(event.message, row=self.row))
             self.heard += 1
-        super().happen(event)
+        return super().on_event(event)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_a_row_that_cannot_be_p_ends_the_decode_and_nothing_of_it_is_emitted(
     deceived = 0
     for seed in range(30):
         policy = SamplingPolicy(1.0, seed=seed)
-        one = Deceived(Random(seed), TIGHT, "rejection", policy, seed=seed, stray=0.7)
+        one = Deceived(Random(seed), TIGHT, "rejection", policy, seed=seed, draft_noise=0.7)
         one.row = row
         finish = one.run()
         if one.heard:
@@ -165,9 +169,15 @@ def test_what_names_another_place_is_dropped_and_counted(preset: str | Preset, r
     for seed in range(6):
         answers = []
         for strays in (False, True):
-            weather = Weather(jitter=0.3)
+            conditions = Conditions(jitter=0.3)
             decode = Watched(
-                Random(seed), preset, rule, RULES[rule], weather=weather, seed=seed, strays=strays
+                Random(seed),
+                preset,
+                rule,
+                RULES[rule],
+                conditions=conditions,
+                seed=seed,
+                strays=strays,
             )
             finish = decode.run()
             assert finish.reason in ("end", "length"), finish
@@ -187,7 +197,7 @@ def test_a_token_that_the_robot_drew_travels_with_the_next_message_alone(
     for seed in range(30):
         policy = SamplingPolicy(1.0, seed=seed)
         decode = Watched(
-            Random(seed), preset, "rejection", policy, seed=seed, stray=0.7, strays=False
+            Random(seed), preset, "rejection", policy, seed=seed, draft_noise=0.7, strays=False
         )
         finish = decode.run()
         assert finish.reason in ("end", "length"), finish

@@ -8,8 +8,9 @@ import pytest
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.events import Event, Received
+from edge_cloud_spec.harness.fault_injection import Conditions
 from edge_cloud_spec.harness.toy import END, spec_of
-from edge_cloud_spec.harness.virtual_decode import Decode, Weather
+from edge_cloud_spec.harness.virtual_decode import Decode
 from edge_cloud_spec.wire.messages import DraftMessage, Verdict
 
 LONGEST = 40
@@ -27,28 +28,28 @@ class Heard(Decode):
         self.verdicts: list[Verdict] = []
         super().__init__(*given, **changes)
 
-    def happen(self, event: Event) -> None:
+    def on_event(self, event: Event) -> Event:
         if isinstance(event, Received) and isinstance(event.message, Verdict):
             self.verdicts.append(event.message)
-        super().happen(event)
+        return super().on_event(event)
 
 
-def decode(seed: int, rule: str, stray: float, **changes) -> Heard:
-    chosen = {"spec": spec_of(LONGEST), "seed": seed, "stray": stray, **changes}
+def decode(seed: int, rule: str, draft_noise: float, **changes) -> Heard:
+    chosen = {"spec": spec_of(LONGEST), "seed": seed, "draft_noise": draft_noise, **changes}
     one = Heard(Random(seed), "picospec", rule, RULES[rule], **chosen)
     assert one.run().reason in ("end", "length")
     return one
 
 
-@pytest.mark.parametrize("stray", [0.0, 0.5])
+@pytest.mark.parametrize("draft_noise", [0.0, 0.5])
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_every_draft_says_where_it_goes_on_unless_the_answer_ends_there(
-    rule: str, stray: float
+    rule: str, draft_noise: float
 ) -> None:
     pushed = 0
     for seed in range(12):
-        weather = Weather(jitter=0.1, losses=0.2, outage=0.2)
-        for message in decode(seed, rule, stray, weather=weather).sent:
+        conditions = Conditions(jitter=0.1, cuts=0.2, outage=0.2)
+        for message in decode(seed, rule, draft_noise, conditions=conditions).sent:
             if not isinstance(message, DraftMessage):
                 continue
             tokens = message.draft.tokens

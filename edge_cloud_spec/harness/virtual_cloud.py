@@ -1,0 +1,69 @@
+"""The cloud's worker in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..cloud.sessions import RobotStream
+from ..cloud.worker import Worker
+from .virtual_time import Timeline
+
+# Makes a worker, given its clock and what lets the time of a pass go by, both in seconds.
+MakeWorker = Callable[[Callable[[], float], Callable[[float], None]], Worker]
+
+
+class VirtualCloud:
+    """The worker. Its jobs are done at once, on a clock of its own that runs ahead meanwhile."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        make_worker: MakeWorker,
+        job_s: float = 0.0,
+        on_job: Callable[[], None] = lambda: None,
+    ) -> None:
+        """job_s: how long the worker is busy after each job, beside its passes; on_job: called
+        after each.
+        """
+        self._timeline = timeline
+        self._make_worker = make_worker
+        self._job_s, self._on_job = job_s, on_job
+        self._ahead = 0.0  # seconds into the job under way
+        self._free_at = 0.0
+        self._woken = False
+        self.worker = make_worker(self.clock, self._sleep)
+
+    def clock(self) -> float:
+        """Seconds since the start, as the worker has it."""
+        return self._timeline.now + self._ahead
+
+    def receive(self, stream: RobotStream, data: bytes) -> None:
+        """A message has arrived on this stream."""
+        self.worker.receive(stream, data)
+        self._wake()
+
+    def leave(self, stream: RobotStream) -> None:
+        """The stream is gone."""
+        self.worker.leave(stream)
+        self._wake()
+
+    def restart(self) -> None:
+        """The server is another one now, which holds no session."""
+        self.worker = self._make_worker(self.clock, self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self._ahead += seconds
+
+    def _wake(self) -> None:
+        if not self._woken and self.worker.pending:
+            self._woken = True
+            self._timeline.at(self._free_at, self._work)
+
+    def _work(self) -> None:
+        self._woken = False
+        if not self.worker.pending:  # it was restarted
+            return
+        self.worker.run_one()
+        self._free_at, self._ahead = self.clock() + self._job_s, 0.0
+        self._on_job()
+        self._wake()

@@ -1,0 +1,196 @@
+"""The link in virtual time: a decode's stream at a time, made again after each cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from ..cloud.sessions import RobotStream
+from ..edge.events import LinkLost, LinkUp
+from ..edge.transport import OnReceive
+from ..wire.codec import decode_server, encode_client
+from ..wire.messages import ClientMessage, ServerMessage
+from .trace import Hop, Trace
+from .virtual_cloud import VirtualCloud
+from .virtual_time import Timeline
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """When a message arrives, s; ``on_any_stream``: also where its own is cut meanwhile."""
+
+    time: float
+    on_any_stream: bool = False
+
+
+class Impairments(Protocol):
+    """What the link does to streams and messages; all times in seconds."""
+
+    def start(self, link: VirtualLink) -> None:
+        """Plan when the link is cut and restored."""
+
+    def up(self, message: ClientMessage, size: int, now: float) -> Iterable[Arrival]:
+        """When this message, which is sent now, arrives in the cloud: once, not at all or often.
+
+        It may cut the link.
+        """
+
+    def down(self, data: bytes, now: float) -> Iterable[Arrival]:
+        """The same on the way to the robot."""
+
+    def closed_at(self, now: float) -> float:
+        """When the cloud notices that the robot closed its stream."""
+
+    def lost_at(self, now: float) -> float:
+        """When the cloud notices that a stream is cut."""
+
+    def clear(self) -> None:
+        """The link is cut: what was on its way is lost, and holds nothing up."""
+
+    def stream_s(self) -> float:
+        """How long a new stream takes, once the link is restored."""
+
+    def notice_s(self) -> float:
+        """How long the robot takes to notice that a new stream stands."""
+
+
+class VirtualLink:
+    """The link of one robot. ``is_up``: it is not cut."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        cloud: VirtualCloud,
+        impairments: Impairments,
+        trace: Trace | None = None,
+    ) -> None:
+        self.timeline, self.cloud, self.trace = timeline, cloud, trace
+        self.impairments = impairments
+        self.is_up = True
+        self.streams: list[RobotStream] = []  # of the decode, as the cloud knows them
+        self._stream: VirtualStream | None = None
+        impairments.start(self)
+
+    def connect(self, on_receive: OnReceive) -> VirtualStream:
+        """The way to the cloud for one decode (``DecodeRunner.run``)."""
+        self._stream = VirtualStream(self, on_receive)
+        self.streams = []
+        if self.is_up:
+            self._stream.stand()
+        else:
+            self._stream.cut()
+        return self._stream
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a decode has a stream that it has not closed."""
+        return self._stream is not None and not self._stream.closed
+
+    def cut(self) -> None:
+        """The link breaks."""
+        self.is_up = False
+        self.impairments.clear()
+        if self._stream:
+            self._stream.cut()
+        if self.trace is not None:
+            self.trace.cut(self.timeline.now)
+
+    def restore(self) -> None:
+        """It carries again; a new stream stands after a while."""
+        self.is_up = True
+        self.timeline.after(self.impairments.stream_s(), self._stand_again)
+
+    def _stand_again(self) -> None:
+        if self._stream and self.is_up:
+            self._stream.stand_again()
+
+
+class VirtualStream:
+    """One decode's stream. What is on its way when it is cut is lost."""
+
+    def __init__(self, link: VirtualLink, on_receive: OnReceive) -> None:
+        self._link, self._on_receive = link, on_receive
+        self._far: RobotStream | None = None  # as the cloud knows it
+        self.closed = False
+
+    def stand(self) -> None:
+        """The cloud knows it from now on."""
+        self._far = far = RobotStream(lambda data: self._answer(far, data))
+        self._link.streams.append(far)
+
+    def stand_again(self) -> None:
+        """A new one stands in the place of the one that was cut."""
+        if self._far is None and not self.closed:
+            self.stand()
+            self._link.timeline.after(
+                self._link.impairments.notice_s(), lambda: self._deliver(LinkUp())
+            )
+
+    def cut(self) -> None:
+        """It breaks."""
+        link, far = self._link, self._far
+        self._far = None
+        if far is not None:
+            link.timeline.at(
+                link.impairments.lost_at(link.timeline.now), lambda: link.cloud.leave(far)
+            )
+        self._deliver(LinkLost("the link is cut"))
+
+    def send(self, message: ClientMessage) -> int:
+        """See ``Transport``."""
+        data, link, far = encode_client(message), self._link, self._far
+        if far is not None:
+            now = link.timeline.now
+            for arrival in link.impairments.up(message, len(data), now):
+                job = partial(self._reach, None if arrival.on_any_stream else far, data)
+                self._travel(now, arrival, data, message, job)
+        return len(data)
+
+    def close(self) -> None:
+        """See ``Transport``."""
+        self.closed = True
+        link, far = self._link, self._far
+        if far is not None:
+            link.timeline.at(
+                link.impairments.closed_at(link.timeline.now), lambda: link.cloud.leave(far)
+            )
+
+    def _answer(self, far: RobotStream, data: bytes | None) -> None:
+        """The cloud sends this."""
+        if data is None or self._far is not far:
+            return
+        link = self._link
+        left = link.cloud.clock()
+        for arrival in link.impairments.down(data, left):
+            job = partial(self._arrive, None if arrival.on_any_stream else far, data)
+            message = None if link.trace is None else decode_server(data)
+            self._travel(left, arrival, data, message, job)
+
+    def _travel(
+        self,
+        left: float,
+        arrival: Arrival,
+        data: bytes,
+        message: ClientMessage | ServerMessage | None,
+        job: Callable[[], None],
+    ) -> None:
+        if self._link.trace is not None and message is not None:
+            self._link.trace.hops.append(Hop(left, arrival.time, len(data), message))
+        self._link.timeline.at(arrival.time, job)
+
+    def _reach(self, far: RobotStream | None, data: bytes) -> None:
+        """A message arrives in the cloud; ``far``: on this stream alone."""
+        stream = self._far
+        if stream is not None and (far is None or far is stream):
+            self._link.cloud.receive(stream, data)
+
+    def _arrive(self, far: RobotStream | None, data: bytes) -> None:
+        """A message arrives at the robot; ``far``: on this stream alone."""
+        if far is None or far is self._far:
+            self._deliver(data)
+
+    def _deliver(self, item: bytes | LinkLost | LinkUp) -> None:
+        if not self.closed:
+            self._on_receive(item)
