@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..cloud.sessions import RobotStream
+from ..cloud.sessions import Outlet, RobotStream
 from ..cloud.worker import Worker
 from .virtual_time import Timeline
 
@@ -32,10 +32,16 @@ class VirtualCloud:
         self._free_at = 0.0
         self._woken = False
         self.worker = make_worker(self.clock, self._sleep)
+        self.streams: list[RobotStream] = []  # that the worker knows
 
     def clock(self) -> float:
         """Seconds since the start, as the worker has it."""
         return self._timeline.now + self._ahead
+
+    def stream(self, outlet: Outlet) -> RobotStream:
+        """A robot's new stream; the outlet takes what the worker sends."""
+        self.streams.append(RobotStream(outlet))
+        return self.streams[-1]
 
     def receive(self, stream: RobotStream, data: bytes) -> None:
         """A message has arrived on this stream."""
@@ -44,12 +50,15 @@ class VirtualCloud:
 
     def leave(self, stream: RobotStream) -> None:
         """The stream is gone."""
-        self.worker.leave(stream)
-        self._wake()
+        if stream in self.streams:
+            self.streams.remove(stream)
+            self.worker.leave(stream)
+            self._wake()
 
     def restart(self) -> None:
-        """The server is another one now, which holds no session."""
+        """The server is another one now, which knows no stream and no session."""
         self.worker = self._make_worker(self.clock, self._sleep)
+        self.streams = []
 
     def _sleep(self, seconds: float) -> None:
         self._ahead += seconds

@@ -146,7 +146,7 @@ class Decode:
         return Worker(target, self.spec, drafter, WorkerLimits(sessions=1000), clock)
 
     def _note_sessions(self) -> None:
-        for stream in self._link.streams:
+        for stream in self._cloud.streams:
             if stream.session is not None:
                 verification = stream.session.verification
                 self._verifications[verification.session] = verification

@@ -69,14 +69,12 @@ class VirtualLink:
         self.timeline, self.cloud, self.trace = timeline, cloud, trace
         self.impairments = impairments
         self.is_up = True
-        self.streams: list[RobotStream] = []  # of the decode, as the cloud knows them
         self._stream: VirtualStream | None = None
         impairments.start(self)
 
     def connect(self, on_receive: OnReceive) -> VirtualStream:
         """The way to the cloud for one decode (``DecodeRunner.run``)."""
         self._stream = VirtualStream(self, on_receive)
-        self.streams = []
         if self.is_up:
             self._stream.stand()
         else:
@@ -117,8 +115,7 @@ class VirtualStream:
 
     def stand(self) -> None:
         """The cloud knows it from now on."""
-        self._far = far = RobotStream(lambda data: self._answer(far, data))
-        self._link.streams.append(far)
+        self._far = far = self._link.cloud.stream(lambda data: self._answer(far, data))
 
     def stand_again(self) -> None:
         """A new one stands in the place of the one that was cut."""

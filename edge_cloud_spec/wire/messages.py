@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from ..decoding.digest import PrefixDigest, request_digest
 from ..decoding.draft import Draft
@@ -27,6 +27,7 @@ class Open:
     order: str
     policy: SamplingPolicy
     rule: str
+    _: KW_ONLY
     payload: str = "ids"
     tokenizer_digest: bytes = b""  # empty where the robot has no drafter
     draft_identity: str = ""

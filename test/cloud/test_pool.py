@@ -162,7 +162,7 @@ def test_a_draft_that_was_pushed_goes_on_as_it_said() -> None:
 def test_what_is_pushed_for_a_place_where_the_robot_resamples_is_not_taken() -> None:
     """Only the robot knows the next token there."""
     policy, split = SamplingPolicy(1.0), Split("dense")
-    opening = Open(1, "find", b"", "action first", policy, "rejection", "probabilities")
+    opening = Open(1, "find", b"", "action first", policy, "rejection", payload="probabilities")
     opening = replace(opening, draft_identity="small", split=split)
     rejected = 0
     for seed in range(20):

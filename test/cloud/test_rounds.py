@@ -131,7 +131,7 @@ def test_a_guess_is_about_the_draft_of_a_robot_that_is_being_scored() -> None:
 def split_session(residual: Split) -> tuple[Verification, Verdict]:
     """A split session after a rejection, and what was said of it."""
     policy = SamplingPolicy(1.0)
-    opening = Open(1, "find", b"", "action first", policy, "rejection", "probabilities")
+    opening = Open(1, "find", b"", "action first", policy, "rejection", payload="probabilities")
     opening = replace(opening, split=residual, draft_identity="small")
     cloud = Verification("s", opening, BASE, end_tokens=(END,), max_tokens=9, vocabulary=VOCABULARY)
     cloud.handle(DraftMessage(BASE, Draft((1, 2), values=(1e-9, 1.0)), 0))

@@ -36,7 +36,7 @@ ROW = TokenDistribution(np.full(VOCABULARY, 0.1, np.float32))
 def session(rule: str = "greedy", max_tokens: int = 50) -> Verification:
     policy = GREEDY if rule == "greedy" else SamplingPolicy(1.0)
     payload = "dense" if rule == "rejection" else "ids"
-    opening = Open(1, "find", b"", "action first", policy, rule, payload, draft_length=3)
+    opening = Open(1, "find", b"", "action first", policy, rule, payload=payload, draft_length=3)
     return Verification(
         "s", opening, BASE, end_tokens=(END,), max_tokens=max_tokens, vocabulary=VOCABULARY
     )
@@ -239,7 +239,7 @@ def split_session() -> Verification:
         "action first",
         SamplingPolicy(1.0),
         "rejection",
-        "probabilities",
+        payload="probabilities",
         split=Split("dense"),
         draft_identity="a drafter",
     )
@@ -329,7 +329,16 @@ def test_a_proposal_does_not_hold_up_others_for_longer_than_is_useful() -> None:
 
 # What a draft may be
 
-PUSHES = Open(1, "find", b"", "action first", SamplingPolicy(1.0), "rejection", "dense", b"", "d")
+PUSHES = Open(
+    1,
+    "find",
+    b"",
+    "action first",
+    SamplingPolicy(1.0),
+    "rejection",
+    payload="dense",
+    draft_identity="d",
+)
 
 
 def sized(draft_tokens: int, max_tokens: int = 50) -> Verification:

@@ -1,4 +1,4 @@
-"""What a robot notes of its rounds, in virtual time: each pass and each way takes what is told."""
+"""What a robot notes of its rounds, in virtual time: each pass and each way takes a known time."""
 
 from __future__ import annotations
 

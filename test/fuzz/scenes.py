@@ -85,7 +85,7 @@ def opening_of(preset: Preset, rule: str, policy: SamplingPolicy) -> Open:
         "action first",
         policy,
         rule,
-        preset.payload_of(rule),
+        payload=preset.payload_of(rule),
         spec_digest=spec_digest(SPEC),
         draft_length=preset.draft_length,
         split=preset.split_of(rule),
