@@ -38,7 +38,7 @@ PATIENCE = 100.0  # virtual seconds, longer than any conditions: for what is los
 MAX_FAULTS = 5  # of a random schedule
 SEARCHED = 100  # decodes, for one in which all of P is asked for
 BATCH = 250  # random schedules that a process takes at a time
-MAX_TOLD = 20  # schedules that are told as failures
+MAX_REPORTED = 20  # schedules that are printed as failures
 
 
 MILD = Conditions(jitter=0.1, draft_pass=0.1)
@@ -67,7 +67,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Fate:
+class ScheduleResult:
     """How a schedule ended. ``verdict`` is "" where all is well, else one of COUNTS."""
 
     verdict: str
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     counts: dict[tuple[str, str], Counter[str]] = {
         (preset, rule): Counter() for preset in presets for rule in RULES
     }
-    told = 0
+    reported = 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         cells = [] if args.skip_pairs else counts
         batches = [pool.submit(systematic, *cell, args.seed) for cell in cells]
@@ -106,9 +106,9 @@ def run(args: argparse.Namespace) -> list[Row]:
         for batch in batches:
             for cell, found, failures in batch.result():
                 counts[cell].update(found)
-                for failure in failures[: max(0, MAX_TOLD - told)]:
+                for failure in failures[: max(0, MAX_REPORTED - reported)]:
                     print(f"FAILED: {failure}", file=sys.stderr)
-                told += len(failures)
+                reported += len(failures)
     return [
         {"preset": preset, "rule": rule}
         | {name: found[name] for name in COUNTS}
@@ -127,30 +127,30 @@ def systematic(preset: str, rule: str, seed: int) -> Batch:
     """
     plain = Schedule(preset, rule, seed)
     asking = (replace(plain, seed=seed + number) for number in range(1, SEARCHED))
-    rare = next((one for one in asking if fate(one).counts["fallbacks"]), None)
+    rare = next((one for one in asking if run_schedule(one).counts["fallbacks"]), None)
     both = [plain, rare or replace(plain, seed=seed + 1)]
     return add_up(chain.from_iterable(map(single_and_paired, both)))
 
 
-def single_and_paired(plain: Schedule) -> Iterator[tuple[Schedule, Fate]]:
+def single_and_paired(plain: Schedule) -> Iterator[tuple[Schedule, ScheduleResult]]:
     """Without a fault, with each, and with each two; a fault may bring more messages."""
-    whole = fate(plain)
+    whole = run_schedule(plain)
     yield plain, whole
     for first in range(whole.messages):
         for kind in FAULTS:
             once = replace(plain, faults=((first, kind),))
-            single = fate(once)
+            single = run_schedule(once)
             yield once, single
             for second in range(first + 1, single.messages):
                 for other in FAULTS:
                     twice = replace(plain, faults=((first, kind), (second, other)))
-                    yield twice, fate(twice)
+                    yield twice, run_schedule(twice)
 
 
 def at_random(presets: list[str], seed: int, numbers: range) -> Batch:
     """The random schedules of these numbers."""
     schedules = (random_schedule(presets, seed, number) for number in numbers)
-    return add_up((schedule, fate(schedule)) for schedule in schedules)
+    return add_up((schedule, run_schedule(schedule)) for schedule in schedules)
 
 
 def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
@@ -183,42 +183,42 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
     )
 
 
-def add_up(fates: Iterable[tuple[Schedule, Fate]]) -> Batch:
+def add_up(results: Iterable[tuple[Schedule, ScheduleResult]]) -> Batch:
     """Counts by preset and rule, and what failed."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     failures: dict[tuple[str, str], list[str]] = {}
-    for schedule, end in fates:
+    for schedule, end in results:
         cell = schedule.preset, schedule.rule
         found = counts.setdefault(cell, Counter())
         found.update(end.counts)
         found["schedules"] += 1
-        told = failures.setdefault(cell, [])
+        reported = failures.setdefault(cell, [])
         if end.verdict:
             found[end.verdict] += 1
         if end.verdict not in ("", "timeout"):
-            told.append(f"{end.verdict}: {end.why}; {schedule}")
+            reported.append(f"{end.verdict}: {end.why}; {schedule}")
     return [(cell, counts[cell], failures[cell]) for cell in counts]
 
 
-def fate(schedule: Schedule) -> Fate:
+def run_schedule(schedule: Schedule) -> ScheduleResult:
     """Decode it and look whether the promise held."""
     decode = decode_of(schedule)
     try:
         finish = decode.run()
     except Hung as hung:
-        return Fate("hung", str(hung), decode.faults.messages, Counter())
+        return ScheduleResult("hung", str(hung), decode.faults.messages, Counter())
     messages = decode.faults.messages
     decode.settle()
     stats = decode.decoder.stats
     counts = Counter(resumed=stats.resumed, diverged=stats.diverged, fallbacks=stats.fallbacks)
     wrong = what_is_wrong(decode)
     if wrong:
-        return Fate("wrong", wrong, messages, counts)
+        return ScheduleResult("wrong", wrong, messages, counts)
     if finish.reason in ("end", "length"):
-        return Fate("", "", messages, counts)
+        return ScheduleResult("", "", messages, counts)
     given_up = finish.reason == "timeout" and decode.faults.left_out
     verdict = "timeout" if given_up else "failed"
-    return Fate(verdict, f"{finish.reason} {finish.text}", messages, counts)
+    return ScheduleResult(verdict, f"{finish.reason} {finish.text}", messages, counts)
 
 
 def decode_of(schedule: Schedule) -> Decode:
@@ -226,9 +226,9 @@ def decode_of(schedule: Schedule) -> Decode:
     random = Random(schedule.seed)
     preset = _preset(schedule.preset)
     if preset.speculation.ahead:  # whatever is unlikely is drafted for as well
-        told = replace(preset.speculation, least=0.0)
-        told = replace(told, ahead=schedule.ahead or told.ahead)
-        preset = replace(preset, speculation=told)
+        ahead = schedule.ahead or preset.speculation.ahead
+        speculation = replace(preset.speculation, least=0.0, ahead=ahead)
+        preset = replace(preset, speculation=speculation)
     rule = schedule.rule
     temperature = {"greedy": 0.0, "coupled": 0.9, "rejection": 1.0}[rule]
     policy = SamplingPolicy(temperature, seed=schedule.seed) if temperature else GREEDY
@@ -269,7 +269,7 @@ def what_is_wrong(decode: Decode) -> str:
     assert finish is not None
     closing = decode.sent[-1]
     drawn = isinstance(closing, Close) and closing.resampled is not None
-    # The cloud has not heard of what the robot drew last where its goodbye was lost.
+    # The cloud does not know what the robot drew last where its Close was lost.
     answers = [tuple(held.tokens) for held in decode.sessions]
     if not any(_begins(tuple(emitted), held, drawn) for held in answers or [()]):
         return f"{emitted} was emitted, the cloud holds {answers}"

@@ -1,4 +1,4 @@
-"""Two scripted models that agree as often as a regime says, and know how sure they are."""
+"""Two scripted models that agree as often as a regime says; their probabilities are calibrated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SCALE = 2.0**64
 
 
 class CalibratedModel:
-    """Logits are a function of the prefix, which a state names (see ``models.scripted``).
+    """Logits are a function of the prefix, which a state names (see ``scripted_model``).
 
     As target: the right token far above all others. As draft model: the right token first at a
     share ``alpha`` of all prefixes, and second at a share ``runner_up`` of the others; its

@@ -42,12 +42,12 @@ class Proxy:
 
     async def _start(self) -> str:
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
-        self._weather = asyncio.ensure_future(self._have_outages())
+        self._outages = asyncio.ensure_future(self._have_outages())
         return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def _stop(self) -> None:
         self._server.close()
-        self._weather.cancel()
+        self._outages.cancel()
         self._out = True
         self._cut()
         rest = asyncio.all_tasks() - {asyncio.current_task()}

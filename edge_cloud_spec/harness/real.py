@@ -12,7 +12,7 @@ from .emulated_link import LinkProfile
 from .proxy import Proxy
 from .regimes import Regime
 from .robot import PATIENCE, ScriptedRobot
-from .scripted_pair import Busy, scripted_worker
+from .scripted_pair import BusyTime, scripted_worker
 from .server import InProcessServer
 
 MAX_LATE = 0.01  # seconds
@@ -41,7 +41,7 @@ class RealHarness:
         limits: WorkerLimits | None = None,
     ) -> None:
         self._started = time.perf_counter()
-        self.cloud_busy = Busy(Sleep())
+        self.cloud_busy = BusyTime(Sleep())
         self.worker = scripted_worker(regime, time.perf_counter, self.cloud_busy, limits)
         self._cloud = InProcessServer(self.worker)
         self._proxy = Proxy(self._cloud.address, profile, seed)

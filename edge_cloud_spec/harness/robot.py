@@ -13,7 +13,7 @@ from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ..edge.transport import Connect, Inbox, OnReceive, Transport
 from ..wire.messages import ClientMessage, DraftMessage
 from .regimes import Regime
-from .scripted_pair import SPEC, Busy, DraftVlm, Sleep, own_answer, request_of
+from .scripted_pair import SPEC, BusyTime, DraftVlm, Sleep, own_answer, request_of
 
 PATIENCE = 60.0  # s
 
@@ -32,7 +32,7 @@ class DecodedAnswer:
         return self.outcome.completed and self.outcome.tokens == self.own
 
 
-def suited(preset: Preset, regime: Regime) -> Preset:
+def with_regime_length(preset: Preset, regime: Regime) -> Preset:
     """The preset with chains of the regime's length."""
     return replace(preset, draft_length=regime.gamma) if preset.draft_length else preset
 
@@ -53,7 +53,7 @@ class ScriptedRobot:
         self.regime = regime
         self._connect, self._inbox, self._patience = connect, inbox, patience
         self._nonce = 0
-        self.busy = Busy(sleep)
+        self.busy = BusyTime(sleep)
         vlm: Any = DraftVlm(regime, self.busy)
         self.runner = DecodeRunner(vlm, SPEC, clock)
         self.runner.remember(SPEC.to_bytes())  # as after any first decode
@@ -62,7 +62,7 @@ class ScriptedRobot:
         self, preset: Preset, tokens: int, seed: int, policy: SamplingPolicy = GREEDY
     ) -> DecodedAnswer:
         """The answer of this seed, of so many tokens; chains have the regime's length."""
-        preset = suited(preset, self.regime)
+        preset = with_regime_length(preset, self.regime)
         rule = "coupled" if policy.temperature else "greedy"
         settings = DecodeSettings(preset, rule, policy, tokens, self._patience)
         counted = _Counted(self._connect)

@@ -1,6 +1,6 @@
 """A scripted pair in the place of two VLMs: its passes take what a regime says they cost.
 
-``sleep`` lets that time pass: ``time.sleep`` in earnest, a virtual clock's in virtual time.
+``sleep`` lets that time pass: ``time.sleep`` in real time, a virtual clock's in virtual time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Sleep = Callable[[float], None]  # seconds
 OnPass = Callable[[str, float, int], None]  # verify or draft, ms, drafted tokens; it has ended
 
 
-class Busy:
+class BusyTime:
     """Lets time pass, and adds it up: ``total`` seconds of passes so far."""
 
     def __init__(self, sleep: Sleep) -> None:
@@ -97,7 +97,7 @@ class ScriptedVlm(CalibratedModel):
         self._sleep(ms / 1e3)
 
     def passed(self, kind: str, ms: float, drafted: int = 0) -> None:
-        """Tell whoever looks on."""
+        """Call ``on_pass``, if there is one."""
         if self.on_pass is not None:
             self.on_pass(kind, ms, drafted)
 

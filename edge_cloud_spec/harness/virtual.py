@@ -1,7 +1,7 @@
-"""Robot, cloud and link in virtual time: the runner, the worker and the codec as in earnest.
+"""Robot, cloud and link in virtual time: with the real runner, worker and codec.
 
-What takes a second here takes microseconds; nothing is left out but the waiting. The robot's thread
-moves the clock: while it drafts or waits, everything else that is due happens.
+Only the waiting is left out. The robot's thread moves the clock: while it drafts or waits,
+everything else that is due happens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..wire.messages import ClientMessage
 from .emulated_link import Direction, LinkProfile
 from .regimes import Regime
 from .robot import PATIENCE, ScriptedRobot
-from .scripted_pair import Busy, scripted_worker
+from .scripted_pair import BusyTime, scripted_worker
 from .trace import CloudPass, Trace
 from .virtual_cloud import VirtualCloud
 from .virtual_link import Arrival, VirtualLink
@@ -82,11 +82,11 @@ class VirtualHarness:
         limits: WorkerLimits | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """trace: is given all passes and messages, where one is wanted."""
+        """trace: records all passes and messages."""
         self.timeline = timeline = Timeline()
 
         def make_worker(clock: Callable[[], float], sleep: Callable[[float], None]) -> Worker:
-            self.cloud_busy = Busy(sleep)
+            self.cloud_busy = BusyTime(sleep)
             on_pass = partial(passed, clock) if trace is not None else None
             return scripted_worker(regime, clock, self.cloud_busy, limits, on_pass)
 

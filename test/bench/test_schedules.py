@@ -8,11 +8,11 @@ import pytest
 
 from edge_cloud_spec.bench.schedules import (
     COUNTS,
-    Fate,
     Schedule,
+    ScheduleResult,
     at_random,
-    fate,
     random_schedule,
+    run_schedule,
     single_and_paired,
 )
 from edge_cloud_spec.cloud.verification import Verification
@@ -25,9 +25,11 @@ from edge_cloud_spec.presets import load_preset, preset_names
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
 
 
-def fates(presets: list[str], seed: int, count: int = 2000) -> Iterator[tuple[Schedule, Fate]]:
+def results(
+    presets: list[str], seed: int, count: int = 2000
+) -> Iterator[tuple[Schedule, ScheduleResult]]:
     schedules = (random_schedule(presets, seed, number) for number in range(count))
-    return ((schedule, fate(schedule)) for schedule in schedules)
+    return ((schedule, run_schedule(schedule)) for schedule in schedules)
 
 
 def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends() -> None:
@@ -58,7 +60,7 @@ def test_they_notice_drafts_that_are_sent_while_all_of_p_is_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Speculator, "rest", draft_on)
-    assert any(end.verdict == "failed" for _, end in fates(VERIFIED, 0))
+    assert any(end.verdict == "failed" for _, end in results(VERIFIED, 0))
 
 
 def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitted(
@@ -68,10 +70,12 @@ def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitt
     monkeypatch.setattr(Speculator, "rest", draft_on)
     with monkeypatch.context() as blind:
         blind.setattr(PrefixDigest, "short", property(lambda self: 0))
-        wrong = [schedule for schedule, end in fates(["picospec"], 1) if end.verdict == "wrong"]
+        wrong = [schedule for schedule, end in results(["picospec"], 1) if end.verdict == "wrong"]
     assert wrong
-    assert all(fate(schedule).counts["diverged"] for schedule in wrong)
-    assert not [schedule for schedule in wrong if fate(schedule).verdict in ("wrong", "hung")]
+    assert all(run_schedule(schedule).counts["diverged"] for schedule in wrong)
+    assert not [
+        schedule for schedule in wrong if run_schedule(schedule).verdict in ("wrong", "hung")
+    ]
 
 
 def test_they_notice_a_session_that_forgets_the_place_before_an_adopted_token(
@@ -81,5 +85,5 @@ def test_they_notice_a_session_that_forgets_the_place_before_an_adopted_token(
         return place == self._digest or place in self._kept
 
     monkeypatch.setattr(Verification, "_was_at", knows)
-    found = (end for _, end in fates(VERIFIED, 0) if end.verdict == "failed")
+    found = (end for _, end in results(VERIFIED, 0) if end.verdict == "failed")
     assert "unknown_prefix" in next(found).why

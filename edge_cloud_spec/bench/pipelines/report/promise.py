@@ -10,7 +10,7 @@ from ....decoding.speculation import STOP_AND_WAIT
 from ....edge.draft_planner import planner_of
 from ....edge.measures import Measures
 from ....harness.regimes import Regime
-from ....harness.robot import suited
+from ....harness.robot import with_regime_length
 
 
 class KnownMeasures(Measures):
@@ -41,7 +41,7 @@ def costs_of(regime: Regime) -> Costs:
 
 def promised_speedup(regime: Regime, preset: Preset) -> float:
     """Over the target alone, with the shape and pipeline that the preset's pacing picks."""
-    known, preset = KnownMeasures(regime), suited(preset, regime)
+    known, preset = KnownMeasures(regime), with_regime_length(preset, regime)
     if preset.drafter == "cloud":  # stop and wait without a link
         here = replace(known.costs(), one_way=0.0)
         return rate(preset.shape, STOP_AND_WAIT, here) * regime.ar_ms / 1e3
