@@ -86,8 +86,8 @@ def _bench(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
 
 
 def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .training.exits import add_train_exits_arguments, train_exits
-    from .training.tiny.train import add_train_tiny_arguments, train_tiny
+    from .training.exits.command import add_train_exits_arguments, train_exits
+    from .training.tiny.command import add_train_tiny_arguments, train_tiny
 
     kinds = parser.add_subparsers(required=True, metavar="WHAT")
     about = "train or evaluate the embedded pair on simulated views"

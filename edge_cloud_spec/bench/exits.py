@@ -172,7 +172,7 @@ def _bench(args: argparse.Namespace) -> ExitsBench:
 def _rows(
     bench: ExitsBench, rule: str, temperature: float, rounds: Sequence[ExitRound]
 ) -> list[Row]:
-    count = shape_of(bench.target.decoder)["num_hidden_layers"]
+    count = shape_of(bench.target.transformer)["num_hidden_layers"]
     depths = {DEPTH: DEPTH * count, **{layer / count: layer for layer in bench.exits.adapters}}
     return [
         {

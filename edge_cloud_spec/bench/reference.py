@@ -107,5 +107,5 @@ def load_reference(directory: str, vlm: Vlm) -> Any:
     """transformers' own model of a directory, untouched by ours, in the same arithmetic."""
     from transformers import AutoModelForImageTextToText
 
-    dtype = vlm.decoder.dtype
+    dtype = vlm.transformer.dtype
     return AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype).eval()

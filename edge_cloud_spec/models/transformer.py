@@ -3,8 +3,8 @@
 transformers' forward spends most of a small model's decode step in Python (masks, hooks, output
 records, one rotary embedding per layer and head group); a drafter takes hundreds of such steps a
 second. This is the same computation on the same modules, checked against theirs by the tests.
-Rows of several sessions may share one pass: matrices see all rows at once, attention goes session
-by session over its own cache, so nothing is padded.
+Rows of several sessions may share one pass: matrices see all rows at once, attention is computed
+session by session over its own cache, so nothing is padded.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Deepstack:
 class Transformer:
     """embed -> layers -> logits. Hidden rows are [n, hidden_size] without a batch axis.
 
-    It takes the layers over from the language model it is made of, whose own forward no longer
-    works afterwards: the weights are joined and laid out anew, and held once.
+    It takes over the layers of the language model it is made from, whose own forward then no longer
+    works: the weights are joined, laid out anew and held once.
     """
 
     def __init__(self, language_model: Any, lm_head: nn.Module, quantize: str = "none") -> None:
@@ -59,11 +59,11 @@ class Transformer:
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.head_dim: int = first.head_dim
-        self._embed: Tensor = language_model.embed_tokens.weight
-        self.device: torch.device = self._embed.device
-        self.dtype: torch.dtype = self._embed.dtype
-        self._norm = RmsNorm.of(language_model.norm)
-        self._head = lm_head
+        self._embedding: Tensor = language_model.embed_tokens.weight
+        self.device: torch.device = self._embedding.device
+        self.dtype: torch.dtype = self._embedding.dtype
+        self.norm = RmsNorm.of(language_model.norm)
+        self.lm_head = lm_head
         self._cropped: tuple[int, nn.Module] | None = None
         self._layers: list[_Layer] = []
         for index, layer in enumerate(language_model.layers):
@@ -73,17 +73,28 @@ class Transformer:
         self._triangle = torch.full((64, 64), float("-inf"), device=self.device).triu(1)
         self._triangle = self._triangle.to(self.dtype)
 
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden rows."""
+        return self._embedding.shape[1]
+
+    @property
+    def layer_count(self) -> int:
+        """How many layers there are."""
+        return len(self._layers)
+
     def new_cache(self, rows: int) -> KeyValueCache:
+        """An empty cache with room for ``rows`` rows, which ``reserve`` extends."""
         return KeyValueCache(
             len(self._layers), self.kv_heads, self.head_dim, rows, self.dtype, self.device
         )
 
     def embed(self, tokens: Sequence[int] | np.ndarray) -> Tensor:
-        """[n, hidden_size]"""
-        return F.embedding(torch.as_tensor(tokens, device=self.device), self._embed)
+        """Input rows [n, hidden_size] of token ids [n]."""
+        return F.embedding(torch.as_tensor(tokens, device=self.device), self._embedding)
 
     def causal_mask(self, start: int, count: int) -> Tensor | None:
-        """Additive mask [count, start + count] of a chain after `start` rows; None: no need."""
+        """Additive mask [count, start + count] of a chain after `start` rows; None: not needed."""
         if count == 1 or start == 0:
             return None
         mask = torch.zeros(count, start + count, dtype=self.dtype, device=self.device)
@@ -103,7 +114,7 @@ class Transformer:
         """Hidden rows [n, E] after the last layer, before the final norm.
 
         positions: int64 [3, n] (time, height, width) or one text position per row.
-        on_layer: called after each layer while the pass goes on.
+        on_layer: called after each layer, while the pass is under way.
         """
         cos, sin = self._rotary(positions)
         features = deepstack.features if deepstack is not None else ()
@@ -119,12 +130,12 @@ class Transformer:
         """float32 [n, vocabulary] of hidden rows (of the last layer, or of an exit)."""
         if self._cropped is None or self._cropped[0] != vocabulary:
             self._cropped = (vocabulary, self._crop(vocabulary))
-        rows: Tensor = self._cropped[1](self._norm(hidden))
+        rows: Tensor = self._cropped[1](self.norm(hidden))
         return rows[:, :vocabulary].float()
 
     def _crop(self, vocabulary: int) -> nn.Module:
         """The head with the rows of the common vocabulary only."""
-        head = self._head
+        head = self.lm_head
         if not isinstance(head, nn.Linear) or not is_plain(head):
             return head
         if can_pack(head):
@@ -137,10 +148,10 @@ class Transformer:
 class _Layer:
     """One transformer block; Qwen3's norm of queries and keys where the block has one."""
 
-    def __init__(self, layer: Any, decoder: Transformer, quantize: str) -> None:
+    def __init__(self, layer: Any, transformer: Transformer, quantize: str) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self._heads, self._kv_heads = decoder.heads, decoder.kv_heads
-        self._dim = decoder.head_dim
+        self._heads, self._kv_heads = transformer.heads, transformer.kv_heads
+        self._dim = transformer.head_dim
         self._norm_in = RmsNorm.of(layer.input_layernorm)
         self._norm_mid = RmsNorm.of(layer.post_attention_layernorm)
         self._norm_qk: RmsNorm | None = None

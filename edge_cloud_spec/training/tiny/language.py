@@ -41,7 +41,7 @@ INSTRUCTION = re.compile(
 )
 
 VISIBLE_PIXELS = 24
-"""Fewer pixels (of 128 x 128), but not none, are ambiguous: never asked for, never spoken of."""
+"""Fewer pixels (of 128 x 128), but not none, are ambiguous: never asked for and in no answer."""
 
 AHEAD, SLIGHT = 6.0, 18.0  # degrees
 STOP, NEAR, MIDWAY = 0.8, 1.3, 2.4  # metres
@@ -55,9 +55,13 @@ class NamedThing(Protocol):
     """A thing in a view (``sim.view.Seen``)."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """One of NAMES."""
+
     @property
-    def pixels(self) -> int: ...
+    def pixels(self) -> int:
+        """Visible ones of 128 x 128."""
+
     @property
     def bearing(self) -> float:
         """Degrees, positive to the left."""
@@ -113,7 +117,7 @@ def best_action(thing: NamedThing | None) -> str:
 
 
 def visible(things: Sequence[NamedThing]) -> dict[str, NamedThing]:
-    """The things that can be spoken of, by name."""
+    """The things that an answer may name, by name."""
     return {thing.name: thing for thing in things if thing.pixels >= VISIBLE_PIXELS}
 
 
@@ -219,18 +223,18 @@ def read(text: str) -> Statement:
     """What an answer (possibly a broken one) claims."""
     acted = _ACTION.search(text)
     action = acted["action"] if acted else ""
-    said = _REASON.search(text)
-    if said is None:
+    reason = _REASON.search(text)
+    if reason is None:
         return Statement(None, action=action)
-    if said["no"]:
+    if reason["no"]:
         return Statement(False, action=action)
-    return Statement(True, said["side"], said["distance"], action)
+    return Statement(True, reason["side"], reason["distance"], action)
 
 
 def numbers() -> list[str]:
     """Every number of an answer with the space before it."""
-    said = {metres(tenth / 10) for tenth in range(100)} | {degrees(b) for b in range(40)}
-    return sorted(f" {number}" for number in said)
+    found = {metres(tenth / 10) for tenth in range(100)} | {degrees(b) for b in range(40)}
+    return sorted(f" {number}" for number in found)
 
 
 def vocabulary() -> list[str]:
