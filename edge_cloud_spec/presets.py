@@ -16,12 +16,15 @@ from .share import share
 
 
 def preset_names() -> tuple[str, ...]:
-    """The presets that there are."""
+    """The names of the presets in ``config/presets``."""
     return tuple(sorted(path.stem for path in (share() / "config/presets").glob("*.yaml")))
 
 
 def load_preset(name: str) -> Preset:
-    """Read a preset by name, or by the path of a YAML file; raises UserError."""
+    """Read a preset by name, or by the path of a YAML file.
+
+    UserError: there is no such preset, or its YAML is wrong.
+    """
     path = Path(name) if name.endswith(".yaml") else share() / f"config/presets/{name}.yaml"
     if not path.is_file():
         raise UserError(f"there is no preset {name!r}; choose one of {', '.join(preset_names())}")
@@ -50,14 +53,14 @@ def _parts(chosen: dict[str, Any]) -> dict[str, Any]:
             raise TypeError("expansion must be a list, such as [2, 2, 2]")
         parts["expansion"] = tuple(parts["expansion"])
     for name, kind in (("best_first", BestFirst), ("speculation", Speculation)):
-        told = parts.pop(name, None)
-        if told is None:
+        values = parts.pop(name, None)
+        if values is None:
             continue  # as if it were left out
         known = [field.name for field in fields(kind)]
-        if not isinstance(told, dict) or set(told) - set(known):
+        if not isinstance(values, dict) or set(values) - set(known):
             raise TypeError(f"{name} must be a mapping of {', '.join(known)}")
         try:
-            parts[name] = kind(**told)
+            parts[name] = kind(**values)
         except TypeError:
             raise TypeError(f"{name} needs {', '.join(known)}") from None
     return parts

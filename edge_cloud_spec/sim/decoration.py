@@ -1,4 +1,4 @@
-"""Skirting boards, rugs and pictures: what makes rooms look different and is in nobody's way."""
+"""Skirting boards, rugs and pictures: what makes rooms look different and is no obstacle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .thing import Part, Rgb, Thing
 def decorate(
     size: tuple[float, float], things: list[Thing], rng: np.random.Generator
 ) -> tuple[Thing, ...]:
-    """What lies on the floor and hangs on the walls of a room of ``size`` metres."""
+    """Rugs on the floor and pictures on the walls of a room of ``size`` metres."""
     w, d = size[0] / 2, size[1] / 2
     items = []
     if rng.random() < 0.6:

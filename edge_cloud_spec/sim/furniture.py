@@ -1,4 +1,4 @@
-"""Furniture without a name: neutral in colour, mostly along walls, in the way of the eye."""
+"""Furniture without a name: neutral in colour, mostly along walls, hiding what is behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A furnished room by seed: what is to be found, what resembles it, and all that stands around."""
+"""A furnished room by seed: what is to be found, what resembles it, and all the rest."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ class Room:
 
 
 def make_room(seed: int, target: str | None = None) -> Room:
-    """The room of a seed, always the same; ``target`` names another thing to find than its own."""
+    """The room of a seed, always the same; ``target`` names another thing to find than its own.
+
+    ValueError: there is no such thing, or the seed is negative.
+    """
     if target is not None and target not in KINDS:
         raise ValueError(f"no room has a {target!r}; choose one of: {', '.join(KINDS)}")
     if seed < 0:

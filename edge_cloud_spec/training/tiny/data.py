@@ -1,6 +1,6 @@
 """Views as arrays, and batches of questions about them.
 
-Views are rendered once and kept; questions are drawn anew for each batch, and every other time the
+Views are rendered once and kept; questions are drawn again for each batch, and every other time the
 picture is mirrored, with the truth mirrored too.
 """
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
 
+from ...sim.thing import VisibleThing
 from .architecture import VISUAL
 from .language import NAMES, ORDERS, PHRASES, VISIBLE_PIXELS, alike, askable, pieces
 from .packed import block_order
@@ -26,16 +27,6 @@ SHARD = 2000
 BEARINGS = np.array([-24, -18, -14, -10, -8, -6, -4, -1.5, 1.5, 4, 6, 8, 10, 14, 18, 24.0])
 DISTANCES = np.array([0.5, 0.65, 0.8, 0.95, 1.1, 1.3, 1.5, 1.8, 2.1, 2.4, 2.8, 3.3, 4.0])
 IGNORE = -100
-
-
-@dataclass(frozen=True)
-class ViewedThing:
-    """A ``NamedThing`` of a view: pixels of 128 x 128, bearing in degrees, distance in metres."""
-
-    name: str
-    pixels: int
-    bearing: float
-    distance: float
 
 
 @dataclass(frozen=True)
@@ -52,11 +43,11 @@ class Views:
     def __len__(self) -> int:
         return len(self.images)
 
-    def things(self, index: int, mirrored: bool = False) -> tuple[ViewedThing, ...]:
+    def things(self, index: int, mirrored: bool = False) -> tuple[VisibleThing, ...]:
         """The nameable things in a view."""
         sign = -1.0 if mirrored else 1.0
         return tuple(
-            ViewedThing(
+            VisibleThing(
                 NAMES[k],
                 int(self.pixels[index, k]),
                 sign * float(self.bearing[index, k]),
@@ -119,38 +110,38 @@ class QuestionEncoder:
         self.prefix = [ids["<|vision_start|>"], *image, ids["<|vision_end|>"]]
 
     def ids(self, text: str) -> list[int]:
-        """Token ids of ``text`` (pieces of a text may be spelled one by one: no word spans two)."""
+        """Token ids of ``text`` (those of its pieces in turn are the same: no token spans two)."""
         if text not in self._known:
             ids: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
             self._known[text] = ids
         return self._known[text]
 
     def question(self, instruction: str, order: str) -> list[int]:
-        """What stands between the image and the answer."""
+        """Ids of what comes between the image and the answer."""
         return [*self.ids(f"{instruction}\n"), *self.ids(order), self.start]
 
     def training_example(
-        self, things: Sequence[ViewedThing], name: str, order: str, instruction: str
+        self, things: Sequence[VisibleThing], name: str, order: str, instruction: str
     ) -> tuple[list[int], list[int], list[float]]:
         """Ids [n] of question and answer, the ids that follow each, and their weights."""
         ids = self.question(instruction, order)
         weights = [0.0] * (len(ids) - 1)
         for piece in pieces(things, name, order):
-            spelled = self.ids(piece.text)
-            ids = [*ids, *spelled]
-            weights += [piece.weight] * len(spelled)
+            piece_ids = self.ids(piece.text)
+            ids = [*ids, *piece_ids]
+            weights += [piece.weight] * len(piece_ids)
         return ids, [*ids[1:], self.end], [*weights, 0.1]
 
 
 def draw_instruction(name: str, rng: np.random.Generator) -> str:
-    """One of the phrasings, now and then with a capital or a full stop."""
+    """One of the phrasings, sometimes with a capital or a final mark."""
     phrase = PHRASES[rng.integers(len(PHRASES))].format(name)
     if rng.random() < 0.2:
         phrase = phrase[0].upper() + phrase[1:]
     return phrase + ("", "", "", "", ".", "?")[rng.integers(6)]
 
 
-def draw_names(things: Sequence[ViewedThing], count: int, rng: np.random.Generator) -> list[str]:
+def draw_names(things: Sequence[VisibleThing], count: int, rng: np.random.Generator) -> list[str]:
     """Names to ask for: of what is in view, of what is not though its look-alike is, or any."""
     allowed = askable(things)
     present = [t.name for t in things if t.pixels >= VISIBLE_PIXELS]
@@ -170,7 +161,7 @@ class Batch:
     """B images and Q questions each, of S tokens.
 
     Pixels [B, 3, 128, 128] in -1..1, ids [B, 66 + Q S],
-    targets and weights [B, Q S], and what the auxiliary head is to say of each visual token:
+    targets and weights [B, Q S], and what the auxiliary head predicts of each visual token:
     classes [B, 64, 4] and what each is worth in training (the fewer patches a thing has, the more),
     bearing and distance buckets [B, 64] (-100: nothing there).
     """
@@ -206,7 +197,7 @@ def _worth(grid: Tensor) -> Tensor:
 
 
 def sampling_weights(views: Views) -> np.ndarray:
-    """How often to train on each view [N]: oftener where something small and grey is in it."""
+    """How often to train on each view [N]: more where something small and grey is in it."""
     grey = np.array([name.startswith("silver") for name in NAMES])
     small = (views.pixels >= VISIBLE_PIXELS) & (views.pixels < 200)
     return np.asarray(1.0 + 0.5 * small.any(axis=1) + 1.5 * (small & grey).any(axis=1))

@@ -111,7 +111,7 @@ def wrong_instructions(
 ) -> list[Probe]:
     """Other questions before the same pictures; half of them about something in view.
 
-    Two things in one picture seldom stand at the same side and distance, so that the question would
+    Two things in one picture are seldom at the same side and distance, so that the question would
     reveal something of the truth: a skill is scored on as many pairs of each two words only.
     """
     wrong = []
@@ -159,7 +159,7 @@ def accuracy(
     """The share of right claims; for ``visible`` the mean over the visible and the absent.
 
     A thing that was missed counts as a wrong side and distance too; ``where_said`` leaves out the
-    answers that say none.
+    answers that state none.
     """
     right: dict[bool, list[bool]] = {True: [], False: []}
     for probe, claim in zip(probes, claims, strict=True):
