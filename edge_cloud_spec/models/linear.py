@@ -77,7 +77,7 @@ def can_pack(module: nn.Module) -> bool:
         and is_plain(module)
         and module.weight.device.type == "cpu"
         and module.weight.dtype == torch.float32
-        and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+        and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]  # torch's
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )

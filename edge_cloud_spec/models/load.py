@@ -75,9 +75,7 @@ def load(
         pack_linears(visual)
     except UserError:
         raise
-    except (
-        Exception
-    ) as error:  # whatever a library raises on a damaged file, the user can correct it
+    except Exception as error:  # whatever a library raises on a damaged file
         reason = " ".join(str(error).split())[:300]
         raise UserError(
             f"the model in {directory} cannot be loaded ({type(error).__name__}: {reason}): "

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from .cache import KeyValueCache
 from .linear import PackedLinear, RmsNorm, can_pack, is_plain, join, pack_linears
 from .quantize import quantize_linears
+from .rotary import RotaryEmbedding
 
 OnLayer = Callable[[int, Tensor], None]  # (layer index, hidden [rows, hidden_size])
 
@@ -69,7 +70,7 @@ class Transformer:
         for index, layer in enumerate(language_model.layers):
             self._layers.append(_Layer(layer, self, quantize))
             language_model.layers[index] = nn.Identity()  # frees the parts that were joined
-        self._rotary = _Rotary(language_model.rotary_emb, config, self.dtype)
+        self._rotary = RotaryEmbedding(language_model.rotary_emb, config, self.dtype)
         self._triangle = torch.full((64, 64), float("-inf"), device=self.device).triu(1)
         self._triangle = self._triangle.to(self.dtype)
 
@@ -219,48 +220,3 @@ class _Layer:
         mask = segment.mask.expand(group, count, end).reshape(group * count, end)
         out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
         return out.view(heads, count, self._dim).transpose(0, 1).reshape(count, -1)
-
-
-class _Rotary:
-    """Multimodal rotary embedding. A text row has three equal positions: its row of a table."""
-
-    def __init__(self, rotary: Any, config: Any, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-        self._frequency = rotary.inv_freq.detach().float()  # [dim / 2]
-        self._scaling = float(getattr(rotary, "attention_scaling", 1.0))
-        half = len(self._frequency)
-        section = list(config.rope_parameters.get("mrope_section") or [half])
-        axis = torch.zeros(half, dtype=torch.long)
-        if "qwen3" in config.model_type:  # interleaved: t h w t h w ... then t
-            for which, offset in ((1, 1), (2, 2)):
-                axis[offset : section[which] * 3 : 3] = which
-        else:  # one block of frequencies an axis
-            ends = torch.tensor(section).cumsum(0)
-            axis = (torch.arange(half)[:, None] >= ends[None, :]).sum(1).clamp(max=2)
-        self._axis = axis.to(self._frequency.device)
-        self._cos, self._sin = self._tables(torch.arange(2048, device=self._frequency.device))
-
-    def _tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sign-folded sin, [n, 1, dim] each, of positions [n] or [n, dim / 2]."""
-        if positions.dim() == 1:
-            positions = positions[:, None]
-        angle = positions.float() * self._frequency  # [n, dim / 2]
-        cos, sin = angle.cos() * self._scaling, angle.sin() * self._scaling
-        # rotate_half(x) * sin == roll(x, dim / 2) * (-sin, sin)
-        return (
-            torch.cat([cos, cos], -1)[:, None].to(self._dtype),
-            torch.cat([-sin, sin], -1)[:, None].to(self._dtype),
-        )
-
-    def __call__(self, positions: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
-        if isinstance(positions, Tensor):
-            return self._tables(positions.to(self._axis.device)[self._axis].T)
-        first, count = positions[0], len(positions)
-        top = max(positions)
-        if top >= len(self._cos):
-            more = torch.arange(2 * top, device=self._axis.device)
-            self._cos, self._sin = self._tables(more)
-        if top - first + 1 == count and list(positions) == list(range(first, top + 1)):
-            return self._cos.narrow(0, first, count), self._sin.narrow(0, first, count)
-        index = torch.tensor(positions, device=self._axis.device)
-        return self._cos.index_select(0, index), self._sin.index_select(0, index)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .thing import Part, Rgb, Thing
+from .thing import Part, Rgb, Thing, as_rgb
 
 
 def decorate(
@@ -67,9 +67,4 @@ def decorate(
 
 def pale(rng: np.random.Generator, low: float, high: float, spread: float) -> Rgb:
     """A tone between ``low`` and ``high``, each colour off it by up to ``spread``."""
-    return triple(np.clip(rng.uniform(low, high) + rng.uniform(-spread, spread, 3), 0.05, 0.97))
-
-
-def triple(values: np.ndarray) -> Rgb:
-    """An array [3] as a colour."""
-    return float(values[0]), float(values[1]), float(values[2])
+    return as_rgb(np.clip(rng.uniform(low, high) + rng.uniform(-spread, spread, 3), 0.05, 0.97))

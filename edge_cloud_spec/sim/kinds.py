@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .thing import Part, Rgb, Shape, Thing
+from .thing import Part, Rgb, Shape, Thing, as_rgb
 
 KINDS = (
     "silver bottle",
@@ -51,8 +51,7 @@ def tint(rng: np.random.Generator, colour: str) -> Rgb:
 
 
 def _rgb(values: np.ndarray) -> Rgb:
-    red, green, blue = np.clip(values, 0.02, 0.98)
-    return float(red), float(green), float(blue)
+    return as_rgb(np.clip(values, 0.02, 0.98))
 
 
 def _shade(rgb: Rgb, factor: float) -> Rgb:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..nav.pose import Pose
-from .decoration import decorate, pale, triple
+from .decoration import decorate, pale
 from .furniture import FURNITURE
 from .kinds import KINDS, LOOKALIKES
 from .layout import Layout
-from .thing import Rgb, Thing
+from .thing import Rgb, Thing, as_rgb
 
 __all__ = ["PHRASINGS", "Light", "Pose", "Room", "make_room"]
 
@@ -139,7 +139,7 @@ def _light(size: tuple[float, float], rng: np.random.Generator) -> Light:
             float(rng.uniform(-0.4, 0.4)) * size[1],
             float(rng.uniform(6.0, 8.0)),  # high enough that its cone holds the whole room
         ),
-        lamp=triple(lamp * tone),
-        ambient=triple(ambient * tone),
+        lamp=as_rgb(lamp * tone),
+        ambient=as_rgb(ambient * tone),
         fill=float(rng.uniform(0.08, 0.25)),
     )

@@ -10,6 +10,11 @@ import numpy as np
 Rgb = tuple[float, float, float]
 
 
+def as_rgb(values: np.ndarray) -> Rgb:
+    """An array [3] as a colour."""
+    return float(values[0]), float(values[1]), float(values[2])
+
+
 @dataclass(frozen=True)
 class Part:
     """A primitive: MuJoCo ``shape`` and half ``size`` (m), centre ``at`` in the thing's frame."""

@@ -225,5 +225,6 @@ def write_views(
     """Sample views into one npz file of ``pack``'s arrays."""
     path = Path(path)
     arrays = pack(sample_views(seed, count, renderer, size), count, size)
+    # savez types its one option, allow_pickle, as if it were any keyword
     np.savez(path, **arrays)  # type: ignore[arg-type]
     return path
