@@ -22,6 +22,7 @@ PAGES += sorted(DOCS.glob("*.md"))
 # Words of other packages, and names that only look like ours.
 OTHERS = {
     *("Twist", "TwistStamped", "Bool", "String", "Request", "Odometry", "CompressedImage"),
+    *("DynamicCache", "model.language_model", "model.visual"),  # transformers'
     *("Path", "Protocol", "Thread", "Future", "StopMove", "Move"),
     *("norm", "argmax", "softmax", "generate", "residual"),
     "sim/outcome",  # a topic
@@ -49,6 +50,23 @@ def folders() -> frozenset[str]:
     return frozenset(path.name for path in inside if path.is_dir() and path.name[0] != ".")
 
 
+@cache
+def words() -> frozenset[str]:
+    """Every word of our files but the documents: topics, parameters, presets and tests too."""
+    names = ("edge_cloud_spec", "config", "launch", "msg", "requirements", "test")
+    files = [file for name in names for file in (ROOT / name).rglob("*")]
+    files += [
+        ROOT / name for name in ("CMakeLists.txt", "Makefile", "package.xml", "pyproject.toml")
+    ]
+    texts = [
+        file.read_text(encoding="utf-8")
+        for file in files
+        if file.suffix in (*SOURCES, ".txt", "") and file.is_file() and file != Path(__file__)
+        if file.suffix != ".md"
+    ]
+    return frozenset(word for text in texts for word in re.findall(r"\w+", text))
+
+
 def problems(path: Path, text: str) -> Iterator[str]:
     """What a page says that is not so, a sentence each."""
     page = Page(text)
@@ -72,7 +90,7 @@ def link_problems(path: Path, page: Page, link: Link) -> Iterator[str]:
         if link.anchor not in there.anchors:
             yield f"link to {link.target}: there is no such heading"
     label = link.text.strip("`")
-    if target.suffix == ".py" and re.fullmatch(r"[\w.]+", label) and not label.endswith(".py"):
+    if target.suffix == ".py" and re.fullmatch(r"[\w.]+", label) and label not in target.parts:
         owner, _, name = label.rpartition(".")
         found = Symbols([target])
         top = defined_in(ast.parse(target.read_text()))
@@ -102,6 +120,8 @@ def span_problems(path: Path, span: str) -> Iterator[str]:
     is_foreign = bool({name, name.partition(".")[0]} & FOREIGN)
     if (is_call or is_dotted or is_class) and not (is_foreign or symbols().knows(name)):
         yield f"`{span}`: there is no such name in the package"
+    elif not is_class and re.fullmatch(r"[A-Za-z]\w*_\w*", name) and name not in words() | FOREIGN:
+        yield f"`{span}`: there is no such word in any source file"
 
 
 def files_of(path: Path, name: str) -> list[Path]:
@@ -140,6 +160,9 @@ WRONG = {
     "a class": ("see `Draftt`", "no such name"),
     "a method": ("see `Draft.childs`", "no such name"),
     "a function": ("see `resamples()`", "no such name"),
+    "a topic": ("on `verified_tocens`", "no such word"),
+    "a test": ("`test_nothing_of_the_kind` shows it", "no such word"),
+    "a constant": ("at most `MAX_NODESS`", "no such word"),
     "a parameter": ("see `output.stop_budge`", "no such name"),
     "an option": ("```sh\nedge-cloud-spec demo --sed 3\n```", "unrecognized arguments: --sed"),
     "a value": ("```sh\nedge-cloud-spec demo --rule lazy\n```", "invalid choice: 'lazy'"),
@@ -156,9 +179,13 @@ WRONG = {
 RIGHT = """# A `page`, and more
 [x](README.md) [y](#a-page-and-more) [`resample`](edge_cloud_spec/decoding/split.py) [z](https://x.y/z)
 [`Speculator.predict`](edge_cloud_spec/edge/speculator.py)
+[`stop`](edge_cloud_spec/bench/stop/suite.py)
+[`rounds.py`](edge_cloud_spec/edge/rounds.py)
 `decoding/accept.py`, `accept.py`, `decoding/accept.py:rejection`, `config/presets/NAME.yaml`,
 `docs/`, `nodes/graph`, `camera/image_raw`, `std_msgs/String`, `/models/small`, `drive.json`,
 `Draft`, `Draft.children`, `speculation.exits`, `output.stop_nudge`, `Verdict.leads_to`, `cloud_ar`,
+`nav_status`, `MAX_NODES`, `ROS_DOMAIN_ID`,
+`test_package_xml_and_the_python_package_have_one_version`,
 `resample(...)`, `min(1, P/Q)`, `torch.compile`, `Twist`, `edge_cloud_spec.nodes.graph`
 ```sh
 edge-cloud-spec bench drive --scenes 100 --json drive.json   # a comment
