@@ -139,7 +139,8 @@ def files_of(path: Path, name: str) -> list[Path]:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_what_a_page_names_is_there(path: Path) -> None:
-    assert [each for each in problems(path, path.read_text()) if each] == []
+    found = list(filter(None, problems(path, path.read_text())))
+    assert not found, "\n".join(found)
 
 
 def test_every_page_of_docs_is_linked_from_the_readme() -> None:
@@ -209,4 +210,4 @@ def test_what_is_not_there_is_found(case: str) -> None:
 
 
 def test_what_is_there_is_no_problem() -> None:
-    assert [each for each in problems(ROOT / "README.md", RIGHT) if each] == []
+    assert list(filter(None, problems(ROOT / "README.md", RIGHT))) == []
