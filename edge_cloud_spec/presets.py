@@ -16,15 +16,12 @@ from .share import share
 
 
 def preset_names() -> tuple[str, ...]:
-    """The names of the presets in ``config/presets``."""
+    """The presets that there are."""
     return tuple(sorted(path.stem for path in (share() / "config/presets").glob("*.yaml")))
 
 
 def load_preset(name: str) -> Preset:
-    """Read a preset by name, or by the path of a YAML file.
-
-    UserError: there is no such preset, or its YAML is wrong.
-    """
+    """Read a preset by name, or by the path of a YAML file; raises UserError."""
     path = Path(name) if name.endswith(".yaml") else share() / f"config/presets/{name}.yaml"
     if not path.is_file():
         raise UserError(f"there is no preset {name!r}; choose one of {', '.join(preset_names())}")
@@ -53,14 +50,14 @@ def _parts(chosen: dict[str, Any]) -> dict[str, Any]:
             raise TypeError("expansion must be a list, such as [2, 2, 2]")
         parts["expansion"] = tuple(parts["expansion"])
     for name, kind in (("best_first", BestFirst), ("speculation", Speculation)):
-        values = parts.pop(name, None)
-        if values is None:
+        given = parts.pop(name, None)
+        if given is None:
             continue  # as if it were left out
         known = [field.name for field in fields(kind)]
-        if not isinstance(values, dict) or set(values) - set(known):
+        if not isinstance(given, dict) or set(given) - set(known):
             raise TypeError(f"{name} must be a mapping of {', '.join(known)}")
         try:
-            parts[name] = kind(**values)
+            parts[name] = kind(**given)
         except TypeError:
             raise TypeError(f"{name} needs {', '.join(known)}") from None
     return parts
