@@ -7,14 +7,14 @@ import sys
 
 
 def main() -> int:
-    """`edge-cloud-spec serve` with these arguments; what launch adds for nodes is left out."""
+    """`edge-cloud-spec serve` with these arguments, but for those that launch adds for nodes."""
     from ..cli import main as command_line
 
     arguments = sys.argv[1:]
     if "--ros-args" in arguments:
         arguments = arguments[: arguments.index("--ros-args")]
     status = command_line(["serve", *arguments])
-    # A launch may send SIGINT twice; the second must not interrupt the interpreter's end.
+    # A launch may send SIGINT twice; the second must not interrupt the interpreter's shutdown.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return status
 

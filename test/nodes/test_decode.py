@@ -21,7 +21,6 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
-from rclpy.qos import qos_profile_sensor_data
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
@@ -34,7 +33,7 @@ from edge_cloud_spec.demo.run_log import Decision
 from edge_cloud_spec.harness.random_checkpoint import make_checkpoint
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
 from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.nodes.navigator import LAST
+from edge_cloud_spec.nodes.qos import LATCHED, SENSOR_DATA
 
 DOMAIN = str(1 + os.getpid() % 100)  # nobody else's on this machine
 INSTRUCTION = "find the silver bottle"
@@ -59,11 +58,11 @@ class Watcher:
         self.heard: dict[str, list] = {}
         self.picture: bytes | None = frame()
         self.camera = self.node.create_publisher(
-            CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
+            CompressedImage, "camera/image_raw/compressed", SENSOR_DATA
         )
         self.instruction = self.node.create_publisher(String, "instruction", 10)
         self.parameters = self.node.create_client(SetParameters, "drafter/set_parameters")
-        self.status = self.node.create_publisher(String, "nav_status", LAST)
+        self.status = self.node.create_publisher(String, "nav_status", LATCHED)
         self.node.create_timer(0.1, self._publish_frame)
         for topic, kind in (
             ("draft", Draft),
