@@ -91,7 +91,7 @@ def stage(
             if time.monotonic() - begun > startup:
                 name = next(iter(waiting))
                 raise UserError(
-                    f"{name} is not up after {startup:g} s: {processes.error_line(name)}"
+                    f"{name} is not up after {startup:g} s: {processes.last_words(name)}"
                 )
             time.sleep(0.1)
         time.sleep(MATCHING)

@@ -73,9 +73,9 @@ class Processes:
             status = process.poll()
             if status is not None:
                 how = _exit_text(status)
-                raise UserError(f"{name} ended by itself ({how}): {self.error_line(name)}")
+                raise UserError(f"{name} ended by itself ({how}): {self.last_words(name)}")
 
-    def error_line(self, name: str) -> str:
+    def last_words(self, name: str) -> str:
         """The line of its output most likely to say why it ended, and where its log is."""
         log = self._log(name)
         lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
+from helpers.enumeration import BranchingChooser, outcomes
 from numpy.typing import NDArray
 
 from edge_cloud_spec.decoding.policy import SamplingPolicy, distribution
@@ -15,7 +16,6 @@ from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.harness.loopback import LoopbackPair, Wire
 from edge_cloud_spec.harness.scripted_model import ScriptedSession
 from edge_cloud_spec.wire.messages import ClientMessage, ServerMessage
-from helpers.enumeration import BranchingChooser, outcomes
 
 Joint = dict[tuple[int, ...], float]
 Message = ClientMessage | ServerMessage

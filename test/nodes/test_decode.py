@@ -21,6 +21,7 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from rclpy.qos import qos_profile_sensor_data
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
@@ -33,7 +34,7 @@ from edge_cloud_spec.demo.run_log import Decision
 from edge_cloud_spec.harness.random_checkpoint import make_checkpoint
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
 from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.nodes.qos import LATCHED, SENSOR_DATA
+from edge_cloud_spec.nodes.qos import LATCHED
 
 DOMAIN = str(1 + os.getpid() % 100)  # nobody else's on this machine
 INSTRUCTION = "find the silver bottle"
@@ -58,7 +59,7 @@ class Watcher:
         self.heard: dict[str, list] = {}
         self.picture: bytes | None = frame()
         self.camera = self.node.create_publisher(
-            CompressedImage, "camera/image_raw/compressed", SENSOR_DATA
+            CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
         )
         self.instruction = self.node.create_publisher(String, "instruction", 10)
         self.parameters = self.node.create_client(SetParameters, "drafter/set_parameters")

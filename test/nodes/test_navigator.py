@@ -22,6 +22,7 @@ from rclpy.context import Context  # noqa: E402
 from rclpy.duration import Duration  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.node import Node  # noqa: E402
+from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data  # noqa: E402
 from std_msgs.msg import Bool, Empty, String  # noqa: E402
 
 from edge_cloud_spec.errors import UserError  # noqa: E402
@@ -30,7 +31,6 @@ from edge_cloud_spec.nav.motion import Velocity  # noqa: E402
 from edge_cloud_spec.nav.status import Status  # noqa: E402
 from edge_cloud_spec.nav.watchdog import REPEATS  # noqa: E402
 from edge_cloud_spec.nodes.base_output import SportOutput, TwistOutput  # noqa: E402
-from edge_cloud_spec.nodes.qos import LATCHED, SENSOR_DATA  # noqa: E402
 
 DOMAIN = 60 + os.getpid() % 40
 PATIENCE = 60.0  # s; only a hung test takes that long
@@ -65,15 +65,16 @@ class Bench(Node):
         self.twists: list[Twist] = []
         self.commands: list[NavCommand] = []
         self.states: list[str] = []
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         self.create_subscription(Twist, "cmd_vel", self.twists.append, 100)
         self.create_subscription(NavCommand, "nav_command", self.commands.append, 10)
         self.create_subscription(
-            String, "nav_status", lambda message: self.states.append(message.data), LATCHED
+            String, "nav_status", lambda message: self.states.append(message.data), latched
         )
         self.words = self.create_publisher(VerifiedTokens, "verified_tokens", 10)
         self.e_stop = self.create_publisher(Bool, "e_stop", 10)
         self.instruction = self.create_publisher(String, "instruction", 10)
-        self.odom = self.create_publisher(Odometry, "odom", SENSOR_DATA)
+        self.odom = self.create_publisher(Odometry, "odom", qos_profile_sensor_data)
         self.hang = self.create_publisher(Empty, "hang", 10)
 
     def until(self, condition: Callable[[], Any]) -> None:

@@ -24,7 +24,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     context = Context()
     rclpy.init(args=[], context=context, domain_id=1 + os.getpid() % 50)
-    node = Node("subscription_thread_test", context=context)
+    node = Node("intake_test", context=context)
     yield node
     node.destroy_node()
     rclpy.shutdown(context=context)
