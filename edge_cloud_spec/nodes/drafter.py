@@ -186,7 +186,7 @@ class DrafterNode(Node):
         self._conclude(task.instruction, outcome, words.answer)
 
     def _conclude(self, instruction: str, outcome: Outcome, answer: str) -> None:
-        """The instruction is done after a stop; what is no action is decided anew after a pause."""
+        """A decision to stop completes the instruction; one without an action is retried later."""
         if outcome.reason == "aborted":
             return
         if not outcome.completed:

@@ -51,8 +51,8 @@ class DrafterSettings:
         except UserError as error:
             raise ValueError(f"preset: {error}") from None
 
-    # A file that changes on disk is noticed when a parameter is set next (which makes these
-    # settings anew), not between two decisions: all decisions of a setting use one preset.
+    # A preset file that changes on disk between two decisions goes unnoticed; the next change of
+    # any parameter makes new settings, which read it again.
     @cached_property
     def loaded_preset(self) -> Preset:
         """The preset, read once when these settings are made."""

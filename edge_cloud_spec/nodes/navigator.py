@@ -65,7 +65,7 @@ class OutputSettings:
     kind: str = chosen("twist", ("twist", "unitree_sport"), "what the base takes", fixed=True)
     stamped: bool = described(False, "twist: send TwistStamped", fixed=True)
     stop_nudge: float = bounded(
-        0.001, 0.0, 0.004, "twist: every other Twist of a stop goes ahead by this, m/s", fixed=True
+        0.001, 0.0, 0.004, "twist: every other Twist of a stop moves ahead at this, m/s", fixed=True
     )
 
 

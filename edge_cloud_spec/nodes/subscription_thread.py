@@ -17,7 +17,7 @@ WAIT_S = 0.2  # longest wait for a message; then the thread checks whether it wa
 class SubscriptionThread:
     """Calls back for each message, in a thread and with a wait set of its own.
 
-    An executor builds its wait set anew for every message, over all entities of the node; that
+    An executor rebuilds its wait set for every message, over all entities of the node; that
     takes longer than the message's way through DDS, and other callbacks may run first. Here one
     wait set is kept, for these subscriptions only. ``subscribe`` first, then ``start``;
     ``close`` before the node is destroyed. What a callback raises is logged, and the next message
@@ -74,7 +74,7 @@ class SubscriptionThread:
 
 
 class _NoExecutor(CallbackGroup):
-    """Executors leave alone what is in this group."""
+    """A callback group that no executor serves."""
 
     def can_execute(self, entity: Any) -> bool:
         return False
