@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from ..decoding.noise import decision_seed
 from ..decoding.policy import SamplingPolicy
 from ..decoding.preset import Preset
+from ..decoding.rule import temperature_of
 from ..edge.client import ClientSettings, VerifierClient
 from ..edge.runner import DecodeRunner, DecodeSettings
 from ..errors import UserError
@@ -159,7 +160,7 @@ def _drive(
     from ..sim.episode import Episode
     from ..sim.room import make_room
 
-    temperature = 0.0 if rule == "greedy" else args.temperature
+    temperature = temperature_of(rule, args.temperature)
     settings = DecodeSettings(preset, rule, SamplingPolicy(temperature))
     answers: list[tuple[int, ...]] = []
     seconds, accepted, tested, hits = 0.0, 0, 0, Share()

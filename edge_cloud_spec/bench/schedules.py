@@ -21,6 +21,7 @@ from random import Random
 
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
+from ..decoding.rule import RULES
 from ..errors import UserError
 from ..harness.toy import spec_of
 from ..harness.virtual_decode import FAULTS, Decode, Hung, Weather
@@ -29,7 +30,6 @@ from ..wire.messages import Close
 from .command import Row
 from .options import check_counts
 
-RULES = ("greedy", "coupled", "rejection")
 COUNTS = ("schedules", "wrong", "hung", "failed", "timeout", "resumed", "diverged", "fallbacks")
 COLUMNS = {name: name for name in ("preset", "rule", *COUNTS)}
 PATIENCE = 100.0  # virtual seconds, longer than any weather: for what is lost alone

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..decoding.draft import BadDraft, check_distinct, check_draft
 from ..decoding.preset import PAYLOADS
+from ..decoding.rule import check_rule
 from ..decoding.split import MAX_TOLD, RESIDUALS
 from ..errors import UserError
 from ..wire.messages import PROTOCOL, DraftMessage, Open
@@ -19,14 +20,7 @@ def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
             f"robot speaks protocol {opening.protocol} and cloud {PROTOCOL}; "
             "install the same version of edge_cloud_spec on both"
         )
-    greedy = opening.policy.temperature == 0
-    if opening.rule not in ("greedy", "coupled", "rejection"):
-        raise UserError(f"rule must be greedy, coupled or rejection, not {opening.rule!r}")
-    if greedy != (opening.rule == "greedy"):
-        raise UserError(
-            "rule greedy goes with temperature 0, coupled and rejection with one above 0; "
-            f"got {opening.rule} at {opening.policy.temperature:g}"
-        )
+    check_rule(opening.rule, opening.policy.temperature)
     _check_payload(opening)
     if opening.tokenizer_digest and opening.tokenizer_digest != tokenizer_digest:
         raise UserError(

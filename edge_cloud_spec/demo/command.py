@@ -10,6 +10,7 @@ from queue import Empty
 
 from rich.console import Console
 
+from ..decoding.rule import RULES, check_rule, temperature_of
 from ..errors import UserError
 from ..models.prompt import ORDERS
 from ..nav.status import Status
@@ -24,7 +25,6 @@ from .running_graph import Cast, RunningGraph, free_address, stage
 from .signals import polite_signals
 
 TIMEOUT = 90.0  # s
-RULES = ("greedy", "coupled", "rejection")
 
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,12 +145,10 @@ def node_parameters(args: argparse.Namespace, target: str) -> dict[str, dict[str
 def _temperature(args: argparse.Namespace) -> float:
     """What the rule is decoded at; UserError where the two do not go together."""
     given = args.temperature
-    if args.rule == "greedy":
-        if given:
-            raise UserError(f"rule greedy goes with temperature 0, not {given:g}; leave it out")
-        return 0.0
-    given = 0.8 if given is None else given
-    if not 0.01 <= given <= 10:
+    if given is None:
+        return temperature_of(args.rule, 0.8)
+    check_rule(args.rule, given)
+    if given and not 0.01 <= given <= 10:
         raise UserError(f"--temperature must be from 0.01 to 10, not {given:g}")
     return float(given)
 

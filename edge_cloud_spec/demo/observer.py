@@ -17,7 +17,7 @@ from nav_msgs.msg import Odometry
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
+from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from rclpy.signals import SignalHandlerOptions
 from rclpy.subscription import Subscription
@@ -35,34 +35,33 @@ from edge_cloud_spec.msg import (
     VerifiedTokens,
 )
 
+from ..nodes.qos import LATCHED, SENSOR_DATA
 from .bag import BagWriter
 from .run_log import News, RunLog
 
 T = TypeVar("T")
 
-SENSOR = qos_profile_sensor_data
 RELIABLE = QoSProfile(depth=200)
-LAST = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 TOPICS: dict[str, tuple[type[Any], QoSProfile]] = {
-    "camera/image_raw/compressed": (CompressedImage, SENSOR),
-    "camera/camera_info": (CameraInfo, SENSOR),
-    "odom": (Odometry, SENSOR),
+    "camera/image_raw/compressed": (CompressedImage, SENSOR_DATA),
+    "camera/camera_info": (CameraInfo, SENSOR_DATA),
+    "odom": (Odometry, SENSOR_DATA),
     "cmd_vel": (Twist, RELIABLE),
     "e_stop": (Bool, RELIABLE),
     "instruction": (String, RELIABLE),
-    "instruction_status": (String, LAST),
+    "instruction_status": (String, LATCHED),
     "decode_request": (DecodeRequest, RELIABLE),
     "draft": (Draft, RELIABLE),
     "prediction": (Prediction, RELIABLE),
     "verdict": (Verdict, RELIABLE),
     "verified_tokens": (VerifiedTokens, RELIABLE),
     "nav_command": (NavCommand, RELIABLE),
-    "nav_status": (String, LAST),
+    "nav_status": (String, LATCHED),
     "decode_stats": (DecodeStats, RELIABLE),
     "markers": (MarkerArray, RELIABLE),
     "diagnostics": (DiagnosticArray, RELIABLE),
-    "sim/outcome": (String, LAST),
+    "sim/outcome": (String, LATCHED),
 }
 UNTOLD = {"camera/camera_info", "odom", "cmd_vel", "markers", "diagnostics", "prediction"}
 """Topics for the bag only; the story has no use for them."""

@@ -15,7 +15,8 @@ from std_msgs.msg import String
 from ..decoding.noise import seed_and_number
 from ..errors import UserError
 from ..nav.status import NOBODY, Status
-from .observer import LAST, SENSOR, Observer
+from ..nodes.qos import LATCHED, SENSOR_DATA
+from .observer import Observer
 from .recording import CAMERA, RecordedFrame, Recording
 from .run_log import Decision
 
@@ -48,8 +49,8 @@ class Player:
     def __init__(self, observer: Observer, recording: Recording) -> None:
         self._observer, self._recording = observer, recording
         node = observer.node
-        self._camera = node.create_publisher(CompressedImage, CAMERA, SENSOR)
-        self._status = node.create_publisher(String, "nav_status", LAST)
+        self._camera = node.create_publisher(CompressedImage, CAMERA, SENSOR_DATA)
+        self._status = node.create_publisher(String, "nav_status", LATCHED)
         self._instruction = node.create_publisher(String, "instruction", 10)
         self._parameters = node.create_client(SetParameters, "drafter/set_parameters")
         self._request, self._instructed = NOBODY, ""

@@ -11,7 +11,7 @@ from ..errors import exit_status
 
 
 def main() -> int:
-    """`edge-cloud-spec serve` with these arguments; what launch adds for nodes is left out."""
+    """`edge-cloud-spec serve` with these arguments, but for those that launch adds for nodes."""
     arguments = sys.argv[1:]
     if "--ros-args" in arguments:
         arguments = arguments[: arguments.index("--ros-args")]
@@ -19,7 +19,7 @@ def main() -> int:
     add_serve_arguments(parser)
     args = parser.parse_args(arguments)
     status = exit_status(lambda: run_serve(args))
-    # A launch may send SIGINT twice; the second must not interrupt the interpreter's end.
+    # A launch may send SIGINT twice; the second must not interrupt the interpreter's shutdown.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return status
 

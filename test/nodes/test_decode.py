@@ -34,7 +34,7 @@ from edge_cloud_spec.demo.run_log import Decision
 from edge_cloud_spec.harness.random_checkpoint import make_checkpoint
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
 from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.nodes.navigator import LAST
+from edge_cloud_spec.nodes.qos import LATCHED
 
 DOMAIN = str(1 + os.getpid() % 100)  # nobody else's on this machine
 INSTRUCTION = "find the silver bottle"
@@ -63,7 +63,7 @@ class Watcher:
         )
         self.instruction = self.node.create_publisher(String, "instruction", 10)
         self.parameters = self.node.create_client(SetParameters, "drafter/set_parameters")
-        self.status = self.node.create_publisher(String, "nav_status", LAST)
+        self.status = self.node.create_publisher(String, "nav_status", LATCHED)
         self.node.create_timer(0.1, self._publish_frame)
         for topic, kind in (
             ("draft", Draft),

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from rclpy.qos import qos_profile_sensor_data
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
@@ -32,6 +31,7 @@ from ...errors import UserError
 from ...harness.random_checkpoint import TINY, make_pair
 from ...harness.verifier_process import VerifierProcess
 from ...nodes.graph import GraphSettings
+from ...nodes.qos import SENSOR_DATA
 from ..command import Row
 from ..ros_graph import RosGraph, node_command
 from .baseline import Sizes
@@ -91,7 +91,7 @@ class _Ours:
         self._stats: list[DecodeStats] = []
         node = rig.node
         self._camera = node.create_publisher(
-            CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
+            CompressedImage, "camera/image_raw/compressed", SENSOR_DATA
         )
         self._instruction = node.create_publisher(String, "instruction", 10)
         node.create_subscription(DecodeStats, "decode_stats", self._stats.append, 10)

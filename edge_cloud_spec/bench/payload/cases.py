@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
+from ...decoding.rule import RULES
 from ...presets import load_preset, preset_names
 from ..command import Row
 
@@ -79,7 +80,7 @@ def cases(tail: str, vocab: int, temperatures: Sequence[float] = TEMPERATURES) -
     found = [
         Case(tail, vocab, _what_counts(preset, rule), rule, temperature)
         for preset in _presets(vocab)
-        for rule in ("greedy", "coupled", "rejection")
+        for rule in RULES
         for temperature in ((0.0,) if rule == "greedy" else temperatures)
     ]
     return list(dict.fromkeys(found))

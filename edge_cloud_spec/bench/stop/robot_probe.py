@@ -7,15 +7,14 @@ import time
 from geometry_msgs.msg import Twist
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from rclpy.time import Time
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.msg import DecodeRequest, DecodeStats, NavCommand, VerifiedTokens
 
 from ...nav.status import Status
+from ...nodes.qos import LATCHED, SENSOR_DATA
 
-LAST = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 STANDING = (0.02, 0.02)  # m/s, rad/s under which the base stands, as the simulator has it
 MOVING = (0.1, 0.2)  # m/s, rad/s from which it moves beyond doubt
 
@@ -36,14 +35,13 @@ class RobotProbe:
         self.instruction_status = ""
         self.nav_status = ""
         self._instructed = ""
-        latched, sensor = LAST, qos_profile_sensor_data
         node.create_subscription(Twist, "cmd_vel", self._on_twist, 100)
-        node.create_subscription(Odometry, "odom", self._on_odometry, sensor)
+        node.create_subscription(Odometry, "odom", self._on_odometry, SENSOR_DATA)
         node.create_subscription(NavCommand, "nav_command", self._on_command, 10)
         node.create_subscription(DecodeRequest, "decode_request", self._on_request, 100)
         node.create_subscription(DecodeStats, "decode_stats", self.stats.append, 10)
-        node.create_subscription(String, "instruction_status", self._on_instruction, latched)
-        node.create_subscription(String, "nav_status", self._on_status, latched)
+        node.create_subscription(String, "instruction_status", self._on_instruction, LATCHED)
+        node.create_subscription(String, "nav_status", self._on_status, LATCHED)
         self._e_stop = node.create_publisher(Bool, "e_stop", 10)
         self._instruction = node.create_publisher(String, "instruction", 10)
         self._words = node.create_publisher(VerifiedTokens, "verified_tokens", 100)
