@@ -67,8 +67,9 @@ def _pair(shape: str, args: argparse.Namespace, folder: Path) -> ModelPair:
         target, drafter = str(EMBEDDED / "target"), str(EMBEDDED / "drafter")
         return ModelPair(shape, target, drafter, args.requests, 48)
     # Random weights, passes of earnest cost, and a draft that is right as often as in earnest.
-    target, drafter = make_pair(folder, agreement=0.8)
-    return ModelPair(shape, str(target), str(drafter), args.large_requests, 32)
+    checkpoints = make_pair(folder, agreement=0.8)
+    target, drafter = map(str, checkpoints)
+    return ModelPair(shape, target, drafter, args.large_requests, 32)
 
 
 def _compare(pair: ModelPair, args: argparse.Namespace) -> list[Row]:

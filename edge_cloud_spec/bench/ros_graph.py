@@ -16,6 +16,7 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
+from rclpy.utilities import try_shutdown
 
 from ..demo.running_graph import free_domain
 from ..errors import UserError
@@ -66,7 +67,7 @@ class RosGraph:
             self.kill(name, signal.SIGINT)
         self._executor.shutdown()
         self.node.destroy_node()
-        rclpy.try_shutdown(context=self._context)
+        try_shutdown(context=self._context)
 
     @property
     def environment(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -91,11 +91,11 @@ class Client:
         return replace(message, draft_identity="hostile", **changes)
 
 
-Attack = Callable[[Client], AsyncIterator[None]]
+Attack = Callable[[Client], AsyncGenerator[None]]
 Step = Callable[[], Awaitable[None]]
 
 
-async def _reading(client: Client, step: Step) -> AsyncIterator[None]:
+async def _reading(client: Client, step: Step) -> AsyncGenerator[None]:
     """Step after step, taking what is answered."""
     reading = asyncio.ensure_future(client.read_on())
     try:
@@ -122,7 +122,7 @@ async def _rejected(client: Client) -> Verdict:
             break  # accepted: another session
 
 
-async def does_not_read(client: Client) -> AsyncIterator[None]:
+async def does_not_read(client: Client) -> AsyncGenerator[None]:
     """Ask for rows and read none of them."""
     request = RowRequest((await _rejected(client)).base)
     while True:
@@ -130,7 +130,7 @@ async def does_not_read(client: Client) -> AsyncIterator[None]:
         yield
 
 
-async def row_requests(client: Client) -> AsyncIterator[None]:
+async def row_requests(client: Client) -> AsyncGenerator[None]:
     """Ask for rows, and take them."""
     request = RowRequest((await _rejected(client)).base)
     async for _ in _reading(client, lambda: client.say(request)):
@@ -145,21 +145,21 @@ def _png(width: int, height: int) -> bytes:
     return file.getvalue()
 
 
-async def large_picture(client: Client) -> AsyncIterator[None]:
+async def large_picture(client: Client) -> AsyncGenerator[None]:
     """A picture of 67 million pixels in 200 kB."""
     picture = _png(BIG, BIG)
     async for _ in _reading(client, lambda: client.say(client.opening(picture))):
         yield
 
 
-async def largest_frame(client: Client) -> AsyncIterator[None]:
+async def largest_frame(client: Client) -> AsyncGenerator[None]:
     """The largest picture that is taken."""
     picture = _png(*FRAME)
     async for _ in _reading(client, lambda: client.say(client.opening(picture))):
         yield
 
 
-async def long_chains(client: Client) -> AsyncIterator[None]:
+async def long_chains(client: Client) -> AsyncGenerator[None]:
     """Chains of 1,024 tokens, which are refused, between the largest drafts that are judged."""
     opened = await client.open(client.opening())
     base, bush = opened.base, Draft((20,) * TREE, (-1,) * TREE)
@@ -176,13 +176,13 @@ async def long_chains(client: Client) -> AsyncIterator[None]:
             base = base.extend((*bush.tokens[: len(answer.path)], answer.token))
 
 
-async def opens(client: Client) -> AsyncIterator[None]:
+async def opens(client: Client) -> AsyncGenerator[None]:
     """A new request after the other, with a new picture each."""
     async for _ in _reading(client, lambda: client.say(client.opening())):
         yield
 
 
-async def resumes(client: Client) -> AsyncIterator[None]:
+async def resumes(client: Client) -> AsyncGenerator[None]:
     """Resume the session over and over."""
     opened = await client.open(client.opening())
     resume = Resume(opened.session, opened.base)
@@ -190,7 +190,7 @@ async def resumes(client: Client) -> AsyncIterator[None]:
         yield
 
 
-async def garbage(client: Client) -> AsyncIterator[None]:
+async def garbage(client: Client) -> AsyncGenerator[None]:
     """Bytes that are no message, and now and then a draft of a million tokens."""
     million = b"\x12\xc4\x84\x3d\x12\xc0\x84\x3d" + b"\x01" * 10**6
 
@@ -202,7 +202,7 @@ async def garbage(client: Client) -> AsyncIterator[None]:
         yield
 
 
-async def generates(client: Client) -> AsyncIterator[None]:
+async def generates(client: Client) -> AsyncGenerator[None]:
     """Let the cloud's own drafter draft as much as it will, answer after answer."""
     while True:
         opened = await client.open(client.opening(draft_length=2**32 - 1))
@@ -212,7 +212,7 @@ async def generates(client: Client) -> AsyncIterator[None]:
         yield
 
 
-async def abandoned(client: Client) -> AsyncIterator[None]:
+async def abandoned(client: Client) -> AsyncGenerator[None]:
     """Open a session and leave it without a word."""
     await client.open(client.opening())
     yield

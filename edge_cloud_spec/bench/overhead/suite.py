@@ -190,7 +190,7 @@ def _bare(rig: RosGraph, sizes: Sizes) -> Iterator[_Bare]:
     parts: list[subprocess.Popen[str]] = []
 
     def start(part: str, *options: str) -> tuple[subprocess.Popen[str], str]:
-        argv = [sys.executable, "-m", f"{__package__}.bare", part, json.dumps(asdict(sizes))]
+        argv = [sys.executable, "-m", f"{__package__}.baseline", part, json.dumps(asdict(sizes))]
         process = subprocess.Popen(
             [*argv, *options],
             stdin=subprocess.PIPE,

@@ -113,7 +113,8 @@ class Soak:
         self.memory: list[tuple[float, float]] = []  # seconds, MB
         self._decode(presets[0], self._tokens[0])
         self._settle()
-        self.before = self.after = resource_use(there)
+        self.before: ResourceUse = resource_use(there)
+        self.after = self.before
 
     def go_on(self, seconds: float) -> None:
         """Decode until so much time has passed, and take stock."""
@@ -125,7 +126,7 @@ class Soak:
                 told = int(10 * passed // seconds)
                 print(f"{passed:.0f} of {seconds:g} s, {self._count} answers", file=sys.stderr)
         self._settle()
-        self.after: ResourceUse = resource_use(there)
+        self.after = resource_use(there)
 
     def by_preset(self) -> list[Row]:
         """A row for each."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import pyplot
@@ -102,7 +103,7 @@ def _draw_one(axes: Axes, place: int, name: str, curves: Mapping[str, Curve]) ->
         axes.plot(*zip(*other.measured, strict=True), color=FAINT, lw=1, zorder=0)
     colour, marker = _look(place)
     curve = curves[name]
-    dash = {"marker": "_", "ms": 18} if len(curve.promised) == 1 else {}
+    dash: dict[str, Any] = {"marker": "_", "ms": 18} if len(curve.promised) == 1 else {}
     axes.plot(*zip(*curve.promised, strict=True), color=colour, lw=1.4, **dash)
     axes.plot(*zip(*curve.measured, strict=True), color=colour, marker=marker, ms=5, ls="")
     if curve.published:

@@ -90,7 +90,7 @@ class ReportFolder:
 def curve_of(regime: Regime, preset: Preset, rows: Sequence[Row]) -> Curve:
     """Of rows of this regime; where they were measured in real time, what they were in virtual."""
     mine = [row for row in rows if row["preset"] == preset.name]
-    speeds = {row["rtt_ms"]: row.get("virtual_tokens_per_s", row["tokens_per_s"]) for row in mine}
+    speeds = {row["rtt_ms"]: row.get("virtual_tokens_per_s") or row["tokens_per_s"] for row in mine}
     measured = {rtt: speed * regime.ar_ms / 1e3 for rtt, speed in speeds.items()}
     published = next((row["published"] for row in mine if row["published"]), None)
     span = max(measured) - min(measured)
