@@ -16,11 +16,11 @@ Components = tuple[float, float, float]  # m/s ahead, m/s left, rad/s
 
 
 class Base:
-    """Pose and velocity; ``own`` is what of the velocity comes from the step under way.
+    """Pose and velocity; ``own`` is the part of the velocity that is the current step's.
 
     A step begins with its Announce: what the base still rolls from the one before is not its own.
-    ``stopped_at`` is when it was told to stand, by a Halt or by the watchdog; infinite once it is
-    told something else.
+    ``stopped_at`` is when it was commanded to stand, by a Halt or by the watchdog; infinite from
+    the next command that moves.
     """
 
     def __init__(self, lag: float, now: float) -> None:
@@ -33,12 +33,12 @@ class Base:
 
     @property
     def stands(self) -> bool:
-        """Whether it moves no more."""
+        """Whether it stands."""
         vx, vy, wz = self.velocity
         return max(abs(vx), abs(vy)) <= STANDING[0] and abs(wz) <= STANDING[1]
 
     def obey(self, effect: Effect) -> None:
-        """Do what the navigator said just now."""
+        """Take the navigator's effect."""
         if isinstance(effect, Drive):
             self._command, self.stopped_at = effect.velocity, math.inf
             self._deadline = min(effect.until + GRACE, effect.stop_by)
@@ -48,7 +48,7 @@ class Base:
             self.own = (0.0, 0.0, 0.0)
 
     def run(self, until: float) -> Iterator[tuple[float, float, float, float]]:
-        """Go on until then: (m/s ahead, m/s left, rad/s, seconds) of the step's own, in parts."""
+        """Move until then: (m/s ahead, m/s left, rad/s, seconds) of the step's own, in parts."""
         while self.now < until - 1e-9:
             end = min(until, self.now + PART)
             if self.now >= self._deadline:
