@@ -42,7 +42,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-unverified",
         action="store_true",
-        help="move on words that nobody verified (preset edge_only)",
+        help="move on unverified words (preset edge_only)",
     )
     parser.add_argument("--out", type=Path, help="report folder (default reports/demo-SEED)")
     parser.add_argument(
@@ -55,7 +55,7 @@ def run_demo(args: argparse.Namespace) -> int:
     preset = load_preset(args.preset)
     if not preset.verified and not args.allow_unverified:
         raise UserError(
-            f"preset {preset.name} moves on words that nobody verified; "
+            f"preset {preset.name} moves on unverified words; "
             "allow it with --allow-unverified, or choose another preset"
         )
     if args.timeout <= 0:

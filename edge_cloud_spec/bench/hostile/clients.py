@@ -91,11 +91,11 @@ class Client:
         return replace(message, draft_identity="hostile", **changes)
 
 
-Attack = Callable[[Client], AsyncGenerator[None]]
+Attack = Callable[[Client], AsyncGenerator[None, None]]
 Step = Callable[[], Awaitable[None]]
 
 
-async def _reading(client: Client, step: Step) -> AsyncGenerator[None]:
+async def _reading(client: Client, step: Step) -> AsyncGenerator[None, None]:
     """Repeat the step while draining the answers."""
     reading = asyncio.ensure_future(client.drain())
     try:
@@ -122,7 +122,7 @@ async def _rejected(client: Client) -> Verdict:
             break  # accepted: another session
 
 
-async def does_not_read(client: Client) -> AsyncGenerator[None]:
+async def does_not_read(client: Client) -> AsyncGenerator[None, None]:
     """Request rows and read none of them."""
     request = RowRequest((await _rejected(client)).base)
     while True:
@@ -130,7 +130,7 @@ async def does_not_read(client: Client) -> AsyncGenerator[None]:
         yield
 
 
-async def row_requests(client: Client) -> AsyncGenerator[None]:
+async def row_requests(client: Client) -> AsyncGenerator[None, None]:
     """Request rows, and read them."""
     request = RowRequest((await _rejected(client)).base)
     async for _ in _reading(client, lambda: client.send(request)):
@@ -145,21 +145,21 @@ def _png(width: int, height: int) -> bytes:
     return file.getvalue()
 
 
-async def large_picture(client: Client) -> AsyncGenerator[None]:
+async def large_picture(client: Client) -> AsyncGenerator[None, None]:
     """A picture of 67 million pixels in 200 kB."""
     picture = _png(BIG, BIG)
     async for _ in _reading(client, lambda: client.send(client.opening(picture))):
         yield
 
 
-async def largest_frame(client: Client) -> AsyncGenerator[None]:
+async def largest_frame(client: Client) -> AsyncGenerator[None, None]:
     """The largest picture that is accepted."""
     picture = _png(*FRAME)
     async for _ in _reading(client, lambda: client.send(client.opening(picture))):
         yield
 
 
-async def long_chains(client: Client) -> AsyncGenerator[None]:
+async def long_chains(client: Client) -> AsyncGenerator[None, None]:
     """Chains of 1,024 tokens, which are refused, between the largest drafts that are judged."""
     opened = await client.open(client.opening())
     base, wide_tree = opened.base, Draft((20,) * TREE, (-1,) * TREE)
@@ -176,13 +176,13 @@ async def long_chains(client: Client) -> AsyncGenerator[None]:
             base = base.extend((*wide_tree.tokens[: len(answer.path)], answer.token))
 
 
-async def opens(client: Client) -> AsyncGenerator[None]:
+async def opens(client: Client) -> AsyncGenerator[None, None]:
     """Open one new request after another, each with a new picture."""
     async for _ in _reading(client, lambda: client.send(client.opening())):
         yield
 
 
-async def resumes(client: Client) -> AsyncGenerator[None]:
+async def resumes(client: Client) -> AsyncGenerator[None, None]:
     """Resume the session over and over."""
     opened = await client.open(client.opening())
     resume = Resume(opened.session, opened.base)
@@ -190,7 +190,7 @@ async def resumes(client: Client) -> AsyncGenerator[None]:
         yield
 
 
-async def garbage(client: Client) -> AsyncGenerator[None]:
+async def garbage(client: Client) -> AsyncGenerator[None, None]:
     """Bytes that are no message, and sometimes a draft of a million tokens."""
     million = b"\x12\xc4\x84\x3d\x12\xc0\x84\x3d" + b"\x01" * 10**6
 
@@ -202,7 +202,7 @@ async def garbage(client: Client) -> AsyncGenerator[None]:
         yield
 
 
-async def generates(client: Client) -> AsyncGenerator[None]:
+async def generates(client: Client) -> AsyncGenerator[None, None]:
     """Have the cloud's own draft model draft without a limit, answer after answer."""
     while True:
         opened = await client.open(client.opening(draft_length=2**32 - 1))
@@ -212,7 +212,7 @@ async def generates(client: Client) -> AsyncGenerator[None]:
         yield
 
 
-async def abandoned(client: Client) -> AsyncGenerator[None]:
+async def abandoned(client: Client) -> AsyncGenerator[None, None]:
     """Open a session and leave without Close."""
     await client.open(client.opening())
     yield

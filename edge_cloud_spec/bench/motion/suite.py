@@ -59,12 +59,11 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def measure(fault: str, events: int, seed: int) -> WorstStep:
-    """The worst of what the steps of so many events did."""
+    """The worst step of so many events."""
     random, worst = Random(f"motion {seed} {fault}"), WorstStep()
     while worst.events < events:
-        _Episode(random, fault, worst).run(
-            min(EPISODE, events - worst.events) - 1
-        )  # the Hold at its end is the last
+        before_end = min(EPISODE, events - worst.events) - 1  # an episode ends with a Hold
+        _Episode(random, fault, worst).run(before_end)
     return worst
 
 

@@ -74,9 +74,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     """A row a regime, preset and round-trip time."""
     presets = [load_preset(name) for name in args.presets.split(",")]
     if unverified := [preset.name for preset in presets if not preset.verified]:
-        raise UserError(
-            f"{', '.join(unverified)} does not use the cloud; leave it out of --presets"
-        )
+        raise UserError(f"{', '.join(unverified)} asks no cloud; leave it out of --presets")
     if args.regime and EMBEDDED in args.regime.split(","):
         from .embedded import embedded_rows  # torch, which scripted models do without
 

@@ -25,7 +25,7 @@ def measure(trials: int, seed: int) -> list[float]:
 
     The drafter decodes long answers of a random pair, on a topic that the navigator does not
     subscribe to; the answers that move the robot are published here. A trial counts when the
-    decode's finish reason is the stop.
+    decode ended with ``aborted``.
     """
     rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as name:
