@@ -27,9 +27,11 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.demo.bag import types
 from edge_cloud_spec.demo.console_view import words_of
+from edge_cloud_spec.demo.decision import ShownRound
 from edge_cloud_spec.demo.draft_text import after, joined
-from edge_cloud_spec.demo.run_log import STATS, Decided, RoundSettled, RunLog, ShownRound
-from edge_cloud_spec.demo.run_result import LASTING, ending
+from edge_cloud_spec.demo.run_event import DecisionFinished, RoundSettled
+from edge_cloud_spec.demo.run_log import STATS, RunLog
+from edge_cloud_spec.demo.run_result import PERMANENT_FAILURES, result_of
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.nodes.processes import Processes, Program
@@ -89,8 +91,8 @@ def said(text: str) -> SimpleNamespace:
 
 @pytest.mark.parametrize("words_first", [True, False])
 def test_a_round_tells_accepted_rejected_and_the_clouds_own_words(words_first: bool) -> None:
-    story = RunLog()
-    assert story.hear("draft", draft(0, ["turn", "left", "medium", ";"]), 1.0) == []
+    run_log = RunLog()
+    assert run_log.on_message("draft", draft(0, ["turn", "left", "medium", ";"]), 1.0) == []
     answers = [
         ("verified_tokens", settled(0, "turn left small", [1, 2, 3])),
         ("verdict", verdict(0, 0, 1)),
@@ -98,7 +100,7 @@ def test_a_round_tells_accepted_rejected_and_the_clouds_own_words(words_first: b
     news = [
         item
         for topic, answer in (answers if words_first else answers[::-1])
-        for item in story.hear(topic, answer, 2.0)
+        for item in run_log.on_message(topic, answer, 2.0)
     ]
     [item] = news
     assert isinstance(item, RoundSettled)
@@ -111,11 +113,11 @@ def test_a_round_tells_accepted_rejected_and_the_clouds_own_words(words_first: b
 
 
 def settle(
-    story: RunLog, draft: SimpleNamespace, verdict: SimpleNamespace, text: str
+    run_log: RunLog, draft: SimpleNamespace, verdict: SimpleNamespace, text: str
 ) -> ShownRound:
-    story.hear("draft", draft, 1.0)
-    story.hear("verdict", verdict, 2.0)
-    [news] = story.hear("verified_tokens", settled(0, text, [1]), 2.0)
+    run_log.on_message("draft", draft, 1.0)
+    run_log.on_message("verdict", verdict, 2.0)
+    [news] = run_log.on_message("verified_tokens", settled(0, text, [1]), 2.0)
     assert isinstance(news, RoundSettled)
     return news.round
 
@@ -132,12 +134,12 @@ def test_a_trees_draft_is_told_as_branches_and_not_as_one_chain() -> None:
 
 
 def test_a_pushed_draft_for_another_guess_is_not_the_rounds() -> None:
-    story = RunLog()
-    story.hear("draft", draft(0, ["turn", ";"], hash=8), 0.5)
-    round_ = settle(story, draft(0, ["stop", ";"], hash=9), verdict(0, 0, hash=9), "stop.")
+    run_log = RunLog()
+    run_log.on_message("draft", draft(0, ["turn", ";"], hash=8), 0.5)
+    round_ = settle(run_log, draft(0, ["stop", ";"], hash=9), verdict(0, 0, hash=9), "stop.")
     assert words_of(round_).plain == "stop [-;-] {+.+}"
-    story.hear("draft", draft(3, ["left"], hash=8), 1.5)
-    assert [r.base for r in story.decisions["r"].rounds.values()] == [0]
+    run_log.on_message("draft", draft(3, ["left"], hash=8), 1.5)
+    assert [r.base for r in run_log.decisions["r"].rounds.values()] == [0]
 
 
 @given(st.data())
@@ -157,12 +159,12 @@ def test_every_drafted_word_is_kept_told_or_counted(data: st.DataObject) -> None
 
 
 def test_a_decision_is_told_once_when_its_end_and_its_cost_are_known() -> None:
-    story = RunLog()
+    run_log = RunLog()
     cost = dict.fromkeys(STATS, 1)
-    assert not story.hear("decode_stats", message(**cost), 1.0)
+    assert not run_log.on_message("decode_stats", message(**cost), 1.0)
     end = settled(3, "", [], finished=True, finish_reason="end", answer="action: stop;")
-    [news] = story.hear("verified_tokens", end, 1.1)
-    assert isinstance(news, Decided)
+    [news] = run_log.on_message("verified_tokens", end, 1.1)
+    assert isinstance(news, DecisionFinished)
     assert news.decision.answer == "action: stop;"
 
 
@@ -188,25 +190,25 @@ def test_words_of_any_tokenizer_are_joined_and_taken_away_again() -> None:
 def test_only_a_stop_at_the_named_thing_counts(
     state: dict[str, Any], expected: bool, why: str
 ) -> None:
-    story = RunLog()
-    story.hear("sim/outcome", outcome(**state), 1.0)
-    story.hear("instruction_status", said("following find the red box"), 1.0)
-    story.hear("nav_status", said("idle r stop"), 2.0)
-    assert ending(story, "find the red box", 2.0, 60.0) is None  # it may only be resting
-    story.hear("instruction_status", said("done find the red box"), 2.0)
-    end = ending(story, "find the red box", 2.1, 60.0)
+    run_log = RunLog()
+    run_log.on_message("sim/outcome", outcome(**state), 1.0)
+    run_log.on_message("instruction_status", said("following find the red box"), 1.0)
+    run_log.on_message("nav_status", said("idle r stop"), 2.0)
+    assert result_of(run_log, "find the red box", 2.0, 60.0) is None  # it may only be resting
+    run_log.on_message("instruction_status", said("done find the red box"), 2.0)
+    end = result_of(run_log, "find the red box", 2.1, 60.0)
     assert end is not None
     assert end.success is expected
     assert why in end.text
 
 
 def test_a_refused_instruction_and_a_late_robot_are_failures_with_a_reason() -> None:
-    story = RunLog()
-    story.hear("sim/outcome", outcome(success=False, distance=2.0), 1.0)
-    late = ending(story, "find the red box", 61.0, 60.0)
+    run_log = RunLog()
+    run_log.on_message("sim/outcome", outcome(success=False, distance=2.0), 1.0)
+    late = result_of(run_log, "find the red box", 61.0, 60.0)
     assert late is not None and not late.success and "2.00 m from the red box" in late.text
-    story.hear("instruction_status", said("failed the instruction is empty"), 1.0)
-    refused = ending(story, "", 1.0, 60.0)
+    run_log.on_message("instruction_status", said("failed the instruction is empty"), 1.0)
+    refused = result_of(run_log, "", 1.0, 60.0)
     assert refused is not None and not refused.success and "is empty" in refused.text
 
 
@@ -218,33 +220,33 @@ def ended(reason: str) -> SimpleNamespace:
     return settled(0, "", [], finished=True, finish_reason=reason)
 
 
-@pytest.mark.parametrize("reason", sorted(LASTING))
+@pytest.mark.parametrize("reason", sorted(PERMANENT_FAILURES))
 def test_what_trying_again_cannot_mend_ends_the_run_at_once(reason: str) -> None:
-    story = RunLog()
-    story.hear("sim/outcome", outcome(success=False, distance=2.0), 1.0)
-    story.hear("verified_tokens", ended(reason), 2.0)
-    end = ending(story, "find the red box", 2.0, 90.0)
+    run_log = RunLog()
+    run_log.on_message("sim/outcome", outcome(success=False, distance=2.0), 1.0)
+    run_log.on_message("verified_tokens", ended(reason), 2.0)
+    end = result_of(run_log, "find the red box", 2.0, 90.0)
     assert end is not None and not end.success and reason in end.text
-    story.hear("verdict", fault("the token is wrong; give --token-file"), 2.0)
-    end = ending(story, "find the red box", 2.0, 90.0)
+    run_log.on_message("verdict", fault("the token is wrong; give --token-file"), 2.0)
+    end = result_of(run_log, "find the red box", 2.0, 90.0)
     assert end is not None and "the token is wrong" in end.text
 
 
 @pytest.mark.parametrize("reason", ["internal", "overloaded", "unknown_session", "timeout", "end"])
 def test_what_trying_again_may_mend_does_not_end_the_run(reason: str) -> None:
-    story = RunLog()
-    story.hear("verdict", message(kind=1, payload=b"opened"), 1.0)
-    story.hear("verdict", fault("the link is lost", kind=4), 2.0)
-    story.hear("verified_tokens", ended(reason), 3.0)
-    assert ending(story, "find the red box", 3.0, 90.0) is None
+    run_log = RunLog()
+    run_log.on_message("verdict", message(kind=1, payload=b"opened"), 1.0)
+    run_log.on_message("verdict", fault("the link is lost", kind=4), 2.0)
+    run_log.on_message("verified_tokens", ended(reason), 3.0)
+    assert result_of(run_log, "find the red box", 3.0, 90.0) is None
 
 
 def test_a_cloud_that_was_never_reached_ends_the_run_with_the_first_decision() -> None:
-    story = RunLog()
-    story.hear("verdict", fault("cannot reach the cloud at nowhere:1", kind=4), 1.0)
-    assert ending(story, "find the red box", 2.0, 90.0) is None
-    story.hear("verified_tokens", ended("timeout"), 11.0)
-    end = ending(story, "find the red box", 11.0, 90.0)
+    run_log = RunLog()
+    run_log.on_message("verdict", fault("cannot reach the cloud at nowhere:1", kind=4), 1.0)
+    assert result_of(run_log, "find the red box", 2.0, 90.0) is None
+    run_log.on_message("verified_tokens", ended("timeout"), 11.0)
+    end = result_of(run_log, "find the red box", 11.0, 90.0)
     assert end is not None and "cannot reach the cloud at nowhere:1" in end.text
 
 

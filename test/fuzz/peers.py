@@ -13,8 +13,6 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from fuzz.drafts import MAX_TOKENS, TOKENIZER, VOCABULARY, Place, opening_of, proper_draft
-from fuzz.frames import hostile
 from helpers.checkpoints import jpeg
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -38,6 +36,8 @@ from edge_cloud_spec.wire.messages import (
     ServerMessage,
     Verdict,
 )
+from fuzz.drafts import MAX_TOKENS, TOKENIZER, VOCABULARY, Place, opening_of, proper_draft
+from fuzz.frames import hostile
 
 END = 0
 SPEC = PromptSpec(
