@@ -1,6 +1,10 @@
-"""Errors that a user can mend."""
+"""Errors that a user can mend, and how a command ends with one."""
 
 from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
 
 
 class UserError(Exception):
@@ -8,3 +12,17 @@ class UserError(Exception):
 
     The command line prints it as one line and exits with 2; a node logs it and goes on.
     """
+
+
+def exit_status(run: Callable[[], int]) -> int:
+    """The exit status of a command: a UserError is one sentence on stderr and 2."""
+    try:
+        return run()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
