@@ -29,10 +29,9 @@ class Rejection:
 
 
 class Resampling:
-    """Draws recovered tokens; holds the rejection that waits for all of P."""
+    """Draws the recovered token of a rejection, with the request's own randomness."""
 
     def __init__(self, split: Split | None, random_source: RandomSource) -> None:
-        self.unresolved: Rejection | None = None
         self._split = split
         self._random_source = random_source
 
@@ -61,14 +60,10 @@ class Resampling:
         self, rejection: Rejection, position: int, dense: TokenDistribution | None = None
     ) -> int | None:
         """The recovered token; None where the short form of P ends, and ``dense`` is needed."""
-        token: int | None
-        told, row, random_source = rejection.residual, rejection.row, self._random_source
-        if isinstance(told, SparseResidual):
-            token = resample(told, row, position, random_source, dense)
-        else:
-            token = resample_from(told, row, position, random_source)
-        self.unresolved = rejection if token is None else None
-        return token
+        target, row, random_source = rejection.residual, rejection.row, self._random_source
+        if isinstance(target, SparseResidual):
+            return resample(target, row, position, random_source, dense)
+        return resample_from(target, row, position, random_source)
 
 
 def dense_row_error(waiting: Rejection, dense: TokenDistribution, vocabulary: int) -> str:
