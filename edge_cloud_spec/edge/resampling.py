@@ -24,7 +24,7 @@ class Rejection:
     """A rejected place where the recovered token is ours to draw."""
 
     base: PrefixDigest  # of the draft
-    residual: Residual  # what the cloud told of P
+    residual: Residual  # what the cloud sent of P
     row: TokenDistribution  # Q
 
 
@@ -36,14 +36,14 @@ class Resampling:
         self._random_source = random_source
 
     def rejection(self, verdict: Verdict, drawn: Draft | None) -> Rejection | None:
-        """What is ours to draw upon this verdict, with Q there as it was when we drew from it."""
+        """What this verdict leaves us to draw, with Q there as it was when we drew from it."""
         path = verdict.path
         if verdict.residual is None or self._split is None:
             return None
         if drawn is None or drawn.rows is None or len(path) == len(drawn):
             return None
         if verdict.tokens and drawn.path_tokens(path) != verdict.tokens:
-            return None  # it is said again, and on another draft
+            return None  # it is repeated, and on another draft
         return Rejection(verdict.base, verdict.residual, drawn.row(path[-1] if path else -1))
 
     def error(self, verdict: Verdict, drawn: Draft | None, vocabulary: int) -> str:
