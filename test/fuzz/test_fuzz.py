@@ -10,6 +10,11 @@ from random import Random
 import grpc.aio
 import numpy as np
 import pytest
+from fuzz import drafts, peers, robot
+from fuzz.__main__ import Census, run
+from fuzz.answers import flaws_of
+from fuzz.peers import SPEC, Bystander, Hostile, Peer, Target
+from fuzz.scenes import Scene, scenes
 from helpers.grpc_cloud import Cloud
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,11 +48,6 @@ from edge_cloud_spec.wire.messages import (
     ServerMessage,
     Verdict,
 )
-from fuzz import drafts, peers, robot
-from fuzz.__main__ import Census, run
-from fuzz.answers import flaws_of
-from fuzz.peers import SPEC, Bystander, Hostile, Peer, Target
-from fuzz.scenes import Scene, scenes
 
 # The whole
 
