@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fuzz.drafts import VOCABULARY
-from fuzz.peers import END, MAX_TOKENS, Target
+from fuzz.drafts import MAX_TOKENS, VOCABULARY
+from fuzz.target import END, Target
 
 from edge_cloud_spec.cloud import events as cloud_events
 from edge_cloud_spec.cloud.events import Propose, Proposed, Score, Scored
