@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
+from helpers.decode_graph import INSTRUCTION, Watcher
 from helpers.grpc_cloud import Cloud, Proxy
-from nodes.test_decode import INSTRUCTION, Watcher
 from rcl_interfaces.msg import Log
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
