@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import signal
 import subprocess
@@ -27,7 +26,6 @@ from std_msgs.msg import String
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
 from edge_cloud_spec.nodes.navigator import LAST
 
-DOMAIN = str(1 + os.getpid() % 100)  # nobody else's on this machine
 INSTRUCTION = "find the silver bottle"
 
 
@@ -142,7 +140,7 @@ class Cloud:
         return status
 
 
-def _node(module: str, **parameters: object) -> subprocess.Popen[bytes]:
+def node_process(module: str, **parameters: object) -> subprocess.Popen[bytes]:
     given = [part for k, v in parameters.items() for part in ("-p", f"{k}:={v}")]
     command = [sys.executable, "-m", f"edge_cloud_spec.nodes.{module}", "--ros-args", *given]
     return subprocess.Popen(command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,6 @@ from std_msgs.msg import Bool, Empty, String
 from edge_cloud_spec.msg import NavCommand, VerifiedTokens
 from edge_cloud_spec.nav.status import Status
 
-DOMAIN = 60 + os.getpid() % 40
 PATIENCE = 60.0  # s; only a hung test takes that long
 
 

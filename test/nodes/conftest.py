@@ -1,4 +1,4 @@
-"""A navigator in a process of its own, and a node at the other end of its topics."""
+"""A ROS domain for each module, and a navigator in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers.ros_domain import ros_domain
 
 if TYPE_CHECKING:
     from helpers.navigator_bench import Bench
@@ -15,16 +16,23 @@ if TYPE_CHECKING:
 MODULE = ["-m", "edge_cloud_spec.nodes.navigator"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def domain() -> Iterator[int]:
+    """The ROS domain of a module's nodes, here and in the processes that it starts."""
+    with ros_domain() as domain, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROS_DOMAIN_ID", str(domain))
+        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        yield domain
+
+
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench() -> Iterator[Bench]:
     import rclpy
-    from helpers.navigator_bench import DOMAIN, Bench
+    from helpers.navigator_bench import Bench
     from rclpy.context import Context
 
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    monkeypatch.setenv("ROS_DOMAIN_ID", str(DOMAIN))
     context = Context()
-    rclpy.init(context=context, domain_id=DOMAIN)
+    rclpy.init(context=context)
     node = Bench(context)
     yield node
     node.executor_.shutdown()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.decode_graph import DOMAIN, INSTRUCTION, Cloud, Watcher, _node, frame
+from helpers.decode_graph import INSTRUCTION, Cloud, Watcher, frame, node_process
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
@@ -38,11 +37,9 @@ def cloud(checkpoints: tuple[Path, Path]) -> Iterator[Cloud]:
 
 @pytest.fixture(scope="module")
 def watcher(checkpoints: tuple[Path, Path], cloud: Cloud) -> Iterator[Watcher]:
-    os.environ["ROS_DOMAIN_ID"] = DOMAIN
-    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
     processes = [
-        _node("cloud_bridge", cloud=cloud.address),
-        _node(
+        node_process("cloud_bridge", cloud=cloud.address),
+        node_process(
             "drafter",
             **{"model.path": checkpoints[1], "patience": 4.0, "retry": 0.2, "preset": "dsd"},
         ),
@@ -176,12 +173,12 @@ def test_words_carry_the_count_of_stops_that_was_heard_before_their_frame(
     watcher.ask("stop")
 
 
-def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher) -> None:
+def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher, domain: int) -> None:
     """Last in this file, since the player stays the navigator that the drafter heard."""
     watcher.set(rule="coupled", temperature=1.0, seed=3, first_decision=0)
     watcher.picture = None
     picture = CompressedImage(format="jpeg", data=frame())
-    with Observer(int(DOMAIN), None) as observer:
+    with Observer(domain, None) as observer:
 
         def heard() -> list[Decision]:
             """Whole decisions; of the first the observer may still miss the beginning."""
