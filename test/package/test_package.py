@@ -195,7 +195,7 @@ def test_the_tests_run_in_a_sourced_ros_shell(
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[pytest11]\n{name} = {name}_hooks\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "--collect-only", "test/test_sim_room.py"],
+        [sys.executable, "-m", "pytest", *options, "--collect-only", "test/sim/test_room.py"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
         capture_output=True,
