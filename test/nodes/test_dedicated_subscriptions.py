@@ -1,4 +1,4 @@
-"""The intake: messages that a model waits for, past all executors."""
+"""Dedicated subscriptions: messages that a model waits for, past all executors."""
 
 from __future__ import annotations
 
