@@ -1,4 +1,4 @@
-"""Malformed drafts and presets are refused by name; a path of a draft leads down from its prefix."""
+"""Malformed drafts and presets are refused by name; a path of a draft leads down from a prefix."""
 
 from __future__ import annotations
 
