@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
 from ..decoding.propose import ProposalConfig
+from ..decoding.rule import check_rule
 from ..decoding.shape import Branch
 from ..errors import UserError
 from ..models.drafter import Drafter, Grown
@@ -73,11 +74,7 @@ class DecodeSettings:
     patience: float = 10.0
 
     def __post_init__(self) -> None:
-        if (self.rule == "greedy") != (self.policy.temperature == 0):
-            raise UserError(
-                "rule greedy goes with temperature 0, coupled and rejection with one above 0; "
-                f"got {self.rule} at temperature {self.policy.temperature:g}"
-            )
+        check_rule(self.rule, self.policy.temperature)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edge_cloud_spec.bench.acceptance import Choices, Share, cache_hits
+from edge_cloud_spec.bench.acceptance import ChoiceShares, Share, cache_hits
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.edge.rounds import Round
 
@@ -15,14 +15,14 @@ ROUND = Round(base=5, drafted=4, accepted=1, emitted=2, start=0.0, sent=0.0, set
 
 def test_choices_are_counted_without_the_prior() -> None:
     measures = Measures()
-    assert Choices.of(measures).first.value is None
+    assert ChoiceShares.of(measures).first.value is None
     for _ in range(900):
         measures.acceptance.observe(0.0)
-    before = Choices.of(measures)
+    before = ChoiceShares.of(measures)
     for right in (1.0, 0.0, 0.0, 0.0):
         measures.acceptance.observe(right)
     measures.runner_up.observe(1.0)
-    since = Choices.of(measures) - before
+    since = ChoiceShares.of(measures) - before
     assert since.first == Share(1.0, 4) and since.second.value == 1.0
     assert (before + since).first.value == pytest.approx(1 / 904)
     assert measures.runner_up.value < 0.6  # what auto plans with has a prior

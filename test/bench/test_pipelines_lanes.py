@@ -11,7 +11,12 @@ from helpers.traced_decode import decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.bench.pipelines.report.lanes import Lanes, idle, lanes_of, steady
+from edge_cloud_spec.bench.pipelines.report.timeline import (
+    Timeline,
+    idle,
+    representative_start,
+    timeline_of,
+)
 from edge_cloud_spec.harness.emulated_link import LinkProfile
 from edge_cloud_spec.harness.regimes import load_regime
 from edge_cloud_spec.harness.trace import DraftPass
@@ -36,7 +41,7 @@ def test_a_lane_does_one_thing_at_a_time_and_messages_arrive_after_they_left(
 ) -> None:
     regime = load_regime(name).with_rtt(rtt)
     answer, trace = decode(regime, preset, 60, seed, jitter_ms=jitter)
-    lanes = lanes_of(answer.outcome, trace)
+    lanes = timeline_of(answer.outcome, trace)
     for lane in (lanes.robot, lanes.cloud):
         assert all(span.start < span.end for span in lane)
         assert all(a.end <= b.start + 1e-6 for a, b in pairwise(lane))
@@ -45,7 +50,7 @@ def test_a_lane_does_one_thing_at_a_time_and_messages_arrive_after_they_left(
     # every pass of the target ends with a verdict; what is asked for again is said again
     verdicts = {arrow.left for arrow in lanes.link if arrow.kind == "verdict"}
     assert verdicts >= {span.end for span in lanes.cloud if span.kind == "verify"}
-    part = lanes.between(begin := steady(lanes, 500.0), begin + 500.0)
+    part = lanes.between(begin := representative_start(lanes, 500.0), begin + 500.0)
     spans = (*part.robot, *part.cloud)
     assert all(0 <= span.start <= span.end <= 500 + 1e-6 for span in spans)
     assert 0 <= idle(part.robot, 500.0) <= 1
@@ -81,10 +86,10 @@ def test_the_cloud_never_waits_while_it_holds_the_draft_of_its_place(
     assert not passes or min(passes) >= free  # what the end of the answer came before
 
 
-def lanes(preset: str, **changes: float) -> Lanes:
+def lanes(preset: str, **changes: float) -> Timeline:
     regime = replace(load_regime("fsd-llama7b-rtx"), **changes)
     answer, trace = decode(regime, preset, 120, 1)
-    return lanes_of(answer.outcome, trace)
+    return timeline_of(answer.outcome, trace)
 
 
 def test_a_draft_that_always_comes_true_is_never_thrown_away() -> None:
@@ -121,14 +126,14 @@ def test_a_draft_for_a_place_that_has_one_is_told_from_a_new_one() -> None:
     answer, trace = decode(regime, "dsd", 20, 1)
     sent = next(hop for hop in trace.hops if isinstance(hop.message, DraftMessage))
     trace.hops.append(replace(sent, left=sent.left + 0.001))
-    kinds = [arrow.kind for arrow in lanes_of(answer.outcome, trace).link]
+    kinds = [arrow.kind for arrow in timeline_of(answer.outcome, trace).link]
     assert kinds.count("repeated") == 1 and kinds[-1] == "repeated"
 
 
 def test_an_interrupted_pass_is_drawn_as_wasted() -> None:
     answer, trace = decode(load_regime("fsd-llama7b-rtx"), "dsd", 20, 1)
     trace.robot.append(DraftPass(0.5, 0.6, 1, 0, ()))
-    assert lanes_of(answer.outcome, trace).robot[-1].kind == "wasted"
+    assert timeline_of(answer.outcome, trace).robot[-1].kind == "wasted"
 
 
 def test_what_an_outage_swallows_is_not_drawn() -> None:

@@ -15,7 +15,7 @@ from helpers.traced_decode import decode
 from PIL import Image
 
 from edge_cloud_spec.bench.pipelines.report.claims import PublishedClaim
-from edge_cloud_spec.bench.pipelines.report.promise import promised_speedup
+from edge_cloud_spec.bench.pipelines.report.estimate import estimated_speedup
 from edge_cloud_spec.bench.pipelines.report.write import curve_of
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.harness.regimes import custom_regime, load_regime
@@ -144,7 +144,7 @@ def test_without_a_report_nothing_is_drawn() -> None:
 
 
 def test_the_promise_of_the_target_alone_is_one() -> None:
-    assert promised_speedup(load_regime("fsd-go2"), load_preset("cloud_ar")) == 1
+    assert estimated_speedup(load_regime("fsd-go2"), load_preset("cloud_ar")) == 1
 
 
 @pytest.mark.parametrize("preset", ["cloud_sd", "dsd", "fsd", "picospec"])
@@ -153,7 +153,7 @@ def test_what_is_promised_of_a_fixed_pipeline_is_measured(preset: str, rtt: floa
     regime = load_regime("fsd-go2").with_rtt(rtt)
     answers = [decode(regime, preset, 400, seed)[0].outcome for seed in range(3)]
     speed = sum(len(a.tokens) for a in answers) / sum(a.seconds for a in answers)
-    promised = promised_speedup(regime, load_preset(preset))
+    promised = estimated_speedup(regime, load_preset(preset))
     assert speed * regime.ar_ms / 1e3 == pytest.approx(promised, rel=0.06)
 
 

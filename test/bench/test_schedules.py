@@ -8,12 +8,12 @@ import pytest
 
 from edge_cloud_spec.bench.schedules import (
     COUNTS,
-    Fate,
     Schedule,
-    at_random,
-    fate,
+    ScheduleResult,
+    random_faults,
     random_schedule,
-    single_and_paired,
+    run_schedule,
+    single_and_paired_faults,
 )
 from edge_cloud_spec.cloud.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -25,14 +25,16 @@ from edge_cloud_spec.presets import load_preset, preset_names
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
 
 
-def fates(presets: list[str], seed: int, count: int = 2000) -> Iterator[tuple[Schedule, Fate]]:
+def fates(
+    presets: list[str], seed: int, count: int = 2000
+) -> Iterator[tuple[Schedule, ScheduleResult]]:
     schedules = (random_schedule(presets, seed, number) for number in range(count))
-    return ((schedule, fate(schedule)) for schedule in schedules)
+    return ((schedule, run_schedule(schedule)) for schedule in schedules)
 
 
 def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends() -> None:
     seen = dict.fromkeys(COUNTS, 0)
-    for _, counts, failures in at_random(VERIFIED, 0, range(2000)):
+    for _, counts, failures in random_faults(VERIFIED, 0, range(2000)):
         assert failures == []
         seen = {name: seen[name] + counts[name] for name in COUNTS}
     assert seen["schedules"] == 2000
@@ -42,7 +44,7 @@ def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends()
 
 @pytest.mark.parametrize("preset", ["picospec", "dssd"])
 def test_every_fault_at_every_message_and_every_two(preset: str) -> None:
-    told = list(single_and_paired(Schedule(preset, "rejection", 3, tokens=2)))
+    told = list(single_and_paired_faults(Schedule(preset, "rejection", 3, tokens=2)))
     assert {kind for schedule, _ in told for _, kind in schedule.faults} == set(FAULTS)
     assert {len(schedule.faults) for schedule, _ in told} == {0, 1, 2}
     assert {end.verdict for _, end in told} == {"", "timeout"}
@@ -70,8 +72,10 @@ def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitt
         blind.setattr(PrefixDigest, "short", property(lambda self: 0))
         wrong = [schedule for schedule, end in fates(["picospec"], 1) if end.verdict == "wrong"]
     assert wrong
-    assert all(fate(schedule).counts["diverged"] for schedule in wrong)
-    assert not [schedule for schedule in wrong if fate(schedule).verdict in ("wrong", "hung")]
+    assert all(run_schedule(schedule).counts["diverged"] for schedule in wrong)
+    assert not [
+        schedule for schedule in wrong if run_schedule(schedule).verdict in ("wrong", "hung")
+    ]
 
 
 def test_they_notice_a_session_that_forgets_the_place_before_an_adopted_token(

@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.demo.console_view import words_of
+from edge_cloud_spec.demo.decision import ShownRound
 from edge_cloud_spec.demo.draft_text import after, joined
-from edge_cloud_spec.demo.run_log import STATS, Decided, RoundSettled, RunLog, ShownRound
+from edge_cloud_spec.demo.run_event import DecisionFinished, RoundSettled
+from edge_cloud_spec.demo.run_log import STATS, RunLog
 
 
 @pytest.mark.parametrize("words_first", [True, False])
 def test_a_round_tells_accepted_rejected_and_the_clouds_own_words(words_first: bool) -> None:
-    story = RunLog()
-    assert story.hear("draft", draft(0, ["turn", "left", "medium", ";"]), 1.0) == []
+    run_log = RunLog()
+    assert run_log.on_message("draft", draft(0, ["turn", "left", "medium", ";"]), 1.0) == []
     answers = [
         ("verified_tokens", settled(0, "turn left small", [1, 2, 3])),
         ("verdict", verdict(0, 0, 1)),
@@ -29,7 +31,7 @@ def test_a_round_tells_accepted_rejected_and_the_clouds_own_words(words_first: b
     news = [
         item
         for topic, answer in (answers if words_first else answers[::-1])
-        for item in story.hear(topic, answer, 2.0)
+        for item in run_log.on_message(topic, answer, 2.0)
     ]
     [item] = news
     assert isinstance(item, RoundSettled)
@@ -42,11 +44,11 @@ def test_a_round_tells_accepted_rejected_and_the_clouds_own_words(words_first: b
 
 
 def settle(
-    story: RunLog, draft: SimpleNamespace, verdict: SimpleNamespace, text: str
+    run_log: RunLog, draft: SimpleNamespace, verdict: SimpleNamespace, text: str
 ) -> ShownRound:
-    story.hear("draft", draft, 1.0)
-    story.hear("verdict", verdict, 2.0)
-    [news] = story.hear("verified_tokens", settled(0, text, [1]), 2.0)
+    run_log.on_message("draft", draft, 1.0)
+    run_log.on_message("verdict", verdict, 2.0)
+    [news] = run_log.on_message("verified_tokens", settled(0, text, [1]), 2.0)
     assert isinstance(news, RoundSettled)
     return news.round
 
@@ -63,12 +65,12 @@ def test_a_trees_draft_is_told_as_branches_and_not_as_one_chain() -> None:
 
 
 def test_a_pushed_draft_for_another_guess_is_not_the_rounds() -> None:
-    story = RunLog()
-    story.hear("draft", draft(0, ["turn", ";"], hash=8), 0.5)
-    round_ = settle(story, draft(0, ["stop", ";"], hash=9), verdict(0, 0, hash=9), "stop.")
+    run_log = RunLog()
+    run_log.on_message("draft", draft(0, ["turn", ";"], hash=8), 0.5)
+    round_ = settle(run_log, draft(0, ["stop", ";"], hash=9), verdict(0, 0, hash=9), "stop.")
     assert words_of(round_).plain == "stop [-;-] {+.+}"
-    story.hear("draft", draft(3, ["left"], hash=8), 1.5)
-    assert [r.base for r in story.decisions["r"].rounds.values()] == [0]
+    run_log.on_message("draft", draft(3, ["left"], hash=8), 1.5)
+    assert [r.base for r in run_log.decisions["r"].rounds.values()] == [0]
 
 
 @given(st.data())
@@ -88,12 +90,12 @@ def test_every_drafted_word_is_kept_told_or_counted(data: st.DataObject) -> None
 
 
 def test_a_decision_is_told_once_when_its_end_and_its_cost_are_known() -> None:
-    story = RunLog()
+    run_log = RunLog()
     cost = dict.fromkeys(STATS, 1)
-    assert not story.hear("decode_stats", message(**cost), 1.0)
+    assert not run_log.on_message("decode_stats", message(**cost), 1.0)
     end = settled(3, "", [], finished=True, finish_reason="end", answer="action: stop;")
-    [news] = story.hear("verified_tokens", end, 1.1)
-    assert isinstance(news, Decided)
+    [news] = run_log.on_message("verified_tokens", end, 1.1)
+    assert isinstance(news, DecisionFinished)
     assert news.decision.answer == "action: stop;"
 
 

@@ -40,7 +40,7 @@ class Target(ScriptedModel):
         check_instruction(request.instruction)
         if request.order not in ORDERS:
             raise UserError(f"the order {request.order[:80]!r} is unknown")
-        decode_image(request.jpeg, spec.image.most_pixels)
+        decode_image(request.jpeg, spec.image.max_frame_pixels)
         whole = request.instruction.encode() + request.image_digest
         return SimpleNamespace(digest=hashlib.blake2b(whole, digest_size=16).digest())
 

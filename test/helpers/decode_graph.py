@@ -24,7 +24,7 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
-from edge_cloud_spec.nodes.navigator import LAST
+from edge_cloud_spec.nodes.qos import LATCHED
 
 INSTRUCTION = "find the silver bottle"
 
@@ -52,7 +52,7 @@ class Watcher:
         )
         self.instruction = self.node.create_publisher(String, "instruction", 10)
         self.parameters = self.node.create_client(SetParameters, "drafter/set_parameters")
-        self.status = self.node.create_publisher(String, "nav_status", LAST)
+        self.status = self.node.create_publisher(String, "nav_status", LATCHED)
         self.node.create_timer(0.1, self._publish_frame)
         for topic, kind in (
             ("draft", Draft),

@@ -87,12 +87,14 @@ def scored(
     policy: SamplingPolicy,
     **options: Any,
 ) -> tuple[list[ExitPrediction], np.ndarray]:
-    """The guesses that are told during a pass, and its logits."""
+    """The predictions that are reported during a pass, and its logits."""
     rule = "coupled" if policy.temperature else "greedy"
     first = None if session.length else session.forward(())[0]
-    guesses: list[ExitPrediction] = []
-    watch = exits.watch(draft, rule, policy, session.length, guesses.append, first=first, **options)
-    return guesses, session.forward(draft.tokens, draft.parents, watch)
+    predictions: list[ExitPrediction] = []
+    watch = exits.watch(
+        draft, rule, policy, session.length, predictions.append, first=first, **options
+    )
+    return predictions, session.forward(draft.tokens, draft.parents, watch)
 
 
 def verdict(draft: Draft, logits: np.ndarray, policy: SamplingPolicy, at: int) -> Acceptance:
@@ -109,8 +111,8 @@ def test_exits_change_no_bit_of_the_final_pass(family: str) -> None:
         session = session_after(model, 3, SamplingPolicy())
         plain = session.forward(tokens, parents)
         rewind(session)
-        guesses, logits = scored(session, exits, draft, SamplingPolicy())
-        assert guesses and np.array_equal(plain, logits)
+        predictions, logits = scored(session, exits, draft, SamplingPolicy())
+        assert predictions and np.array_equal(plain, logits)
 
 
 @settings(max_examples=20)
@@ -122,10 +124,14 @@ def test_an_exit_at_the_end_with_the_whole_head_gives_the_verdict(
     exits = Exits(model, {LAYERS: identity()}, ())
     session = session_after(model, before, policy)
     draft = drafted(session, policy, right, tree)
-    (guess,), logits = scored(session, exits, draft, policy)
+    (prediction,), logits = scored(session, exits, draft, policy)
     taken = verdict(draft, logits, policy, before)
-    assert (guess.path, guess.token) == (taken.path, taken.token)
-    assert len(guess.path) == right and guess.layer == LAYERS and 0 < guess.confidence <= 1
+    assert (prediction.path, prediction.token) == (taken.path, taken.token)
+    assert (
+        len(prediction.path) == right
+        and prediction.layer == LAYERS
+        and 0 < prediction.confidence <= 1
+    )
 
 
 def test_guesses_of_another_seed_are_others() -> None:
@@ -137,34 +143,34 @@ def test_guesses_of_another_seed_are_others() -> None:
         policy = SamplingPolicy(1.0, seed=seed)
         session = session_after(model, 1, policy)
         draft = drafted(session, policy, 2, tree=False)
-        (guess,), logits = scored(session, exits, draft, SamplingPolicy(1.0, seed=seed + 1))
+        (prediction,), logits = scored(session, exits, draft, SamplingPolicy(1.0, seed=seed + 1))
         taken = verdict(draft, logits, policy, 1)
-        equal += (guess.path, guess.token) == (taken.path, taken.token)
+        equal += (prediction.path, prediction.token) == (taken.path, taken.token)
     assert equal < 4
 
 
 def test_only_what_is_new_is_told() -> None:
     model = helper.vlm()
     exits = Exits(model, {1: identity(), 2: identity(), 3: identity()}, range(100))
-    draft, told = Draft((5, 6)), list[ExitPrediction]()
-    watch = exits.watch(draft, "greedy", SamplingPolicy(), 4, told.append)
+    draft, reported = Draft((5, 6)), list[ExitPrediction]()
+    watch = exits.watch(draft, "greedy", SamplingPolicy(), 4, reported.append)
     assert watch is not None
     torch.manual_seed(0)
     one, other = torch.randn(2, 3, HIDDEN)
     for index, hidden in enumerate((one, one, other)):
         watch(index, hidden)
-    assert [guess.layer for guess in told] == [1, 3]
-    assert (told[0].path, told[0].token) != (told[1].path, told[1].token)
+    assert [prediction.layer for prediction in reported] == [1, 3]
+    assert (reported[0].path, reported[0].token) != (reported[1].path, reported[1].token)
 
 
 def test_layers_without_an_exit_cost_nothing_and_say_nothing() -> None:
     model = helper.vlm()
-    told: list[ExitPrediction] = []
+    reported: list[ExitPrediction] = []
     exits = Exits(model, {2: identity()}, range(100))
-    watch = exits.watch(Draft((5, 6)), "greedy", SamplingPolicy(), 4, told.append)
+    watch = exits.watch(Draft((5, 6)), "greedy", SamplingPolicy(), 4, reported.append)
     assert watch is not None
     watch(0, torch.full((3, HIDDEN), float("nan")))
-    assert not told
+    assert not reported
 
 
 def test_a_shortlist_takes_in_what_the_draft_proposes() -> None:
@@ -174,21 +180,21 @@ def test_a_shortlist_takes_in_what_the_draft_proposes() -> None:
     own = {*draft.tokens}
     absent = [token for token in range(100) if token not in own]
     exits = Exits(model, {LAYERS: identity()}, absent)
-    (guess,), _ = scored(session, exits, draft, policy)
-    assert guess.path == (0, 1, 2, 3)
+    (prediction,), _ = scored(session, exits, draft, policy)
+    assert prediction.path == (0, 1, 2, 3)
 
 
 def test_a_row_that_is_known_already_is_needed_for_a_guess() -> None:
     model, policy = helper.vlm(), SamplingPolicy()
     exits = Exits(model, {LAYERS: identity()}, ())
     session = session_after(model, 0, policy)
-    told: list[ExitPrediction] = []
+    reported: list[ExitPrediction] = []
     draft = drafted(session, policy, 2, tree=False)
-    watch = exits.watch(draft, "greedy", policy, 0, told.append)
+    watch = exits.watch(draft, "greedy", policy, 0, reported.append)
     session.forward(draft.tokens, None, watch)
-    assert not told
-    (guess,), _ = scored(session, exits, draft, policy)
-    assert guess.path == (0, 1)
+    assert not reported
+    (prediction,), _ = scored(session, exits, draft, policy)
+    assert prediction.path == (0, 1)
 
 
 def test_nothing_is_guessed_after_an_end_token_or_where_the_draft_goes_on() -> None:

@@ -13,10 +13,10 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
 from edge_cloud_spec.decoding.noise import decision_seed
+from edge_cloud_spec.demo.decision import Decision
 from edge_cloud_spec.demo.observer import Observer
 from edge_cloud_spec.demo.player import Player
 from edge_cloud_spec.demo.recording import RecordedFrame, Recording
-from edge_cloud_spec.demo.run_log import Decision
 from edge_cloud_spec.harness.random_checkpoint import make_checkpoint
 from edge_cloud_spec.msg import Verdict
 from edge_cloud_spec.nav.status import Status
@@ -182,7 +182,7 @@ def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher, domain: int)
 
         def heard() -> list[Decision]:
             """Whole decisions; of the first the observer may still miss the beginning."""
-            made = observer.heard(lambda story: [*story.decisions.values()])
+            made = observer.read(lambda run_log: [*run_log.decisions.values()])
             whole = [d for d in made if d.finish in ("end", "length") and d.stats]
             return [d for d in whole if len(d.tokens) == d.stats["tokens"]]
 

@@ -15,7 +15,6 @@ from diagnostic_msgs.msg import DiagnosticArray
 from helpers.decode_graph import INSTRUCTION, Watcher
 from helpers.grpc_cloud import Cloud, Proxy
 from rcl_interfaces.msg import Log
-from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
@@ -30,6 +29,7 @@ from edge_cloud_spec.msg import (
     Verdict,
     VerifiedTokens,
 )
+from edge_cloud_spec.nodes.qos import SENSOR_DATA
 from edge_cloud_spec.wire.codec import decode_client, encode_client
 from edge_cloud_spec.wire.messages import DraftMessage, Open, Resume
 
@@ -98,7 +98,7 @@ def nodes(
             CompressedImage,
             "camera/image_raw/compressed",
             recorded.append,
-            qos_profile_sensor_data,
+            SENSOR_DATA,
             raw=True,
         )
         yield tapped, watcher, recorded

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.models.exits import Exits
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.training.exit_data import Collector, pictured
-from edge_cloud_spec.training.exits import ExitTrainer, frequent
+from edge_cloud_spec.training.exits.data import Collector, picture_requests
+from edge_cloud_spec.training.exits.trainer import ExitTrainer, frequent_tokens
 
 
 def material(folder: Path) -> tuple[Path, Path]:
@@ -43,10 +43,10 @@ def test_training_lowers_the_loss_of_a_frozen_target(tmp_path: Path) -> None:
     model = load(decided(tmp_path / "target"), threads=1)
     before = model.open(helper.prompt_of(model)).forward((1, 2, 3))
     layers, spec = (1, 2), model.spec("You guide a robot.", 12)
-    requests = pictured(*material(tmp_path), 1)
+    requests = picture_requests(*material(tmp_path), 1)
     rows = Collector(model, spec, layers, 1, tmp_path).collect(requests, 12)
     assert rows.hidden.shape[1:] == (2, HIDDEN)
-    tokens = frequent(rows, 64, model.vocabulary)
+    tokens = frequent_tokens(rows, 64, model.vocabulary)
     trainer = ExitTrainer(model, layers, 8, tokens, rows, 1, tmp_path / "state.pt")
     begun = trainer.measure()
     trainer.run(2.0)

@@ -1,4 +1,4 @@
-"""What ``bench pipelines`` measures of some answers of one preset, whoever made them."""
+"""What ``bench pipelines`` measures of the answers of one preset."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..command import Row
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Answers of one preset; ``equal`` of them are to the last token what they should be.
+class MeasuredAnswers:
+    """Answers of one preset; ``equal`` of them are token by token the target's.
 
-    Idle is the share of the time in which no pass of a model of that side was under way.
+    Idle is the share of the time in which that side's model computed nothing.
     """
 
     outcomes: Sequence[Outcome]
@@ -40,7 +40,7 @@ class Measured:
         return [r for outcome in self.outcomes for r in outcome.ledger.rounds]
 
     def row(self) -> Row:
-        """All of it that needs nothing to compare with."""
+        """The fields of a row that need no other preset's answers."""
         rounds, ledgers = len(self.rounds), [outcome.ledger for outcome in self.outcomes]
         tested = sum(ledger.tested for ledger in ledgers)
         hit = cache_hits(self.rounds).value

@@ -1,7 +1,7 @@
-"""Training of one model of the pair: first its eyes, then everything together.
+"""Training of one model of the pair: first its vision part, then everything together.
 
-The schedule is in minutes, not steps, so that a slower machine ends when it is told to. A
-checkpoint is kept beside the result, and a run that was interrupted goes on from it.
+The schedule is in minutes, not steps, so that a slower machine ends in time. A checkpoint is kept
+beside the result, and an interrupted run continues from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from torch.nn import functional as F
 from transformers import Qwen3VLForConditionalGeneration
 
 from .architecture import ModelShape, build_model, load_pair_model
-from .data import BEARINGS, DISTANCES, IGNORE, Batch, Speller, Views, draw_batch, emphasis
+from .data import (
+    BEARINGS,
+    DISTANCES,
+    IGNORE,
+    Batch,
+    QuestionEncoder,
+    Views,
+    draw_batch,
+    sampling_weights,
+)
 from .language import NAMES
 from .packed import PackedForward
 from .tokenizer import build_tokenizer
@@ -51,8 +60,8 @@ class TrainingPlan:
     save_every: float = 2.0
 
 
-class Sight(nn.Module):
-    """The auxiliary head, used in training only: what and where each visual token's thing is."""
+class VisionHead(nn.Module):
+    """The auxiliary head, used in training only: what each visual token shows, and where it is."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -62,13 +71,13 @@ class Sight(nn.Module):
 
     def forward(self, merged: Tensor, batch: Batch) -> Tensor:
         """The loss over visual tokens [B, 64, H]."""
-        said = self.out(self.norm(merged)).float().split(self.sizes, dim=-1)
-        classes = said[0].reshape(-1, len(NAMES) + 1)
+        outputs = self.out(self.norm(merged)).float().split(self.sizes, dim=-1)
+        classes = outputs[0].reshape(-1, len(NAMES) + 1)
         each = F.cross_entropy(classes, batch.classes.flatten(), reduction="none")
         weight = batch.worth.flatten()
         loss = 2.0 * (each * weight).sum() / weight.sum()
         worth = batch.worth.amax(dim=-1).flatten()
-        for logits, truth in zip(said[1:], (batch.bearings, batch.distances), strict=True):
+        for logits, truth in zip(outputs[1:], (batch.bearings, batch.distances), strict=True):
             each = F.cross_entropy(
                 logits.flatten(0, 1), truth.flatten(), ignore_index=IGNORE, reduction="none"
             )
@@ -78,7 +87,8 @@ class Sight(nn.Module):
 
 
 def _optimizers(modules: list[nn.Module], rate: float) -> list[torch.optim.Optimizer]:
-    matrices, rest = [], []
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
     for module in modules:
         for name, parameter in module.named_parameters():
             inner = parameter.ndim == 2 and "embed" not in name and not name.startswith("out.")
@@ -88,7 +98,7 @@ def _optimizers(modules: list[nn.Module], rate: float) -> list[torch.optim.Optim
     return [muon, adam]
 
 
-def pace(progress: float, plan: TrainingPlan) -> float:
+def learning_rate_share(progress: float, plan: TrainingPlan) -> float:
     """The learning rate as a share of its peak, at a share of the stage's time."""
     if progress < plan.warmup:
         return (progress + 0.001) / plan.warmup
@@ -107,22 +117,22 @@ class Trainer:
         torch.set_num_threads(plan.threads)
         self.views, self.plan, self.checkpoint = views, plan, checkpoint
         self.model: Qwen3VLForConditionalGeneration = build_model(shape, plan.seed)
-        self.sight = Sight(shape.hidden)
+        self.sight = VisionHead(shape.hidden)
         self.forward = PackedForward(self.model, QUESTIONS, SLOT)
-        self.speller = Speller(build_tokenizer())
+        self.encoder = QuestionEncoder(build_tokenizer())
         self.rng = np.random.default_rng(plan.seed)
         self.spent = {"sight": 0.0, "joint": 0.0}
         self.seen = {"sight": 0, "joint": 0}
         self.steps = 0
         self._order = np.empty(0, np.int64)
-        self._emphasis = emphasis(views)
+        self._sampling_weights = sampling_weights(views)
 
     def start_from(self, folder: Path) -> None:
-        """Begin with the weights of a model that was trained before."""
+        """Begin with the weights of the trained model in ``folder``."""
         self.model.load_state_dict(load_pair_model(folder).state_dict())
 
     def resume(self) -> bool:
-        """Go on from the checkpoint, if there is one."""
+        """Continue from the checkpoint; False where there is none."""
         if not self.checkpoint.exists():
             return False
         stored = torch.load(self.checkpoint, weights_only=True)
@@ -141,7 +151,7 @@ class Trainer:
         part.replace(self.checkpoint)
 
     def run(self) -> Qwen3VLForConditionalGeneration:
-        """Both stages; returns the model."""
+        """Both stages; the model, in evaluation mode."""
         visual = self.model.model.visual
         self._stage("sight", 0, [visual, self.sight], self._sight_loss)
         modules = [self.model, self.sight]
@@ -160,13 +170,13 @@ class Trainer:
 
     def _next(self, questions: int) -> Batch:
         if len(self._order) < self.plan.batch:
-            share = self._emphasis / self._emphasis.sum()
+            share = self._sampling_weights / self._sampling_weights.sum()
             self._order = self.rng.choice(len(self.views), len(self.views), p=share)
         chosen, self._order = np.split(self._order, [self.plan.batch])
-        return draw_batch(self.views, chosen, self.speller, questions, SLOT, self.rng)
+        return draw_batch(self.views, chosen, self.encoder, questions, SLOT, self.rng)
 
     def _sight_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        merged, features = self.forward.see(batch.pixels)
+        merged, features = self.forward.encode_images(batch.pixels)
         loss = self.sight(merged, batch)
         # the deepstack mergers are trained by the joint stage only
         return loss + 0.0 * sum(feature.float().mean() for feature in features), loss.detach()
@@ -177,8 +187,8 @@ class Trainer:
             logits.float().flatten(0, 1), batch.targets.flatten(), reduction="none"
         )
         weights = batch.weights.flatten()
-        told = (each * weights).sum() / weights.sum()
-        return told + self.plan.auxiliary * self.sight(merged, batch), told.detach()
+        loss = (each * weights).sum() / weights.sum()
+        return loss + self.plan.auxiliary * self.sight(merged, batch), loss.detach()
 
     def _stage(
         self,
@@ -192,39 +202,39 @@ class Trainer:
         optimizers = _optimizers(modules, self.plan.rate)
         parameters = [p for module in modules for p in module.parameters()]
         compute = torch.compile(loss_of, dynamic=False) if self.plan.compiled else loss_of
-        saved = said = time.monotonic()
+        saved = reported = time.monotonic()
         mean = count = 0.0
         resumed = self.spent[name]
         while self._progress(name) < 1.0:
             begun = time.monotonic()
-            rate = self.plan.rate * pace(self._progress(name), self.plan)
+            rate = self.plan.rate * learning_rate_share(self._progress(name), self.plan)
             if resumed and self.spent[name] - resumed < 20:
                 rate *= 0.05 + (self.spent[name] - resumed) / 21
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
                     group["lr"] = rate
             with torch.autocast("cpu", torch.bfloat16):
-                loss, told = compute(self._next(questions))
-            loss.backward()
+                loss, shown = compute(self._next(questions))
+            torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             self.steps += 1
             self.seen[name] += self.plan.batch
-            mean, count = mean + float(told), count + 1
+            mean, count = mean + float(shown), count + 1
             now = time.monotonic()
             # compiling in the first steps is not training
             self.spent[name] += min(now - begun, 15.0)
-            if now - said > 20:
+            if now - reported > 20:
                 print(
                     f"{name}: {self._progress(name):.0%}, {self.spent[name] / 60:.1f} min, "
                     f"step {self.steps}, "
                     f"loss {mean / count:.3f}, "
-                    f"{count * self.plan.batch / (now - said):.0f} images/s",
+                    f"{count * self.plan.batch / (now - reported):.0f} images/s",
                     flush=True,
                 )
-                said, mean, count = now, 0.0, 0.0
+                reported, mean, count = now, 0.0, 0.0
             if now - saved > 60 * self.plan.save_every:
                 self.save()
                 saved = now

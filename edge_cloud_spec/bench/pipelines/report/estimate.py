@@ -1,4 +1,4 @@
-"""What the cost model promises of a preset under a regime: the lines beside measured points."""
+"""The cost model's estimate of a preset's speed-up in a regime: the lines in the plots."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ....harness.regimes import Regime
 from ....harness.robot import suited
 
 
-class KnownMeasures(Measures):
-    """What a regime says, in place of what a robot would measure."""
+class RegimeMeasures(Measures):
+    """A regime's costs, in place of what a robot would measure."""
 
     def __init__(self, regime: Regime) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ def costs_of(regime: Regime) -> Costs:
     )
 
 
-def promised_speedup(regime: Regime, preset: Preset) -> float:
-    """Over the target alone, with the shape and pipeline that the preset's pacing picks."""
-    known, preset = KnownMeasures(regime), suited(preset, regime)
+def estimated_speedup(regime: Regime, preset: Preset) -> float:
+    """Over the target alone, with the shape and pipeline that the preset's draft planner picks."""
+    measures, preset = RegimeMeasures(regime), suited(preset, regime)
     if preset.drafter == "cloud":  # stop and wait without a link
-        here = replace(known.costs(), one_way=0.0)
-        return rate(preset.shape, STOP_AND_WAIT, here) * regime.ar_ms / 1e3
-    plan = planner_of(preset, known).plan(0.0, 0)
+        local = replace(measures.costs(), one_way=0.0)
+        return rate(preset.shape, STOP_AND_WAIT, local) * regime.ar_ms / 1e3
+    plan = planner_of(preset, measures).plan(0.0, 0)
     if plan.shape is None:
         return 1.0
-    return rate(plan.shape, plan.speculation, known.costs()) * regime.ar_ms / 1e3
+    return rate(plan.shape, plan.speculation, measures.costs()) * regime.ar_ms / 1e3

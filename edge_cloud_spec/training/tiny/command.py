@@ -1,4 +1,4 @@
-"""``edge-cloud-spec train tiny``: make the pair anew, or measure the one that ships."""
+"""``edge-cloud-spec train tiny``: train a pair, or evaluate the one that ships."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 import torch
 
 from ...errors import UserError
+from ...models import EMBEDDED
 from .architecture import SHAPES, load_pair_model, save_pair_model
-from .data import Speller, make_views
+from .data import QuestionEncoder, make_views
 from .evaluation import Evaluation, evaluate
 from .tokenizer import build_tokenizer
-from .training import Trainer, TrainingPlan
+from .trainer import Trainer, TrainingPlan
 
-PAIR = Path(__file__).resolve().parents[2] / "models/pair"
-HELD_OUT = 1_000
+HELD_OUT = 1_000  # views
 VIEWS = 32_000
 DRAFTER_SHARE = 0.1  # of the minutes
 SIGHT_SHARE = 0.5  # of a model's minutes
@@ -40,7 +40,7 @@ def add_train_tiny_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--views", type=int, default=VIEWS, help="views to train on")
     parser.add_argument("--seed", type=int, default=1, help="of views, weights and questions")
     parser.add_argument("--threads", type=int, default=2, help="of torch; processes that render")
-    parser.add_argument("--resume", action="store_true", help="go on from OUT's checkpoints")
+    parser.add_argument("--resume", action="store_true", help="continue from OUT's checkpoints")
     parser.add_argument(
         "--start-from", type=Path, default=None, help="a pair whose weights to train further"
     )
@@ -53,11 +53,11 @@ def add_train_tiny_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def train_tiny(args: argparse.Namespace) -> int:
-    """Run the command; 0 when it did what it says. UserError says what the user can mend."""
+    """Run the command; 0 when it did what it says. UserError: an option does not fit."""
     if args.count < 20:
         raise UserError(f"--count must be at least 20 views to measure on, not {args.count}")
     if args.evaluate:
-        measured = measure(args.out or PAIR, args.seed, args.count, args.threads)
+        measured = measure(args.out or EMBEDDED, args.seed, args.count, args.threads)
     else:
         folder = args.out or Path("tiny-pair")
         train(args, folder)
@@ -70,7 +70,10 @@ def train_tiny(args: argparse.Namespace) -> int:
 
 
 def train(args: argparse.Namespace, folder: Path) -> None:
-    """Train the models asked for into ``folder``/target and ``folder``/drafter."""
+    """Train the models of ``args.models`` into ``folder``/target and ``folder``/drafter.
+
+    UserError: options that do not fit, or checkpoints that are there without ``--resume``.
+    """
     names = args.models.split(",")
     if args.views < 100 or args.minutes <= 0 or not set(names) <= set(SHAPES):
         raise UserError(
@@ -118,7 +121,10 @@ def _trained(folder: Path, name: str) -> Path:
 
 
 def measure(folder: Path, seed: int, count: int, threads: int) -> Evaluation:
-    """Evaluate the pair in ``folder`` on views that no training seed renders."""
+    """Evaluate the pair in ``folder`` on ``count`` views that no training seed renders.
+
+    UserError: a model of the pair is missing.
+    """
     trained = {name: _trained(folder, name) for name in SHAPES}
     torch.set_num_threads(threads)
     # training renders shards of seeds below 10**9
@@ -126,7 +132,7 @@ def measure(folder: Path, seed: int, count: int, threads: int) -> Evaluation:
         views = make_views(Path(rendered), seed + 10**6, count, "mixed", threads)
     tokenizer = build_tokenizer()
     models = {name: load_pair_model(path) for name, path in trained.items()}
-    return evaluate(models, Speller(tokenizer), tokenizer.decode, views, seed)
+    return evaluate(models, QuestionEncoder(tokenizer), tokenizer.decode, views, seed)
 
 
 def report(measured: Evaluation) -> None:
@@ -135,16 +141,10 @@ def report(measured: Evaluation) -> None:
     print("".join(f"{name:>19}" for name in ("model", "skill", *columns)))
     for row in measured.rows:
         figures = [row.get(column) for column in columns]
-        said = ["" if value is None else f"{value:.3f}" for value in figures]
-        print("".join(f"{text:>19}" for text in (row["model"], row["skill"], *said)))
+        shown = ["" if value is None else f"{value:.3f}" for value in figures]
+        print("".join(f"{text:>19}" for text in (row["model"], row["skill"], *shown)))
 
 
 def _versions() -> dict[str, str]:
     names = ("torch", "transformers", "tokenizers", "mujoco")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_train_tiny_arguments(parser)
-    raise SystemExit(train_tiny(parser.parse_args()))

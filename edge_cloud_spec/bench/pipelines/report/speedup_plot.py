@@ -1,10 +1,11 @@
-"""Speed-up over the round-trip time: measured, promised by the cost model, and published."""
+"""Speed-up over the round-trip time: measured, estimated by the cost model, and published."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import pyplot
@@ -18,7 +19,7 @@ PALETTE = ("#1d2330", "#1d5fa8", "#c43d2f", "#1e7a44", "#b86a00", "#7a3fb8", "#0
 MARKERS = "osD^vPXh"
 FAINT = "#d9dde4"
 COLUMNS = 3
-ROOM = 1.06  # what a plot is higher than its highest point
+HEADROOM = 1.06  # height of a plot over its highest point
 Points = tuple[tuple[float, float], ...]
 
 
@@ -27,18 +28,18 @@ class Curve:
     """A preset's speed-ups by round-trip time in ms. published: at the paper's own, if any."""
 
     measured: Points
-    promised: Points
+    estimated: Points
     published: tuple[float, float] | None
 
     @property
     def highest(self) -> float:
         """The largest of its speed-ups."""
         published: Points = (self.published,) if self.published else ()
-        return max(speedup for _, speedup in (*self.measured, *self.promised, *published))
+        return max(speedup for _, speedup in (*self.measured, *self.estimated, *published))
 
 
 def draw_curves(path: Path, regime: Regime, curves: Mapping[str, Curve]) -> None:
-    """All presets in one plot, then each beside its model and its paper."""
+    """All presets in one plot, then each with its estimate and its paper's result."""
     rows = -(-len(curves) // COLUMNS)
     figure = pyplot.figure(figsize=(13, 4.4 + 2.5 * rows))
     parts = figure.subfigures(2, 1, height_ratios=(4.4, 2.5 * rows), squeeze=False)
@@ -54,13 +55,13 @@ def draw_curves(path: Path, regime: Regime, curves: Mapping[str, Curve]) -> None
         if place + COLUMNS >= len(curves):
             axes.set_xlabel("round trip, ms", fontsize=8)
             axes.tick_params(labelbottom=True)
-    panels[0, 0].set_ylim(0, ROOM * max(curve.highest for curve in curves.values()))
+    panels[0, 0].set_ylim(0, HEADROOM * max(curve.highest for curve in curves.values()))
     inch = 1 / (2.5 * rows)
     each.subplots_adjust(left=0.055, right=0.985, top=1 - 0.7 * inch, bottom=0.5 * inch)
     each.subplots_adjust(hspace=0.3, wspace=0.08)
     handles = [
         Line2D([], [], color="#1d2330", marker="o", ls="", label="measured in virtual time"),
-        Line2D([], [], color="#1d2330", label="promised by the cost model"),
+        Line2D([], [], color="#1d2330", label="estimated by the cost model"),
         Line2D([], [], color="#1d2330", marker="*", ms=11, mfc="w", ls="", label="published"),
         Line2D([], [], color=FAINT, label="the other presets, measured"),
     ]
@@ -72,17 +73,17 @@ def draw_curves(path: Path, regime: Regime, curves: Mapping[str, Curve]) -> None
 def _draw_all(axes: Axes, curves: Mapping[str, Curve]) -> None:
     ends: dict[str, float] = {}
     for place, (name, curve) in enumerate(curves.items()):
-        colour, marker = _look(place)
+        colour, marker = _style(place)
         axes.plot(*zip(*curve.measured, strict=True), color=colour, marker=marker, ms=6, lw=1.4)
         ends[name] = curve.measured[-1][1]
         if curve.published:
             axes.plot(*curve.published, marker="*", ms=15, color=colour, mfc="w", ls="")
-    high = ROOM * max(curve.highest for curve in curves.values())
+    high = HEADROOM * max(curve.highest for curve in curves.values())
     axes.set_ylim(0, high)
-    spread = _apart(ends, 0.052 * high)
+    spread = _spread(ends, 0.052 * high)
     right = max(curve.measured[-1][0] for curve in curves.values())
     for place, name in enumerate(curves):
-        colour, _ = _look(place)
+        colour, _ = _style(place)
         axes.annotate(
             f"{name} {ends[name]:.2f}",
             (right, ends[name]),
@@ -94,35 +95,35 @@ def _draw_all(axes: Axes, curves: Mapping[str, Curve]) -> None:
             arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.5, "relpos": (0, 0.5)},
         )
     axes.set_xlabel("round trip, ms; a star is what a paper published", fontsize=8)
-    _ground(axes)
+    _decorate(axes)
 
 
 def _draw_one(axes: Axes, place: int, name: str, curves: Mapping[str, Curve]) -> None:
     for other in curves.values():
         axes.plot(*zip(*other.measured, strict=True), color=FAINT, lw=1, zorder=0)
-    colour, marker = _look(place)
+    colour, marker = _style(place)
     curve = curves[name]
-    dash = {"marker": "_", "ms": 18} if len(curve.promised) == 1 else {}
-    axes.plot(*zip(*curve.promised, strict=True), color=colour, lw=1.4, **dash)
+    dash: dict[str, Any] = {"marker": "_", "ms": 18} if len(curve.estimated) == 1 else {}
+    axes.plot(*zip(*curve.estimated, strict=True), color=colour, lw=1.4, **dash)
     axes.plot(*zip(*curve.measured, strict=True), color=colour, marker=marker, ms=5, ls="")
     if curve.published:
         axes.plot(*curve.published, marker="*", ms=13, color=colour, mfc="w", ls="")
     axes.set_title(name, loc="left", fontsize=9, color=colour)
-    _ground(axes)
+    _decorate(axes)
 
 
-def _look(place: int) -> tuple[str, str]:
+def _style(place: int) -> tuple[str, str]:
     return PALETTE[place % len(PALETTE)], MARKERS[place % len(MARKERS)]
 
 
-def _ground(axes: Axes) -> None:
+def _decorate(axes: Axes) -> None:
     axes.axhline(1, color="#8a93a3", lw=0.8, ls=(0, (2, 2)), zorder=0)
     plain(axes)
     axes.grid(axis="y", color="#eceef2", lw=0.8)
 
 
-def _apart(ends: Mapping[str, float], least: float) -> dict[str, float]:
-    """Labels' heights, at least so far from each other, about where they belong."""
+def _spread(ends: Mapping[str, float], least: float) -> dict[str, float]:
+    """Heights of labels, at least so far apart, near the ends of their curves."""
     names = sorted(ends, key=lambda name: ends[name])
     wanted = np.array([ends[name] for name in names])
     steps = least * np.arange(len(names))

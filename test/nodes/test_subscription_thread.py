@@ -1,4 +1,4 @@
-"""Dedicated subscriptions: messages that a model waits for, past all executors."""
+"""Subscriptions outside all executors: messages that a model waits for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.node import Node  # noqa: E402
 from std_msgs.msg import UInt32  # noqa: E402
 
-from edge_cloud_spec.nodes.dedicated_subscriptions import DedicatedSubscriptions  # noqa: E402
+from edge_cloud_spec.nodes.subscription_thread import SubscriptionThread  # noqa: E402
 
 PATIENCE = 60.0  # s; only a hung test takes that long
 
@@ -39,15 +39,15 @@ def test_messages_come_in_order_and_one_that_fails_does_not_end_it(node: Node) -
         if message.data == 4:
             done.set()
 
-    intake = DedicatedSubscriptions(node)
-    intake.subscribe(UInt32, "numbers", hear, 100)
+    subscriptions = SubscriptionThread(node)
+    subscriptions.subscribe(UInt32, "numbers", hear, 100)
     publisher = node.create_publisher(UInt32, "numbers", 100)
-    intake.start()
+    subscriptions.start()
     for number in range(5):
         publisher.publish(UInt32(data=number))
     assert done.wait(PATIENCE)
     assert heard == [0, 1, 2, 3, 4]
-    intake.close()
+    subscriptions.close()
 
 
 def test_an_executor_takes_nothing_that_is_the_intakes(node: Node) -> None:
@@ -58,8 +58,8 @@ def test_an_executor_takes_nothing_that_is_the_intakes(node: Node) -> None:
         threads.append(threading.current_thread().name)
         both.wait(PATIENCE)
 
-    intake = DedicatedSubscriptions(node)
-    intake.subscribe(UInt32, "numbers", hear, 100)
+    subscriptions = SubscriptionThread(node)
+    subscriptions.subscribe(UInt32, "numbers", hear, 100)
     met: list[int] = []
     node.create_subscription(UInt32, "others", lambda _: met.append(both.wait(PATIENCE)), 100)
     numbers = node.create_publisher(UInt32, "numbers", 100)
@@ -68,9 +68,9 @@ def test_an_executor_takes_nothing_that_is_the_intakes(node: Node) -> None:
     executor.add_node(node)
     numbers.publish(UInt32())
     others.publish(UInt32())
-    intake.start()
+    subscriptions.start()
     while not met:
         executor.spin_once(timeout_sec=PATIENCE)
-    intake.close()
+    subscriptions.close()
     executor.shutdown()
-    assert threads == ["intake"]
+    assert threads == ["subscriptions"]
