@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What starts a graph of ROS nodes; each has processes enough for two cores.
 GRAPHS = (
     "test/nodes/",
+    "test/examples/",
     "test/demo/test_demo.py",
     "test/bench/test_stop.py",
     "test/bench/test_overhead.py",

@@ -21,7 +21,7 @@ from helpers.grpc_cloud import Cloud
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud import verification
+from edge_cloud_spec.cloud import validation
 from edge_cloud_spec.cloud.sessions import RobotStream
 from edge_cloud_spec.cloud.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -68,7 +68,7 @@ def test_a_sample_of_mutated_frames_does_no_harm() -> None:
 def test_a_verifier_that_does_not_check_drafts_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verification, "check_draft", lambda draft, vocabulary: None)
+    monkeypatch.setattr(validation, "check_draft", lambda draft, vocabulary: None)
     assert any("internal" in failure for failure in run(1000, 1).failures)
 
 
