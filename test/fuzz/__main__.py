@@ -23,8 +23,9 @@ from random import Random
 
 import grpc.aio
 from fuzz.drafts import GIANTS, KINDS, Place, giant, opening_of
-from fuzz.peers import SPEC, Bystander, Failure, Hostile, Target
+from fuzz.peers import Bystander, Failure, Hostile
 from fuzz.robot import fuzz_robot
+from fuzz.target import SPEC, Target
 from helpers.grpc_cloud import Cloud
 
 from edge_cloud_spec.cloud.sessions import WorkerLimits

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from fuzz.drafts import FLAWS, GIANTS, Place, giant, proper_draft, twins
+from fuzz.draft_flaws import FLAWS, twins
+from fuzz.drafts import GIANTS, Place, giant, proper_draft
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.wire import decode_pb2 as pb

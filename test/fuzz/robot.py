@@ -6,9 +6,8 @@ from collections import Counter
 from random import Random
 
 from fuzz.answers import flaws_of
-from fuzz.drafts import VOCABULARY
+from fuzz.drafts import MAX_TOKENS, VOCABULARY
 from fuzz.frames import garbled
-from fuzz.peers import MAX_TOKENS
 from fuzz.scenes import CHAIN, SPEC, WHOLE, Scene, opening_of, scenes
 
 from edge_cloud_spec.decoding.policy import GREEDY

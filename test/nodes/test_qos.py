@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 
@@ -24,7 +23,7 @@ TIMEOUT = 60.0  # s; only a hung test takes that long
 def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     context = Context()
-    rclpy.init(args=[], context=context, domain_id=1 + os.getpid() % 50)
+    rclpy.init(args=[], context=context)
     node = Node("qos_test", context=context)
     yield node
     node.destroy_node()

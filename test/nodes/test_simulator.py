@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -29,7 +28,6 @@ from edge_cloud_spec.nodes.qos import LATCHED, SENSOR_DATA  # noqa: E402
 from edge_cloud_spec.sim.camera import decode_jpeg  # noqa: E402
 from edge_cloud_spec.sim.room import make_room  # noqa: E402
 
-DOMAIN = 60 + os.getpid() % 40
 PATIENCE = 60.0  # s; only a hung test takes that long
 
 
@@ -89,11 +87,9 @@ class Driver(Node):
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    monkeypatch.setenv("ROS_DOMAIN_ID", str(DOMAIN))
+def driver() -> Iterator[Driver]:
     context = Context()
-    rclpy.init(context=context, domain_id=DOMAIN)
+    rclpy.init(context=context)
     node = Driver(context)
     yield node
     node.executor_.shutdown()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 
@@ -20,10 +19,9 @@ PATIENCE = 60.0  # s; only a hung test takes that long
 
 
 @pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+def node() -> Iterator[Node]:
     context = Context()
-    rclpy.init(args=[], context=context, domain_id=1 + os.getpid() % 50)
+    rclpy.init(args=[], context=context)
     node = Node("intake_test", context=context)
     yield node
     node.destroy_node()

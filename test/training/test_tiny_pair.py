@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors import safe_open
 
 from edge_cloud_spec.errors import UserError
@@ -62,7 +61,6 @@ def views() -> Views:
 
 
 def test_the_target_sees_what_it_is_asked_about_and_guesses_when_it_cannot(views):
-    torch.set_num_threads(2)
     tokenizer = build_tokenizer()
     models = {name: load_pair_model(EMBEDDED / name) for name in SHAPES}
     measured = evaluate(models, QuestionEncoder(tokenizer), tokenizer.decode, views, seed=1)
