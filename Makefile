@@ -3,10 +3,12 @@
 #   PYTHON=python3.12    the interpreter that .venv is made from (3.10 to 3.13)
 #   TORCH_INDEX=URL      a package index to take torch from, e.g. one with CPU-only builds
 #   ARGS="--seed 3"      further arguments for the demo, the fuzzer, or pytest
+#   WORKERS=2            processes that share the tests; 0: all in one, e.g. for --pdb
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 ARGS ?=
+WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,14 +16,21 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version
 INSTALL := $(PIP) install --quiet
 REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt sim.txt ros.txt dev.txt)
 
-.PHONY: demo test fuzz lint format messages wire setup
+.PHONY: demo gif test fuzz lint format messages wire setup
 .DELETE_ON_ERROR:
 
 demo: setup
 	$(BIN)/edge-cloud-spec demo $(ARGS)
 
+# The README's picture, from the film in the report of a demo.
+GIF := fps=5,scale=336:-1:flags=lanczos,split[a][b];[a]palettegen=max_colors=128[p];[b][p]paletteuse=dither=none:diff_mode=rectangle
+gif: setup
+	$(BIN)/edge-cloud-spec demo --out reports/gif $(ARGS)
+	"$$($(BIN)/python -c 'import imageio_ffmpeg as f; print(f.get_ffmpeg_exe())')" -loglevel error -y \
+	  -i reports/gif/camera.mp4 -vf "$(GIF)" docs/demo.gif
+
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(ARGS)
 
 fuzz: setup
 	PYTHONPATH=test $(BIN)/python -m fuzz --frames 100000 $(ARGS)
@@ -30,6 +39,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,4 @@
-"""Configuration fields that know their range and what they are for.
+"""Configuration fields with their range and their purpose.
 
 A frozen dataclass built from these checks itself with ``check_bounds`` in ``__post_init__``; the
 ROS nodes declare the same fields as parameters with the same ranges (``nodes/parameters.py``).

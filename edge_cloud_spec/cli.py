@@ -7,12 +7,11 @@ was given cannot be used. Modules are imported by the subcommand that needs them
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 
 from . import __version__
-from .errors import UserError
+from .errors import exit_status
 
 Run = Callable[[argparse.Namespace], int]
 Add = Callable[[argparse.ArgumentParser, Sequence[str]], Run]
@@ -23,17 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(arguments[:2])
     args = parser.parse_args(arguments)
-    try:
-        run: Run = args.run
-        return run(args)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    run: Run = args.run
+    return exit_status(lambda: run(args))
 
 
 def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:
@@ -86,8 +76,8 @@ def _bench(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
 
 
 def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .training.exits import add_train_exits_arguments, train_exits
-    from .training.tiny.train import add_train_tiny_arguments, train_tiny
+    from .training.exits.command import add_train_exits_arguments, train_exits
+    from .training.tiny.command import add_train_tiny_arguments, train_tiny
 
     kinds = parser.add_subparsers(required=True, metavar="WHAT")
     about = "train or evaluate the embedded pair on simulated views"

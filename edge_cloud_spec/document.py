@@ -1,4 +1,4 @@
-"""The look of the reports: a page of plain HTML that needs nothing but what lies beside it."""
+"""The style of the reports: a page of plain HTML that needs only the files beside it."""
 
 from __future__ import annotations
 

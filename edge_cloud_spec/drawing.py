@@ -1,4 +1,4 @@
-"""What the reports' pictures have in common; matplotlib draws them without a screen."""
+"""The common style of the reports' figures; matplotlib draws them without a screen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLOURS = {
 
 
 def plain(axes: Axes) -> None:
-    """Small figures, a faint grid, no frame but the ground line."""
+    """Small digits, a faint vertical grid, and no frame but the lower line."""
     axes.tick_params(labelsize=8)
     axes.grid(axis="x", color="#eceef2", lw=0.8)
     axes.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""What an operator may ask: checked before a model or a motor hears of it."""
+"""What an operator may ask: checked before any model or motor receives it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from .errors import UserError
 
-LONGEST = 500  # characters
+MAX_LENGTH = 500  # characters
 
 
 def is_stop(text: str) -> bool:
@@ -27,13 +27,13 @@ def check_instruction(
     """The instruction, ``normalized``.
 
     ``known`` is what the model was trained to understand (case does not matter); None: anything.
-    ``control`` are tokens that steer a model and have no place in what it is asked. Raises
+    ``control`` are tokens that steer a model and have no place in an instruction. Raises
     UserError if it is empty, longer than 500 characters, holds characters that are no text or a
     control token, or is not known.
     """
-    if len(text) > LONGEST:
+    if len(text) > MAX_LENGTH:
         raise UserError(
-            f"the instruction has {len(text)} characters; give one of at most {LONGEST}"
+            f"the instruction has {len(text)} characters; give one of at most {MAX_LENGTH}"
         )
     text = normalized(text)
     if not text:

@@ -50,14 +50,14 @@ def _parts(chosen: dict[str, Any]) -> dict[str, Any]:
             raise TypeError("expansion must be a list, such as [2, 2, 2]")
         parts["expansion"] = tuple(parts["expansion"])
     for name, kind in (("best_first", BestFirst), ("speculation", Speculation)):
-        told = parts.pop(name, None)
-        if told is None:
+        given = parts.pop(name, None)
+        if given is None:
             continue  # as if it were left out
         known = [field.name for field in fields(kind)]
-        if not isinstance(told, dict) or set(told) - set(known):
+        if not isinstance(given, dict) or set(given) - set(known):
             raise TypeError(f"{name} must be a mapping of {', '.join(known)}")
         try:
-            parts[name] = kind(**told)
+            parts[name] = kind(**given)
         except TypeError:
             raise TypeError(f"{name} needs {', '.join(known)}") from None
     return parts

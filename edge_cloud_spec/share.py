@@ -1,4 +1,4 @@
-"""Where the files that are not code lie: `config/`, `launch/`, `package.xml`."""
+"""Where the files that are not code are: `config/`, `launch/`, `package.xml`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _PACKAGE = "edge_cloud_spec"
 def share() -> Path:
     """The folder that holds `config/` and `launch/`: the checkout, or `share/edge_cloud_spec`.
 
-    A checkout comes first, so that an edited preset counts at once; then the ament prefixes (a
+    A checkout comes first, so that an edited preset is used at once; then the ament prefixes (a
     sourced colcon workspace), then the Python environment (`pip install .`). Raises UserError where
     none of them has the files.
     """
     code = Path(__file__).parent
-    # Under colcon and pip the code lies in PREFIX/lib/python3.X/{site,dist}-packages (with or
+    # Under colcon and pip the code is in PREFIX/lib/python3.X/{site,dist}-packages (with or
     # without `local/`), beside PREFIX/share.
     prefixes = [
         *(Path(p) for p in os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep) if p),
@@ -36,5 +36,5 @@ def share() -> Path:
 
 
 def rules_text() -> str:
-    """What a model that is not of the embedded pair is told about the action language."""
+    """The system text on the action language, for models other than the embedded pair."""
     return (share() / "config" / "rules.txt").read_text(encoding="utf-8")

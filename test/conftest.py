@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+# Before numpy and torch are imported: their models here are too small to gain by a second thread,
+# and with several workers (pytest-xdist) each has a core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What starts a graph of ROS nodes; each has processes enough for two cores.
+GRAPHS = (
+    "test/nodes/",
+    "test/examples/",
+    "test/demo/test_demo.py",
+    "test/bench/test_stop.py",
+    "test/bench/test_overhead.py",
+)
 
 settings.register_profile(
     "repeatable",
@@ -12,3 +29,25 @@ settings.register_profile(
     database=None,
 )
 settings.load_profile("repeatable")
+
+
+def unit(nodeid: str) -> str:
+    """The tests that one worker runs in a row: those of a file, or all that start a graph."""
+    return "graphs" if nodeid.startswith(GRAPHS) else nodeid.partition("::")[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The graphs take longest: they begin first, so that several workers end together."""
+    items.sort(key=lambda item: unit(item.nodeid) != "graphs")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByUnit(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByUnit(config, log)

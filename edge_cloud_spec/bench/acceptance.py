@@ -1,4 +1,4 @@
-"""How the drafts of some answers did: shares of what was counted, without a prior."""
+"""How often drafts were ready and right: shares of counted events, without a prior."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What a robot has seen of its draft model so far.
+class ChoiceShares:
+    """How often the draft model's choices were the target's.
 
-    ``first``: places where the draft's first choice was the target's. ``second``: of those where it
-    was not, where the second was; only presets that guess at verdicts know theirs.
+    ``first``: positions where its first choice was the target's. ``second``: of those where it
+    was not, where its second was; counted only by presets that predict verdicts.
     """
 
     first: Share = Share()
     second: Share = Share()
 
     @classmethod
-    def of(cls, measures: Measures) -> Choices:
-        """Since the robot began to measure."""
-        return cls(_seen(measures.acceptance), _seen(measures.runner_up))
+    def of(cls, measures: Measures) -> ChoiceShares:
+        """All that the robot has measured."""
+        return cls(_share_of(measures.acceptance), _share_of(measures.runner_up))
 
-    def __add__(self, other: Choices) -> Choices:
-        return Choices(self.first + other.first, self.second + other.second)
+    def __add__(self, other: ChoiceShares) -> ChoiceShares:
+        return ChoiceShares(self.first + other.first, self.second + other.second)
 
-    def __sub__(self, other: Choices) -> Choices:
-        return Choices(self.first - other.first, self.second - other.second)
+    def __sub__(self, other: ChoiceShares) -> ChoiceShares:
+        return ChoiceShares(self.first - other.first, self.second - other.second)
 
 
-def _seen(mean: Mean) -> Share:
+def _share_of(mean: Mean) -> Share:
     return Share(mean.total, mean.count)
 
 
 def cache_hits(rounds: Iterable[Round]) -> Share:
-    """Rounds whose draft was ready when the verdict before them came; an answer's first has none"""
+    """Rounds whose draft was ready at the verdict before them; an answer's first round has none."""
     ready = [not r.waited for r in rounds if r.drafted and r.base]
     return Share(sum(ready), len(ready))

@@ -1,4 +1,4 @@
-"""Two samples of answers, and whether one distribution can have given both."""
+"""Pearson's chi-square test of whether two samples of answers have one distribution."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-RARE = 10  # answers that came less often than this in both samples together count as one
+MIN_COUNT = 10  # answers with fewer occurrences in both samples together share one cell
 
 
 @dataclass(frozen=True)
 class ChiSquare:
-    """Pearson's chi-square of two samples, its degrees of freedom, and how probable so much is."""
+    """The statistic, its degrees of freedom, and the probability of one at least as large."""
 
     chi_square: float
     freedom: int
@@ -20,10 +20,10 @@ class ChiSquare:
 
 
 def compare(ours: Sequence[object], theirs: Sequence[object]) -> ChiSquare:
-    """The test of homogeneity of two samples of answers, the rare answers taken together."""
+    """The test of homogeneity of two samples; rare answers share one cell."""
     counts = Counter(ours), Counter(theirs)
-    together = counts[0] + counts[1]
-    cells = [(counts[0][a], counts[1][a]) for a in together if together[a] >= RARE]
+    pooled = counts[0] + counts[1]
+    cells = [(counts[0][a], counts[1][a]) for a in pooled if pooled[a] >= MIN_COUNT]
     rest = (len(ours) - sum(a for a, _ in cells), len(theirs) - sum(b for _, b in cells))
     if sum(rest):
         cells.append(rest)

@@ -16,21 +16,20 @@ from ..errors import UserError
 
 Row = dict[str, Any]
 
-# What each suite shows. Its module has add_arguments(parser) and run(args) -> rows, and may have
-# COLUMNS, the headings of those that a terminal shows.
+# What each suite measures, by the name of its module or folder (see __init__.py).
 SUITES = {
     "decision": "the time to accept or reject a draft, from probability rows, on one core",
-    "drive": "simulated rooms: does the robot get there, under each preset",
+    "drive": "simulated rooms: how often the robot reaches the object, under each preset",
     "equality": "token by token against the target alone, computed by transformers itself",
-    "exits": "how often an early exit foretells the verdict, and what the exits cost",
-    "hostile": "a robot beside hostile clients, over what it has beside well-behaved ones",
+    "exits": "how often an early exit predicts the verdict, and what the exits cost",
+    "hostile": "decode times beside hostile clients, over those beside well-behaved ones",
     "motion": "random events and bad odometry: no step leaves its bounds, none goes backwards",
-    "overhead": "all time of a round that is no model's, beside bare gRPC and bare rclpy",
+    "overhead": "all time of a round outside the models, beside bare gRPC and bare rclpy",
     "pipelines": "each preset under published costs and links, in virtual or real time",
     "payload": "serialized bytes a round of every preset and rule, up and down",
     "peers": "tokens per second beside transformers' generate and assisted generate",
     "schedules": "short decodes over a link that cuts, loses, repeats and reorders any message",
-    "soak": "an hour of answers over a link with outages: nothing lost, nothing left",
+    "soak": "an hour of answers over a link with outages: nothing lost, nothing leaked",
     "stop": "how fast e_stop, a killed cloud and a killed navigator stop the robot",
 }
 
@@ -47,11 +46,11 @@ def add_bench_arguments(parser: argparse.ArgumentParser, chosen: Sequence[str]) 
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    """Run one suite; 0 when it measured what it says, and all rows that can fail passed."""
+    """Run one suite; 0 when no row says that it did not pass."""
     started = time.perf_counter()
     module = _module(args.suite)
     rows = module.run(args)
-    _show(rows, getattr(module, "COLUMNS", None))
+    _print_table(rows, getattr(module, "COLUMNS", None))
     print(f"{args.suite}: {time.perf_counter() - started:.0f} s")
     if args.json:
         write(args.json, args.suite, args.seed, rows)
@@ -84,11 +83,11 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _show(rows: list[Row], columns: dict[str, str] | None = None) -> None:
+def _print_table(rows: list[Row], columns: dict[str, str] | None = None) -> None:
     if not rows:
         return
-    there = {name: name for row in rows for name in row}
-    columns = {name: columns[name] for name in columns if name in there} if columns else there
+    present = {name: name for row in rows for name in row}
+    columns = {name: columns[name] for name in columns if name in present} if columns else present
     body = ([_text(row.get(name, "")) for name in columns] for row in rows)
     table = [list(columns.values()), *body]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

@@ -1,9 +1,9 @@
 """``bench decision``: the time to accept or reject a draft, from probability rows, on one core.
 
-Only the decision is timed, not the models' passes nor logits turned into rows. Every row is a new
-object each time, so no sum is known from before. A trial counts when every drafted token was
-judged: most are accepted, for Q is close to P. numpy does all of this in one thread; ``cpu_ms_p50``
-is that thread's own time, without its waiting for a core where others want one, too.
+Prints percentiles in ms for each rule and support. Only the decision is timed, not the models'
+passes nor the conversion of logits to rows. Every row is a new object each time, so no sum is
+cached. A trial counts when every drafted token was judged: most are accepted, since Q is close to
+P. numpy does all of this in one thread; ``cpu_ms_p50`` is that thread's own CPU time.
 """
 
 from __future__ import annotations
@@ -29,10 +29,14 @@ from ..harness.scripted_model import mix
 from .command import Row
 
 TAIL = "typical"
-NOISE = 0.1  # of the draft model: it is nearly always right
+NOISE = 0.1  # of the draft model's logits: it is nearly always right
 POOL = 16  # pairs of rows, of which a trial takes as many as it needs
-RUNS = (("coupled", "truncated"), ("rejection", "dense"))
-BESIDE = (("coupled", "dense"), ("rejection", "truncated"))
+CASES = (
+    ("coupled", "truncated"),
+    ("rejection", "dense"),
+    ("coupled", "dense"),
+    ("rejection", "truncated"),
+)
 
 Rows = list[Distribution]
 
@@ -50,7 +54,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     if not 1 <= args.tokens < POOL or args.trials < 1 or not 1 <= args.support <= args.vocab:
         raise UserError(f"--tokens must be 1 to {POOL - 1}, --support 1 to --vocab")
     rows = []
-    for rule, support in (*RUNS, *BESIDE):
+    for rule, support in CASES:
         kept = args.support if support == "truncated" else 0
         policy = SamplingPolicy(1.0, top_k=kept, seed=args.seed)
         times = _times(rule, *_pool(args.vocab, policy), args.tokens, args.trials)
@@ -82,22 +86,24 @@ def _pool(vocab: int, policy: SamplingPolicy) -> tuple[Rows, Rows]:
 
 
 def _times(
-    rule: str, drawn: Rows, wanted: Rows, tokens: int, trials: int
+    rule: str, draft_rows: Rows, target_rows: Rows, tokens: int, trials: int
 ) -> list[tuple[float, float]]:
-    """Seconds, and of those the thread's own, of decisions in which every token was judged."""
+    """Seconds, and the thread's CPU seconds, of decisions in which every token was judged."""
     decide = _reject if rule == "rejection" else _follow
     times: list[tuple[float, float]] = []
     trial = 0
     while len(times) < trials:
-        places = [(trial + step) % POOL for step in range(tokens + 1)]
+        indices = [(trial + step) % POOL for step in range(tokens + 1)]
         decision = decide(
-            [_fresh(drawn[at]) for at in places[:-1]], [_fresh(wanted[at]) for at in places], trial
+            [_fresh(draft_rows[at]) for at in indices[:-1]],
+            [_fresh(target_rows[at]) for at in indices],
+            trial,
         )
-        started, at_work = time.perf_counter(), time.thread_time()
-        taken = decision()
-        passed = time.perf_counter() - started, time.thread_time() - at_work
-        if len(taken.path) >= tokens - 1:
-            times.append(passed)
+        started, cpu_started = time.perf_counter(), time.thread_time()
+        acceptance = decision()
+        elapsed = time.perf_counter() - started, time.thread_time() - cpu_started
+        if len(acceptance.path) >= tokens - 1:
+            times.append(elapsed)
         trial += 1
     return times
 
@@ -106,21 +112,23 @@ def _fresh(row: Distribution) -> Distribution:
     return Distribution(row.probabilities, row.ids)
 
 
-def _reject(drawn: Rows, wanted: Rows, seed: int) -> Callable[[], Acceptance]:
+def _reject(draft_rows: Rows, target_rows: Rows, seed: int) -> Callable[[], Acceptance]:
     """Speculative sampling of a chain drawn from Q."""
     random_source = SeededRandomSource(seed)
     tokens = [
         _fresh(row).draw(random_source, Purpose.DRAFT, position)
-        for position, row in enumerate(drawn)
+        for position, row in enumerate(draft_rows)
     ]
-    draft = Draft(tuple(tokens), rows=tuple(drawn))
-    return partial(rejection, draft, lambda node: wanted[node + 1], 0, random_source)
+    draft = Draft(tuple(tokens), rows=tuple(draft_rows))
+    return partial(rejection, draft, lambda node: target_rows[node + 1], 0, random_source)
 
 
-def _follow(drawn: Rows, wanted: Rows, seed: int) -> Callable[[], Acceptance]:
+def _follow(draft_rows: Rows, target_rows: Rows, seed: int) -> Callable[[], Acceptance]:
     """The coupled rule over a chain of the draft model's own tokens."""
-    draft = Draft(_coupled(drawn, seed))
-    return partial(follow, draft, lambda node: coupled_token_of(wanted[node + 1], seed, node + 1))
+    draft = Draft(_coupled(draft_rows, seed))
+    return partial(
+        follow, draft, lambda node: coupled_token_of(target_rows[node + 1], seed, node + 1)
+    )
 
 
 def _coupled(rows: Sequence[Distribution], seed: int) -> tuple[int, ...]:

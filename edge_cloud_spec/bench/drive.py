@@ -1,6 +1,7 @@
 """``bench drive``: the same simulated rooms under every preset.
 
-The simulator waits for each decision, so success depends on what is decided and not on the machine.
+Prints how many rooms end at the named object, and in how many the decisions are ``cloud_ar``'s. The
+simulator waits for each decision, so success depends on the decisions and not on the machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from ..decoding.noise import decision_seed
 from ..decoding.policy import SamplingPolicy
 from ..decoding.preset import Preset
+from ..decoding.rule import temperature_of
 from ..edge.client import ClientSettings, VerifierClient
 from ..edge.runner import DecodeRunner, DecodeSettings
 from ..errors import UserError
@@ -25,7 +27,7 @@ from ..nav.action import Action
 from ..nav.answer import NotAnAction, read_answer
 from ..presets import load_preset
 from ..share import rules_text
-from .acceptance import Choices, Share, cache_hits
+from .acceptance import ChoiceShares, Share, cache_hits
 from .command import Row
 
 MAX_DECISIONS = 40
@@ -62,11 +64,11 @@ class RoomRun:
     tested: int
     answers: tuple[tuple[int, ...], ...]
     hits: Share  # rounds whose draft was ready before the verdict
-    choices: Choices
+    choices: ChoiceShares
 
 
 def _runs(names: str) -> list[tuple[Preset, str]]:
-    """The presets that are asked for, each with its rule; raises UserError."""
+    """The presets of ``--presets``, each with its rule; raises UserError."""
     runs = []
     for name in names.split(","):
         preset, _, rule = name.partition(":")
@@ -97,22 +99,22 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def _row(drives: Sequence[RoomRun], preset: Preset, rule: str) -> Row:
-    mine = [d for d in drives if (d.preset, d.rule) == (preset.name, rule)]
+    runs = [d for d in drives if (d.preset, d.rule) == (preset.name, rule)]
     alone = {d.room: d.answers for d in drives if (d.preset, d.rule) == ("cloud_ar", rule)}
-    same = sum(d.answers == alone[d.room] for d in mine) / len(mine) if alone else None
-    tested = sum(d.tested for d in mine)
-    hits = sum((d.hits for d in mine), Share())
-    choices = sum((d.choices for d in mine), Choices())
+    same = sum(d.answers == alone[d.room] for d in runs) / len(runs) if alone else None
+    tested = sum(d.tested for d in runs)
+    hits = sum((d.hits for d in runs), Share())
+    choices = sum((d.choices for d in runs), ChoiceShares())
     return {
         "preset": preset.name,
         "rule": rule,
-        "scenes": len(mine),
-        "success": sum(d.success for d in mine) / len(mine),
-        "steps": sum(d.steps for d in mine),
-        "tokens": sum(d.tokens for d in mine),
-        "seconds": round(sum(d.seconds for d in mine), 2),
+        "scenes": len(runs),
+        "success": sum(d.success for d in runs) / len(runs),
+        "steps": sum(d.steps for d in runs),
+        "tokens": sum(d.tokens for d in runs),
+        "seconds": round(sum(d.seconds for d in runs), 2),
         "same_decisions_as_cloud_ar": same,
-        "acceptance": sum(d.accepted for d in mine) / tested if tested else 0.0,
+        "acceptance": sum(d.accepted for d in runs) / tested if tested else 0.0,
         "cache_hit": hits.value if preset.speculation.guesses else None,
         "first_choice": choices.first.value,
         "second_choice": choices.second.value,
@@ -121,9 +123,9 @@ def _row(drives: Sequence[RoomRun], preset: Preset, rule: str) -> Row:
 
 @dataclass
 class _RoomWorker:
-    """What a worker process makes once: a link, and a robot for each preset and rule."""
+    """What a worker process makes once: a client, and a runner for each preset and rule."""
 
-    link: VerifierClient
+    client: VerifierClient
     runners: list[DecodeRunner]
 
 
@@ -143,7 +145,7 @@ def _drive_room(job: tuple[argparse.Namespace, int]) -> list[RoomRun]:
             VerifierClient(ClientSettings(args.cloud)), [DecodeRunner(model, spec) for _ in runs]
         )
     return [
-        _drive(args, room, preset, rule, runner, _worker.link)
+        _drive(args, room, preset, rule, runner, _worker.client)
         for (preset, rule), runner in zip(runs, _worker.runners, strict=True)
     ]
 
@@ -154,22 +156,22 @@ def _drive(
     preset: Preset,
     rule: str,
     runner: DecodeRunner,
-    link: VerifierClient,
+    client: VerifierClient,
 ) -> RoomRun:
     from ..sim.episode import Episode
     from ..sim.room import make_room
 
-    temperature = 0.0 if rule == "greedy" else args.temperature
+    temperature = temperature_of(rule, args.temperature)
     settings = DecodeSettings(preset, rule, SamplingPolicy(temperature))
     answers: list[tuple[int, ...]] = []
     seconds, accepted, tested, hits = 0.0, 0, 0, Share()
-    before = Choices.of(runner.measures)
+    before = ChoiceShares.of(runner.measures)
     with Episode(make_room(number), args.renderer) as episode:
         while len(answers) < MAX_DECISIONS:
             seed = decision_seed(number % 2**32, len(answers))
-            asked = replace(settings, policy=replace(settings.policy, seed=seed))
+            seeded = replace(settings, policy=replace(settings.policy, seed=seed))
             request = Request(episode.instruction, episode.frame(), args.order)
-            outcome = runner.run(request, asked, secrets.randbits(64), link.connect)
+            outcome = runner.run(request, seeded, secrets.randbits(64), client.connect)
             if not outcome.completed:
                 raise UserError(f"{preset.name} in room {number}: {outcome.text or outcome.reason}")
             answers.append(outcome.tokens)
@@ -179,7 +181,7 @@ def _drive(
             hits += cache_hits(outcome.stats.rounds)
             action = _action(TextStream(runner.draft_model.tokenizer).add(outcome.tokens))
             if action is None:
-                continue  # nothing moves on what is no action; the next frame may say more
+                continue  # no action, no motion; the next frame may give one
             episode.perform(action)
             if action.verb == "stop":
                 break
@@ -197,7 +199,7 @@ def _drive(
         tested,
         tuple(answers),
         hits,
-        Choices.of(runner.measures) - before,
+        ChoiceShares.of(runner.measures) - before,
     )
 
 

@@ -1,7 +1,8 @@
-"""``bench equality``: what comes over the link is the target's own.
+"""``bench equality``: whether what is decoded over gRPC is the target's own output.
 
-Under ``greedy`` and ``coupled`` token by token. Under ``rejection`` by distribution: many answers
-to a few prompts, beside as many that transformers samples from the target.
+Prints, for ``greedy`` and ``coupled``, how many answers equal the target's token by token; for
+``rejection`` the chi-square test of many answers to a few prompts against as many that transformers
+samples from the target.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass
 class EqualityBench:
-    """Both sides of the comparison, and the link to ours."""
+    """Both sides of the comparison: transformers' target, and a runner with its client."""
 
     target: Vlm
     reference: Any
     spec: PromptSpec
     runner: DecodeRunner
-    link: VerifierClient
+    client: VerifierClient
 
     def ours(self, request: Request, settings: DecodeSettings) -> Outcome:
-        """An answer that came over the link."""
-        return self.runner.run(request, settings, secrets.randbits(64), self.link.connect)
+        """An answer decoded with the verifier."""
+        return self.runner.run(request, settings, secrets.randbits(64), self.client.connect)
 
 
 def run(args: argparse.Namespace) -> list[Row]:
@@ -68,9 +69,9 @@ def run(args: argparse.Namespace) -> list[Row]:
     rows = []
     options = ["--target", args.target, "--drafter", args.drafter, "--threads", "1"]
     with VerifierProcess([*options, "--max-tokens", str(MAX_TOKENS)]) as cloud:
-        link = VerifierClient(ClientSettings(cloud.address))
+        client = VerifierClient(ClientSettings(cloud.address))
         runner = DecodeRunner(load(args.drafter), spec)
-        bench = EqualityBench(target, load_reference(args.target, target), spec, runner, link)
+        bench = EqualityBench(target, load_reference(args.target, target), spec, runner, client)
         for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
             policies = [
                 SamplingPolicy(temperature, seed=args.seed + i) for i in range(len(requests))
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> list[Row]:
             rows += _token_by_token(bench, presets, rule, requests, policies)
         if args.samples:
             rows += _by_distribution(bench, presets, requests[:SAMPLED_PROMPTS], args)
-        link.close()
+        client.close()
     return rows
 
 
@@ -88,7 +89,7 @@ def _presets(names: str) -> list[Preset]:
     unverified = [preset.name for preset in presets if not preset.verified]
     if unverified and names != "all":
         raise UserError(
-            f"{', '.join(unverified)}: what nobody verifies equals nothing; leave it out"
+            f"{', '.join(unverified)}: unverified output equals no target's; leave it out"
         )
     return [preset for preset in presets if preset.verified]
 
@@ -152,7 +153,7 @@ def _by_distribution(
                 settings = DecodeSettings(preset, "rejection", policy, SAMPLED_TOKENS)
                 done.append(bench.ours(request, settings))
                 found.append((i, done[-1].tokens))
-        likeness = compare(found, own)
+        test = compare(found, own)
         rows.append(
             {
                 "preset": preset.name,
@@ -160,9 +161,9 @@ def _by_distribution(
                 "temperature": args.temperature,
                 "prompts": len(requests),
                 "samples": len(found),
-                "chi_square": likeness.chi_square,
-                "freedom": likeness.freedom,
-                "p_value": likeness.p_value,
+                "chi_square": test.chi_square,
+                "freedom": test.freedom,
+                "p_value": test.p_value,
                 "exact": preset.exact,
                 "tokens": sum(len(outcome.tokens) for outcome in done),
                 "acceptance": _acceptance(done),

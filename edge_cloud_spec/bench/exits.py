@@ -1,7 +1,8 @@
-"""``bench exits``: how often an early exit foretells the verdict, and what the exits cost.
+"""``bench exits``: how often an early exit predicts the verdict, and what the exits cost.
 
-Rounds of a drafter's chains and the target over held-out views. Each pass is timed with and without
-the exits, one after the other and back again, so that both see the same machine and warm caches.
+Prints the hit rate by depth and the verify pass's time with exits over that without. Rounds are of
+the draft model's chains over held-out views. Each pass is timed without and with the exits, then
+with and without, so that both see the same machine and warm caches.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from ..share import rules_text
 from .command import Row
 from .requests import sample_requests
 
-DEPTH = 0.6  # the share of the target's layers that a guess is to come in
+DEPTH = 0.6  # the share of the target's layers within which a prediction is wanted
 MAX_TOKENS = 48
-SAY_EVERY = 25  # requests
+PROGRESS_EVERY = 25  # requests
 
 Tokens = tuple[int, ...]
 
@@ -55,21 +56,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class ExitRound:
-    """What the exits guessed, as (layer, tokens), the verdict, and seconds of two passes each."""
+    """What the exits predicted, as (layer, tokens), the verdict, and seconds of two passes each."""
 
-    guesses: tuple[tuple[int, Tokens], ...]
+    predictions: tuple[tuple[int, Tokens], ...]
     verdict: Tokens
     with_s: float
     without_s: float
 
-    def foretold(self, layers: float) -> bool:
+    def predicted(self, layers: float) -> bool:
         """Whether an exit after so many layers at most gave the verdict's tokens."""
-        return any(at <= layers and said == self.verdict for at, said in self.guesses)
+        return any(at <= layers and tokens == self.verdict for at, tokens in self.predictions)
 
 
 @dataclass(frozen=True)
 class ExitsBench:
-    """The models face to face."""
+    """Both models, and the target's exits."""
 
     target: Vlm
     drafter: Vlm
@@ -79,62 +80,64 @@ class ExitsBench:
 
     def rounds(self, request: Request, rule: str, policy: SamplingPolicy) -> Iterator[ExitRound]:
         """All rounds of one answer."""
-        session, below = (
+        session, draft_session = (
             vlm.open(vlm.prompt(request, self.spec)) for vlm in (self.target, self.drafter)
         )
-        drafter = Drafter(below, ProposalConfig(rule, policy), self.spec.end_ids)
-        said: Tokens = ()
-        while len(said) < MAX_TOKENS and not self._ended(said):
-            draft = drafter.whole(Branch(said, chain(self.gamma))).draft
-            guesses, logits, with_s, without_s = self._timed(session, draft, rule, policy)
+        drafter = Drafter(draft_session, ProposalConfig(rule, policy), self.spec.end_ids)
+        emitted: Tokens = ()
+        while len(emitted) < MAX_TOKENS and not self._ended(emitted):
+            draft = drafter.whole(Branch(emitted, chain(self.gamma))).draft
+            predictions, logits, with_s, without_s = self._timed(session, draft, rule, policy)
             random_source = SeededRandomSource(policy.seed)
-            taken = accept(rule, draft, logits, policy, len(said), random_source)
-            verdict = self._tokens(draft, taken.path, taken.token)
-            told = tuple((g.layer, self._tokens(draft, g.path, g.token)) for g in guesses)
-            yield ExitRound(told, verdict, with_s, without_s)
-            assert taken.token is not None
-            session.commit(taken.path)
-            session.extend((taken.token,))
-            said += verdict
+            acceptance = accept(rule, draft, logits, policy, len(emitted), random_source)
+            verdict = self._tokens(draft, acceptance.path, acceptance.token)
+            predicted = tuple(
+                (each.layer, self._tokens(draft, each.path, each.token)) for each in predictions
+            )
+            yield ExitRound(predicted, verdict, with_s, without_s)
+            assert acceptance.token is not None
+            session.commit(acceptance.path)
+            session.extend((acceptance.token,))
+            emitted += verdict
 
     def _timed(
         self, session: Session, draft: Draft, rule: str, policy: SamplingPolicy
     ) -> tuple[list[ExitPrediction], NDArray[np.float32], float, float]:
-        """Guesses, logits [1 + n, V], and the seconds of two passes with exits and two without."""
+        """Predictions, logits [1 + n, V], and seconds of two passes with exits, two without."""
         length = session.length
         last = session.tokens[-1:]
         first = session.known_row
-        spent = {True: 0.0, False: 0.0}
-        guesses: list[ExitPrediction] = []
-        for looked_on in (False, True, True, False):
-            if length:  # back to where the last token is still to be computed
+        seconds = {True: 0.0, False: 0.0}
+        predictions: list[ExitPrediction] = []
+        for with_exits in (False, True, True, False):
+            if length:  # so that the last token is computed again
                 session.truncate(length - 1)
                 session.extend(last)
-            guesses = [] if looked_on else guesses
+            predictions = [] if with_exits else predictions
             begun = time.perf_counter()
             watch = None
-            if looked_on:
+            if with_exits:
                 watch = self.exits.watch(
                     draft,
                     rule,
                     policy,
                     length,
-                    guesses.append,
+                    predictions.append,
                     first=first,
                     end_tokens=self.spec.end_ids,
                 )
             logits = session.forward(draft.tokens, draft.parents, watch)
-            spent[looked_on] += time.perf_counter() - begun
-        return guesses, logits, spent[True], spent[False]
+            seconds[with_exits] += time.perf_counter() - begun
+        return predictions, logits, seconds[True], seconds[False]
 
     def _tokens(self, draft: Draft, path: Sequence[int], token: int | None) -> Tokens:
-        """What is said, up to an end token."""
-        said = [draft.tokens[node] for node in path] + ([] if token is None else [token])
-        ends = [place for place, each in enumerate(said, 1) if each in self.spec.end_ids]
-        return tuple(said[: ends[0] if ends else None])
+        """The emitted tokens, up to an end token."""
+        tokens = [draft.tokens[node] for node in path] + ([] if token is None else [token])
+        ends = [count for count, each in enumerate(tokens, 1) if each in self.spec.end_ids]
+        return tuple(tokens[: ends[0] if ends else None])
 
-    def _ended(self, said: Tokens) -> bool:
-        return bool(said) and said[-1] in self.spec.end_ids
+    def _ended(self, emitted: Tokens) -> bool:
+        return bool(emitted) and emitted[-1] in self.spec.end_ids
 
 
 def run(args: argparse.Namespace) -> list[Row]:
@@ -149,8 +152,8 @@ def run(args: argparse.Namespace) -> list[Row]:
         for index, request in enumerate(requests):
             policy = SamplingPolicy(temperature, seed=args.seed + index)
             rounds += bench.rounds(request, rule, policy)
-            if (index + 1) % SAY_EVERY == 0 or index + 1 == len(requests):
-                print(f"{rule}: {index + 1} of {len(requests)}, {_said(rounds)}", flush=True)
+            if (index + 1) % PROGRESS_EVERY == 0 or index + 1 == len(requests):
+                print(f"{rule}: {index + 1} of {len(requests)}, {_summary(rounds)}", flush=True)
         rows += _rows(bench, rule, temperature, rounds)
     return rows
 
@@ -172,7 +175,7 @@ def _bench(args: argparse.Namespace) -> ExitsBench:
 def _rows(
     bench: ExitsBench, rule: str, temperature: float, rounds: Sequence[ExitRound]
 ) -> list[Row]:
-    count = shape_of(bench.target.decoder)["num_hidden_layers"]
+    count = shape_of(bench.target.transformer)["num_hidden_layers"]
     depths = {DEPTH: DEPTH * count, **{layer / count: layer for layer in bench.exits.adapters}}
     return [
         {
@@ -183,7 +186,7 @@ def _rows(
             "verify_ratio": _ratio(rounds),
             "verify_ms": float(np.median([each.without_s for each in rounds]) / 2 * 1e3),
             "exits": sum(layer <= depths[depth] for layer in bench.exits.adapters),
-            "guesses": float(np.mean([len(each.guesses) for each in rounds])),
+            "guesses": float(np.mean([len(each.predictions) for each in rounds])),
             "rounds": len(rounds),
         }
         for depth in sorted(depths)
@@ -191,12 +194,12 @@ def _rows(
 
 
 def _hit(rounds: Sequence[ExitRound], layers: float) -> float:
-    return float(np.mean([each.foretold(layers) for each in rounds]))
+    return float(np.mean([each.predicted(layers) for each in rounds]))
 
 
 def _ratio(rounds: Sequence[ExitRound]) -> float:
     return float(np.median([each.with_s / each.without_s for each in rounds]))
 
 
-def _said(rounds: Sequence[ExitRound]) -> str:
+def _summary(rounds: Sequence[ExitRound]) -> str:
     return f"hit {_hit(rounds, np.inf):.3f}, verify ratio {_ratio(rounds):.3f}"

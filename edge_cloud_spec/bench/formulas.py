@@ -24,14 +24,20 @@ def acceptance_rate(target: NDArray[np.float64], draft: NDArray[np.float64]) -> 
 
 
 def expected_accepted(acceptances: Sequence[float]) -> float:
-    """Accepted tokens of a draft whose acceptances are given by depth, the first token's first."""
+    """Accepted tokens of a draft whose acceptances are given by depth, the first token's first.
+
+    Leviathan et al. 2023, eq. 1, less the token after them, with a rate for each depth.
+    """
     if not all(0 <= acceptance <= 1 for acceptance in acceptances):
         raise ValueError(f"an acceptance lies between 0 and 1: {acceptances}")
     return float(sum(accumulate(acceptances, mul)))
 
 
 def expected_tokens_by_depth(acceptances: Sequence[float]) -> float:
-    """Tokens of a round: the accepted ones, then the recovered or the bonus token."""
+    """Tokens of a round: the accepted ones, then the recovered or the bonus token.
+
+    Leviathan et al. 2023, eq. 1, with a rate for each depth.
+    """
     return expected_accepted(acceptances) + 1
 
 
@@ -176,7 +182,7 @@ def best_draft_length(
 
 @dataclass(frozen=True)
 class Price:
-    """Dollars per token that an API takes for a model."""
+    """Dollars per token that an API charges for a model (FSD table 1)."""
 
     input: float
     output: float

@@ -1,4 +1,4 @@
-"""What a process holds: memory, threads, and the objects of decodes that may have ended."""
+"""What a process holds: memory, threads, and the objects of decodes; a leak is what has grown."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ..cloud.sessions import CloudSession
-from ..cloud.sessions import RobotStream as CloudStream
-from ..edge.client import ClientStream as LinkStream
+from ..cloud.sessions import CloudSession, RobotStream
+from ..edge.client import ClientStream
 from ..edge.decoder import EdgeDecoder
 from ..edge.speculator import Speculator
 from ..models.drafter import Drafter
 from .options import Harness
 
-OF_DECODES = (EdgeDecoder, Speculator, Drafter, CloudSession, CloudStream, LinkStream)
+DECODE_OBJECTS = (EdgeDecoder, Speculator, Drafter, CloudSession, RobotStream, ClientStream)
 
 
 @dataclass(frozen=True)
-class ResourceUse:
-    """Counts at one moment between two decodes. ``objects``: robot caches, streams and sessions
+class ResourceCounts:
+    """Counts between two decodes.
 
-    of either end, whoever still holds them.
+    ``objects``: robot caches, streams and sessions of either end that are still referenced.
     """
 
     threads: int
@@ -34,24 +33,24 @@ class ResourceUse:
     pushed: int
     objects: int
 
-    def growth(self, before: ResourceUse) -> dict[str, int]:
+    def growth(self, before: ResourceCounts) -> dict[str, int]:
         """How many more than before, by name."""
         names = [field.name for field in fields(self)]
         return {name: getattr(self, name) - getattr(before, name) for name in names}
 
 
-def resource_use(harness: Harness) -> ResourceUse:
-    """What there is now."""
+def count_resources(harness: Harness) -> ResourceCounts:
+    """The counts of this process and its cloud worker."""
     gc.collect()
-    objects = sum(isinstance(each, OF_DECODES) for each in gc.get_objects())
+    objects = sum(isinstance(each, DECODE_OBJECTS) for each in gc.get_objects())
     worker = harness.worker
-    return ResourceUse(
+    return ResourceCounts(
         threading.active_count(), harness.tasks(), worker.sessions, worker.pushed, objects
     )
 
 
 def resident_mb() -> float:
-    """Memory of this process, without what is free and not given back; 0 where unknown."""
+    """Memory of this process, without free memory that malloc keeps; 0 where unknown."""
     gc.collect()
     with suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)

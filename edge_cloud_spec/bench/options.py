@@ -1,4 +1,4 @@
-"""What ``bench pipelines`` and ``bench soak`` take alike: a regime, a link and a harness."""
+"""Options that ``bench pipelines`` and ``bench soak`` share: a regime, a link and a harness."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _outage(text: str) -> tuple[float, float]:
 
 
 def regimes_of(args: argparse.Namespace, rtt_ms: float | None) -> list[Regime]:
-    """Those that ``--regime`` names, changed as asked; raises UserError."""
+    """Those that ``--regime`` names, with the changes given by other options; raises UserError."""
     given: dict[str, Any] = {
         name: getattr(args, name) for name in CHANGES if getattr(args, name) is not None
     }
@@ -78,7 +78,7 @@ def regimes_of(args: argparse.Namespace, rtt_ms: float | None) -> list[Regime]:
 
 
 def profile_of(args: argparse.Namespace, regime: Regime) -> LinkProfile:
-    """The link of this regime in the weather that was asked for; raises UserError."""
+    """This regime's link, with the jitter, rate and outages of the options; raises UserError."""
     return LinkProfile(regime.one_way_ms, args.jitter, args.rate, *args.outage)
 
 

@@ -1,7 +1,8 @@
 """``bench peers``: tokens per second beside transformers' own generate and assisted generate.
 
-Same weights, same pictures, same prompts, one thread a process, taken in turn within one run. Every
-request has a picture of its own, and its vision part and prefill count for everybody.
+Prints them, and their ratio to the better of transformers' two. Same weights, pictures and prompts,
+one thread a process, taken in turn within one run. Every request has a picture of its own, whose
+vision pass and prefill are part of everyone's time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class ModelPair:
-    """Two checkpoints side by side; ``tokens`` is the length of the answers at most."""
+    """A target and a draft model; ``tokens`` is the maximum length of an answer."""
 
     shape: str
     target: str
@@ -66,9 +67,10 @@ def _pair(shape: str, args: argparse.Namespace, folder: Path) -> ModelPair:
     if shape == "embedded":
         target, drafter = str(EMBEDDED / "target"), str(EMBEDDED / "drafter")
         return ModelPair(shape, target, drafter, args.requests, 48)
-    # Random weights, passes of earnest cost, and a draft that is right as often as in earnest.
-    target, drafter = make_pair(folder, agreement=0.8)
-    return ModelPair(shape, str(target), str(drafter), args.large_requests, 32)
+    # Random weights: passes cost and drafts are right about as much as with trained ones.
+    checkpoints = make_pair(folder, agreement=0.8)
+    target, drafter = map(str, checkpoints)
+    return ModelPair(shape, target, drafter, args.large_requests, 32)
 
 
 def _compare(pair: ModelPair, args: argparse.Namespace) -> list[Row]:
@@ -76,12 +78,12 @@ def _compare(pair: ModelPair, args: argparse.Namespace) -> list[Row]:
     spec = target.spec(rules_text(), pair.tokens)
     options = ["--target", pair.target, "--drafter", pair.drafter, "--threads", "1"]
     with VerifierProcess([*options, "--max-tokens", str(pair.tokens)]) as cloud:
-        link = VerifierClient(ClientSettings(cloud.address))
+        client = VerifierClient(ClientSettings(cloud.address))
         runner = DecodeRunner(drafter, spec)
         peers: dict[str, Decode] = {
             **_transformers(pair, target, spec, args.gamma),
             **{
-                name: _ours(runner, link, name, args.gamma)
+                name: _ours(runner, client, name, args.gamma)
                 for name in ("cloud_ar", "cloud_sd", "dsd")
             },
         }
@@ -91,15 +93,15 @@ def _compare(pair: ModelPair, args: argparse.Namespace) -> list[Row]:
         speeds: dict[str, list[float]] = {name: [] for name in peers}
         equal = dict.fromkeys(peers, 0)
         for request in requests[1:]:
-            said: dict[str, tuple[int, ...]] = {}
+            answers: dict[str, tuple[int, ...]] = {}
             for place, (name, decode) in enumerate(peers.items()):
-                # the verifier keeps the last picture by its bytes; nobody profits from another's
+                # the verifier caches the last picture by its bytes; each decode gets other bytes
                 own = replace(request, jpeg=request.jpeg + bytes([place]))
                 started = time.perf_counter()
-                said[name] = decode(own)
-                speeds[name].append(len(said[name]) / (time.perf_counter() - started))
-                equal[name] += said[name] == said["transformers generate"]
-        link.close()
+                answers[name] = decode(own)
+                speeds[name].append(len(answers[name]) / (time.perf_counter() - started))
+                equal[name] += answers[name] == answers["transformers generate"]
+        client.close()
     best = max(statistics.median(speeds[name]) for name in peers if "transformers" in name)
     return [
         {
@@ -132,13 +134,13 @@ def _transformers(pair: ModelPair, target: Any, spec: PromptSpec, gamma: int) ->
     return {"transformers generate": alone, "transformers assisted": assisted}
 
 
-def _ours(runner: DecodeRunner, link: VerifierClient, name: str, gamma: int) -> Decode:
+def _ours(runner: DecodeRunner, client: VerifierClient, name: str, gamma: int) -> Decode:
     preset = load_preset(name)
     if preset.drafter != "none":
         preset = replace(preset, draft_length=gamma)
     settings = DecodeSettings(preset)
 
     def decode(request: Request) -> tuple[int, ...]:
-        return runner.run(request, settings, secrets.randbits(64), link.connect).tokens
+        return runner.run(request, settings, secrets.randbits(64), client.connect).tokens
 
     return decode

@@ -1,6 +1,6 @@
-"""The target alone, as transformers computes it: the other side of every comparison.
+"""The target alone, as transformers computes it: the reference of every comparison.
 
-It shares the prompt with us and nothing else: transformers' forward, cache and ``generate``.
+Only the prompt is shared with this package; forward, cache and ``generate`` are transformers'.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..models.prompt import Prompt, PromptSpec
 from ..models.vlm import Vlm
 
 
-class Crop(LogitsProcessor):
-    """Nothing outside the common vocabulary."""
+class CropVocabulary(LogitsProcessor):  # type: ignore[misc] # untyped here
+    """Excludes every token outside the common vocabulary."""
 
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
@@ -28,7 +28,7 @@ class Crop(LogitsProcessor):
         return scores
 
 
-class GumbelMax(LogitsProcessor):
+class GumbelMax(LogitsProcessor):  # type: ignore[misc] # untyped here
     """Turns greedy search into sampling with the coupled rule's noise; batch of one."""
 
     def __init__(self, policy: SamplingPolicy, vocabulary: int, prompt_length: int) -> None:
@@ -61,7 +61,7 @@ def generate(
     """The answer's tokens by transformers' ``generate``; greedy, or coupled above temperature 0."""
     inputs = generation_inputs(model, prompt)
     length = inputs["input_ids"].shape[1]
-    processors = LogitsProcessorList([Crop(spec.vocabulary)])
+    processors = LogitsProcessorList([CropVocabulary(spec.vocabulary)])
     if policy.temperature > 0:
         processors.append(GumbelMax(policy, spec.vocabulary, length))
     with torch.inference_mode():
@@ -78,9 +78,14 @@ def generate(
 
 
 def sample(
-    model: Any, prompt: Prompt, spec: PromptSpec, policy: SamplingPolicy, count: int, longest: int
+    model: Any,
+    prompt: Prompt,
+    spec: PromptSpec,
+    policy: SamplingPolicy,
+    count: int,
+    max_tokens: int,
 ) -> list[tuple[int, ...]]:
-    """``count`` answers of at most ``longest`` tokens, drawn by transformers with its own dice."""
+    """``count`` answers of at most ``max_tokens`` tokens, sampled with torch's own RNG."""
     inputs = generation_inputs(model, prompt)
     length = inputs["input_ids"].shape[1]
     torch.manual_seed(policy.seed)
@@ -91,10 +96,10 @@ def sample(
             temperature=policy.temperature,
             top_k=0,
             num_return_sequences=count,
-            max_new_tokens=longest,
+            max_new_tokens=max_tokens,
             eos_token_id=list(spec.end_ids),
             pad_token_id=spec.end_ids[0],
-            logits_processor=LogitsProcessorList([Crop(spec.vocabulary)]),
+            logits_processor=LogitsProcessorList([CropVocabulary(spec.vocabulary)]),
         )
     answers = []
     for row in out[:, length:].tolist():
@@ -104,8 +109,8 @@ def sample(
 
 
 def load_reference(directory: str, vlm: Vlm) -> Any:
-    """transformers' own model of a directory, untouched by ours, in the same arithmetic."""
+    """transformers' own model of a checkpoint directory, in the data type that ours computes in."""
     from transformers import AutoModelForImageTextToText
 
-    dtype = vlm.decoder.dtype
+    dtype = vlm.transformer.dtype
     return AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype).eval()

@@ -1,4 +1,4 @@
-"""Requests with pictures to decode: simulated views and what may be asked of them."""
+"""Requests to decode: simulated views, each with an instruction."""
 
 from __future__ import annotations
 

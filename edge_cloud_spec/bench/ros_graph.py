@@ -1,4 +1,4 @@
-"""Nodes as processes on a ROS domain of their own, and one node of the bench's among them."""
+"""Nodes as processes in a ROS domain of their own, and the benchmark's own node among them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
+from rclpy.utilities import try_shutdown
 
 from ..demo.running_graph import free_domain
 from ..errors import UserError
 from ..nodes.graph import GraphSettings, Value, command, graph
 from ..nodes.processes import Processes, Program
 
-PATIENCE = 240.0  # s; on two cores that are busy with something else, starting takes long
+STARTUP_TIMEOUT = 240.0  # s; on two busy cores, starting takes long
 
 
 class RosGraph:
-    """A context: ``node`` is ours, ``start`` and ``kill`` are for the others; all end with it.
+    """A context manager: ``node`` is the benchmark's, ``start`` and ``kill`` are for processes.
 
-    What the processes say goes to files in ``logs``.
+    All end with the context. The processes' output is written to files in ``logs``.
     """
 
     def __init__(self, logs: Path) -> None:
@@ -66,16 +67,16 @@ class RosGraph:
             self.kill(name, signal.SIGINT)
         self._executor.shutdown()
         self.node.destroy_node()
-        rclpy.try_shutdown(context=self._context)
+        try_shutdown(context=self._context)
 
     @property
     def environment(self) -> dict[str, str]:
-        """For processes that are to be in the same ROS domain."""
+        """For other processes in the same ROS domain."""
         return {**os.environ, **self._environment}
 
     @property
-    def names(self) -> set[str]:
-        """Of the programs that run."""
+    def running(self) -> set[str]:
+        """Names of the programs that run."""
         return set(self._running)
 
     def start(self, name: str, argv: Sequence[str]) -> None:
@@ -84,32 +85,34 @@ class RosGraph:
         self._running[name].__enter__()
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """End it with this signal, and wait until it is gone."""
+        """Send it this signal, and wait until it has ended."""
         processes = self._running.pop(name)
         with suppress(ProcessLookupError):
             os.kill(processes.pids[name], number)
         processes.end()
 
-    def until(self, condition: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
-        """Hear messages until this holds; raises UserError when it does not come to pass."""
-        end = time.monotonic() + patience
-        looked = time.monotonic()
+    def wait_for(
+        self, condition: Callable[[], object], what: str, timeout: float = STARTUP_TIMEOUT
+    ) -> None:
+        """Spin until the condition holds; raises UserError where it does not within ``timeout``."""
+        end = time.monotonic() + timeout
+        checked = time.monotonic()
         while not condition():
             self._executor.spin_once(timeout_sec=0.1)
-            if (now := time.monotonic()) > looked + 1.0:
-                looked = now
+            if (now := time.monotonic()) > checked + 1.0:
+                checked = now
                 for processes in self._running.values():
                     processes.check()
                 if now > end:
-                    raise UserError(f"{what}: not within {patience:g} s (logs: {self._logs})")
+                    raise UserError(f"{what}: not within {timeout:g} s (logs: {self._logs})")
 
-    def hear(self, seconds: float) -> None:
-        """Hear messages for so long."""
+    def spin(self, seconds: float) -> None:
+        """Handle messages for so many seconds."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self._executor.spin_once(timeout_sec=left)
 
-    def listeners(self, topic: str) -> set[str]:
+    def subscribers(self, topic: str) -> set[str]:
         """Names of the nodes that subscribe to a topic."""
         found = self.node.get_subscriptions_info_by_topic(f"/{topic}")
         return {info.node_name for info in found}

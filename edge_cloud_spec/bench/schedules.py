@@ -1,9 +1,9 @@
 """``bench schedules``: short decodes over a link that cuts, loses, repeats and reorders messages.
 
-Every verified preset and rule, with so few tokens, candidates and tail tokens that the rare
-branches are common. First every single fault and every pair of faults, at every message; then
-random ones. Whatever the robot emits as verified has to be the beginning of what the cloud holds as
-its answer, under ``greedy`` and ``coupled`` the target's own tokens, and every decode has to end.
+Prints how many decodes of each preset and rule were wrong, hung or failed. Tokens, candidates and
+tail tokens are so few that rare branches are common. First every single fault and every pair of
+faults, at every message; then random ones. What the robot emits as verified has to be a prefix of
+the cloud's answer, under ``greedy`` and ``coupled`` of the target's own, and every decode must end.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from random import Random
 
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
+from ..decoding.rule import RULES
 from ..errors import UserError
 from ..harness.fault_injection import FAULTS, Conditions
 from ..harness.toy import spec_of
@@ -31,14 +32,13 @@ from ..wire.messages import Close
 from .command import Row
 from .options import check_counts
 
-RULES = ("greedy", "coupled", "rejection")
 COUNTS = ("schedules", "wrong", "hung", "failed", "timeout", "resumed", "diverged", "fallbacks")
 COLUMNS = {name: name for name in ("preset", "rule", *COUNTS)}
-PATIENCE = 100.0  # virtual seconds, longer than any conditions: for what is lost alone
+TIMEOUT = 100.0  # virtual s, longer than any outage or delay: only a lost message reaches it
 MAX_FAULTS = 5  # of a random schedule
-SEARCHED = 100  # decodes, for one in which all of P is asked for
+SEARCHED = 100  # decodes, for one in which a dense row of P is requested
 BATCH = 250  # random schedules that a process takes at a time
-MAX_REPORTED = 20  # schedules that are printed as failures
+MAX_PRINTED = 20  # failed schedules
 
 
 MILD = Conditions(jitter=0.1, draft_pass=0.1)
@@ -68,7 +68,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class ScheduleResult:
-    """How a schedule ended. ``verdict`` is "" where all is well, else one of COUNTS."""
+    """How a schedule ended. ``verdict`` is "" where nothing is wrong, else one of COUNTS."""
 
     verdict: str
     why: str
@@ -89,26 +89,26 @@ def run(args: argparse.Namespace) -> list[Row]:
     names = args.presets.split(",") if args.presets else preset_names()
     presets = [name for name in names if load_preset(name).verified]
     if not presets:
-        raise UserError("give --presets that ask the cloud")
-    counts: dict[tuple[str, str], Counter[str]] = {
+        raise UserError("give --presets that use the cloud")
+    counts: dict[Case, Counter[str]] = {
         (preset, rule): Counter() for preset in presets for rule in RULES
     }
-    reported = 0
+    printed = 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        cells = [] if args.skip_pairs else counts
-        batches = [pool.submit(systematic, *cell, args.seed) for cell in cells]
+        paired = [] if args.skip_pairs else counts
+        batches = [pool.submit(all_faults, *case, args.seed) for case in paired]
         batches += [
             pool.submit(
-                at_random, presets, args.seed, range(first, min(first + BATCH, args.schedules))
+                random_faults, presets, args.seed, range(first, min(first + BATCH, args.schedules))
             )
             for first in range(0, args.schedules, BATCH)
         ]
         for batch in batches:
-            for cell, found, failures in batch.result():
-                counts[cell].update(found)
-                for failure in failures[: max(0, MAX_REPORTED - reported)]:
+            for case, found, failures in batch.result():
+                counts[case].update(found)
+                for failure in failures[: max(0, MAX_PRINTED - printed)]:
                     print(f"FAILED: {failure}", file=sys.stderr)
-                reported += len(failures)
+                printed += len(failures)
     return [
         {"preset": preset, "rule": rule}
         | {name: found[name] for name in COUNTS}
@@ -117,26 +117,27 @@ def run(args: argparse.Namespace) -> list[Row]:
     ]
 
 
-Batch = list[tuple[tuple[str, str], Counter[str], list[str]]]
+Case = tuple[str, str]  # preset and rule
+Batch = list[tuple[Case, Counter[str], list[str]]]
 
 
-def systematic(preset: str, rule: str, seed: int) -> Batch:
+def all_faults(preset: str, rule: str, seed: int) -> Batch:
     """Every single fault and every pair of faults at every message of two decodes.
 
-    In the second all of P is asked for, where the preset may come to that.
+    In the second a dense row of P is requested, where the preset can do that.
     """
     plain = Schedule(preset, rule, seed)
-    asking = (replace(plain, seed=seed + number) for number in range(1, SEARCHED))
-    rare = next((one for one in asking if run_schedule(one).counts["fallbacks"]), None)
-    both = [plain, rare or replace(plain, seed=seed + 1)]
-    return add_up(chain.from_iterable(map(single_and_paired, both)))
+    candidates = (replace(plain, seed=seed + number) for number in range(1, SEARCHED))
+    with_row = next((each for each in candidates if run_schedule(each).counts["fallbacks"]), None)
+    both = [plain, with_row or replace(plain, seed=seed + 1)]
+    return count_results(chain.from_iterable(map(single_and_paired_faults, both)))
 
 
-def single_and_paired(plain: Schedule) -> Iterator[tuple[Schedule, ScheduleResult]]:
-    """Without a fault, with each, and with each two; a fault may bring more messages."""
-    whole = run_schedule(plain)
-    yield plain, whole
-    for first in range(whole.messages):
+def single_and_paired_faults(plain: Schedule) -> Iterator[tuple[Schedule, ScheduleResult]]:
+    """Without a fault, with each, and with each two; a fault may cause more messages."""
+    unfaulted = run_schedule(plain)
+    yield plain, unfaulted
+    for first in range(unfaulted.messages):
         for kind in FAULTS:
             once = replace(plain, faults=((first, kind),))
             single = run_schedule(once)
@@ -147,10 +148,10 @@ def single_and_paired(plain: Schedule) -> Iterator[tuple[Schedule, ScheduleResul
                     yield twice, run_schedule(twice)
 
 
-def at_random(presets: list[str], seed: int, numbers: range) -> Batch:
+def random_faults(presets: list[str], seed: int, numbers: range) -> Batch:
     """The random schedules of these numbers."""
     schedules = (random_schedule(presets, seed, number) for number in numbers)
-    return add_up((schedule, run_schedule(schedule)) for schedule in schedules)
+    return count_results((schedule, run_schedule(schedule)) for schedule in schedules)
 
 
 def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
@@ -159,7 +160,7 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
     tokens = random.choice((1, 2, 4, 8, 16))
     messages = random.sample(range(4 + 3 * tokens), random.randint(0, MAX_FAULTS))
     rule = random.choice((*RULES, "rejection"))  # which has the most branches
-    if rule == "rejection" and random.random() < 0.5:  # and most of all where the robot resamples
+    if rule == "rejection" and random.random() < 0.5:  # the most where the robot resamples
         presets = [name for name in presets if _preset(name).split_of(rule)] or presets
     return Schedule(
         random.choice(presets),
@@ -183,25 +184,25 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
     )
 
 
-def add_up(results: Iterable[tuple[Schedule, ScheduleResult]]) -> Batch:
-    """Counts by preset and rule, and what failed."""
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    failures: dict[tuple[str, str], list[str]] = {}
-    for schedule, end in results:
-        cell = schedule.preset, schedule.rule
-        found = counts.setdefault(cell, Counter())
-        found.update(end.counts)
+def count_results(results: Iterable[tuple[Schedule, ScheduleResult]]) -> Batch:
+    """Counts by preset and rule, and the schedules that failed."""
+    counts: dict[Case, Counter[str]] = {}
+    failures: dict[Case, list[str]] = {}
+    for schedule, result in results:
+        case = schedule.preset, schedule.rule
+        found = counts.setdefault(case, Counter())
+        found.update(result.counts)
         found["schedules"] += 1
-        reported = failures.setdefault(cell, [])
-        if end.verdict:
-            found[end.verdict] += 1
-        if end.verdict not in ("", "timeout"):
-            reported.append(f"{end.verdict}: {end.why}; {schedule}")
-    return [(cell, counts[cell], failures[cell]) for cell in counts]
+        failed = failures.setdefault(case, [])
+        if result.verdict:
+            found[result.verdict] += 1
+        if result.verdict not in ("", "timeout"):
+            failed.append(f"{result.verdict}: {result.why}; {schedule}")
+    return [(case, counts[case], failures[case]) for case in counts]
 
 
 def run_schedule(schedule: Schedule) -> ScheduleResult:
-    """Decode it and look whether the promise held."""
+    """Decode it and compare what was emitted with what the cloud holds."""
     decode = decode_of(schedule)
     try:
         finish = decode.run()
@@ -209,9 +210,9 @@ def run_schedule(schedule: Schedule) -> ScheduleResult:
         return ScheduleResult("hung", str(hung), decode.faults.messages, Counter())
     messages = decode.faults.messages
     decode.settle()
-    stats = decode.decoder.stats
-    counts = Counter(resumed=stats.resumed, diverged=stats.diverged, fallbacks=stats.fallbacks)
-    wrong = what_is_wrong(decode)
+    ledger = decode.decoder.stats
+    counts = Counter(resumed=ledger.resumed, diverged=ledger.diverged, fallbacks=ledger.fallbacks)
+    wrong = mismatch(decode)
     if wrong:
         return ScheduleResult("wrong", wrong, messages, counts)
     if finish.reason in ("end", "length"):
@@ -225,9 +226,9 @@ def decode_of(schedule: Schedule) -> Decode:
     """The decode of a schedule, ready to run."""
     random = Random(schedule.seed)
     preset = _preset(schedule.preset)
-    if preset.speculation.ahead:  # whatever is unlikely is drafted for as well
-        ahead = schedule.ahead or preset.speculation.ahead
-        speculation = replace(preset.speculation, least=0.0, ahead=ahead)
+    if preset.speculation.ahead:  # drafts for unlikely predictions as well
+        speculation = replace(preset.speculation, least=0.0)
+        speculation = replace(speculation, ahead=schedule.ahead or speculation.ahead)
         preset = replace(preset, speculation=speculation)
     rule = schedule.rule
     temperature = {"greedy": 0.0, "coupled": 0.9, "rejection": 1.0}[rule]
@@ -240,13 +241,13 @@ def decode_of(schedule: Schedule) -> Decode:
         conditions=schedule.conditions,
         seed=schedule.seed,
         draft_noise=random.choice((0.5, 1.5, 5.0)),
-        patience=PATIENCE,
+        patience=TIMEOUT,
         spec=spec_of(schedule.tokens, schedule.vocabulary),
         faults=dict(schedule.faults),
     )
 
 
-def _begins(emitted: tuple[int, ...], held: tuple[int, ...], drawn: bool) -> bool:
+def _is_prefix(emitted: tuple[int, ...], held: tuple[int, ...], drawn: bool) -> bool:
     settled = emitted[:-1] if drawn and len(emitted) > len(held) else emitted
     return settled == held[: len(settled)]
 
@@ -263,20 +264,20 @@ def tiny(preset: Preset) -> Preset:
     return replace(preset, residual_top_k=1, residual_tail=1)
 
 
-def what_is_wrong(decode: Decode) -> str:
-    """How what was emitted is not what the cloud holds; empty where it is."""
+def mismatch(decode: Decode) -> str:
+    """How the emitted tokens differ from the cloud's; empty where they do not."""
     emitted, finish = decode.emitted, decode.outcome
     assert finish is not None
     closing = decode.sent[-1]
     drawn = isinstance(closing, Close) and closing.resampled is not None
-    # The cloud does not know what the robot drew last where its Close was lost.
+    # Where the Close was lost, the cloud lacks the token that the robot resampled last.
     answers = [tuple(held.tokens) for held in decode.sessions]
-    if not any(_begins(tuple(emitted), held, drawn) for held in answers or [()]):
+    if not any(_is_prefix(tuple(emitted), held, drawn) for held in answers or [()]):
         return f"{emitted} was emitted, the cloud holds {answers}"
-    whole = finish.reason in ("end", "length")
+    completed = finish.reason in ("end", "length")
     if decode.settings.rule == "rejection":
         return ""
     own, end = decode.own_answer()
-    if emitted != own[: len(emitted)] or (whole and (emitted != own or finish.reason != end)):
+    if emitted != own[: len(emitted)] or (completed and (emitted != own or finish.reason != end)):
         return f"{emitted} was emitted ({finish.reason}), the target says {own} ({end})"
     return ""

@@ -66,7 +66,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Predicted:
-    """An early exit of the pass under way guesses its verdict."""
+    """An early exit of the pass under way predicts its verdict."""
 
     path: tuple[int, ...]
     token: int

@@ -40,23 +40,23 @@ class ModelRunner:
         return self.target.prompt(_request(opening), self._spec)
 
     def watch(
-        self, served: CloudSession, draft: Draft, tell: Callable[[Predicted], None]
+        self, served: CloudSession, draft: Draft, on_predicted: Callable[[Predicted], None]
     ) -> ExitPredictor | None:
-        """What looks on at a pass and tells the guesses of its exits, where they are wanted."""
+        """The ``on_layer`` of a pass that reports its exits' predictions, where they are wanted."""
         opening, verification = served.opening, served.verification
         if self._exits is None or not opening.predictions or not len(draft):
             return None
 
-        def say(guess: ExitPrediction) -> None:
-            if guess.token is not None:
-                tell(Predicted(guess.path, guess.token, guess.confidence, guess.layer))
+        def report(found: ExitPrediction) -> None:
+            if found.token is not None:
+                on_predicted(Predicted(found.path, found.token, found.confidence, found.layer))
 
         return self._exits.watch(
             draft,
             opening.rule,
             opening.policy,
             len(verification.tokens),
-            say,
+            report,
             first=served.target.known_row,
             end_tokens=self._spec.end_ids,
             open_at=verification.open_at,

@@ -1,11 +1,16 @@
-"""What a robot may open a session with."""
+"""What a robot may open a session with, and which drafts can be judged there."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from ..decoding.draft import BadDraft, check_distinct, check_draft
 from ..decoding.preset import PAYLOADS
+from ..decoding.rule import check_rule
 from ..decoding.split import MAX_TOLD, RESIDUALS
 from ..errors import UserError
-from ..wire.messages import PROTOCOL, Open
+from ..wire.messages import PROTOCOL, DraftMessage, Open
+from .verified_answer import VerifiedAnswer
 
 
 def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
@@ -15,14 +20,7 @@ def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
             f"robot speaks protocol {opening.protocol} and cloud {PROTOCOL}; "
             "install the same version of edge_cloud_spec on both"
         )
-    greedy = opening.policy.temperature == 0
-    if opening.rule not in ("greedy", "coupled", "rejection"):
-        raise UserError(f"rule must be greedy, coupled or rejection, not {opening.rule!r}")
-    if greedy != (opening.rule == "greedy"):
-        raise UserError(
-            "rule greedy goes with temperature 0, coupled and rejection with one above 0; "
-            f"got {opening.rule} at {opening.policy.temperature:g}"
-        )
+    check_rule(opening.rule, opening.policy.temperature)
     _check_payload(opening)
     if opening.tokenizer_digest and opening.tokenizer_digest != tokenizer_digest:
         raise UserError(
@@ -45,3 +43,60 @@ def _check_payload(opening: Open) -> None:
         raise UserError(
             f"a split residual is {', '.join(RESIDUALS)} with top_k and tail up to {MAX_TOLD}"
         )
+
+
+@dataclass(frozen=True)
+class DraftRules:
+    """What the drafts of one session must be: of at most ``draft_tokens`` tokens each."""
+
+    opening: Open
+    vocabulary: int
+    draft_tokens: int
+
+    def knows(self, token: int | None) -> bool:
+        """Whether this is a token of the vocabulary."""
+        return token is not None and 0 <= token < self.vocabulary
+
+    def check_next(self, message: DraftMessage, answer: VerifiedAnswer, *, resamples: bool) -> None:
+        """Raise BadDraft where this cannot be judged as what follows the answer now.
+
+        resamples: the robot does, so that its draft begins with the token that it drew.
+        """
+        resampled = message.resampled
+        if resamples == (resampled is None):
+            raise BadDraft(
+                "after a split rejection a draft begins with the resampled token, and only then"
+            )
+        if resampled is not None and not self.knows(resampled):
+            raise BadDraft(f"the resampled token {resampled} is outside the vocabulary")
+        if resampled is not None and (resampled in answer.end_tokens or answer.room <= 1):
+            raise BadDraft("the answer ended with the resampled token; close the decode")
+        self.check(message, answer.max_tokens - message.base.length)
+
+    def check(self, message: DraftMessage, room: int) -> None:
+        """Raise BadDraft where a draft after so many tokens of room cannot be judged."""
+        draft, open_at = message.draft, message.open_at
+        if len(draft) > self.draft_tokens:
+            raise BadDraft(
+                f"a draft has at most {self.draft_tokens} tokens here, not {len(draft)}; choose a "
+                "smaller shape, or serve with --draft-tokens"
+            )
+        self._check_payload(message)
+        if open_at is not None and next(draft.children(open_at), None) is not None:
+            raise BadDraft(f"a draft goes on after one of its leaves, not after node {open_at}")
+        if draft.values is not None and draft.parents is not None:
+            raise BadDraft("multi-candidate rejection needs the rows of Q")
+        check_draft(draft, self.vocabulary)
+        if draft.depth > room:
+            raise BadDraft(f"a draft of depth {draft.depth} where the answer has room for {room}")
+        if open_at is not None and open_at >= len(draft):
+            raise BadDraft(f"node {open_at} is not one of the draft's {len(draft)}")
+        if not self.opening.replacement:
+            check_distinct(draft)
+
+    def _check_payload(self, message: DraftMessage) -> None:
+        draft, payload = message.draft, self.opening.payload
+        if (draft.rows is None) == (payload in ("dense", "sparse")):
+            raise BadDraft(f"the rows of Q do not go with payload {payload}")
+        if (draft.values is None) == (payload == "probabilities"):
+            raise BadDraft(f"the probabilities of tokens do not go with payload {payload}")

@@ -10,17 +10,8 @@ from dataclasses import dataclass, replace
 
 from ..decoding.accept import accept
 from ..decoding.digest import PrefixDigest
-from ..decoding.draft import (
-    MAX_NODES,
-    MAX_PUSHED,
-    MAX_PUSHED_BYTES,
-    BadDraft,
-    Draft,
-    check_distinct,
-    check_draft,
-)
+from ..decoding.draft import MAX_NODES, BadDraft, Draft
 from ..decoding.random_source import RandomSource, SeededRandomSource
-from ..decoding.split import largest, sparse_residual
 from ..decoding.token_distribution import TokenDistribution
 from ..wire.messages import (
     Close,
@@ -30,7 +21,6 @@ from ..wire.messages import (
     Open,
     Opened,
     Prediction,
-    Residual,
     Resume,
     RowMessage,
     RowRequest,
@@ -49,6 +39,11 @@ from .events import (
     Scored,
     Send,
 )
+from .pushed_drafts import PushedDrafts
+from .residual import residual_of
+from .validation import DraftRules
+from .verdict_history import VerdictHistory
+from .verified_answer import VerifiedAnswer
 
 MAX_OWN = 16  # tokens of a draft by the cloud's own drafter, which holds up all others
 EMPTY = Draft(())  # nothing drafted: the target alone
@@ -82,20 +77,15 @@ class Verification:
     ) -> None:
         """draft_tokens: of a draft at most. tally: of the whole verifier, where it keeps one."""
         self.session = session
-        self.tokens: list[int] = []
         self.finished = False
         self.tally = tally or Counters()
         self._opening = opening
-        self._base = self._digest = base
-        self._end_tokens = end_tokens
-        self._max_tokens = max_tokens
-        self._vocabulary = vocabulary
-        self._draft_tokens = draft_tokens
+        self._answer = VerifiedAnswer(base, end_tokens, max_tokens)
+        self._rules = DraftRules(opening, vocabulary, draft_tokens)
         self._random_source = random_source or SeededRandomSource(opening.policy.seed)
-        self._kept: dict[PrefixDigest, Verdict] = {}  # in the order of the answer
-        self._last: PrefixDigest | None = None  # the place of the last verdict
+        self._history = VerdictHistory()
+        self._pushed = PushedDrafts(self.tally)
         self._rejected: TokenDistribution | None = None  # P where the robot resamples now
-        self._pool: dict[PrefixDigest, DraftMessage] = {}  # pushed for places not reached yet
         self._scoring: _Pass | None = None
         self._proposing = False
         self._generating: Generate | None = None
@@ -108,7 +98,7 @@ class Verification:
     @property
     def pushed(self) -> int:
         """Drafts that wait for the answer to come to their place."""
-        return len(self._pool)
+        return len(self._pushed)
 
     @property
     def generating(self) -> bool:
@@ -121,9 +111,14 @@ class Verification:
         return self._scoring.open_at if self._scoring else None
 
     @property
+    def tokens(self) -> list[int]:
+        """The verified tokens."""
+        return self._answer.tokens
+
+    @property
     def digest(self) -> PrefixDigest:
         """Where the verified prefix stands."""
-        return self._digest
+        return self._answer.digest
 
     def handle(self, event: Event) -> list[Action]:
         """What to do upon this event. A message that cannot be used gets a Fault; nothing else."""
@@ -137,7 +132,7 @@ class Verification:
             case Predicted(path, token, confidence, layer):
                 if self._scoring is None or self._scoring.own:
                     return []
-                return [Send(Prediction(self._digest, path, token, confidence, layer))]
+                return [Send(Prediction(self.digest, path, token, confidence, layer))]
             case Proposed(draft, draft_s):
                 self._proposing = False
                 if self._generating is None:
@@ -148,11 +143,11 @@ class Verification:
             case RowRequest(base):
                 return self._on_row_request(base)
             case Close(resampled):
-                if self._rejected is not None and self._may_adopt(resampled):
+                if self._rejected is not None and self._rules.knows(resampled):
                     self._adopt(resampled)
                 self.finished = True
                 self._generating = None
-                self._keep_pooled({})
+                self._pushed.clear()
                 return []
 
     def pause(self) -> None:
@@ -163,38 +158,31 @@ class Verification:
     def _busy(self) -> bool:
         return self._proposing or self._scoring is not None
 
-    def _knows(self, base: PrefixDigest) -> bool:
-        return base == self._digest or base in self._kept
-
-    def _was_at(self, place: PrefixDigest) -> bool:
-        """Whether this is the answer so far, or a beginning of it."""
-        return place == self._base.extend(self.tokens[: place.length])
-
     def _on_resume(self, message: Resume) -> list[Action]:
-        if not self._was_at(message.base):
+        if not self._answer.was_at(message.base):
             text = "the robot stands where this answer never was; start the decode again"
             return [Send(Fault("unknown_prefix", text))]
         self._generating = None
-        return [Send(Opened(self.session, b"", self._digest))]
+        return [Send(Opened(self.session, b"", self.digest))]
 
     def _on_row_request(self, base: PrefixDigest) -> list[Action]:
-        if base != self._last or self._rejected is None:
+        if base != self._history.last or self._rejected is None:
             self.tally.ignored += 1
             return []
         return [Send(RowMessage(base, self._rejected))]
 
     def _on_draft(self, message: DraftMessage) -> list[Action]:
         self.tally.drafts += 1
-        if message.base in self._kept:
+        if message.base in self._history:
             self.tally.repeated += 1
-            return [Send(self._kept[message.base])]
-        here = self._digest
+            return [Send(self._history.on(message.base))]
+        here = self.digest
         if self._rejected is not None and message.resampled is not None:
             here = here.extend((message.resampled,))
         if message.base != here or self._busy or self.finished:
-            return self._pool_draft(message)
+            return self._keep_pushed(message)
         try:
-            self._check(message)
+            self._rules.check_next(message, self._answer, resamples=self._rejected is not None)
         except BadDraft as error:
             return self._refuse(error)
         return [
@@ -206,102 +194,44 @@ class Verification:
         self.tally.refused += 1
         return [Send(Fault("bad_draft", str(error)))]
 
-    def _pool_draft(self, message: DraftMessage) -> list[Action]:
-        """Keep a draft for a place that the answer may come to; the first for a place stands."""
-        ahead = message.base.length > self._digest.length and message.resampled is None
+    def _keep_pushed(self, message: DraftMessage) -> list[Action]:
+        """Keep a draft for a place that the answer may come to."""
+        ahead = message.base.length > self.digest.length and message.resampled is None
         if self.finished or not ahead or self._opening.draft_identity == "":
             self.tally.late += 1
             return []
         try:
-            self._check_parts(message)
-            self._check_pool(message.draft)
+            self._rules.check(message, self._answer.max_tokens - message.base.length)
+            self._pushed.add(message)
         except BadDraft as error:
             return self._refuse(error)
-        if self._pool.setdefault(message.base, message) is not message:
-            self.tally.unused += 1
-        newest = list(self._pool.items())[-MAX_PUSHED:]
-        self._keep_pooled(dict(newest))
         return []
 
-    def _keep_pooled(self, pool: dict[PrefixDigest, DraftMessage]) -> None:
-        """Of what was pushed only this is of use any more."""
-        self.tally.unused += len(self._pool) - len(pool)
-        self._pool = pool
-
-    def _take_pooled(self) -> list[Action]:
+    def _take_pushed(self) -> list[Action]:
         """Go straight on with the draft that was pushed for just this place."""
-        here = self._digest
-        goes_on = not self.finished and self._rejected is None
-        message = self._pool.pop(here, None) if goes_on else None
-        self._keep_pooled({b: m for b, m in self._pool.items() if b.length > here.length})
+        if self.finished or self._rejected is not None:
+            self._pushed.forget_before(self.digest)
+            return []
+        message = self._pushed.take(self.digest)
         if message is None:
             return []
         return self._score(_Pass(message.draft, open_at=message.open_at))
-
-    def _check(self, message: DraftMessage) -> None:
-        """Refuse what cannot be judged; raises BadDraft."""
-        if (self._rejected is None) != (message.resampled is None):
-            raise BadDraft(
-                "after a split rejection a draft begins with the resampled token, and only then"
-            )
-        if message.resampled is not None and not self._may_adopt(message.resampled):
-            raise BadDraft(f"the resampled token {message.resampled} is outside the vocabulary")
-        if message.resampled is not None and (
-            message.resampled in self._end_tokens or len(self.tokens) + 1 >= self._max_tokens
-        ):
-            raise BadDraft("the answer ended with the resampled token; close the decode")
-        self._check_parts(message)
-
-    def _check_pool(self, draft: Draft) -> None:
-        held = sum(pushed.draft.nbytes for pushed in self._pool.values())
-        if held + draft.nbytes > MAX_PUSHED_BYTES:
-            raise BadDraft(
-                f"pushed drafts would hold more than {MAX_PUSHED_BYTES} bytes; push fewer"
-            )
-
-    def _check_parts(self, message: DraftMessage) -> None:
-        draft, open_at, payload = message.draft, message.open_at, self._opening.payload
-        if len(draft) > self._draft_tokens:
-            raise BadDraft(
-                f"a draft has at most {self._draft_tokens} tokens here, not {len(draft)}; choose a "
-                "smaller shape, or serve with --draft-tokens"
-            )
-        if (draft.rows is None) == (payload in ("dense", "sparse")):
-            raise BadDraft(f"the rows of Q do not go with payload {payload}")
-        if (draft.values is None) == (payload == "probabilities"):
-            raise BadDraft(f"the probabilities of tokens do not go with payload {payload}")
-        if open_at is not None and next(draft.children(open_at), None) is not None:
-            raise BadDraft(f"a draft goes on after one of its leaves, not after node {open_at}")
-        if draft.values is not None and draft.parents is not None:
-            raise BadDraft("multi-candidate rejection needs the rows of Q")
-        check_draft(draft, self._vocabulary)
-        room = self._max_tokens - message.base.length
-        if draft.depth > room:
-            raise BadDraft(f"a draft of depth {draft.depth} where the answer has room for {room}")
-        if open_at is not None and open_at >= len(draft):
-            raise BadDraft(f"node {open_at} is not one of the draft's {len(draft)}")
-        if not self._opening.replacement:
-            check_distinct(draft)
-
-    def _may_adopt(self, resampled: int | None) -> bool:
-        return resampled is not None and 0 <= resampled < self._vocabulary
 
     def _adopt(self, resampled: int | None) -> list[Action]:
         """Take over the token that the robot drew after the last rejection."""
         if resampled is None:
             return []
         self._rejected = None
-        self._digest = self._digest.extend((resampled,))
-        self.tokens.append(resampled)
+        self._answer.extend((resampled,))
         return [Extend((resampled,))]
 
     def _on_generate(self, message: Generate) -> list[Action]:
         base = message.base
-        if not self._knows(base):
+        if base != self.digest and base not in self._history:
             self.tally.ignored += 1
             return []
-        missed = self._kept.items() if self._generating is None else ()
-        repeated = [Send(kept) for place, kept in missed if place.length >= base.length]
+        missed = self._history.since(base) if self._generating is None else ()
+        repeated = [Send(verdict) for verdict in missed]
         self._generating = None if self.finished else message
         if self._has_gone_far_enough():
             self._generating = None
@@ -312,7 +242,7 @@ class Verification:
             return []
         if self._generating.speculative:
             self._proposing = True
-            useful = self._max_tokens - len(self.tokens) - 1  # the verdict brings one of its own
+            useful = self._answer.room - 1  # the verdict brings one of its own
             length = max(1, min(self._opening.draft_length, useful, MAX_OWN))
             return [Propose(tuple(self.tokens), length)]
         return self._score(_Pass(EMPTY, own=True))
@@ -325,9 +255,7 @@ class Verification:
     def _on_scored(self, scored: Scored) -> list[Action]:
         assert self._scoring is not None
         under_way, self._scoring = self._scoring, None
-        draft = under_way.draft
-        opening = self._opening
-        position = len(self.tokens)
+        draft, opening, position = under_way.draft, self._opening, len(self.tokens)
         taken = accept(
             opening.rule,
             draft,
@@ -338,13 +266,13 @@ class Verification:
             replacement=opening.replacement,
             open_at=under_way.open_at,
         )
-        path, token, finish = self._until_end(draft, taken.path, taken.token)
+        path, token, finish = self._answer.until_end(draft, taken.path, taken.token)
         self._rejected = None if finish else taken.rejected
         last = () if token is None else (token,)
         accepted = tuple(draft.tokens[node] for node in path)
-        there = self._digest.extend(accepted + last)
+        place = position + len(path)
         verdict = Verdict(
-            self._digest,
+            self.digest,
             path,
             token,
             finish,
@@ -353,56 +281,17 @@ class Verification:
             verify_s=scored.verify_s,
             queue_s=scored.queue_s,
             draft_s=under_way.draft_s,
-            residual=self._residual(position + len(path)),
-            leads_to=there.short,
+            residual=residual_of(self._rejected, opening.split, place, self._random_source),
+            leads_to=self.digest.extend(accepted + last).short,
         )
-        self._keep(replace(verdict, tokens=accepted))
-        self._digest = there
-        self.tokens += accepted + last
-        if finish:
-            self.finished = True
+        self._history.add(replace(verdict, tokens=accepted))
+        self.tally.verdicts += 1
+        self._answer.extend(accepted + last)
+        self.finished = self.finished or bool(finish)
         if finish or self._has_gone_far_enough():
             self._generating = None
-        return [Send(verdict), Commit(path, last), *self._take_pooled(), *self._continue()]
+        return [Send(verdict), Commit(path, last), *self._take_pushed(), *self._continue()]
 
     def _has_gone_far_enough(self) -> bool:
         until = self._generating.until if self._generating else 0
         return 0 < until <= len(self.tokens)
-
-    def _residual(self, position: int) -> Residual | None:
-        """What the robot is told of P at the rejected place, so that it can resample."""
-        target, split = self._rejected, self._opening.split
-        if target is None:
-            return None
-        assert split is not None
-        if split.residual == "sparse":
-            return sparse_residual(target, split, position, self._random_source)
-        if split.residual == "top_k":
-            ids, probabilities = largest(target, split.top_k)
-            return TokenDistribution(probabilities, ids)
-        return target
-
-    def _keep(self, verdict: Verdict) -> None:
-        """Remember a verdict, so that it can be said again; of the one before, not the residual.
-
-        It is said again with its tokens: the robot may have lost the draft that it judges.
-        """
-        if self._last is not None and self._kept[self._last].residual is not None:
-            self._kept[self._last] = replace(self._kept[self._last], residual=None)
-        self._kept[verdict.base] = verdict
-        self.tally.verdicts += 1
-        self._last = verdict.base
-
-    def _until_end(
-        self, draft: Draft, path: tuple[int, ...], token: int | None
-    ) -> tuple[tuple[int, ...], int | None, str]:
-        """Cut the accepted path and its last token at an end token or at the length limit."""
-        room = self._max_tokens - len(self.tokens)
-        for depth, node in enumerate(path, start=1):
-            if draft.tokens[node] in self._end_tokens:
-                return path[:depth], None, "end"
-            if depth == room:
-                return path[:depth], None, "length"
-        if token in self._end_tokens:
-            return path, token, "end"
-        return path, token, "length" if token is not None and len(path) + 1 == room else ""

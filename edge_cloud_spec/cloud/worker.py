@@ -244,7 +244,7 @@ class Worker(threading.Thread):
             return
         started = self._clock()
         try:
-            watch = self._pair.watch(served, draft, lambda guess: self._advance(served, guess))
+            watch = self._pair.watch(served, draft, lambda found: self._advance(served, found))
             logits = served.target.forward(draft.tokens, draft.parents, watch)
         except Exception:
             self._held.lose(served)  # it waits for this pass for ever

@@ -20,8 +20,6 @@ from .propose import coupled_token
 from .random_source import RandomSource
 from .token_distribution import TokenDistribution, distribution_of, residual
 
-RULES = ("greedy", "coupled", "rejection")
-
 
 @dataclass(frozen=True, eq=False)
 class Acceptance:

@@ -100,21 +100,21 @@ def rate(shape: Shape, speculation: Speculation, costs: Costs) -> float:
     in their depth: a Markov chain, whose states are the depths of the draft that is verified.
     """
     if not speculation.guesses:
-        told = _told(shape, shape.depth, costs)
-        drafting = sum(costs.draft(rows) for rows in told.rows)
-        return told.tokens / (costs.verify(told.nodes) + 2 * costs.one_way + drafting)
+        drafted = _profile_at(shape, shape.depth, costs)
+        drafting = sum(costs.draft(rows) for rows in drafted.rows)
+        return drafted.tokens / (costs.verify(drafted.nodes) + 2 * costs.one_way + drafting)
     least = min(speculation.cut or shape.depth, shape.depth)
     depths = range(least, shape.depth + 1)
     rounds = [_round(shape, depth, least, speculation, costs) for depth in depths]
     shares = _stationary([[after[depth] for depth in depths] for _, after in rounds])
-    profiles = [_told(shape, depth, costs) for depth in depths]
+    profiles = [_profile_at(shape, depth, costs) for depth in depths]
     # a verdict that is left open brings no bonus
     tokens = [each.tokens - speculation.open * each.leaves[0] for each in profiles]
     seconds = [mean for mean, _ in rounds]
     return float(np.dot(shares, tokens) / np.dot(shares, seconds))
 
 
-def _told(shape: Shape, depth: int, costs: Costs) -> DraftProfile:
+def _profile_at(shape: Shape, depth: int, costs: Costs) -> DraftProfile:
     return profile(shape.within(depth), _coarse(costs.acceptance), _coarse(costs.runner_up))
 
 
@@ -126,21 +126,21 @@ def _round(
     Drafting for the next round begins when this draft is sent, and so one way before its pass. The
     next draft is due when that pass ends, or a round trip later if it is not pushed.
     """
-    told, deepest = _told(shape, depth, costs), _told(shape, shape.depth, costs)
-    verify, there = costs.verify(told.nodes), costs.one_way
-    heard = verify + 2 * there
-    due = verify if speculation.push else heard
-    # with few drafts ahead, a verdict has to be heard before the next is begun
+    drafted, deepest = _profile_at(shape, depth, costs), _profile_at(shape, shape.depth, costs)
+    verify, there = costs.verify(drafted.nodes), costs.one_way
+    received = verify + 2 * there
+    due = verify if speculation.push else received
+    # with few drafts ahead, a verdict has to be received before the next is begun
     begun = max(0.0, 2 * there - (speculation.ahead - 1) * verify) if speculation.push else 0.0
-    missed = heard + sum(costs.draft(rows) for rows in deepest.rows[:least])
-    guessed = _guessed(told, speculation, costs)
+    missed = received + sum(costs.draft(rows) for rows in deepest.rows[:least])
+    guessed = _guessed(drafted, speculation, costs)
     at_once = max(1, min(speculation.width // max(deepest.rows), len(guessed)))
     levels = list(accumulate(costs.draft(at_once * rows) for rows in deepest.rows))
     seek = costs.draft(at_once)
     exits = costs.exits if speculation.exits else 0.0
     predicted = EXIT_DEPTH * verify + 2 * there + seek / 2  # half of a pass is under way
     left = 1 - sum(share for share, _ in guessed)
-    begins = [(left * exits, predicted), (left * (1 - exits), heard)]
+    begins = [(left * exits, predicted), (left * (1 - exits), received)]
     for place, (share, bonus) in enumerate(guessed):
         begin = begun + bonus * seek + place // at_once * levels[-1]
         begins += [(share * exits, min(begin, predicted)), (share * (1 - exits), begin)]
@@ -152,26 +152,26 @@ def _round(
     return mean, after
 
 
-def _guessed(told: DraftProfile, speculation: Speculation, costs: Costs) -> tuple[Share, ...]:
+def _guessed(drafted: DraftProfile, speculation: Speculation, costs: Costs) -> tuple[Share, ...]:
     guesses = replace(speculation, width=1, cut=0)  # these do not matter to it
-    return _likely(told, guesses, _coarse(costs.acceptance), _coarse(costs.runner_up))
+    return _likely(drafted, guesses, _coarse(costs.acceptance), _coarse(costs.runner_up))
 
 
 @lru_cache(maxsize=4096)
 def _likely(
-    told: DraftProfile, speculation: Speculation, acceptance: float, runner_up: float
+    drafted: DraftProfile, speculation: Speculation, acceptance: float, runner_up: float
 ) -> tuple[Share, ...]:
     """The guessed ends of a round, the likeliest first."""
     found: list[Share] = []
     if speculation.open:
-        found.append((told.leaves[0], False))
+        found.append((drafted.leaves[0], False))
     elif speculation.all_accepted:
-        for share in told.leaves if speculation.runners_up else told.leaves[:1]:
+        for share in drafted.leaves if speculation.runners_up else drafted.leaves[:1]:
             found.append((share * acceptance, True))
             if speculation.runners_up:
                 found.append((share * (1 - acceptance) * runner_up, True))
     if speculation.runners_up:
-        found += [(share, False) for share in told.guesses]
+        found += [(share, False) for share in drafted.guesses]
     return tuple(sorted((one for one in found if one[0] >= speculation.least), reverse=True))
 
 

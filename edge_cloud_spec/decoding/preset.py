@@ -60,8 +60,8 @@ class Preset:
     def _check_types(self) -> None:
         sizes = list(self.expansion)
         sizes += [] if self.best_first is None else list(astuple(self.best_first))
-        told = self.speculation
-        counts = {name: getattr(told, name) for name in ("ahead", "cut", "width")}
+        speculation = self.speculation
+        counts = {name: getattr(speculation, name) for name in ("ahead", "cut", "width")}
         whole = ("draft_length", "draft_top_k", "residual_top_k", "residual_tail")
         for name, value in [
             *((name, getattr(self, name)) for name in whole),
@@ -73,11 +73,14 @@ class Preset:
         guesses = ("all_accepted", "open", "runners_up", "exits", "push")
         for name, value in [
             *((name, getattr(self, name)) for name in ("replacement", "verified", "exact")),
-            *((f"speculation.{name}", getattr(told, name)) for name in guesses),
+            *((f"speculation.{name}", getattr(speculation, name)) for name in guesses),
         ]:
             if type(value) is not bool:
                 raise self._refusal(f"{name} must be true or false, not {value!r}")
-        for name, value in (("draft_top_p", self.draft_top_p), ("speculation.least", told.least)):
+        for name, value in (
+            ("draft_top_p", self.draft_top_p),
+            ("speculation.least", speculation.least),
+        ):
             if type(value) not in (int, float) or not 0 <= value <= 1:
                 raise self._refusal(f"{name} must be a number from 0 to 1, not {value!r}")
 
@@ -101,18 +104,22 @@ class Preset:
         self._check_speculation()
 
     def _check_speculation(self) -> None:
-        told = self.speculation
-        if told.guesses and not (self.drafter == "edge" and self.verified):
+        speculation = self.speculation
+        if speculation.guesses and not (self.drafter == "edge" and self.verified):
             raise self._refusal("only a robot that waits for verdicts can guess at them")
-        if told.guesses != (told.ahead > 0):
+        if speculation.guesses != (speculation.ahead > 0):
             raise self._refusal("give speculation.ahead of at least 1, and something to guess")
-        if told.push and self.resample == "robot" and not told.open:
+        if speculation.push and self.resample == "robot" and not speculation.open:
             raise self._refusal(
                 "after a split rejection only the robot knows the next prefix; push open drafts"
             )
-        if told.open and not told.all_accepted:
+        if speculation.open and not speculation.all_accepted:
             raise self._refusal("open verdicts go with all_accepted")
-        if not 1 <= told.width <= 64 or told.ahead > 64 or not 0 <= told.cut <= 64:
+        if (
+            not 1 <= speculation.width <= 64
+            or speculation.ahead > 64
+            or not 0 <= speculation.cut <= 64
+        ):
             raise self._refusal("speculation.width is 1 to 64, ahead and cut are at most 64")
 
     def _check_shape(self) -> None:

@@ -1,6 +1,6 @@
-"""The demo and the replay: starting the node graph, watching its topics, and telling what happened.
+"""The demo and the replay: starting the node graph, observing its topics, reporting what happened.
 
-Nothing here decides or moves; all that is told was heard on topics.
+Nothing here decides or moves; all that is reported was received on topics.
 """
 
 from __future__ import annotations

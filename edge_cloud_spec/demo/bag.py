@@ -29,7 +29,7 @@ def types() -> Typestore:
 
 
 class BagWriter:
-    """Takes serialized messages; used by one thread at a time, closed in the end.
+    """Writes serialized messages; used by one thread at a time, then closed.
 
     ``topics`` maps names to types (``std_msgs/msg/String``).
     """

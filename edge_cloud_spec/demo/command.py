@@ -10,6 +10,7 @@ from queue import Empty
 
 from rich.console import Console
 
+from ..decoding.rule import RULES, check_rule, temperature_of
 from ..errors import UserError
 from ..models.prompt import ORDERS
 from ..nav.status import Status
@@ -19,12 +20,11 @@ from ..sim.camera import RENDERERS
 from ..sim.kinds import KINDS
 from ..sim.room import make_room
 from .console_view import ConsoleView
-from .run_result import RunResult, ending
-from .running_graph import Cast, RunningGraph, free_address, stage
-from .signals import polite_signals
+from .run_result import RunResult, result_of
+from .running_graph import LaunchConfig, RunningGraph, free_address, launch_graph
+from .signals import signals_as_interrupt
 
 TIMEOUT = 90.0  # s
-RULES = ("greedy", "coupled", "rejection")
 
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-unverified",
         action="store_true",
-        help="move on words that nobody verified (preset edge_only)",
+        help="move on unverified words (preset edge_only)",
     )
     parser.add_argument("--out", type=Path, help="report folder (default reports/demo-SEED)")
     parser.add_argument(
@@ -51,33 +51,38 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_demo(args: argparse.Namespace) -> int:
-    """Run the demo; 0 only if the robot stopped within reach of the named thing, facing it."""
+    """Run the demo; 0 only if the robot stopped within reach of the named object, facing it."""
     preset = load_preset(args.preset)
     if not preset.verified and not args.allow_unverified:
         raise UserError(
-            f"preset {preset.name} moves on words that nobody verified; "
+            f"preset {preset.name} moves on unverified words; "
             "allow it with --allow-unverified, or choose another preset"
         )
     if args.timeout <= 0:
         raise UserError(f"--timeout must be more than 0 seconds, not {args.timeout:g}")
     temperature = _temperature(args)
-    target = named_thing(args.instruction)
+    target = named_object(args.instruction)
     room = make_room(args.seed, target or None)
     instruction = args.instruction if args.instruction is not None else room.instruction
     folder = fresh_folder(args.out or Path("reports") / f"demo-{args.seed}")
-    screen = ConsoleView(Console(highlight=False))
-    screen.say(f"room {args.seed}: {instruction}", "bold")
-    screen.say(f"  preset {preset.name}, rule {args.rule}, {args.order}; report in {folder}", "dim")
+    view = ConsoleView(Console(highlight=False))
+    view.print_line(f"room {args.seed}: {instruction}", "bold")
+    view.print_line(
+        f"  preset {preset.name}, rule {args.rule}, {args.order}; report in {folder}", "dim"
+    )
     began = time.monotonic()
-    cast = Cast(graph_settings(args), node_parameters(args, target))
-    with polite_signals(), stage(cast, folder / "logs", folder / "bag", screen.ready) as up:
-        screen.say(f"  everything is up (ROS_DOMAIN_ID={up.domain} to look on)", "dim")
+    config = LaunchConfig(graph_settings(args), node_parameters(args, target))
+    with (
+        signals_as_interrupt(),
+        launch_graph(config, folder / "logs", folder / "bag", view.node_ready) as running,
+    ):
+        view.print_line(f"  everything is up (ROS_DOMAIN_ID={running.domain} to look on)", "dim")
         started = time.monotonic() - began
         try:
-            end = _drive(up, screen, instruction, args.timeout)
+            result = _drive(running, view, instruction, args.timeout)
         finally:
-            screen.quiet()
-        screen.say(end.text, "bold green" if end.success else "bold red")
+            view.clear_status()
+        view.print_line(result.text, "bold green" if result.success else "bold red")
     from .report import write_report  # its libraries take seconds to load
 
     run = {
@@ -89,35 +94,37 @@ def run_demo(args: argparse.Namespace) -> int:
         "order": args.order,
         "renderer": args.renderer,
     }
-    page = write_report(folder, run, room, up.observer.story, end, started)
-    screen.say(f"report: {page} ({time.monotonic() - began:.0f} s in all)")
-    return 0 if end.success else 1
+    page = write_report(folder, run, room, running.observer.run_log, result, started)
+    view.print_line(f"report: {page} ({time.monotonic() - began:.0f} s in all)")
+    return 0 if result.success else 1
 
 
-def _drive(up: RunningGraph, screen: ConsoleView, instruction: str, timeout: float) -> RunResult:
-    """Publish the instruction and tell what happens until it ends."""
-    observer = up.observer
-    observer.instruct(instruction)
+def _drive(running: RunningGraph, view: ConsoleView, instruction: str, timeout: float) -> RunResult:
+    """Publish the instruction and show what happens until the run is over."""
+    observer = running.observer
+    observer.publish_instruction(instruction)
     while True:
         with contextlib.suppress(Empty):
-            screen.tell(observer.news.get(timeout=0.1))
-        status = Status.parse(observer.heard(lambda story: story.nav_status))
-        screen.idle(f"{observer.now:5.1f} s  {status.text}")
+            view.show(observer.events.get(timeout=0.1))
+        status = Status.parse(observer.read(lambda run_log: run_log.nav_status))
+        view.update_status(f"{observer.now:5.1f} s  {status.text}")
         try:
-            up.processes.check()
+            running.processes.check()
         except UserError as error:
             return RunResult(False, str(error), observer.now)
-        end = observer.heard(lambda story: ending(story, instruction, observer.now, timeout))
-        if end is not None:
-            time.sleep(0.3)  # the last words of the last decision
+        result = observer.read(
+            lambda run_log: result_of(run_log, instruction, observer.now, timeout)
+        )
+        if result is not None:
+            time.sleep(0.3)  # the last messages of the last decision
             with contextlib.suppress(Empty):
                 while True:
-                    screen.tell(observer.news.get_nowait())
-            return end
+                    view.show(observer.events.get_nowait())
+            return result
 
 
 def graph_settings(args: argparse.Namespace) -> GraphSettings:
-    """The graph that these options ask for."""
+    """The settings of the graph, from the options."""
     return GraphSettings(
         cloud=args.cloud,
         preset=args.preset,
@@ -129,7 +136,7 @@ def graph_settings(args: argparse.Namespace) -> GraphSettings:
 
 
 def node_parameters(args: argparse.Namespace, target: str) -> dict[str, dict[str, Value]]:
-    """What the nodes of this run are told beyond the graph's own parameters."""
+    """Parameters of this run's nodes beyond the graph's own."""
     return {
         "simulator": {"renderer": args.renderer, "target": target, "outcome_rate": 10.0},
         "navigator": {"allow_unverified": args.allow_unverified},
@@ -143,22 +150,20 @@ def node_parameters(args: argparse.Namespace, target: str) -> dict[str, dict[str
 
 
 def _temperature(args: argparse.Namespace) -> float:
-    """What the rule is decoded at; UserError where the two do not go together."""
+    """The temperature of the rule; UserError where the two do not go together."""
     given = args.temperature
-    if args.rule == "greedy":
-        if given:
-            raise UserError(f"rule greedy goes with temperature 0, not {given:g}; leave it out")
-        return 0.0
-    given = 0.8 if given is None else given
-    if not 0.01 <= given <= 10:
+    if given is None:
+        return temperature_of(args.rule, 0.8)
+    check_rule(args.rule, given)
+    if given and not 0.01 <= given <= 10:
         raise UserError(f"--temperature must be from 0.01 to 10, not {given:g}")
     return float(given)
 
 
-def named_thing(instruction: str | None) -> str:
-    """The thing that an instruction names, so that the room has it; empty: the room's own."""
-    told = " ".join((instruction or "").lower().split())
-    return next((kind for kind in KINDS if kind in told), "")
+def named_object(instruction: str | None) -> str:
+    """The object that an instruction names, so that the room has it; empty: the room's own."""
+    words = " ".join((instruction or "").lower().split())
+    return next((kind for kind in KINDS if kind in words), "")
 
 
 MARK = ".edge_cloud_spec_report"  # in folders that may be emptied

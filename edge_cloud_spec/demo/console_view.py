@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes on: colours on a terminal, plain lines elsewhere."""
+"""A run on the console as it happens: colours on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from .decision import Decision, ShownRound
 from .draft_text import branched, joined
-from .run_log import Acting, Decided, Decision, News, RoundSettled, ShownRound, Trouble
+from .run_event import ActionStarted, DecisionFinished, ProblemReported, RoundSettled, RunEvent
 
 MARGIN = 9  # columns before the words
 
 
 class ConsoleView:
-    """Tells news as they come; ``idle`` keeps the line at the bottom of a terminal alive.
+    """Prints run events; ``update_status`` rewrites the line at the bottom of a terminal.
 
-    Words that settle one after another make one line, which ends when something else is told.
+    Words that settle one after another make one line, which ends when something else is printed.
     """
 
     def __init__(self, console: Console) -> None:
@@ -26,19 +27,19 @@ class ConsoleView:
         self._status: Status | None = None
         self._words = Text()
         self._decision = ""
-        self._troubles: dict[str, float] = {}
+        self._problems: dict[str, float] = {}
 
-    def say(self, text: str, style: str = "") -> None:
+    def print_line(self, text: str, style: str = "") -> None:
         """One line."""
         self._flush()
         self._console.print(Text(text, style), soft_wrap=True)
 
-    def ready(self, name: str, seconds: float) -> None:
-        """A part of the graph is up."""
-        self.say(f"  up after {seconds:5.1f} s  {name}", "dim")
+    def node_ready(self, name: str, seconds: float) -> None:
+        """A process of the graph is up."""
+        self.print_line(f"  up after {seconds:5.1f} s  {name}", "dim")
 
-    def idle(self, text: str) -> None:
-        """What goes on right now; only a terminal shows it."""
+    def update_status(self, text: str) -> None:
+        """Replace the status line; only a terminal shows it."""
         if not self._console.is_terminal:
             return
         if self._status is None:
@@ -46,24 +47,24 @@ class ConsoleView:
             self._status.start()
         self._status.update(Text.assemble((text, "dim"), "  ", self._words))
 
-    def quiet(self) -> None:
-        """Take the bottom line away."""
+    def clear_status(self) -> None:
+        """Remove the status line."""
         self._flush()
         if self._status is not None:
             self._status.stop()
             self._status = None
 
-    def tell(self, news: News) -> None:
-        """One item of news."""
-        if isinstance(news, RoundSettled):
-            self._round(news.decision, news.round)
-        elif isinstance(news, Acting):
-            where = Text(_where(news.decision.where))
-            self._line("motion", Text(news.decision.action, "bold cyan"), where)
-        elif isinstance(news, Decided):
-            self._cost(news.decision)
-        elif isinstance(news, Trouble):
-            self._trouble(news.text)
+    def show(self, event: RunEvent) -> None:
+        """Print one event."""
+        if isinstance(event, RoundSettled):
+            self._round(event.decision, event.round)
+        elif isinstance(event, ActionStarted):
+            where = Text(_where(event.decision.where))
+            self._line("motion", Text(event.decision.action, "bold cyan"), where)
+        elif isinstance(event, DecisionFinished):
+            self._cost(event.decision)
+        elif isinstance(event, ProblemReported):
+            self._problem(event.text)
 
     def _round(self, decision: Decision, round_: ShownRound) -> None:
         if decision.request != self._decision:
@@ -78,7 +79,7 @@ class ConsoleView:
     def _cost(self, decision: Decision) -> None:
         stats = decision.stats
         if decision.finish not in ("end", "length"):
-            self._trouble(f"decision {decision.number} ended without an answer: {decision.finish}")
+            self._problem(f"decision {decision.number} ended without an answer: {decision.finish}")
             return
         parts = [f"{stats['tokens']} tokens, {stats['tokens_per_second']:.0f} a second"]
         if stats["drafted"]:
@@ -88,10 +89,10 @@ class ConsoleView:
             parts.append(f"up {size(stats['up_bytes'])}, down {size(stats['down_bytes'])}")
         self._line("cost", Text("; ".join(parts), "dim"))
 
-    def _trouble(self, text: str) -> None:
+    def _problem(self, text: str) -> None:
         now = time.monotonic()
-        if now - self._troubles.get(text, -10.0) > 5.0:  # what repeats is told now and then
-            self._troubles[text] = now
+        if now - self._problems.get(text, -10.0) > 5.0:  # a repeat is printed every few seconds
+            self._problems[text] = now
             self._line("trouble", Text(text, "yellow"))
 
     def _line(self, head: str, *parts: Text) -> None:
@@ -109,8 +110,8 @@ class ConsoleView:
 def words_of(round_: ShownRound, verified: bool = True) -> Text:
     """Accepted words as they are, rejected ones in [- -], the cloud's correction in {+ +}.
 
-    A tree's branches are apart by |, and (+9) are nine words of branches that were left before.
-    Words that nobody drafted on the robot have no marks.
+    A tree's branches are separated by |, and (+9) are nine words of branches that were left before.
+    Words that were not drafted on the robot have no marks.
     """
     if not round_.drafted:
         return Text(round_.own, "bold yellow" if verified else "magenta")
@@ -127,7 +128,7 @@ def words_of(round_: ShownRound, verified: bool = True) -> Text:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Bytes in a readable unit."""
     return f"{count:.0f} B" if count < 1000 else f"{count / 1000:.1f} kB"
 
 

@@ -1,4 +1,4 @@
-"""Drafted tokens as text, beside the text that stands."""
+"""Drafted tokens as text, and the verified text that follows them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SPECIAL = re.compile(r"<\|\w+\|>")  # tokens that are no text, as the Qwen fami
 
 
 def joined(words: Sequence[str]) -> str:
-    """Words in a row; tokens of most models bring their own blanks, those of some do not."""
+    """Words as one text; most tokenizers' tokens contain their blanks, some tokenizers' do not."""
     words = [word for word in words if not _SPECIAL.fullmatch(word.strip())]
     if any(word.startswith((" ", "\u2581")) for word in words):
         return " ".join("".join(words).replace("\u2581", " ").split())
@@ -21,7 +21,7 @@ def joined(words: Sequence[str]) -> str:
 
 
 def branched(branches: Iterable[Sequence[str]]) -> str:
-    """Branches of a tree, apart by |."""
+    """Branches of a tree, separated by |."""
     return " | ".join(text for text in map(joined, branches) if text)
 
 
@@ -31,6 +31,6 @@ def after(text: str, words: Sequence[str]) -> str:
     words = [word for word in words if not _SPECIAL.fullmatch(word.strip())]
     for character in "".join("".join(words).replace("\u2581", " ").split()):
         if not rest.startswith(character):
-            return ""  # the words are not the text's: nothing certain can be said
+            return ""  # the words are not the text's
         rest = rest[len(character) :].lstrip()
     return " ".join(rest.split())

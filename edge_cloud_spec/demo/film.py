@@ -1,4 +1,4 @@
-"""The camera's pictures as a short film, with the action and the answer below."""
+"""The camera's frames as a short film, with the action and the answer below."""
 
 from __future__ import annotations
 
@@ -12,49 +12,50 @@ import imageio.v2 as imageio
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from .decision import Decision
 from .draft_text import joined
-from .run_log import Decision, RunLog
+from .run_log import RunLog
 from .run_result import RunResult
 
 SIDE, STRIP = 448, 144  # pixels; multiples of 16, as video encoders like them
-RATE = 10.0  # pictures per second
-LONGEST = 400  # pictures; a longer run gets fewer a second
-LINGER = 1.5  # s on the last picture
+RATE = 10.0  # frames per second
+MAX_FRAMES = 400  # of the film; a longer run gets fewer a second
+HOLD = 1.5  # s on the last frame
 _BACK, _DIM, _INK = (22, 24, 29), (139, 147, 163), (240, 242, 246)
 _ACTION, _OWN, _GOOD, _BAD = (110, 206, 245), (250, 204, 90), (120, 220, 140), (250, 120, 110)
 
 Word = tuple[str, tuple[int, int, int]]
 
 
-def write_film(folder: Path, story: RunLog, instruction: str, end: RunResult) -> Path:
-    """``camera.mp4`` in ``folder``, or ``camera.gif`` where no video encoder is to be had."""
-    rate = min(RATE, LONGEST / max(1.0, end.seconds))
+def write_film(folder: Path, run_log: RunLog, instruction: str, result: RunResult) -> Path:
+    """``camera.mp4`` in ``folder``, or ``camera.gif`` where there is no video encoder."""
+    rate = min(RATE, MAX_FRAMES / max(1.0, result.seconds))
     try:
-        return _write(folder / "camera.mp4", story, instruction, end, rate)
+        return _write(folder / "camera.mp4", run_log, instruction, result, rate)
     except (ImportError, OSError, RuntimeError):  # imageio-ffmpeg or its program is missing
         (folder / "camera.mp4").unlink(missing_ok=True)
-        return _write(folder / "camera.gif", story, instruction, end, rate / 2)
+        return _write(folder / "camera.gif", run_log, instruction, result, rate / 2)
 
 
-def _write(path: Path, story: RunLog, instruction: str, end: RunResult, rate: float) -> Path:
+def _write(path: Path, run_log: RunLog, instruction: str, result: RunResult, rate: float) -> Path:
     options: dict[str, Any] = {"fps": rate}
     if path.suffix == ".mp4":
         options["macro_block_size"] = 16
-    caption = Caption(story, instruction)
+    caption = Caption(run_log, instruction)
     with contextlib.closing(imageio.get_writer(path, **options)) as writer:
         last = None
-        for at, jpeg in _paced(story.frames, rate):
-            last = caption.under(_open(jpeg), at)
+        for at, jpeg in _paced(run_log.frames, rate):
+            last = caption.draw(_open(jpeg), at)
             writer.append_data(last)
         if last is not None:
-            caption.conclude(last, end)
-            for _ in range(round(LINGER * rate)):
+            caption.draw_result(last, result)
+            for _ in range(round(HOLD * rate)):
                 writer.append_data(last)
     return path
 
 
 def _paced(frames: Sequence[tuple[float, bytes]], rate: float) -> Iterator[tuple[float, bytes]]:
-    """The newest frame at each of ``rate`` moments a second."""
+    """The latest frame at each of ``rate`` times a second."""
     if not frames:
         return
     index, begin = 0, frames[0][0]
@@ -72,16 +73,16 @@ def _open(jpeg: bytes) -> Image.Image:
 
 
 class Caption:
-    """Draws what was known at a moment under that moment's picture."""
+    """Draws under each frame what was known at its time."""
 
-    def __init__(self, story: RunLog, instruction: str) -> None:
-        self._decisions = list(story.decisions.values())
+    def __init__(self, run_log: RunLog, instruction: str) -> None:
+        self._decisions = list(run_log.decisions.values())
         self._instruction = instruction
         self._small = ImageFont.load_default(15)
         self._large = ImageFont.load_default(22)
 
-    def under(self, picture: Image.Image, at: float) -> np.ndarray:
-        """The picture and its strip, uint8 [SIDE + STRIP, SIDE, 3]."""
+    def draw(self, picture: Image.Image, at: float) -> np.ndarray:
+        """The frame and its caption, uint8 [SIDE + STRIP, SIDE, 3]."""
         sheet = Image.new("RGB", (SIDE, SIDE + STRIP), _BACK)
         sheet.paste(picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
         pen = ImageDraw.Draw(sheet)
@@ -92,13 +93,13 @@ class Caption:
         )
         acting = next((d for d in reversed(self._decisions) if d.acting <= at), None)
         pen.text((12, SIDE + 30), acting.action if acting else "-", _ACTION, self._large)
-        speaking = next((d for d in reversed(self._decisions) if d.begun <= at), None)
-        if speaking is not None:
-            self._words(pen, self.said(speaking, at), SIDE + 64)
+        decoding = next((d for d in reversed(self._decisions) if d.begun <= at), None)
+        if decoding is not None:
+            self._words(pen, self.words_at(decoding, at), SIDE + 64)
         return np.array(sheet)
 
-    def said(self, decision: Decision, at: float) -> list[Word]:
-        """The words that stood at a moment: drafted ones, and those that the cloud put itself."""
+    def words_at(self, decision: Decision, at: float) -> list[Word]:
+        """The words that were settled by then: drafted ones, and the cloud's own."""
         words: list[Word] = []
         for round_ in sorted(decision.rounds.values(), key=lambda r: r.base):
             if not round_.complete or not round_.answered <= at:
@@ -122,11 +123,11 @@ class Caption:
             pen.text((x, y), word, colour, self._small)
             x += wide
 
-    def conclude(self, sheet: np.ndarray, end: RunResult) -> None:
-        """Write the end over the picture's foot."""
+    def draw_result(self, sheet: np.ndarray, result: RunResult) -> None:
+        """Write the result over the bottom of the frame."""
         image = Image.fromarray(sheet)
         pen = ImageDraw.Draw(image)
-        text, colour = ("done", _GOOD) if end.success else ("not done", _BAD)
+        text, colour = ("done", _GOOD) if result.success else ("not done", _BAD)
         pen.rectangle([0, SIDE - 34, 40 + pen.textlength(text, self._large), SIDE], fill=_BACK)
         pen.text((16, SIDE - 31), text, colour, self._large)
         sheet[:] = np.array(image)

@@ -1,4 +1,4 @@
-"""A listening ROS node in the demo's process: every topic of a run, to the story and the bag."""
+"""A ROS node that observes a run: all of its topics, into the run log and the bag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nav_msgs.msg import Odometry
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
+from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from rclpy.signals import SignalHandlerOptions
 from rclpy.subscription import Subscription
@@ -35,53 +35,52 @@ from edge_cloud_spec.msg import (
     VerifiedTokens,
 )
 
+from ..nodes.qos import LATCHED, SENSOR_DATA
 from .bag import BagWriter
-from .run_log import News, RunLog
+from .run_event import RunEvent
+from .run_log import RunLog
 
 T = TypeVar("T")
 
-SENSOR = qos_profile_sensor_data
 RELIABLE = QoSProfile(depth=200)
-LAST = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 TOPICS: dict[str, tuple[type[Any], QoSProfile]] = {
-    "camera/image_raw/compressed": (CompressedImage, SENSOR),
-    "camera/camera_info": (CameraInfo, SENSOR),
-    "odom": (Odometry, SENSOR),
+    "camera/image_raw/compressed": (CompressedImage, SENSOR_DATA),
+    "camera/camera_info": (CameraInfo, SENSOR_DATA),
+    "odom": (Odometry, SENSOR_DATA),
     "cmd_vel": (Twist, RELIABLE),
     "e_stop": (Bool, RELIABLE),
     "instruction": (String, RELIABLE),
-    "instruction_status": (String, LAST),
+    "instruction_status": (String, LATCHED),
     "decode_request": (DecodeRequest, RELIABLE),
     "draft": (Draft, RELIABLE),
     "prediction": (Prediction, RELIABLE),
     "verdict": (Verdict, RELIABLE),
     "verified_tokens": (VerifiedTokens, RELIABLE),
     "nav_command": (NavCommand, RELIABLE),
-    "nav_status": (String, LAST),
+    "nav_status": (String, LATCHED),
     "decode_stats": (DecodeStats, RELIABLE),
     "markers": (MarkerArray, RELIABLE),
     "diagnostics": (DiagnosticArray, RELIABLE),
-    "sim/outcome": (String, LAST),
+    "sim/outcome": (String, LATCHED),
 }
-UNTOLD = {"camera/camera_info", "odom", "cmd_vel", "markers", "diagnostics", "prediction"}
-"""Topics for the bag only; the story has no use for them."""
+BAG_ONLY = {"camera/camera_info", "odom", "cmd_vel", "markers", "diagnostics", "prediction"}
+"""Topics that the run log does not use."""
 
-KNOWS_WHEN = hasattr(
-    Subscription, "CallbackType"
-)  # rclpy tells when a message was sent: not Humble
-OLDEST = 60 * 10**9  # ns; an older message, or one from the future, counts as sent when it came
+# Whether rclpy passes on when a message was sent; Humble's does not.
+HAS_SOURCE_STAMP = hasattr(Subscription, "CallbackType")
+MAX_DELAY = 60 * 10**9  # ns; an older message, or a future one, counts as sent on arrival
 
 
 class Observer:
-    """Listens in a thread of its own; a context. ``bag`` None writes none.
+    """Spins in a thread of its own; a context manager. ``bag`` None: no bag is written.
 
-    ``story`` grows under ``lock``; what is worth telling at once comes out of ``news``.
+    ``run_log`` grows under ``lock``; what is worth showing at once is put into ``events``.
     """
 
     def __init__(self, domain: int, bag: Path | None) -> None:
-        self.story, self.lock = RunLog(), threading.Lock()
-        self.news: SimpleQueue[News] = SimpleQueue()
+        self.run_log, self.lock = RunLog(), threading.Lock()
+        self.events: SimpleQueue[RunEvent] = SimpleQueue()
         self._context = Context()
         rclpy.init(
             args=[],
@@ -94,7 +93,7 @@ class Observer:
         self._bag = BagWriter(bag, kinds) if bag is not None else None
         self._zero = time.monotonic()
         for topic, (kind, qos) in TOPICS.items():
-            self.node.create_subscription(kind, topic, self._hearer(topic, kind), qos, raw=True)
+            self.node.create_subscription(kind, topic, self._callback(topic, kind), qos, raw=True)
         self._instruction = self.node.create_publisher(String, "instruction", RELIABLE)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
@@ -106,55 +105,55 @@ class Observer:
         """Seconds since the instruction was published (before: since the start)."""
         return time.monotonic() - self._zero
 
-    def instruct(self, instruction: str) -> None:
-        """Publish the instruction; the story's time begins."""
+    def publish_instruction(self, instruction: str) -> None:
+        """Publish the instruction; the run log's time starts here."""
         with self.lock:
             self._zero, before = time.monotonic(), self._zero
-            story, moved = self.story, self._zero - before
-            story.outcomes = [(at - moved, outcome) for at, outcome in story.outcomes[-1:]]
-            story.frames = story.frames[:0]
-            story.statuses = story.statuses[:0]
+            run_log, shift = self.run_log, self._zero - before
+            run_log.outcomes = [(at - shift, outcome) for at, outcome in run_log.outcomes[-1:]]
+            run_log.frames = run_log.frames[:0]
+            run_log.statuses = run_log.statuses[:0]
         self._instruction.publish(String(data=instruction))
 
-    def listeners(self, topic: str) -> set[str]:
+    def subscribers(self, topic: str) -> set[str]:
         """Names of the nodes that subscribe to ``topic``."""
         return {info.node_name for info in self.node.get_subscriptions_info_by_topic(f"/{topic}")}
 
-    def heard(self, question: Callable[[RunLog], T]) -> T:
-        """An answer out of the story, at rest."""
+    def read(self, query: Callable[[RunLog], T]) -> T:
+        """The query's result; the run log does not change while it runs."""
         with self.lock:
-            return question(self.story)
+            return query(self.run_log)
 
-    def _hearer(self, topic: str, kind: type[Any]) -> Callable[..., None]:
-        told = topic not in UNTOLD
+    def _callback(self, topic: str, kind: type[Any]) -> Callable[..., None]:
+        logged = topic not in BAG_ONLY
 
-        def hear(cdr: bytes, source: int) -> None:
+        def take(cdr: bytes, source: int) -> None:
             """``source``: when it was published, ns of the machine's clock; 0 where unknown."""
-            here = time.time_ns()
-            stamp = source if 0 < here - source < OLDEST else here
+            received = time.time_ns()
+            stamp = source if 0 < received - source < MAX_DELAY else received
             with self.lock:
                 if self._bag is not None:
                     self._bag.write(topic, stamp, cdr)
-                if told:
+                if logged:
                     message = deserialize_message(cdr, kind)
-                    now = self.now - (here - stamp) / 1e9
-                    for item in self.story.hear(topic, message, now):
-                        self.news.put(item)
+                    now = self.now - (received - stamp) / 1e9
+                    for event in self.run_log.on_message(topic, message, now):
+                        self.events.put(event)
 
-        def hear_only(cdr: bytes) -> None:
-            hear(cdr, 0)
+        def without_info(cdr: bytes) -> None:
+            take(cdr, 0)
 
-        def hear_with_info(cdr: bytes, info: Any) -> None:
-            hear(cdr, info["source_timestamp"])
+        def with_info(cdr: bytes, info: Any) -> None:
+            take(cdr, info["source_timestamp"])
 
-        return hear_with_info if KNOWS_WHEN else hear_only
+        return with_info if HAS_SOURCE_STAMP else without_info
 
     def _spin(self) -> None:
         with contextlib.suppress(ExternalShutdownException):
             self._executor.spin()
 
     def close(self) -> None:
-        """Stop listening and end the bag."""
+        """Stop spinning and close the bag."""
         self._executor.shutdown()
         self._thread.join(3.0)
         with self.lock:

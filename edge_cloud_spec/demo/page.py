@@ -1,4 +1,4 @@
-"""The report's page: plain HTML, everything it shows lies beside it."""
+"""The report's page: plain HTML; the files that it shows are in the same folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plays a recording to live nodes and compares what they decide."""
+"""Plays a recording to running nodes and compares their decisions with the recorded ones."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from std_msgs.msg import String
 from ..decoding.noise import seed_and_number
 from ..errors import UserError
 from ..nav.status import NOBODY, Status
-from .observer import LAST, SENSOR, Observer
+from ..nodes.qos import LATCHED, SENSOR_DATA
+from .decision import Decision
+from .observer import Observer
 from .recording import CAMERA, RecordedFrame, Recording
-from .run_log import Decision
 
-BLIND = 0.5  # s before a decision's frame in which no other is played: none may be mistaken for it
+QUIET = 0.5  # s before a decision's frame without another, which could be taken in its place
 SETTLE = 0.15  # s from "idle" to that frame
-AGAIN = 1.5  # s after which a frame that nobody took (best effort) is played again
+RETRY_AFTER = 1.5  # s after which a lost frame (best-effort QoS) is played again
 TRIES = 6
-PATIENCE = 30.0  # s for an answer
-MATCHING = 10.0  # s for the nodes to be found
+ANSWER_TIMEOUT = 30.0  # s
+DISCOVERY_TIMEOUT = 10.0  # s
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A recorded answer to the frame of ``stamp`` and today's; None with a ``problem``."""
+class DecisionComparison:
+    """The recorded and the replayed answer to the frame of ``stamp``; None with a ``problem``."""
 
     stamp: int
     recorded: str
@@ -41,84 +42,88 @@ class Compared:
 class Player:
     """Takes the place of camera, operator and navigator; used once.
 
-    The navigator's part is to say ``moving`` until the recorded run came to its next decision, and
-    ``idle`` then. Where the nodes are slower than they were, the recording waits for them.
+    As the navigator it publishes ``moving`` until the recorded run made its next decision, then
+    ``idle``. Where the nodes are slower than in the recorded run, the recording waits for them.
     """
 
     def __init__(self, observer: Observer, recording: Recording) -> None:
         self._observer, self._recording = observer, recording
         node = observer.node
-        self._camera = node.create_publisher(CompressedImage, CAMERA, SENSOR)
-        self._status = node.create_publisher(String, "nav_status", LAST)
+        self._camera = node.create_publisher(CompressedImage, CAMERA, SENSOR_DATA)
+        self._status = node.create_publisher(String, "nav_status", LATCHED)
         self._instruction = node.create_publisher(String, "instruction", 10)
         self._parameters = node.create_client(SetParameters, "drafter/set_parameters")
-        self._request, self._instructed = NOBODY, ""
-        self._begun, self._held = 0.0, 0.0
+        self._request, self._last_instruction = NOBODY, ""
+        self._begun, self._delay = 0.0, 0.0  # s; delay: how far the replay is behind
 
-    def play(self) -> Iterator[Compared]:
+    def play(self) -> Iterator[DecisionComparison]:
         """Play everything; each recorded decision gives one comparison. Raises UserError."""
-        self._meet()
+        self._wait_for_drafter()
         recording = self._recording
         decided = {decision.stamp: decision for decision in recording.decisions}
         times = [frame.at for frame in recording.frames if frame.stamp in decided]
-        first = min(at for at, _ in recording.instructions) - BLIND
+        first = min(at for at, _ in recording.instructions) - QUIET
         events: list[tuple[float, str | RecordedFrame]] = [*recording.instructions]
         events += [
             (frame.at, frame)
             for frame in recording.frames
             if frame.stamp in decided
-            or (frame.at > first and not any(0 <= at - frame.at < BLIND for at in times))
+            or (frame.at > first and not any(0 <= at - frame.at < QUIET for at in times))
         ]
-        self._say("moving")
+        self._publish_status("moving")
         self._begun = time.monotonic() - min(at for at, _ in events)
         for at, event in sorted(events, key=lambda pair: pair[0]):
             if isinstance(event, str):
                 self._sleep_until(at)
-                self._instructed = event
+                self._last_instruction = event
                 self._instruction.publish(String(data=event))
             elif event.stamp in decided:
                 self._sleep_until(at - SETTLE)
-                yield self._decide(event, decided.pop(event.stamp))
+                yield self._compare(event, decided.pop(event.stamp))
             else:
                 self._sleep_until(at)
                 self._camera.publish(event.cdr)
 
-    def _meet(self) -> None:
-        node = self._observer.listeners
-        found = self._until(
-            lambda: "drafter" in node(CAMERA) & node("instruction") & node("nav_status"), MATCHING
+    def _wait_for_drafter(self) -> None:
+        subscribers = self._observer.subscribers
+        found = self._wait_for(
+            lambda: (
+                "drafter"
+                in subscribers(CAMERA) & subscribers("instruction") & subscribers("nav_status")
+            ),
+            DISCOVERY_TIMEOUT,
         )
         if not found:
-            raise UserError("no drafter listens in this ROS domain; start the nodes first")
+            raise UserError("no drafter is running in this ROS domain; start the nodes first")
         time.sleep(2 * SETTLE)  # the publishers are new
 
-    def _decide(self, frame: RecordedFrame, recorded: Decision) -> Compared:
+    def _compare(self, frame: RecordedFrame, recorded: Decision) -> DecisionComparison:
         begun = time.monotonic()
         answer = self._decision_on(frame, recorded.seed)
-        self._held += max(0.0, time.monotonic() - begun - SETTLE)
-        self._say("moving")
+        self._delay += max(0.0, time.monotonic() - begun - SETTLE)
+        self._publish_status("moving")
         if answer is None or answer.finish != recorded.finish:
             ended = f"it ended with: {answer.finish or 'nothing'}" if answer else ""
             problem = ended or "no decision was made"
-            return Compared(frame.stamp, recorded.answer, None, False, problem)
+            return DecisionComparison(frame.stamp, recorded.answer, None, False, problem)
         equal = answer.tokens == recorded.tokens
-        return Compared(frame.stamp, recorded.answer, answer.answer, equal)
+        return DecisionComparison(frame.stamp, recorded.answer, answer.answer, equal)
 
     def _decision_on(self, frame: RecordedFrame, seed: int) -> Decision | None:
-        """The nodes' decision on this frame with this seed, come to its end; None: they make none.
+        """The nodes' finished decision on this frame with this seed; None: they make none.
 
-        On a busy machine a node may see a frame of before only now and decide on that one; then it
-        is asked again.
+        On a busy machine the drafter may receive an earlier frame only now and decide on that one;
+        then the frame is played again.
         """
         for _ in range(TRIES):
-            known = self._count()
+            count = self._count()
             self._set_seed(seed)
-            self._say("idle")
+            self._publish_status("idle")
             time.sleep(SETTLE)
             self._camera.publish(frame.cdr)
-            if not self._until(partial(self._knows_more_than, known), AGAIN):
+            if not self._wait_for(partial(self._has_more_than, count), RETRY_AFTER):
                 continue
-            self._until(lambda: self._latest().finish, PATIENCE)
+            self._wait_for(lambda: self._latest().finish, ANSWER_TIMEOUT)
             answer = self._latest()
             self._request = answer.request
             if answer.stamp == frame.stamp:
@@ -127,43 +132,43 @@ class Player:
         return None
 
     def _set_seed(self, seed: int) -> None:
-        """Make it the drafter's next decision's; decisions that were not recorded had numbers, too.
+        """Make it the seed of the drafter's next decision; unrecorded decisions have numbers, too.
 
         Raises UserError.
         """
         values = zip(("seed", "first_decision"), seed_and_number(seed), strict=True)
         parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values]
-        asked = self._parameters.call_async(SetParameters.Request(parameters=parameters))
-        if not self._until(asked.done, MATCHING):
+        response = self._parameters.call_async(SetParameters.Request(parameters=parameters))
+        if not self._wait_for(response.done, DISCOVERY_TIMEOUT):
             raise UserError("the drafter does not answer to ros2 param set; is it ours?")
-        refused = [result.reason for result in asked.result().results if not result.successful]
+        refused = [result.reason for result in response.result().results if not result.successful]
         if refused:
             raise UserError(f"the drafter does not take the recorded seed: {refused[0]}")
 
     def _instruct_again(self) -> None:
-        """A decision to stop ends the instruction; one that was never recorded must not."""
-        if self._observer.heard(lambda story: story.instruction_status).startswith("following"):
+        """A decision to stop ends the instruction; an unrecorded one must not."""
+        if self._observer.read(lambda run_log: run_log.instruction_status).startswith("following"):
             return
-        self._instruction.publish(String(data=self._instructed))
+        self._instruction.publish(String(data=self._last_instruction))
         time.sleep(SETTLE)
 
     def _count(self) -> int:
-        return self._observer.heard(lambda story: len(story.decisions))
+        return self._observer.read(lambda run_log: len(run_log.decisions))
 
-    def _knows_more_than(self, known: int) -> bool:
-        return self._count() > known
+    def _has_more_than(self, count: int) -> bool:
+        return self._count() > count
 
     def _latest(self) -> Decision:
-        return self._observer.heard(lambda story: next(reversed(story.decisions.values())))
+        return self._observer.read(lambda run_log: next(reversed(run_log.decisions.values())))
 
-    def _say(self, state: str) -> None:
+    def _publish_status(self, state: str) -> None:
         self._status.publish(String(data=str(Status(state, self._request, "replay"))))
 
     def _sleep_until(self, at: float) -> None:
-        time.sleep(max(0.0, self._begun + self._held + at - time.monotonic()))
+        time.sleep(max(0.0, self._begun + self._delay + at - time.monotonic()))
 
-    def _until(self, condition: Callable[[], object], seconds: float) -> bool:
-        end = time.monotonic() + seconds
+    def _wait_for(self, condition: Callable[[], object], timeout: float) -> bool:
+        end = time.monotonic() + timeout
         while not condition():
             if time.monotonic() > end:
                 return False

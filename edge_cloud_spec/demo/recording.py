@@ -1,4 +1,4 @@
-"""What a bag tells of a run: its pictures, its instructions, and the decisions that were made."""
+"""A run read from its bag: its frames, its instructions and its decisions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ from ..nodes.graph import Value
 from ..wire.codec import decode_client, decode_server
 from ..wire.messages import Open, Opened, WireError
 from .bag import read_bag
-from .run_log import Decision, RunLog
+from .decision import Decision
+from .run_log import RunLog
 
 CAMERA = "camera/image_raw/compressed"
-HEARD = ("instruction", "decode_request", "draft", "verdict", "verified_tokens", "decode_stats")
+DECODE_TOPICS = (
+    "instruction",
+    "decode_request",
+    "draft",
+    "verdict",
+    "verified_tokens",
+    "decode_stats",
+)
 
 
 @dataclass(frozen=True)
 class RecordedFrame:
-    """A picture as it was published ``at`` (s); ``stamp`` is its header's (ns)."""
+    """A camera frame, published ``at`` (s); ``stamp`` is its header's (ns)."""
 
     at: float
     stamp: int
@@ -31,8 +39,8 @@ class RecordedFrame:
 class Recording:
     """Times are seconds since the bag's first message.
 
-    ``decisions`` are those that came to an end and whose frame is there; ``parameters`` are the
-    drafter's, as far as the bag tells, ``target`` the identity of the target model, where it does.
+    ``decisions`` are the finished ones whose frame is in the bag; ``parameters`` are the drafter's,
+    as far as the bag has them, ``target`` the identity of the target model, empty where unknown.
     """
 
     frames: tuple[RecordedFrame, ...]
@@ -46,23 +54,23 @@ class Recording:
 
 def read_recording(folder: Path) -> Recording:
     """Read a bag of a demo, or of a robot that ran these nodes; raises UserError."""
-    story, frames, instructions = RunLog(), [], []
+    run_log, frames, instructions = RunLog(), [], []
     opening: Open | None = None
     zero = None
-    for stamp, topic, cdr, message in read_bag(folder, (CAMERA, *HEARD)):
+    for stamp, topic, cdr, message in read_bag(folder, (CAMERA, *DECODE_TOPICS)):
         zero = stamp if zero is None else zero
         at = (stamp - zero) / 1e9
         if topic == CAMERA:
-            taken = message.header.stamp
-            frames.append(RecordedFrame(at, taken.sec * 10**9 + taken.nanosec, cdr))
+            header_stamp = message.header.stamp
+            frames.append(RecordedFrame(at, header_stamp.sec * 10**9 + header_stamp.nanosec, cdr))
             continue
-        story.hear(topic, message, at)
+        run_log.on_message(topic, message, at)
         if topic == "instruction":
             instructions.append((at, message.data))
         elif topic == "decode_request" and opening is None:
             opening = _opening(message.payload.tobytes())
     shown = {frame.stamp for frame in frames}
-    ended = [d for d in story.decisions.values() if d.finish in ("end", "length")]
+    ended = [d for d in run_log.decisions.values() if d.finish in ("end", "length")]
     decisions = tuple(d for d in ended if d.stamp in shown)
     for needed, what in ((frames, CAMERA), (instructions, "instruction"), (decisions, "decisions")):
         if not needed:
@@ -76,13 +84,13 @@ def read_recording(folder: Path) -> Recording:
         stats["preset"],
         stats["rule"],
         {"rule": stats["rule"], "seed": seed, **(_parameters(opening) if opening else {})},
-        target_of(story),
+        target_of(run_log),
     )
 
 
-def target_of(story: RunLog) -> str:
-    """The identity of the target model that a run was verified by; empty where nobody said it."""
-    for payload in story.opened:
+def target_of(run_log: RunLog) -> str:
+    """The identity of the target model that a run was verified by; empty where unknown."""
+    for payload in run_log.opened:
         try:
             message = decode_server(payload)
         except WireError:

@@ -1,8 +1,8 @@
-"""``edge-cloud-spec replay BAG``: a bag's pictures and instructions to live nodes.
+"""``edge-cloud-spec replay BAG``: a bag's frames and instructions, published to running nodes.
 
 Their answers are compared with the recorded ones. Nothing moves: the replay takes the navigator's
-place and says when a decision is due, which is when the recorded one was, so that each decision is
-made on the frame that it was made on then.
+place and requests each decision when the recorded run made it, so that it is made on the frame of
+the recorded one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ..nodes.graph import LOCAL, GraphSettings
 from .console_view import ConsoleView
 from .draft_text import joined
 from .observer import Observer
-from .player import Compared, Player
+from .player import DecisionComparison, Player
 from .recording import Recording, read_recording, target_of
-from .running_graph import Cast, free_address, stage
-from .signals import polite_signals
+from .running_graph import LaunchConfig, free_address, launch_graph
+from .signals import signals_as_interrupt
 
-REPEATABLE = ("greedy", "coupled")  # rules whose answer depends on nothing but frame, target, seed
+REPRODUCIBLE = ("greedy", "coupled")  # rules whose answer depends on frame, target, seed only
 
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,35 +51,33 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
 def run_replay(args: argparse.Namespace) -> int:
     """Play the bag; 0 when all decisions are the recorded ones (``rejection``: were made)."""
     recording = read_recording(args.bag)
-    screen = ConsoleView(Console(highlight=False))
-    screen.say(
+    view = ConsoleView(Console(highlight=False))
+    view.print_line(
         f"{args.bag}: {len(recording.decisions)} decisions on {len(recording.frames)} pictures, "
         f"preset {args.preset or recording.preset}, rule {recording.rule}",
         "bold",
     )
-    rows: list[Compared] = []
-    with polite_signals(), _nodes(args, recording, screen) as observer:
+    rows: list[DecisionComparison] = []
+    with signals_as_interrupt(), _nodes(args, recording, view) as observer:
         for row in Player(observer, recording).play():
             rows.append(row)
-            _tell(screen, len(rows), row)
-        target = observer.heard(target_of)
+            _show(view, len(rows), row)
+        target = observer.read(target_of)
     if recording.target and target and target != recording.target:
         change = f"the target is {target}, and was {recording.target} in the recorded run"
-        screen.say(change, "yellow")
+        view.print_line(change, "yellow")
     equal = sum(row.equal for row in rows)
     text = f"{equal} of {len(rows)} decisions are the recorded ones"
-    screen.say(text, "bold green" if equal == len(rows) else "bold red")
+    view.print_line(text, "bold green" if equal == len(rows) else "bold red")
     if args.json is not None:
         _write(args.json, args, recording, rows)
     made = sum(row.replayed is not None for row in rows)
-    return 0 if (equal if recording.rule in REPEATABLE else made) == len(rows) else 1
+    return 0 if (equal if recording.rule in REPRODUCIBLE else made) == len(rows) else 1
 
 
 @contextlib.contextmanager
-def _nodes(
-    args: argparse.Namespace, recording: Recording, screen: ConsoleView
-) -> Iterator[Observer]:
-    """Drafter, bridge and verifier: those that run already, or our own."""
+def _nodes(args: argparse.Namespace, recording: Recording, view: ConsoleView) -> Iterator[Observer]:
+    """Drafter, bridge and verifier: those that run already, or ones started here."""
     if args.attach:
         with Observer(int(os.environ.get("ROS_DOMAIN_ID") or 0), None) as observer:
             yield observer
@@ -92,24 +90,24 @@ def _nodes(
         sim=False,
         local_address=free_address(),
     )
-    cast = Cast(settings, {"drafter": recording.parameters}, frozenset({"navigator"}))
+    config = LaunchConfig(settings, {"drafter": recording.parameters}, frozenset({"navigator"}))
     with (
         tempfile.TemporaryDirectory(prefix="replay-") as logs,
-        stage(cast, Path(logs), None, screen.ready) as up,
+        launch_graph(config, Path(logs), None, view.node_ready) as running,
     ):
-        yield up.observer
+        yield running.observer
 
 
-def _tell(screen: ConsoleView, number: int, row: Compared) -> None:
+def _show(view: ConsoleView, number: int, row: DecisionComparison) -> None:
     if row.equal:
-        screen.say(f"  {number:3}  same     {joined([row.recorded])}", "green")
+        view.print_line(f"  {number:3}  same     {joined([row.recorded])}", "green")
     else:
-        screen.say(f"  {number:3}  was      {joined([row.recorded])}", "dim")
-        screen.say(f"       is now   {joined([row.replayed or row.problem])}", "red")
+        view.print_line(f"  {number:3}  was      {joined([row.recorded])}", "dim")
+        view.print_line(f"       is now   {joined([row.replayed or row.problem])}", "red")
 
 
 def _write(
-    path: Path, args: argparse.Namespace, recording: Recording, rows: list[Compared]
+    path: Path, args: argparse.Namespace, recording: Recording, rows: list[DecisionComparison]
 ) -> None:
     content = {
         "suite": "replay",

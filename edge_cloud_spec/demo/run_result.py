@@ -1,4 +1,4 @@
-"""When a run is over, and whether the robot did what it was told."""
+"""When a run is over, and whether the robot reached the named object."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from .run_log import RunLog
 
-LASTING = {
+PERMANENT_FAILURES = {
     *("unauthenticated", "not_a_verifier", "too_large", "bad_request", "prompt_mismatch"),
     *("bad_opened", "bad_verdict", "bad_row", "bad_draft"),
 }
-"""Ends of a decision that come again however often it is tried."""
+"""Finish reasons of a decision that every retry would have again."""
 
-COMING_TO_REST = 4.0  # s after "done" within which the base must stand
+SETTLING_TIME = 4.0  # s after "done" within which the base must stand
 
 
 @dataclass(frozen=True)
@@ -24,46 +24,46 @@ class RunResult:
     seconds: float
 
 
-def ending(story: RunLog, instruction: str, now: float, timeout: float) -> RunResult | None:
+def result_of(run_log: RunLog, instruction: str, now: float, timeout: float) -> RunResult | None:
     """How the run has ended by ``now``; None while it goes on.
 
-    Success is: the drafter says the instruction is done, and the simulator says that the base
-    stands within reach of the named thing, facing it.
+    Success is: the drafter reports the instruction as done, and the simulator reports that the base
+    stands within reach of the named object, facing it.
     """
-    state, _, detail = story.instruction_status.partition(" ")
+    state, _, detail = run_log.instruction_status.partition(" ")
     if state == "failed":
         return RunResult(False, f"not done: {detail}", now)
-    if why := _in_vain(story):
+    if why := _permanent_failure(run_log):
         return RunResult(False, f"not done: {why}", now)
-    outcome = story.outcome
+    outcome = run_log.outcome
     if state == "done" and detail == instruction.strip():
-        settled = [at for at, status in story.statuses if status.startswith(("idle", "stopped"))]
+        settled = [at for at, status in run_log.statuses if status.startswith(("idle", "stopped"))]
         rested = bool(settled) and outcome.get("standing", False)
-        if rested or now > _last_words(story) + COMING_TO_REST:
-            return _judged(story, now)
+        if rested or now > _last_answer_at(run_log) + SETTLING_TIME:
+            return _result_at_rest(run_log, now)
     if now > timeout:
-        return RunResult(False, f"not done after {timeout:g} s: {_where(story)}", now)
+        return RunResult(False, f"not done after {timeout:g} s: {_where(run_log)}", now)
     return None
 
 
-def _in_vain(story: RunLog) -> str:
-    """Why waiting longer is in vain; empty where it may not be."""
-    finishes = [decision.finish for decision in story.decisions.values()]
-    lasting = next((finish for finish in finishes if finish in LASTING), "")
-    if lasting:
-        return story.trouble or f"the drafter gives up with {lasting}; its log says why"
-    reached = story.opened or not story.trouble
-    return story.trouble if "timeout" in finishes and not reached else ""
+def _permanent_failure(run_log: RunLog) -> str:
+    """Why no retry can succeed; empty where one may."""
+    finishes = [decision.finish for decision in run_log.decisions.values()]
+    permanent = next((finish for finish in finishes if finish in PERMANENT_FAILURES), "")
+    if permanent:
+        return run_log.problem or f"the drafter gives up with {permanent}; its log says why"
+    reached = run_log.opened or not run_log.problem
+    return run_log.problem if "timeout" in finishes and not reached else ""
 
 
-def _last_words(story: RunLog) -> float:
-    ended = [d.ended for d in story.decisions.values() if d.ended == d.ended]
+def _last_answer_at(run_log: RunLog) -> float:
+    ended = [d.ended for d in run_log.decisions.values() if d.ended == d.ended]
     return max(ended, default=0.0)
 
 
-def _judged(story: RunLog, now: float) -> RunResult:
-    outcome = story.outcome
-    where = _where(story)
+def _result_at_rest(run_log: RunLog, now: float) -> RunResult:
+    outcome = run_log.outcome
+    where = _where(run_log)
     if outcome.get("success"):
         return RunResult(True, f"done: the robot stopped {where}, and faces it", now)
     if not outcome.get("standing"):
@@ -75,6 +75,6 @@ def _judged(story: RunLog, now: float) -> RunResult:
     return RunResult(False, f"not done: it stopped without facing the thing, {where}", now)
 
 
-def _where(story: RunLog) -> str:
-    outcome = story.outcome
+def _where(run_log: RunLog) -> str:
+    outcome = run_log.outcome
     return f"{outcome['distance']:.2f} m from the {outcome['target']}"

@@ -1,4 +1,4 @@
-"""The node graph as processes of this machine, on a ROS domain of its own, up and connected."""
+"""The node graph as processes on this machine: started in a free ROS domain, and ready."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from ..nodes.graph import LOCAL, GraphSettings, NodeSpec, Value, command, graph
 from ..nodes.processes import Processes, Program
 from .observer import Observer
 
-DOMAINS = range(1, 101)  # ROS_DOMAIN_ID that every Linux has free ports for
-MATCHING = 0.5  # s that nodes need to find each other after we have found them all
-STARTUP = 240.0  # s; two cores, both busy with something else, once took 90
+DOMAINS = range(1, 101)  # values of ROS_DOMAIN_ID whose ports every Linux leaves free
+DISCOVERY = 0.5  # s that nodes need to discover each other after the observer has them all
+STARTUP_TIMEOUT = 240.0  # s; on two busy cores 90 were measured
 
 Parameters = Mapping[str, Mapping[str, Value]]
 
 
 @dataclass(frozen=True)
-class Cast:
-    """Who is on stage: the graph's settings, parameters by node, and who stays away."""
+class LaunchConfig:
+    """Which nodes to start: the graph's settings, more parameters by node, nodes left out."""
 
     settings: GraphSettings
     parameters: Parameters = field(default_factory=dict)
-    absent: frozenset[str] = frozenset()
+    left_out: frozenset[str] = frozenset()
 
     @property
     def specs(self) -> tuple[NodeSpec, ...]:
         """The graph's processes with the parameters of this run."""
-        specs = (spec for spec in graph(self.settings) if spec.name not in self.absent)
+        specs = (spec for spec in graph(self.settings) if spec.name not in self.left_out)
         return tuple(
             replace(
                 spec, parameters=(*spec.parameters, *self.parameters.get(spec.name, {}).items())
@@ -48,7 +48,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class RunningGraph:
-    """A graph that is up, and who listens to it."""
+    """A graph that is up, and the node that observes its topics."""
 
     domain: int
     observer: Observer
@@ -56,67 +56,67 @@ class RunningGraph:
 
 
 @contextlib.contextmanager
-def stage(
-    cast: Cast,
+def launch_graph(
+    config: LaunchConfig,
     folder: Path,
     bag: Path | None,
     on_ready: Callable[[str, float], None] = lambda name, seconds: None,
-    startup: float = STARTUP,
+    timeout: float = STARTUP_TIMEOUT,
 ) -> Iterator[RunningGraph]:
-    """Start the graph, wait until it is up, and end it on the way out, whatever happened.
+    """Start the graph, wait until it is up, and end it when the context is left, in any case.
 
-    ``on_ready`` hears each part's name and the seconds that it took. Raises UserError when a part
-    ends by itself or is not up after ``startup`` seconds.
+    ``on_ready`` receives each process's name and the seconds that it took. Raises UserError when
+    one ends by itself or is not up after ``timeout`` seconds.
     """
     domain = free_domain()
     environment = {
         "ROS_DOMAIN_ID": str(domain),
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
         "PYTHONUNBUFFERED": "1",
-        # a picture of 256 x 256 is not worth a thread pool beside two models
+        # rendering 256 x 256 pixels is not worth a thread pool beside two models
         "LP_NUM_THREADS": os.environ.get("LP_NUM_THREADS", "1"),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
     os.environ.update({name: environment[name] for name in list(environment)[:2]})
-    specs = cast.specs
-    programs = [Program(spec.name, command(spec, cast.settings)) for spec in specs]
+    specs = config.specs
+    programs = [Program(spec.name, command(spec, config.settings)) for spec in specs]
     begun = time.monotonic()
     with Processes(programs, environment, folder) as processes, Observer(domain, bag) as observer:
         waiting = {spec.name: spec for spec in specs}
         while waiting:
-            for name in [name for name in waiting if is_up(name, observer, cast.settings)]:
+            for name in [name for name in waiting if is_ready(name, observer, config.settings)]:
                 del waiting[name]
                 on_ready(name, time.monotonic() - begun)
             processes.check()
-            if time.monotonic() - begun > startup:
+            if time.monotonic() - begun > timeout:
                 name = next(iter(waiting))
                 raise UserError(
-                    f"{name} is not up after {startup:g} s: {processes.last_words(name)}"
+                    f"{name} is not up after {timeout:g} s: {processes.last_words(name)}"
                 )
             time.sleep(0.1)
-        time.sleep(MATCHING)
+        time.sleep(DISCOVERY)
         yield RunningGraph(domain, observer, processes)
 
 
-def is_up(name: str, observer: Observer, settings: GraphSettings) -> bool:
-    """Whether this part does what others rely on."""
+def is_ready(name: str, observer: Observer, settings: GraphSettings) -> bool:
+    """Whether this process does what the others depend on."""
     if name == "cloud_verifier":
         return is_serving(settings.address)
     if name == "cloud_bridge":
         return {"draft", "decode_request"} <= {
-            topic for topic in ("draft", "decode_request") if name in observer.listeners(topic)
+            topic for topic in ("draft", "decode_request") if name in observer.subscribers(topic)
         }
     if name in ("drafter", "navigator"):
-        said = "instruction_status" if name == "drafter" else "nav_status"
-        spoken = observer.heard(lambda story: getattr(story, said))
-        return bool(spoken) and name in observer.listeners("instruction")
+        topic = "instruction_status" if name == "drafter" else "nav_status"
+        status = observer.read(lambda run_log: getattr(run_log, topic))
+        return bool(status) and name in observer.subscribers("instruction")
     if name == "simulator":
-        return bool(observer.heard(lambda story: story.outcomes and story.frames))
-    return True  # rviz and the like: nobody waits for them
+        return bool(observer.read(lambda run_log: run_log.outcomes and run_log.frames))
+    return True  # rviz and the like: no node depends on them
 
 
 def is_serving(address: str) -> bool:
-    """Whether a verifier answers that it serves."""
+    """Whether a verifier reports SERVING."""
     with grpc.insecure_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
@@ -127,14 +127,14 @@ def is_serving(address: str) -> bool:
 
 
 def free_address() -> str:
-    """A loopback address that nobody listens on."""
+    """A loopback address with a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def free_domain() -> int:
-    """A ROS domain that nobody on this machine is in, by the port of its first participant."""
+    """A ROS domain without a participant on this machine, by the port of its first one."""
     for domain in random.sample(DOMAINS, len(DOMAINS)):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
@@ -145,4 +145,4 @@ def free_domain() -> int:
     raise UserError("all ROS domains from 1 to 100 are in use on this machine")
 
 
-__all__ = ["LOCAL", "Cast", "RunningGraph", "free_address", "stage"]
+__all__ = ["LOCAL", "LaunchConfig", "RunningGraph", "free_address", "launch_graph"]

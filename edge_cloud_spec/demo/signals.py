@@ -1,4 +1,4 @@
-"""Signals that end a run in an orderly way."""
+"""Signals that end a run, with its processes cleaned up."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def polite_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the run as Ctrl-C does, so that nothing is left behind.
+def signals_as_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the run as Ctrl-C does, so that no process is left running.
 
-    SIGINT is named too: a shell has its background jobs ignore it.
+    SIGINT is set too, because a shell has its background jobs ignore it.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     try:
-        before = {n: signal.signal(n, interrupt) for n in ENDING}
+        before = {n: signal.signal(n, interrupt) for n in SIGNALS}
     except ValueError:  # not the main thread
         yield
         return

@@ -1,4 +1,4 @@
-"""Where the time of a run went, round by round, as a picture."""
+"""Where the time of a run went, round by round, as a plot."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from ..drawing import COLOURS, plain
-from .run_log import Decision, RunLog, ShownRound
+from .decision import Decision, ShownRound
+from .run_log import RunLog
 
 
-def draw_timeline(path: Path, story: RunLog) -> None:
+def draw_timeline(path: Path, run_log: RunLog) -> None:
     """Above, the run in seconds; below, each decision in milliseconds since its first message."""
-    decisions = [d for d in story.decisions.values() if d.rounds]
+    decisions = [d for d in run_log.decisions.values() if d.rounds]
     height = 2.6 + 0.26 * max(4, len(decisions))
     figure, (run, rounds) = pyplot.subplots(
         2, 1, figsize=(10, height), height_ratios=(1.3, max(2.0, 0.22 * len(decisions)))
     )
-    _draw_run(run, story, decisions)
+    _draw_run(run, run_log, decisions)
     _draw_rounds(rounds, decisions)
     handles = [Patch(color=colour, label=name) for name, colour in COLOURS.items()]
     figure.legend(handles=handles, loc="upper right", ncols=4, frameon=False, fontsize=9)
@@ -30,7 +31,7 @@ def draw_timeline(path: Path, story: RunLog) -> None:
 
 
 def spans(round_: ShownRound) -> dict[str, list[tuple[float, float]]]:
-    """(begin, seconds) of a round's parts; the verifying is put in the middle of the waiting."""
+    """(begin, seconds) of a round's parts; the verify pass is put in the middle of the wait."""
     parts: dict[str, list[tuple[float, float]]] = {"drafting": [], "waiting": [], "verifying": []}
     if round_.sent > round_.drafting:
         parts["drafting"].append((round_.drafting, round_.sent - round_.drafting))
@@ -42,11 +43,11 @@ def spans(round_: ShownRound) -> dict[str, list[tuple[float, float]]]:
     return parts
 
 
-def motions(story: RunLog) -> list[tuple[float, float]]:
-    """(begin, seconds) of the times in which the navigator said that it moves."""
+def motions(run_log: RunLog) -> list[tuple[float, float]]:
+    """(begin, seconds) of the times in which the navigator reported motion."""
     bars: list[tuple[float, float]] = []
     begun = None
-    for at, status in story.statuses:
+    for at, status in run_log.statuses:
         moving = status.startswith(("moving", "ready"))
         if moving and begun is None:
             begun = at
@@ -56,10 +57,10 @@ def motions(story: RunLog) -> list[tuple[float, float]]:
     return bars
 
 
-def _draw_run(axes: Axes, story: RunLog, decisions: list[Decision]) -> None:
+def _draw_run(axes: Axes, run_log: RunLog, decisions: list[Decision]) -> None:
     lanes = {"moving": 0, "verifying": 1, "waiting": 2, "drafting": 3}
     bars: dict[str, list[tuple[float, float]]] = {name: [] for name in lanes}
-    bars["moving"] = motions(story)
+    bars["moving"] = motions(run_log)
     for decision in decisions:
         for round_ in decision.rounds.values():
             for name, parts in spans(round_).items():

@@ -1,4 +1,4 @@
-"""The link's client end: streams of bytes to the verifier that come back after they broke."""
+"""The verifier's client: streams of bytes that are opened again after they broke."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from .transport import OnReceive
 
 log = logging.getLogger(__name__)
 
-UNREACHABLE_S = 1.0  # without a connection for so long is told
+
+UNREACHABLE_S = 1.0  # without a connection for so long is reported
 LINGER_S = 0.5  # for what is queued when a stream is closed
 
 # What trying again cannot mend, as a fault's code and what to do about it.
@@ -66,28 +67,28 @@ class ClientSettings:
 class ClientStream:
     """One decode's stream, made again when it breaks. Its methods may be called from any thread."""
 
-    def __init__(self, link: VerifierClient, on_receive: OnReceive) -> None:
-        self._link = link
+    def __init__(self, client: VerifierClient, on_receive: OnReceive) -> None:
+        self._client = client
         self._on_receive = on_receive
-        self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        self._lost = False  # and the inlet knows it
+        self._lost = False  # and it was reported
         self.closing = False
 
     def send(self, data: bytes) -> None:
         """Queue these bytes; what was queued when a new stream stands is dropped (see LinkUp)."""
-        self._link.call(lambda: self._outbox.put_nowait(data))
+        self._client.run_soon(lambda: self._queue.put_nowait(data))
 
     def close(self, goodbye: bytes | None = None) -> None:
         """End the stream once everything queued is out, or at once while it is broken.
 
-        ``goodbye`` goes out last. The cloud ends its side upon a Close, which is no loss any more:
-        so what is said last is said together with this.
+        ``goodbye`` is sent last. The cloud ends its side after a Close, which is no loss any more:
+        so the last message and the close are one call.
         """
-        self._link.call(lambda: self._close(goodbye))
+        self._client.run_soon(lambda: self._close(goodbye))
 
     def start(self) -> asyncio.Task[None]:
-        """Run on the link's loop, where this is called."""
+        """Run on the client's loop, where this is called."""
         self._task = asyncio.ensure_future(self._run())
         return self._task
 
@@ -97,8 +98,8 @@ class ClientStream:
         assert self._task is not None
         self.closing = True
         if goodbye is not None:
-            self._outbox.put_nowait(goodbye)
-        self._outbox.put_nowait(None)
+            self._queue.put_nowait(goodbye)
+        self._queue.put_nowait(None)
         linger = 0.0 if self._lost else LINGER_S  # a cloud that does not end its side is left
         self._task.get_loop().call_later(linger, self._task.cancel)
 
@@ -120,8 +121,8 @@ class ClientStream:
             call = await self._connect()
             connected = True
             if self._lost:
-                while not self._outbox.empty():
-                    self._outbox.get_nowait()
+                while not self._queue.empty():
+                    self._queue.get_nowait()
                 self._lost = False
                 self._on_receive(LinkUp())
             await self._relay(call)
@@ -133,11 +134,11 @@ class ClientStream:
                 raise _Final(Fault(code, f"{reason}; {advice}" if advice else reason)) from None
         if not self.closing:
             self._lose(reason if connected else self._unreachable(reason))
-            await asyncio.sleep(self._link.settings.retry_s)
+            await asyncio.sleep(self._client.settings.retry_s)
 
     async def _connect(self) -> Any:
-        """A call that stands; LinkLost is told already while it is waited for."""
-        call = self._link.open_call()
+        """A connected call; LinkLost is reported already while it is waited for."""
+        call = self._client.open_call()
         try:
             await asyncio.wait_for(call.wait_for_connection(), UNREACHABLE_S)
         except asyncio.TimeoutError:
@@ -146,7 +147,7 @@ class ClientStream:
         return call
 
     def _unreachable(self, why: str) -> str:
-        address = self._link.settings.address
+        address = self._client.settings.address
         advice = "; start one there with edge-cloud-spec serve" if is_loopback(address) else ""
         return f"cannot reach the cloud at {address}: {why}{advice}"
 
@@ -163,16 +164,16 @@ class ClientStream:
         finally:
             call.cancel()
             writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)  # reading tells what went wrong
+            await asyncio.gather(writing, return_exceptions=True)  # reading raises what went wrong
 
     async def _write(self, call: Any) -> None:
-        while (data := await self._outbox.get()) is not None:
+        while (data := await self._queue.get()) is not None:
             await call.write(data)
         await call.done_writing()
 
 
 class _Final(Exception):
-    """Trying again cannot mend it."""
+    """A failure that trying again cannot mend."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.text)
@@ -213,18 +214,18 @@ class VerifierClient:
         self._thread.start()
 
     def open(self, on_receive: OnReceive) -> ClientStream:
-        """A stream whose messages go to ``on_receive`` (called in the link's thread)."""
+        """A stream whose messages go to ``on_receive`` (called in the client's thread)."""
         stream = ClientStream(self, on_receive)
-        self.call(lambda: self._start(stream))
+        self.run_soon(lambda: self._start(stream))
         return stream
 
     def connect(self, on_receive: OnReceive) -> GrpcTransport:
         """The way to the cloud for one decode (``DecodeRunner.run``)."""
         return GrpcTransport(self.open(on_receive))
 
-    def call(self, job: Callable[[], None]) -> None:
-        """Run a job on the link's loop; from any thread."""
-        with contextlib.suppress(RuntimeError):  # the link is closed
+    def run_soon(self, job: Callable[[], None]) -> None:
+        """Run a job on the client's loop; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the client is closed
             self._loop.call_soon_threadsafe(job)
 
     def close(self) -> None:
@@ -237,7 +238,7 @@ class VerifierClient:
         self._loop.close()
 
     def open_call(self) -> Any:
-        """A fresh bidirectional call of raw bytes; on the link's loop."""
+        """A fresh bidirectional call of raw bytes; on the client's loop."""
         if self._channel is None:
             self._channel = self._connect()
             self._method = self._channel.stream_stream(METHOD)

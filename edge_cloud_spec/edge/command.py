@@ -8,6 +8,7 @@ import secrets
 from pathlib import Path
 
 from ..decoding.policy import SamplingPolicy
+from ..decoding.rule import RULES, temperature_of
 from ..errors import UserError
 from ..instruction import check_instruction
 from ..models import EMBEDDED
@@ -31,7 +32,7 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=int, default=1, help="torch threads of the draft model (%(default)s)"
     )
     parser.add_argument("--preset", default="dsd", help=", ".join(preset_names()))
-    parser.add_argument("--rule", default="greedy", help="greedy, coupled or rejection")
+    parser.add_argument("--rule", default="greedy", help=", ".join(RULES))
     parser.add_argument("--temperature", type=float, default=None, help="0.8 unless greedy")
     parser.add_argument(
         "--seed", type=int, default=0, help="of the sampling, as decode_stats tells of a decision"
@@ -44,7 +45,7 @@ def run_decode(args: argparse.Namespace) -> int:
     """Decode once; 0 when the answer is whole."""
     temperature = args.temperature
     if temperature is None:
-        temperature = 0.0 if args.rule == "greedy" else 0.8
+        temperature = temperature_of(args.rule, 0.8)
     try:
         policy = SamplingPolicy(temperature, seed=args.seed)
         jpeg = args.image.read_bytes()

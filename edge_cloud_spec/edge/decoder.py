@@ -66,7 +66,7 @@ class EdgeDecoder:
         self.finished = False
         self._opening = opening
         self._preset = preset
-        self._patience = ReplyDeadline(patience)
+        self._deadline = ReplyDeadline(patience)
         self._session = ""
         self._spec: bytes | None = None  # digest of the specification asked for last
         self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
@@ -77,19 +77,19 @@ class EdgeDecoder:
             random_source or SeededRandomSource(opening.policy.seed),
             self.measures,
             self.stats,
-            self._patience,
+            self._deadline,
             self._resume,
         )
 
     @property
     def tokens(self) -> list[int]:
         """The answer's tokens so far."""
-        return self._exchange.answer.tokens
+        return self._exchange.prefix.tokens
 
     @property
     def deadline(self) -> float | None:
         """When the decode will be given up, unless the cloud answers."""
-        return self._patience.deadline
+        return self._deadline.deadline
 
     @property
     def width(self) -> int:
@@ -100,7 +100,7 @@ class EdgeDecoder:
         """Begin. With a specification known from before, drafting does not wait for the cloud."""
         if not self._preset.uses_cloud:
             return self._prepare(b"")
-        self._patience.owed(now)
+        self._deadline.owed(now)
         self._exchange.start(now)
         known = self._prepare(known_spec) if known_spec and self._preset.drafts_on_robot else []
         return [Send(self._opening), *known]
@@ -112,7 +112,7 @@ class EdgeDecoder:
         actions = self._on(event, now)
         if any(isinstance(action, Finish) for action in actions):
             self.finished = True
-            self._patience.answered()
+            self._deadline.answered()
         return actions
 
     def _on(self, event: Event, now: float) -> list[Action]:
@@ -125,7 +125,7 @@ class EdgeDecoder:
                 return self._on_prompt(event, now)
             case LinkLost(reason):
                 self._exchange.forget_pushed()
-                self._patience.lost(reason, now)
+                self._deadline.lost(reason, now)
                 return []
             case LinkUp():
                 self._exchange.forget_pushed()
@@ -135,8 +135,8 @@ class EdgeDecoder:
             case Unusable(text):
                 return self._exchange.close("bad_request", text)
             case Tick():
-                late = self._patience.is_over(now)
-                return self._exchange.close("timeout", self._patience.why) if late else []
+                late = self._deadline.is_over(now)
+                return self._exchange.close("timeout", self._deadline.why) if late else []
 
     def _on_message(self, message: ServerMessage, now: float) -> list[Action]:
         match message:
@@ -173,9 +173,9 @@ class EdgeDecoder:
         if resumed:
             self.stats.resumed += 1
             if not self._exchange.asked:
-                self._patience.answered()  # nothing is owed meanwhile
+                self._deadline.answered()  # nothing is owed meanwhile
             return self._exchange.again(now)
-        self._patience.answered()
+        self._deadline.answered()
         self._told = opened.base
         if not self._preset.drafts_on_robot:
             self._base = opened.base
@@ -186,7 +186,7 @@ class EdgeDecoder:
         if self._spec is None:
             return self._bad_opened("the cloud did not say how to prompt; update it")
         if self._exchange.asked:
-            self._patience.owed(now)
+            self._deadline.owed(now)
         return self._compare_bases()
 
     def _bad_opened(self, text: str) -> list[Action]:
@@ -204,7 +204,7 @@ class EdgeDecoder:
 
     def _resume(self) -> list[Action]:
         """Say where the robot stands; empty before it and the cloud have begun."""
-        heard = self._exchange.answer.heard
+        heard = self._exchange.prefix.heard
         if heard is None or not self._session:
             return []
         return [Send(Resume(self._session, heard))]

@@ -122,17 +122,17 @@ class AutoPlanner:
             if len(kept) >= MAX_KEPT:
                 del kept[next(iter(kept))]
             trip = 2 * costs.one_way / max(costs.verify(1), LEAST_S)
-            told = self._preset.speculation
-            told = replace(told, ahead=min(MAX_AHEAD, max(told.ahead, 1 + math.ceil(trip))))
+            base = self._preset.speculation
+            base = replace(base, ahead=min(MAX_AHEAD, max(base.ahead, 1 + math.ceil(trip))))
             kept[known] = {
                 (shape, speculation): rate(shape, speculation, costs)
                 for shape in menu()
-                for speculation in pipelines(told, shape.depth)
+                for speculation in pipelines(base, shape.depth)
             }
         return kept[known]
 
     def _best(self) -> DraftPlan:
-        costs, told, using = self._measures.costs(), self._preset.speculation, self._plan
+        costs, base, using = self._measures.costs(), self._preset.speculation, self._plan
         self._promises = self._promised(costs)
         yields = self._measures.yields
 
@@ -145,7 +145,7 @@ class AutoPlanner:
         drafting = using is not None and using.shape is not None
         if worth(best) > (1 if drafting else GAIN) / costs.alone:
             return DraftPlan(*best)
-        return DraftPlan(None, told, REPLAN[-1] + int(RARELY * 2 * costs.one_way / costs.alone))
+        return DraftPlan(None, base, REPLAN[-1] + int(RARELY * 2 * costs.one_way / costs.alone))
 
 
 def planner_of(preset: Preset, measures: Measures) -> DraftPlanner:
@@ -167,10 +167,10 @@ def menu() -> tuple[Shape, ...]:
 
 
 @lru_cache(maxsize=64)
-def pipelines(told: Speculation, depth: int) -> tuple[Speculation, ...]:
+def pipelines(base: Speculation, depth: int) -> tuple[Speculation, ...]:
     """The pipelines that ``auto`` chooses from."""
     return tuple(
-        replace(told, width=width, cut=cut)
+        replace(base, width=width, cut=cut)
         for width in (4, 16)
         for cut in (1, 2, 3, 4, 6)
         if cut <= depth

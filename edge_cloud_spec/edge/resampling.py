@@ -24,27 +24,26 @@ class Rejection:
     """A rejected place where the recovered token is ours to draw."""
 
     base: PrefixDigest  # of the draft
-    residual: Residual  # what the cloud told of P
+    residual: Residual  # what the cloud sent of P
     row: TokenDistribution  # Q
 
 
 class Resampling:
-    """Draws recovered tokens; holds the rejection that waits for all of P."""
+    """Draws the recovered token of a rejection, with the request's own randomness."""
 
     def __init__(self, split: Split | None, random_source: RandomSource) -> None:
-        self.unresolved: Rejection | None = None
         self._split = split
         self._random_source = random_source
 
     def rejection(self, verdict: Verdict, drawn: Draft | None) -> Rejection | None:
-        """What is ours to draw upon this verdict, with Q there as it was when we drew from it."""
+        """What this verdict leaves us to draw, with Q there as it was when we drew from it."""
         path = verdict.path
         if verdict.residual is None or self._split is None:
             return None
         if drawn is None or drawn.rows is None or len(path) == len(drawn):
             return None
         if verdict.tokens and drawn.path_tokens(path) != verdict.tokens:
-            return None  # it is said again, and on another draft
+            return None  # it is repeated, and on another draft
         return Rejection(verdict.base, verdict.residual, drawn.row(path[-1] if path else -1))
 
     def error(self, verdict: Verdict, drawn: Draft | None, vocabulary: int) -> str:
@@ -61,14 +60,10 @@ class Resampling:
         self, rejection: Rejection, position: int, dense: TokenDistribution | None = None
     ) -> int | None:
         """The recovered token; None where the short form of P ends, and ``dense`` is needed."""
-        token: int | None
-        told, row, random_source = rejection.residual, rejection.row, self._random_source
-        if isinstance(told, SparseResidual):
-            token = resample(told, row, position, random_source, dense)
-        else:
-            token = resample_from(told, row, position, random_source)
-        self.unresolved = rejection if token is None else None
-        return token
+        target, row, random_source = rejection.residual, rejection.row, self._random_source
+        if isinstance(target, SparseResidual):
+            return resample(target, row, position, random_source, dense)
+        return resample_from(target, row, position, random_source)
 
 
 def dense_row_error(waiting: Rejection, dense: TokenDistribution, vocabulary: int) -> str:

@@ -43,6 +43,23 @@ class Stopwatch:
     draft_s: float = 0.0
     waited: bool = False
 
+    def begin(self, now: float, ready: bool) -> None:
+        """A round begins; ``ready``: its draft is made already."""
+        self.start, self.draft_s, self.waited = now, 0.0, not ready
+
+    def begin_alone(self, now: float) -> None:
+        """A round of the cloud alone begins: it follows the last one without a request."""
+        self.start = self.sent = now
+        self.waited = False
+
+    def drafted(self, seconds: float) -> None:
+        """A pass of the draft model over this round's draft."""
+        self.draft_s += seconds
+
+    def asked(self, now: float) -> None:
+        """The cloud is asked for the verdict."""
+        self.sent = now
+
     def round(
         self, verdict: Verdict, base: int, drafted: int, emitted: int, settled: float
     ) -> Round:

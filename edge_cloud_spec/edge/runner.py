@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
-from ..errors import UserError
+from ..decoding.rule import check_rule
 from ..models.prompt import PromptSpec, Request
 from ..wire.messages import Open, spec_digest
 from .decoder import EdgeDecoder
@@ -35,11 +35,7 @@ class DecodeSettings:
     patience: float = 10.0
 
     def __post_init__(self) -> None:
-        if (self.rule == "greedy") != (self.policy.temperature == 0):
-            raise UserError(
-                "rule greedy goes with temperature 0, coupled and rejection with one above 0; "
-                f"got {self.rule} at temperature {self.policy.temperature:g}"
-            )
+        check_rule(self.rule, self.policy.temperature)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,10 @@ class Speculator:
         self._bonuses: dict[Prefix, FinishedDraft] = {}  # the likeliest token after a whole path
         self._predicted: dict[Prefix, float] = {}  # by exits, after the verified prefix
 
+    def plan(self, shape: Shape | None, speculation: Speculation) -> None:
+        """What drafts are to look like from now on (None: none are wanted), and what to predict."""
+        self.shape, self.speculation = shape, speculation
+
     def void(self) -> None:
         """What the draft model was asked for last is not wanted any more."""
         self._working = None

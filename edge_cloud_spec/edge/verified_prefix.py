@@ -39,6 +39,10 @@ class VerifiedPrefix:
         self._extend((token,))
         self.resampled = token
 
+    def append_unverified(self, tokens: tuple[int, ...]) -> None:
+        """The draft model's own tokens, where no cloud verifies; no digest names them."""
+        self.tokens += tokens
+
     def after(self, tokens: tuple[int, ...]) -> PrefixDigest:
         """The digest of the answer with these tokens after it."""
         assert self.digest is not None

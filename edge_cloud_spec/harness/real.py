@@ -60,7 +60,7 @@ class RealHarness:
     def tasks(self) -> int:
         """Of asyncio, at both ends."""
         counted: Future[int] = Future()
-        self._link.call(lambda: counted.set_result(len(asyncio.all_tasks())))
+        self._link.run_soon(lambda: counted.set_result(len(asyncio.all_tasks())))
         return counted.result() + len(asyncio.all_tasks(self._cloud.loop))
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-STEP = 128  # rows; capacity grows by at least so many
+STEP = 128  # rows; capacity is a multiple
 
 
 class KeyValueCache:
@@ -38,6 +38,7 @@ class KeyValueCache:
 
     @property
     def capacity(self) -> int:
+        """Rows there is room for."""
         return self._buffer.shape[3]
 
     def reserve(self, rows: int, valid: int) -> None:
@@ -63,7 +64,7 @@ class KeyValueCache:
         return self._buffer[:, :, :, :count].clone()
 
     def paste(self, rows: Tensor, count: int) -> None:
-        """The first `count` rows become those of `rows`."""
+        """Overwrite the first `count` rows with those that `copy_rows` gave."""
         self._buffer[:, :, :, :count] = rows[:, :, :, :count]
 
 

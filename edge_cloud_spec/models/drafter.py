@@ -1,4 +1,4 @@
-"""The draft model at work: several drafts after guessed prefixes, grown a level each pass."""
+"""The draft model at work: several drafts after predicted prefixes, grown a level each pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Grown:
-    """What a pass added to a branch, and the draft as far as it is grown; ``done``: all of it."""
+    """What a pass added to a branch: a level, the draft so far, and whether it is ``done``."""
 
     branch: Branch
     level: Level
@@ -36,7 +36,7 @@ class _Growing:
 
 
 class Drafter:
-    """A draft session that follows the verified prefix; what is guessed beyond it are its nodes.
+    """A draft session that follows the verified prefix; predicted tokens after it are its nodes.
 
     Every branch's draft is a function of its prefix alone, whatever else is drafted beside it.
     """
@@ -49,6 +49,7 @@ class Drafter:
         random_source: RandomSource | None = None,
         guesses: bool = False,
     ) -> None:
+        """Nothing is drafted after ``end_tokens``. guesses: as in ``Growth``."""
         self._guessing = guesses
         self._session = session
         self._proposal = proposal
@@ -60,7 +61,7 @@ class Drafter:
         self._growing: dict[Branch, _Growing] = {}
 
     def follow(self, prefix: Sequence[int]) -> None:
-        """These tokens are verified; what the cache holds of them, and after them, is kept."""
+        """Make these verified tokens the prefix; what is computed of and after them is kept."""
         verified = tuple(prefix)
         held = self._session.tokens
         pairs = zip(held, verified, strict=False)
@@ -87,7 +88,7 @@ class Drafter:
         self._nodes = {(): -1, **{tokens: order[node] for tokens, node in after.items()}}
 
     def want(self, branches: Sequence[Branch]) -> None:
-        """From now on work on these, the first first; what was begun of others is dropped."""
+        """Draft these branches from now on, in this order; other unfinished ones are dropped."""
         self._wanted = tuple(branches)
         self._growing = {
             branch: self._growing.get(branch) or self._begin(branch) for branch in branches
@@ -117,7 +118,7 @@ class Drafter:
     def step(self, width: int = 1, on_layer: OnLayer | None = None) -> list[Grown]:
         """One pass: a level more for the first branches, ``width`` nodes of them together.
 
-        on_layer: called after each layer. What it raises ends the pass, and nothing has changed.
+        on_layer: called after each layer. What it raises ends the pass and changes nothing.
         """
         chosen = self.next(width)
         frontiers = [self._frontier(branch) for branch in chosen]
@@ -131,7 +132,7 @@ class Drafter:
         return grown
 
     def whole(self, branch: Branch) -> FinishedDraft:
-        """A draft at once, after verified tokens."""
+        """A finished draft, after verified tokens."""
         self.follow(branch.prefix)
         self.want([branch])
         while True:
@@ -140,7 +141,7 @@ class Drafter:
                 return grown.whole
 
     def _path(self, tokens: tuple[int, ...]) -> list[int]:
-        """The nodes along these tokens, as far as there are any."""
+        """The nodes along these tokens, until there is none."""
         ends = (self._nodes.get(tokens[: end + 1]) for end in range(len(tokens)))
         return [node for node in takewhile(lambda node: node is not None, ends) if node is not None]
 
@@ -159,18 +160,19 @@ class Drafter:
     def _frontier(self, branch: Branch) -> list[tuple[int, ...]]:
         """The paths, after the verified prefix, whose logits the branch needs next."""
         growing = self._growing[branch]
-        guessed = branch.prefix[len(self._verified) :]
+        predicted = branch.prefix[len(self._verified) :]
         return [
-            guessed + (growing.paths[node] if node >= 0 else ()) for node in growing.growth.frontier
+            predicted + (growing.paths[node] if node >= 0 else ())
+            for node in growing.growth.frontier
         ]
 
     def _missing(self, paths: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """What is not computed yet along these paths, each after those before it."""
+        """The nodes along these paths that are not computed, each after its parent."""
         ends = (path[:end] for path in paths for end in range(1, len(path) + 1))
         return [path for path in dict.fromkeys(ends) if path not in self._nodes]
 
     def _score(self, paths: Sequence[tuple[int, ...]], on_layer: OnLayer | None) -> None:
-        """Compute what is missing along these paths, in one pass."""
+        """Compute the nodes that are missing along these paths, in one pass."""
         missing = self._missing(paths)
         if not missing:
             if () in paths:

@@ -1,10 +1,9 @@
-"""A guess at a verdict, made from an exit's rows while the target's pass goes on."""
+"""A prediction of the verdict from an exit's rows, while the target's pass continues."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,13 +16,8 @@ from ..decoding.noise import gumbel
 from ..decoding.policy import SamplingPolicy, scaled_logits
 from ..decoding.propose import coupled_token
 
-if TYPE_CHECKING:
-    from .exits import Exits
-
 NOTHING = -1  # the token after an end token
-CERTAIN = (
-    0.999  # a likelier token is the guess whatever the noise: it would change one in a thousand
-)
+CERTAIN = 0.999  # a likelier token is taken without the noise, which would change one in a thousand
 
 
 @dataclass(frozen=True)
@@ -31,8 +25,8 @@ class ExitPrediction:
     """What an exit takes the verdict to be; never acted on.
 
     layer: how many of the target's layers it rests on. path: nodes of the draft, root to leaf.
-    token: the recovered or bonus token; None where the answer ends with the path, or the draft goes
-    on. confidence: that all of it is right, from 0 to 1.
+    token: the recovered or bonus token; None where the answer ends with the path, or the verdict is
+    open. confidence: that all of it is right, from 0 to 1.
     """
 
     layer: int
@@ -43,55 +37,55 @@ class ExitPrediction:
 
 @dataclass(eq=False)
 class ExitPredictor:
-    """Looks on at one pass, as ``on_layer`` of ``Session.forward``; tells each guess that is new.
+    """Predicts the verdict of one pass, as ``on_layer`` of ``Session.forward``.
 
-    New is what has other tokens than the last one. position: of the first drafted token in the
+    ``on_prediction`` is called with each prediction that has other tokens than the last one.
+    layers: after how many there are exits. ids: tokens [S] that they may predict. logits: float32
+    [m, S] from hidden rows [m, E] after so many layers. position: of the first drafted token in the
     answer. first: logits [V] after the prefix, for a pass that leaves them out. open_at: the leaf
-    after which the draft goes on.
+    after which the draft continues, so that the verdict is open there.
     """
 
-    exits: Exits
+    layers: frozenset[int]
+    ids: NDArray[np.int64]
+    logits: Callable[[int, Tensor], Tensor]
     draft: Draft
     policy: SamplingPolicy
     position: int
-    tell: Callable[[ExitPrediction], None]
+    on_prediction: Callable[[ExitPrediction], None]
     first: NDArray[np.float32] | None = None
     end_tokens: frozenset[int] = frozenset()
     open_at: int | None = None
     _noise: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by position
-    _said: tuple[int | None, ...] | None = None
-
-    def __post_init__(self) -> None:
-        self._ids, self._head = self.exits.over(self.draft.tokens)
+    _reported: tuple[int | None, ...] | None = None
 
     def __call__(self, index: int, hidden: Tensor) -> None:
-        """After the target's layer of this index: hidden rows [m, E] after the nodes, and after
+        """After the target's layer of this index.
 
-        the prefix where that was left to compute.
+        hidden: rows [m, E] of the nodes, after that of the prefix where it was left to compute.
         """
         layer = index + 1
-        if layer not in self.exits.adapters:
+        if layer not in self.layers:
             return
         left_out = 1 + len(self.draft) - len(hidden)
         if left_out and self.first is None:
             return
-        guess = self._guess(layer, self._scaled(layer, hidden), left_out)
-        said = (*(self.draft.tokens[node] for node in guess.path), guess.token)
-        if said != self._said and guess.confidence > 0:  # not so where something is no number
-            self._said = said
-            self.tell(guess)
+        prediction = self._predict(layer, self._scaled(self.logits(layer, hidden)), left_out)
+        tokens = (*(self.draft.tokens[node] for node in prediction.path), prediction.token)
+        if tokens != self._reported and prediction.confidence > 0:  # false where it is NaN
+            self._reported = tokens
+            self.on_prediction(prediction)
 
-    def _scaled(self, layer: int, hidden: Tensor) -> Tensor:
+    def _scaled(self, logits: Tensor) -> Tensor:
         """Logits [m, S] of the policy's distribution, but for a factor at temperature 0."""
-        rows = self.exits.logits(layer, hidden, self._head)
         policy = self.policy
         if policy.temperature == 0:
-            return rows
+            return logits
         if policy.top_k or policy.top_p < 1:
-            return torch.from_numpy(scaled_logits(rows.cpu().numpy(), policy))
-        return rows / policy.temperature
+            return torch.from_numpy(scaled_logits(logits.cpu().numpy(), policy))
+        return logits / policy.temperature
 
-    def _guess(self, layer: int, scaled: Tensor, left_out: int) -> ExitPrediction:
+    def _predict(self, layer: int, scaled: Tensor, left_out: int) -> ExitPrediction:
         """Follow the draft along the exit's own tokens; ``scaled`` [m, S] are its logits."""
         best = torch.softmax(scaled, -1).max(-1)
         chances, places = best.values.tolist(), best.indices.tolist()
@@ -104,25 +98,26 @@ class ExitPredictor:
                 return NOTHING
             row = node + 1 - left_out
             if row < 0:
-                assert self.first is not None  # so this one is known, not guessed
+                assert self.first is not None  # so this one is known, not predicted
                 return coupled_token(self.first, self.policy, position)
             chance, place = chances[row], places[row]
             if self.policy.temperature > 0 and chance < CERTAIN:
                 chance, place = self._with_noise(scaled[row], position)
             confidence *= chance
-            return int(self._ids[place])
+            return int(self.ids[place])
 
         taken = follow(self.draft, token_after, self.open_at)
         token = None if taken.token == NOTHING else taken.token
         return ExitPrediction(layer, taken.path, token, confidence)
 
     def _with_noise(self, scaled: Tensor, position: int) -> tuple[float, int]:
-        """argmax(log P + G) as ``coupled_token`` has it, its place in [S], and how likely that is
+        """How likely the exit's token is the final pass's own, and its place in [S].
 
-        to be the final pass's own, whose noise this is (cf. ``beliefs``).
+        argmax(log P + G) with the final pass's noise, as ``coupled_token`` has it (cf.
+        ``beliefs``).
         """
         if position not in self._noise:
-            self._noise[position] = gumbel(self.policy.seed, position, self._ids)
+            self._noise[position] = gumbel(self.policy.seed, position, self.ids)
         scores = scaled.cpu().numpy() + self._noise[position]
         place = int(scores.argmax())
         return float(1 / np.exp(scores - scores[place]).sum()), place

@@ -1,6 +1,6 @@
-"""Early exits of the target: what it will say, known in part before its pass has ended (FSD 3).
+"""Early exits of the target: its verdict, predicted before its pass has ended (FSD section 3).
 
-An exit stands after some of the layers: a low-rank adapter, then the target's own final norm and LM
+An exit follows some of the layers: a low-rank adapter, then the target's own final norm and LM
 head. The head runs over a shortlist of tokens, since over a vocabulary of Qwen's size it costs more
 than two layers, and a prediction need not be exact. Nothing here touches the pass itself.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,10 +27,8 @@ from ..decoding.policy import SamplingPolicy
 from ..errors import UserError
 from .exit_predictor import ExitPrediction, ExitPredictor
 from .linear import is_plain
-
-if TYPE_CHECKING:
-    from .transformer import Transformer
-    from .vlm import Vlm
+from .transformer import Transformer
+from .vlm import Vlm
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +47,16 @@ class Adapter(nn.Module):
         self.up = nn.Parameter(torch.zeros(rank, hidden))
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Hidden rows [n, E] as the target's last layer might leave them."""
         inner = F.silu(torch.mm(_normed(hidden), self.down))
         return torch.addmm(hidden, inner, self.up)
 
 
 def _normed(rows: Tensor) -> Tensor:
     """RMSNorm without its weight, in as few operations as can be: a small pass is short."""
-    length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
-    return rows / (length * rows.shape[-1] ** -0.5)
+    length: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    scale: float = rows.shape[-1] ** -0.5
+    return rows / (length * scale)
 
 
 class Exits:
@@ -72,10 +73,10 @@ class Exits:
 
         dtype: of the computation (default: the target's). Crop the target's vocabulary before.
         """
-        decoder = vlm.decoder
-        dtype = dtype or decoder.dtype
+        transformer = vlm.transformer
+        dtype = dtype or transformer.dtype
         self.adapters = {
-            layer: adapters[layer].to(decoder.device, dtype).requires_grad_(False)
+            layer: adapters[layer].to(transformer.device, dtype).requires_grad_(False)
             for layer in sorted(adapters)
         }
         self._vlm = vlm
@@ -122,7 +123,7 @@ class Exits:
         }
         save_file(weights, folder / WEIGHTS)
         config = {
-            **shape_of(self._vlm.decoder),
+            **shape_of(self._vlm.transformer),
             "target": _weights_of(self._vlm),
             "layers": list(self.adapters),
             "rank": len(next(iter(self.adapters.values())).up),
@@ -131,18 +132,21 @@ class Exits:
         (folder / CONFIG).write_text(json.dumps(config) + "\n", encoding="utf-8")
 
     def logits(self, layer: int, hidden: Tensor, head: Tensor | None = None) -> Tensor:
-        """float32 [n, S] of hidden rows [n, E] after so many layers, over the shortlist, or over
+        """float32 [n, S] of hidden rows [n, E] after ``layer`` layers.
 
-        the tokens of ``head`` [S, E] (see ``over``).
+        S are the tokens of ``head`` [S, E] (see ``over``), else those of the shortlist.
         """
         rows: Tensor = self.adapters[layer](hidden)
         head = self._head if head is None else head
         if head is None:
-            return self._vlm.decoder.logits(rows, self._vlm.vocabulary)
+            return self._vlm.transformer.logits(rows, self._vlm.vocabulary)
         return F.linear(_normed(rows), head).float()
 
     def over(self, tokens: Sequence[int]) -> tuple[NDArray[np.int64], Tensor | None]:
-        """Token ids [S], the shortlist and these, and their rows of the head; None: of all."""
+        """Token ids [S], those of the shortlist and these, and their rows [S, E] of the head.
+
+        None in place of the rows: the whole vocabulary and the target's own head.
+        """
         if self._head is None:
             return np.arange(self._vlm.vocabulary), None
         more = set(tokens) - self._known
@@ -157,39 +161,50 @@ class Exits:
         rule: str,
         policy: SamplingPolicy,
         position: int,
-        tell: Callable[[ExitPrediction], None],
+        on_prediction: Callable[[ExitPrediction], None],
         *,
         first: NDArray[np.float32] | None = None,
         end_tokens: Iterable[int] = (),
         open_at: int | None = None,
     ) -> ExitPredictor | None:
-        """The ``on_layer`` of a ``Session.forward``; it tells each new prediction.
+        """The ``on_layer`` of a ``Session.forward`` that reports predictions of its verdict.
 
-        None under ``rejection``: what the exits say is neither drawn nor tested there as a verdict
-        is. first: the session's ``known_row``, which the pass leaves out; without it such a pass
-        gets no guesses.
+        None under ``rejection``: an exit's tokens are neither drawn nor tested there as a verdict's
+        are. first: the session's ``known_row``, which the pass leaves out; without it such a pass
+        has no predictions. See ``ExitPredictor`` for the rest.
         """
         if rule == "rejection" or not len(draft):
             return None
-        ends = frozenset(end_tokens)
-        return ExitPredictor(self, draft, policy, position, tell, first, ends, open_at)
+        ids, head = self.over(draft.tokens)
+        return ExitPredictor(
+            layers=frozenset(self.adapters),
+            ids=ids,
+            logits=partial(self.logits, head=head),
+            draft=draft,
+            policy=policy,
+            position=position,
+            on_prediction=on_prediction,
+            first=first,
+            end_tokens=frozenset(end_tokens),
+            open_at=open_at,
+        )
 
     def _rows_of_head(self, ids: NDArray[np.int64]) -> Tensor:
         """Rows [n, E] of the target's LM head, which take in the weight of its final norm."""
-        decoder = self._vlm.decoder
-        head = decoder._head
+        transformer = self._vlm.transformer
+        head = transformer.lm_head
         if not isinstance(head, nn.Linear) or not is_plain(head):
             raise UserError(
                 "the target's head is quantized, so that no rows of it can be taken: give its "
                 "exits the whole vocabulary (an empty shortlist in their config.json)"
             )
-        rows = head.weight.data[torch.from_numpy(ids).to(decoder.device)]
-        return (rows * decoder._norm._weight).to(self._dtype)
+        rows = head.weight.data[torch.from_numpy(ids).to(transformer.device)]
+        return (rows * transformer.norm.weight).to(self._dtype)
 
 
-def shape_of(decoder: Transformer) -> dict[str, int]:
+def shape_of(transformer: Transformer) -> dict[str, int]:
     """The sizes that exits must fit, by their names in transformers' configurations."""
-    return {"hidden_size": decoder._embed.shape[1], "num_hidden_layers": len(decoder._layers)}
+    return {"hidden_size": transformer.hidden_size, "num_hidden_layers": transformer.layer_count}
 
 
 def _adapter(weights: dict[str, Tensor], layer: int) -> Adapter:
@@ -205,11 +220,11 @@ def _weights_of(vlm: Vlm) -> str:
 
 
 def _check(config: dict[str, Any], vlm: Vlm, folder: Path) -> None:
-    for name, ours in shape_of(vlm.decoder).items():
+    for name, ours in shape_of(vlm.transformer).items():
         if config[name] != ours:
             raise UserError(
                 f"the exits in {folder} are of a model with {name} {config[name]}, and this one "
                 f"has {ours}: train exits for it (edge-cloud-spec train exits), or remove them"
             )
     if config["target"] != _weights_of(vlm):
-        log.warning("the exits in %s were trained with other weights and may guess badly", folder)
+        log.warning("the exits in %s were trained with other weights and may predict badly", folder)

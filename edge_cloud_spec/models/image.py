@@ -41,28 +41,28 @@ class ImageSpec:
             raise ValueError(f"pixels must obey 0 < min <= max, max >= {side * side}: {self}")
 
     @property
-    def most_pixels(self) -> int:
+    def max_frame_pixels(self) -> int:
         """Of a frame that is taken: what the model can use, or what cameras usually send."""
         return max(MAX_PIXELS, self.max_pixels)
 
 
-def decode_image(data: bytes, most_pixels: int = MAX_PIXELS) -> Image.Image:
+def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """RGB image from JPEG (or PNG) bytes; UserError when it is damaged or absurd in size.
 
-    What would cost more than a frame of ``most_pixels`` does is refused before it is decoded.
+    What would cost more than a frame of ``max_pixels`` does is refused before it is decoded.
     """
     if not data:
         raise UserError("the camera frame is empty: check the camera topic")
-    if len(data) > 4 * most_pixels:
+    if len(data) > 4 * max_pixels:
         raise UserError(
-            f"the camera frame has {len(data)} bytes, more than {4 * most_pixels}: shrink it"
+            f"the camera frame has {len(data)} bytes, more than {4 * max_pixels}: shrink it"
         )
     too_many = _jpeg_is_in_pieces if data[:2] == b"\xff\xd8" else _png_is_in_pieces
     if too_many(data):
         raise UserError("the camera frame is in too many parts: send a plain JPEG")
     try:
         image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
-        _check_size(*image.size, most_pixels)
+        _check_size(*image.size, max_pixels)
         return image.convert("RGB")
     except UnidentifiedImageError as error:
         raise UserError(
@@ -95,10 +95,10 @@ def _png_is_in_pieces(data: bytes) -> bool:
     return False
 
 
-def _check_size(width: int, height: int, most_pixels: int) -> None:
-    if width * height > most_pixels or max(width, height) > MAX_SIDE or min(width, height) < 1:
+def _check_size(width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels or max(width, height) > MAX_SIDE or min(width, height) < 1:
         raise UserError(
-            f"a camera frame of {width}x{height} is too large: send one of at most {most_pixels} "
+            f"a camera frame of {width}x{height} is too large: send one of at most {max_pixels} "
             "pixels, such as 1920x1080"
         )
     if max(width, height) > MAX_ASPECT * min(width, height):

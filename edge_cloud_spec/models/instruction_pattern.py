@@ -1,4 +1,4 @@
-"""What instructions a checkpoint was trained to understand, where it says so."""
+"""The instructions that a checkpoint was trained to understand, where it names them."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ LARGE = 1 << 19  # weights
 
 
 def is_plain(module: nn.Module) -> bool:
-    """A linear layer of ordinary numbers; quantized weights are tensor subclasses or else."""
+    """A linear layer of ordinary numbers; quantized weights are tensor subclasses."""
     return type(module) is nn.Linear and type(module.weight.data) is Tensor
 
 
 def join(parts: Sequence[nn.Module]) -> nn.Module:
-    """One product in place of several of the same input; quantized parts are called one by one."""
+    """One product in place of several of the same input; quantized parts stay apart."""
     if not all(is_plain(part) for part in parts):
         return _Apart(parts)
     linears = [part for part in parts if isinstance(part, nn.Linear)]
@@ -51,7 +51,7 @@ class PackedLinear(nn.Module):
     """y = x W^T + b with W in oneDNN's own layout: five rows cost a CPU hardly more than one.
 
     MKL's product, which `nn.Linear` uses, takes about three times as long for five rows, and
-    scoring a draft in the time of one token is what speculation lives on.
+    speculation depends on scoring a draft in the time of one token.
     """
 
     def __init__(self, linear: nn.Linear, rows: int | None = None) -> None:
@@ -62,6 +62,7 @@ class PackedLinear(nn.Module):
         self.bias = None if linear.bias is None else linear.bias.data[:rows].contiguous()
 
     def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]; float32 on a CPU."""
         rows = x.shape[0]
         if self._large and rows < FEW_ROWS and x.dim() == 2:
             x = F.pad(x, (0, 0, 0, FEW_ROWS - rows))
@@ -76,7 +77,7 @@ def can_pack(module: nn.Module) -> bool:
         and is_plain(module)
         and module.weight.device.type == "cpu"
         and module.weight.dtype == torch.float32
-        and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+        and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]  # torch's
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
@@ -110,6 +111,7 @@ class PatchLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
+        """[hidden, values of a patch]; the vision part reads its dtype."""
         return self.linear.weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -123,7 +125,7 @@ class RmsNorm:
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         size = weight.shape[-1]
-        self._weight, self._eps, self._shape = weight, eps, (size,)
+        self.weight, self._eps, self._shape = weight, eps, (size,)
         self._scaled = weight * size**0.5
         self._floor = torch.tensor((eps * size) ** 0.5, dtype=weight.dtype, device=weight.device)
         self._lean = weight.device.type == "cpu" and weight.dtype == torch.float32
@@ -134,8 +136,8 @@ class RmsNorm:
             length = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self._floor)
             return torch.div(x, length).mul_(self._scaled)
         if self._flat:
-            return F.rms_norm(x, self._shape, self._weight, self._eps)
-        return F.rms_norm(x, self._shape, None, self._eps) * self._weight
+            return F.rms_norm(x, self._shape, self.weight, self._eps)
+        return F.rms_norm(x, self._shape, None, self._eps) * self.weight
 
     @classmethod
     def of(cls, norm: Any) -> RmsNorm:

@@ -1,4 +1,4 @@
-"""A model from a local directory or a hub name: one code for all checkpoints of the families."""
+"""Loading a model from a local directory or the hub: one code for all three families."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .image import ImageSpec
 from .linear import PatchLinear, pack_linears
 from .quantize import check_quantization
 from .transformer import Transformer
-from .vlm import ImageForm, Vlm
+from .vlm import ImagePreprocessing, Vlm
 
 FAMILIES = {
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
@@ -27,7 +27,7 @@ FAMILIES = {
 }
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-LONG = 1 << 30  # bytes of weights from which on a progress bar is shown
+PROGRESS_BAR_BYTES = 1 << 30  # of weights; with more a progress bar is shown
 _FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
 
 
@@ -56,7 +56,7 @@ def load(
         )
     check_quantization(quantize, device, family, config)
     weights = weight_files(directory)
-    form = _image_form(directory)
+    preprocessing = _image_preprocessing(directory)
     if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
         raise _missing(directory, "tokenizer.json")
     if threads is not None:
@@ -64,18 +64,18 @@ def load(
             raise UserError(f"threads is {threads}: give 1 or more")
         torch.set_num_threads(threads)
     try:
-        with _quiet(long=sum(path.stat().st_size for path in weights) > LONG):
+        with _quiet(long=sum(path.stat().st_size for path in weights) > PROGRESS_BAR_BYTES):
             from transformers import AutoTokenizer
 
             tokenizer = AutoTokenizer.from_pretrained(directory)
             model = _model(directory, family, config, device, DTYPES[dtype])
-        decoder = Transformer(model.model.language_model, model.lm_head, quantize)
+        transformer = Transformer(model.model.language_model, model.lm_head, quantize)
         visual = model.model.visual
         visual.patch_embed.proj = PatchLinear(visual.patch_embed.proj)
         pack_linears(visual)
     except UserError:
         raise
-    except Exception as error:  # whatever a library throws at a damaged file, the user can mend it
+    except Exception as error:  # whatever a library raises on a damaged file
         reason = " ".join(str(error).split())[:300]
         raise UserError(
             f"the model in {directory} cannot be loaded ({type(error).__name__}: {reason}): "
@@ -88,9 +88,9 @@ def load(
         )
     return Vlm(
         model,
-        decoder,
+        transformer,
         tokenizer,
-        form,
+        preprocessing,
         identity=_identity(family, directory, weights, dtype, quantize),
         chat_template=_chat_template(directory, tokenizer),
         end_ids=_end_ids(directory, config, tokenizer),
@@ -99,7 +99,7 @@ def load(
 
 @contextmanager
 def _quiet(long: bool) -> Iterator[None]:
-    """No progress bar for what is loaded in a moment, and no word of libraries about libraries.
+    """No progress bar for what is loaded in a moment, and no warnings of libraries about libraries.
 
     torchao, which transformers imports in any case, warns of GPU kernels that a CPU lacks.
     """
@@ -181,7 +181,7 @@ def weight_files(directory: Path) -> list[Path]:
     return [directory / name for name in names]
 
 
-def _image_form(directory: Path) -> ImageForm:
+def _image_preprocessing(directory: Path) -> ImagePreprocessing:
     """Of preprocessor_config.json, or the newer processor_config.json that contains it."""
     name = "preprocessor_config.json"
     if not (directory / name).is_file():
@@ -194,7 +194,7 @@ def _image_form(directory: Path) -> ImageForm:
     low = content.get("min_pixels") or size.get("shortest_edge") or size.get("min_pixels")
     high = content.get("max_pixels") or size.get("longest_edge") or size.get("max_pixels")
     try:
-        return ImageForm(
+        return ImagePreprocessing(
             ImageSpec(
                 min_pixels=int(low or 56 * 56),
                 max_pixels=int(high or 28 * 28 * 1280),

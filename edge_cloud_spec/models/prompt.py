@@ -38,7 +38,7 @@ class Request:
 
 @dataclass(frozen=True)
 class PromptSpec:
-    """The form of a prompt, as the target's side defines it; travels to the robot as bytes."""
+    """The form of a prompt, as the target's side defines it; sent to the robot as bytes."""
 
     chat_template: str
     system_text: str
@@ -57,6 +57,7 @@ class PromptSpec:
             )
 
     def to_bytes(self) -> bytes:
+        """JSON, for ``from_bytes``."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False, sort_keys=True).encode()
 
     @classmethod
@@ -109,7 +110,10 @@ class Prompt:
 def render(
     tokenizer: Any, request: Request, spec: PromptSpec, grid: tuple[int, int, int], image_token: str
 ) -> np.ndarray:
-    """Token ids int64 [n] of the spec's chat template around the request, image tokens included."""
+    """Token ids int64 [n] of the spec's chat template around the request, image tokens included.
+
+    UserError: the instruction, the order or the template cannot be used.
+    """
     control = [token.content for token in tokenizer.added_tokens_decoder.values()]
     instruction = check_instruction(request.instruction, control=control)
     if request.order not in ORDERS:

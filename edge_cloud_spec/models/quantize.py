@@ -44,7 +44,7 @@ def quantize_linears(module: nn.Module, kind: str) -> None:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecated, and still the fastest on a CPU
-            quantize_dynamic(  # type: ignore[no-untyped-call]
+            quantize_dynamic(  # type: ignore[no-untyped-call]  # torch's
                 module, {nn.Linear}, dtype=torch.qint8, inplace=True
             )
         return

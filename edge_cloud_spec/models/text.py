@@ -1,4 +1,4 @@
-"""Tokens to text while they are still arriving."""
+"""Tokens to text while more of them arrive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TextStream:
     def add(self, tokens: Sequence[int]) -> str:
         """The text that these tokens add."""
         self._tokens += tokens
-        whole = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
+        whole: str = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
         whole = whole.rstrip("\N{REPLACEMENT CHARACTER}")
         new = whole[len(self.text) :]
         self.text = whole
@@ -25,14 +25,14 @@ class TextStream:
 
 
 class TokenTexts:
-    """Each token as text of its own, for people to read; remembered, since drafts wait for it."""
+    """Each token as text of its own, for people to read; cached, since drafts wait for it."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._known: dict[int, str] = {}
 
     def of(self, tokens: Sequence[int]) -> list[str]:
-        """The words of these tokens."""
+        """The texts of these tokens, one each."""
         for token in tokens:
             if token not in self._known:
                 self._known[token] = self._tokenizer.decode([token])

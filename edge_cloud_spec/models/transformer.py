@@ -3,8 +3,8 @@
 transformers' forward spends most of a small model's decode step in Python (masks, hooks, output
 records, one rotary embedding per layer and head group); a drafter takes hundreds of such steps a
 second. This is the same computation on the same modules, checked against theirs by the tests.
-Rows of several sessions may share one pass: matrices see all rows at once, attention goes session
-by session over its own cache, so nothing is padded.
+Rows of several sessions may share one pass: matrices see all rows at once, attention is computed
+session by session over its own cache, so nothing is padded.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from .cache import KeyValueCache
 from .linear import PackedLinear, RmsNorm, can_pack, is_plain, join, pack_linears
 from .quantize import quantize_linears
+from .rotary import RotaryEmbedding
 
 OnLayer = Callable[[int, Tensor], None]  # (layer index, hidden [rows, hidden_size])
 
@@ -49,8 +50,8 @@ class Deepstack:
 class Transformer:
     """embed -> layers -> logits. Hidden rows are [n, hidden_size] without a batch axis.
 
-    It takes the layers over from the language model it is made of, whose own forward no longer
-    works afterwards: the weights are joined and laid out anew, and held once.
+    It takes over the layers of the language model it is made from, whose own forward then no longer
+    works: the weights are joined, laid out anew and held once.
     """
 
     def __init__(self, language_model: Any, lm_head: nn.Module, quantize: str = "none") -> None:
@@ -59,31 +60,42 @@ class Transformer:
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.head_dim: int = first.head_dim
-        self._embed: Tensor = language_model.embed_tokens.weight
-        self.device: torch.device = self._embed.device
-        self.dtype: torch.dtype = self._embed.dtype
-        self._norm = RmsNorm.of(language_model.norm)
-        self._head = lm_head
+        self._embedding: Tensor = language_model.embed_tokens.weight
+        self.device: torch.device = self._embedding.device
+        self.dtype: torch.dtype = self._embedding.dtype
+        self.norm = RmsNorm.of(language_model.norm)
+        self.lm_head = lm_head
         self._cropped: tuple[int, nn.Module] | None = None
         self._layers: list[_Layer] = []
         for index, layer in enumerate(language_model.layers):
             self._layers.append(_Layer(layer, self, quantize))
             language_model.layers[index] = nn.Identity()  # frees the parts that were joined
-        self._rotary = _Rotary(language_model.rotary_emb, config, self.dtype)
+        self._rotary = RotaryEmbedding(language_model.rotary_emb, config, self.dtype)
         self._triangle = torch.full((64, 64), float("-inf"), device=self.device).triu(1)
         self._triangle = self._triangle.to(self.dtype)
 
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden rows."""
+        return self._embedding.shape[1]
+
+    @property
+    def layer_count(self) -> int:
+        """How many layers there are."""
+        return len(self._layers)
+
     def new_cache(self, rows: int) -> KeyValueCache:
+        """An empty cache with room for ``rows`` rows, which ``reserve`` extends."""
         return KeyValueCache(
             len(self._layers), self.kv_heads, self.head_dim, rows, self.dtype, self.device
         )
 
     def embed(self, tokens: Sequence[int] | np.ndarray) -> Tensor:
-        """[n, hidden_size]"""
-        return F.embedding(torch.as_tensor(tokens, device=self.device), self._embed)
+        """Input rows [n, hidden_size] of token ids [n]."""
+        return F.embedding(torch.as_tensor(tokens, device=self.device), self._embedding)
 
     def causal_mask(self, start: int, count: int) -> Tensor | None:
-        """Additive mask [count, start + count] of a chain after `start` rows; None: no need."""
+        """Additive mask [count, start + count] of a chain after `start` rows; None: not needed."""
         if count == 1 or start == 0:
             return None
         mask = torch.zeros(count, start + count, dtype=self.dtype, device=self.device)
@@ -103,7 +115,7 @@ class Transformer:
         """Hidden rows [n, E] after the last layer, before the final norm.
 
         positions: int64 [3, n] (time, height, width) or one text position per row.
-        on_layer: called after each layer while the pass goes on.
+        on_layer: called after each layer, while the pass is under way.
         """
         cos, sin = self._rotary(positions)
         features = deepstack.features if deepstack is not None else ()
@@ -119,12 +131,12 @@ class Transformer:
         """float32 [n, vocabulary] of hidden rows (of the last layer, or of an exit)."""
         if self._cropped is None or self._cropped[0] != vocabulary:
             self._cropped = (vocabulary, self._crop(vocabulary))
-        rows: Tensor = self._cropped[1](self._norm(hidden))
+        rows: Tensor = self._cropped[1](self.norm(hidden))
         return rows[:, :vocabulary].float()
 
     def _crop(self, vocabulary: int) -> nn.Module:
         """The head with the rows of the common vocabulary only."""
-        head = self._head
+        head = self.lm_head
         if not isinstance(head, nn.Linear) or not is_plain(head):
             return head
         if can_pack(head):
@@ -137,10 +149,10 @@ class Transformer:
 class _Layer:
     """One transformer block; Qwen3's norm of queries and keys where the block has one."""
 
-    def __init__(self, layer: Any, decoder: Transformer, quantize: str) -> None:
+    def __init__(self, layer: Any, transformer: Transformer, quantize: str) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self._heads, self._kv_heads = decoder.heads, decoder.kv_heads
-        self._dim = decoder.head_dim
+        self._heads, self._kv_heads = transformer.heads, transformer.kv_heads
+        self._dim = transformer.head_dim
         self._norm_in = RmsNorm.of(layer.input_layernorm)
         self._norm_mid = RmsNorm.of(layer.post_attention_layernorm)
         self._norm_qk: RmsNorm | None = None
@@ -208,48 +220,3 @@ class _Layer:
         mask = segment.mask.expand(group, count, end).reshape(group * count, end)
         out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
         return out.view(heads, count, self._dim).transpose(0, 1).reshape(count, -1)
-
-
-class _Rotary:
-    """Multimodal rotary embedding. A text row has three equal positions: its row of a table."""
-
-    def __init__(self, rotary: Any, config: Any, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-        self._frequency = rotary.inv_freq.detach().float()  # [dim / 2]
-        self._scaling = float(getattr(rotary, "attention_scaling", 1.0))
-        half = len(self._frequency)
-        section = list(config.rope_parameters.get("mrope_section") or [half])
-        axis = torch.zeros(half, dtype=torch.long)
-        if "qwen3" in config.model_type:  # interleaved: t h w t h w ... then t
-            for which, offset in ((1, 1), (2, 2)):
-                axis[offset : section[which] * 3 : 3] = which
-        else:  # one block of frequencies an axis
-            ends = torch.tensor(section).cumsum(0)
-            axis = (torch.arange(half)[:, None] >= ends[None, :]).sum(1).clamp(max=2)
-        self._axis = axis.to(self._frequency.device)
-        self._cos, self._sin = self._tables(torch.arange(2048, device=self._frequency.device))
-
-    def _tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sign-folded sin, [n, 1, dim] each, of positions [n] or [n, dim / 2]."""
-        if positions.dim() == 1:
-            positions = positions[:, None]
-        angle = positions.float() * self._frequency  # [n, dim / 2]
-        cos, sin = angle.cos() * self._scaling, angle.sin() * self._scaling
-        # rotate_half(x) * sin == roll(x, dim / 2) * (-sin, sin)
-        return (
-            torch.cat([cos, cos], -1)[:, None].to(self._dtype),
-            torch.cat([-sin, sin], -1)[:, None].to(self._dtype),
-        )
-
-    def __call__(self, positions: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
-        if isinstance(positions, Tensor):
-            return self._tables(positions.to(self._axis.device)[self._axis].T)
-        first, count = positions[0], len(positions)
-        top = max(positions)
-        if top >= len(self._cos):
-            more = torch.arange(2 * top, device=self._axis.device)
-            self._cos, self._sin = self._tables(more)
-        if top - first + 1 == count and list(positions) == list(range(first, top + 1)):
-            return self._cos.narrow(0, first, count), self._sin.narrow(0, first, count)
-        index = torch.tensor(positions, device=self._axis.device)
-        return self._cos.index_select(0, index), self._sin.index_select(0, index)

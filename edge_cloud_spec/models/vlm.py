@@ -22,13 +22,14 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Value]):
-    """The `size` values used last, by key."""
+    """The `size` most recently used values, by key."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._values: OrderedDict[Hashable, Value] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """The value of `key`, from `make` where it is not held; now the one used last."""
         value = self._values.pop(key, None)
         if value is None:
             value = make()
@@ -39,8 +40,8 @@ class LruCache(Generic[Value]):
 
 
 @dataclass(frozen=True)
-class ImageForm:
-    """What a checkpoint says about its pictures."""
+class ImagePreprocessing:
+    """A checkpoint's image sizes, and the mean and standard deviation of each colour, 0 to 1."""
 
     spec: ImageSpec
     mean: tuple[float, ...]
@@ -62,9 +63,9 @@ class Vlm:
     def __init__(
         self,
         model: Any,
-        decoder: Transformer,
+        transformer: Transformer,
         tokenizer: Any,
-        form: ImageForm,
+        preprocessing: ImagePreprocessing,
         *,
         identity: str,
         chat_template: str | None,
@@ -72,7 +73,8 @@ class Vlm:
     ) -> None:
         self._config = model.config
         self._image_features = model.model.get_image_features
-        self.decoder, self.tokenizer, self.form = decoder, tokenizer, form
+        self.transformer, self.tokenizer = transformer, tokenizer
+        self.preprocessing = preprocessing
         self.identity = identity
         self.chat_template, self.end_ids = chat_template, end_ids
         self._image_id: int = model.config.image_token_id
@@ -85,13 +87,19 @@ class Vlm:
         self._last: _Prefill | None = None
 
     def crop(self, vocabulary: int) -> None:
-        """Keep this many rows of the logits (the common vocabulary) in sessions opened from now."""
+        """Keep this many rows of the logits (the common vocabulary) in sessions opened from now.
+
+        ValueError: the model has no such number of rows.
+        """
         if not 1 < vocabulary <= self._config.text_config.vocab_size:
             raise ValueError(f"cannot crop the vocabulary of {self.identity} to {vocabulary}")
         self.vocabulary = vocabulary
 
     def spec(self, system_text: str, max_tokens: int) -> PromptSpec:
-        """How prompts for this model, the target, are made; for the robot to make the same."""
+        """How prompts for this model, the target, are made; for the robot to make the same.
+
+        UserError: the checkpoint has no chat template.
+        """
         if not self.chat_template:
             raise UserError(
                 f"{self.identity} has no chat template: add chat_template.jinja to its directory, "
@@ -100,7 +108,7 @@ class Vlm:
         return PromptSpec(
             chat_template=self.chat_template,
             system_text=system_text,
-            image=self.form.spec,
+            image=self.preprocessing.spec,
             end_ids=self.end_ids,
             max_tokens=max_tokens,
             target=self.identity,
@@ -108,11 +116,11 @@ class Vlm:
         )
 
     def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
-        """The prompt of `spec` with this model's tokenizer and picture statistics.
+        """The prompt of `spec` with this model's tokenizer and image statistics.
 
-        UserError: damaged picture, unusable instruction, a picture form this model cannot read.
+        UserError: damaged picture, unusable instruction, a patch size this model cannot read.
         """
-        ours = self.form.spec
+        ours = self.preprocessing.spec
         for name in ("patch_size", "merge_size", "temporal_patch_size"):
             if getattr(ours, name) != getattr(spec.image, name):
                 raise UserError(
@@ -130,41 +138,41 @@ class Vlm:
             )
         return Prompt(ids, pixels, grid, request.image_digest)
 
-    def _patches(self, jpeg: bytes, form: ImageSpec) -> tuple[np.ndarray, tuple[int, int, int]]:
-        image = decode_image(jpeg, form.most_pixels)
-        return patches(image, form, self.form.mean, self.form.std)
+    def _patches(self, jpeg: bytes, spec: ImageSpec) -> tuple[np.ndarray, tuple[int, int, int]]:
+        image = decode_image(jpeg, spec.max_frame_pixels)
+        return patches(image, spec, self.preprocessing.mean, self.preprocessing.std)
 
     def open(self, prompt: Prompt) -> Session:
         """Prefill: a session whose prefix is the prompt, with the logits row after it."""
-        decoder, ids, count = self.decoder, prompt.input_ids, len(prompt.input_ids)
+        transformer, ids, count = self.transformer, prompt.input_ids, len(prompt.input_ids)
         positions, delta = positions_of(ids, prompt.image_grid_thw, self._image_id, self._merge)
-        cache = decoder.new_cache(count + 128)
+        cache = transformer.new_cache(count + 128)
         shared = self._shared(prompt)
         with torch.inference_mode():
             if shared and self._last is not None:
                 cache.paste(self._last.rows, shared)
-            hidden = decoder.embed(ids[shared:])
+            hidden = transformer.embed(ids[shared:])
             image_rows = torch.from_numpy(np.flatnonzero(ids[shared:] == self._image_id))
             deepstack = None
             if len(image_rows):
                 features, deep = self._features.get(
-                    (prompt.image_digest, prompt.image_grid_thw), lambda: self._see(prompt)
+                    (prompt.image_digest, prompt.image_grid_thw), lambda: self._encode_image(prompt)
                 )
-                image_rows = image_rows.to(decoder.device)
+                image_rows = image_rows.to(transformer.device)
                 hidden[image_rows] = features.to(hidden.dtype)
                 deepstack = Deepstack(image_rows, deep) if deep else None
             fresh = count - shared
-            segment = Segment(cache, shared, fresh, decoder.causal_mask(shared, fresh))
-            hidden = decoder.forward(
+            segment = Segment(cache, shared, fresh, transformer.causal_mask(shared, fresh))
+            hidden = transformer.forward(
                 hidden, torch.from_numpy(positions[:, shared:]), (segment,), deepstack
             )
-            row = decoder.logits(hidden[-1:], self.vocabulary).cpu().numpy()[0]
+            row = transformer.logits(hidden[-1:], self.vocabulary).cpu().numpy()[0]
             self._last = _Prefill(prompt, cache.copy_rows(count))
-        return Session(decoder, cache, count, delta, row)
+        return Session(transformer, cache, count, delta, row)
 
     @property
     def _merge(self) -> int:
-        return self.form.spec.merge_size
+        return self.preprocessing.spec.merge_size
 
     def _shared(self, prompt: Prompt) -> int:
         """How many rows of the last prompt's prefill to take over; 0 when it is not worth it."""
@@ -179,14 +187,14 @@ class Vlm:
         same = min(same, len(ours) - 1)  # the last row is computed: its logits are needed
         return same if 8 * same >= len(ours) else 0
 
-    def _see(self, prompt: Prompt) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _encode_image(self, prompt: Prompt) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Image features [m, E] and, for Qwen3-VL, the deepstack's, one [m, E] a layer."""
-        device = self.decoder.device
+        device = self.transformer.device
         pixels = torch.from_numpy(prompt.pixel_values).to(device)
         grid = torch.tensor([prompt.image_grid_thw], device=device)
-        seen = self._image_features(pixels, grid, return_dict=True)
-        deep = getattr(seen, "deepstack_features", None) or ()
-        return torch.cat(list(seen.pooler_output)), tuple(torch.cat(list(each)) for each in deep)
+        encoded = self._image_features(pixels, grid, return_dict=True)
+        deep = getattr(encoded, "deepstack_features", None) or ()
+        return torch.cat(list(encoded.pooler_output)), tuple(torch.cat(list(each)) for each in deep)
 
 
 def positions_of(

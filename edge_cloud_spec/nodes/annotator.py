@@ -1,6 +1,6 @@
-"""The annotator node: the camera's picture with what was verified and what is done about it.
+"""The annotator node: the camera's picture with the verified words and the navigator's status.
 
-``python -m edge_cloud_spec.nodes.annotator --ros-args ...``; for RViz and people, nothing needs it.
+``python -m edge_cloud_spec.nodes.annotator --ros-args ...``; for RViz and people, no node needs it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import sys
 import cv2
 import numpy as np
 from rclpy.node import Node
-from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
 from edge_cloud_spec.msg import VerifiedTokens
 
 from ..nav.status import Status
-from .navigator import LAST
+from .qos import DECODE, LATCHED, SENSOR_DATA
 from .run import spin
 
 WIDTH = 480  # pixels of the published picture
@@ -28,20 +27,20 @@ INK, SETTLED, OPEN = (246, 242, 240), (140, 220, 120), (90, 204, 250)  # BGR
 
 
 class Annotator(Node):
-    """Draws only while somebody looks."""
+    """Draws only while there is a subscriber."""
 
     def __init__(self) -> None:
         super().__init__("annotator")
         self._words = VerifiedTokens()
         self._status = ""
         self._pictures = self.create_publisher(
-            CompressedImage, "image_annotated/compressed", qos_profile_sensor_data
+            CompressedImage, "image_annotated/compressed", SENSOR_DATA
         )
         self.create_subscription(
-            CompressedImage, "camera/image_raw/compressed", self._on_frame, qos_profile_sensor_data
+            CompressedImage, "camera/image_raw/compressed", self._on_frame, SENSOR_DATA
         )
-        self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, 100)
-        self.create_subscription(String, "nav_status", self._on_status, LAST)
+        self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
+        self.create_subscription(String, "nav_status", self._on_status, LATCHED)
 
     def _on_words(self, message: VerifiedTokens) -> None:
         self._words = message
@@ -55,7 +54,7 @@ class Annotator(Node):
             return
         picture = cv2.imdecode(np.frombuffer(message.data, np.uint8), cv2.IMREAD_COLOR)
         if picture is None:
-            return  # the drafter says what is wrong with it
+            return  # the drafter reports what is wrong with it
         sheet = annotate(picture, self._words.instruction, self._words.answer, self._status)
         encoded, data = cv2.imencode(".jpg", sheet)
         if encoded:

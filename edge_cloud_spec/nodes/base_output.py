@@ -1,6 +1,6 @@
 """Velocity commands to a base: as Twist, or as requests to the Go2's own sport service.
 
-Both have two verbs, ``command(velocity)`` and ``stop(repeat)``; they may be called from any thread.
+Both have the methods ``command(velocity)`` and ``stop(repeat)``, for any thread.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from rclpy.node import Node
 
 from ..errors import UserError
 from ..nav.pose import Velocity
+from .qos import RELIABLE
 
 API_MOVE, API_STOP = 1008, 1003  # unitree_api/msg/Request, header.identity.api_id
 SPORT_TOPIC = "/api/sport/request"
 
 
 class Output(Protocol):
-    """What a base takes."""
+    """Where a base's commands are sent."""
 
     def command(self, velocity: Velocity) -> None:
-        """Go at ``velocity``."""
+        """Move at ``velocity``."""
 
     def stop(self, repeat: int) -> None:
-        """Stand still; called again with 0, 1, 2, ... (an odd number of times), then no more."""
+        """Stand still; called with 0, 1, 2, ... (an odd number of times)."""
 
 
 class TwistOutput:
@@ -34,13 +35,13 @@ class TwistOutput:
     A stop is several zero Twists and then silence, so that a base's own timeout acts as well. The
     widely used go2_ros2_sdk drops all-zero Twists but rounds the others to 0.01 before it sends
     them, so every other Twist of a stop is ``nudge`` (m/s, below 0.005) ahead: there it arrives as
-    the zero that it means, elsewhere it is no motion. The first and the last are true zeros.
+    zero, elsewhere it moves nothing. The first and the last are true zeros.
     """
 
     def __init__(self, node: Node, stamped: bool, frame: str, nudge: float) -> None:
         self._node, self._frame, self._nudge = node, frame, nudge
         kind = TwistStamped if stamped else Twist
-        self._publisher = node.create_publisher(kind, "cmd_vel", 10)
+        self._publisher = node.create_publisher(kind, "cmd_vel", RELIABLE)
         self._stamped = stamped
 
     def command(self, velocity: Velocity) -> None:
@@ -71,7 +72,7 @@ class SportOutput:
                 "build it from unitree_ros2, or set output.kind to twist"
             ) from None
         self._request = Request
-        self._publisher = node.create_publisher(Request, SPORT_TOPIC, 10)
+        self._publisher = node.create_publisher(Request, SPORT_TOPIC, RELIABLE)
 
     def command(self, velocity: Velocity) -> None:
         self._send(API_MOVE, {"x": velocity.vx, "y": velocity.vy, "z": velocity.wz})

@@ -1,4 +1,4 @@
-"""Wire messages as ROS messages: what people want to read in typed fields, the rest opaque."""
+"""Wire messages as ROS messages: typed fields for people to read, and the opaque payload."""
 
 from __future__ import annotations
 
@@ -64,49 +64,51 @@ def to_request(message: ClientMessage, preset: str) -> DecodeRequest:
     return request
 
 
-def to_verdict(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> Verdict:
-    """What came from the cloud (or from the link itself) for the topic ``verdict``."""
-    verdict = Verdict(request_id=request_id)
-    verdict.header.stamp = stamp
-    if isinstance(item, LinkLost):
-        verdict.kind, verdict.text = Verdict.LINK_LOST, item.reason
-        return verdict
-    if isinstance(item, LinkUp):
-        verdict.kind = Verdict.LINK_UP
-        return verdict
-    verdict.payload = item
-    try:
-        message = decode_server(item)
-    except WireError as error:
-        verdict.kind, verdict.text = Verdict.FAULT, str(error)
-        return verdict
-    match message:
-        case WireVerdict():
-            verdict.accepted = len(message.path)
-            verdict.verify_time = duration(message.verify_s)
-        case RowMessage():
-            verdict.kind = Verdict.ROW
-        case Opened():
-            verdict.kind = Verdict.OPENED
-        case Fault():
-            verdict.kind, verdict.text = Verdict.FAULT, message.text
-    if not isinstance(message, Fault):
-        verdict.base_length, verdict.base_hash = message.base.length, message.base.hash
-    return verdict
-
-
-def to_prediction(message: WirePrediction, item: bytes, stamp: Time, request_id: str) -> Prediction:
-    """An exit's guess, which came as ``item``, for the topic ``prediction``."""
-    prediction = Prediction(request_id=request_id, confidence=message.confidence, payload=item)
-    prediction.base_length, prediction.base_hash = message.base.length, message.base.hash
-    prediction.header.stamp = stamp
-    return prediction
+def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> Verdict | Prediction:
+    """What came from the cloud, or from the link itself, for ``verdict`` or ``prediction``."""
+    if not isinstance(item, bytes):
+        message: Verdict | Prediction = _link_event(item)
+    else:
+        message = _server_message(item)
+        message.payload = item
+    message.header.stamp = stamp
+    message.request_id = request_id
+    return message
 
 
 def from_verdict(verdict: Verdict) -> bytes | LinkLost | LinkUp:
-    """What ``to_verdict`` was made from."""
+    """What ``to_topic`` was given."""
     if verdict.kind == Verdict.LINK_LOST:
         return LinkLost(verdict.text)
     if verdict.kind == Verdict.LINK_UP:
         return LinkUp()
-    return verdict.payload.tobytes()
+    payload: bytes = verdict.payload.tobytes()
+    return payload
+
+
+def _link_event(event: LinkLost | LinkUp) -> Verdict:
+    if isinstance(event, LinkLost):
+        return Verdict(kind=Verdict.LINK_LOST, text=event.reason)
+    return Verdict(kind=Verdict.LINK_UP)
+
+
+def _server_message(data: bytes) -> Verdict | Prediction:
+    """The typed fields of what the cloud sent; what cannot be decoded is a fault."""
+    try:
+        message = decode_server(data)
+    except WireError as error:
+        return Verdict(kind=Verdict.FAULT, text=str(error))
+    out: Verdict | Prediction
+    match message:
+        case Fault():
+            return Verdict(kind=Verdict.FAULT, text=message.text)
+        case WirePrediction():
+            out = Prediction(confidence=message.confidence)
+        case WireVerdict():
+            out = Verdict(accepted=len(message.path), verify_time=duration(message.verify_s))
+        case RowMessage():
+            out = Verdict(kind=Verdict.ROW)
+        case Opened():
+            out = Verdict(kind=Verdict.OPENED)
+    out.base_length, out.base_hash = message.base.length, message.base.hash
+    return out

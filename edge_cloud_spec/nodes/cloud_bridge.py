@@ -1,18 +1,16 @@
 """The cloud bridge node: relays between the decode topics and one gRPC stream a request.
 
-``python -m edge_cloud_spec.nodes.cloud_bridge --ros-args ...``; it decides nothing, but holds what
-proves to the cloud that a request is ours.
+``python -m edge_cloud_spec.nodes.cloud_bridge --ros-args ...``; it decides nothing, but holds the
+secrets that prove to the cloud that a session is this robot's.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
 from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
@@ -22,21 +20,20 @@ from ..edge.client import ClientSettings, ClientStream, VerifierClient
 from ..edge.events import LinkLost, LinkUp
 from ..edge.session_key import SessionKey
 from ..wire.channel import read_token
-from ..wire.codec import decode_server
-from ..wire.messages import Prediction as WirePrediction
-from ..wire.messages import WireError
-from .bridge_messages import to_prediction, to_verdict
-from .dedicated_subscriptions import DedicatedSubscriptions
+from .bridge_messages import to_topic
+from .diagnostics import Diagnostics
 from .parameters import Parameters
+from .qos import DECODE
 from .run import spin
+from .subscription_thread import SubscriptionThread
 
-MAX_REQUESTS = 16  # streams kept open; the oldest makes room
-MAX_HELD = 256  # messages of one request that wait for an earlier one
+MAX_REQUESTS = 16  # open streams; one more closes the oldest
+MAX_HELD = 256  # messages of one request that wait for an earlier one; more are dropped
 
 
 @dataclass(frozen=True)
 class BridgeSettings:
-    """Where the verifier is, and how it knows this robot."""
+    """Where the verifier is, and how robot and verifier authenticate each other."""
 
     cloud: str = described("127.0.0.1:50151", "the verifier's HOST:PORT", fixed=True)
     authority: str = described("", "PEM file of the verifier's certificate authority", fixed=True)
@@ -46,8 +43,8 @@ class BridgeSettings:
         check_bounds(self)
 
 
-class _Relay:
-    """One request's stream. Two topics carry its messages: ``sequence`` puts them in order."""
+class _RequestStream:
+    """One request's stream. Its messages come on two topics; ``sequence`` puts them in order."""
 
     def __init__(self, stream: ClientStream) -> None:
         self._stream = stream
@@ -55,8 +52,8 @@ class _Relay:
         self._next = 0
         self._held: dict[int, tuple[bytes, bool]] = {}
 
-    def pass_on(self, sequence: int, payload: bytes, last: bool) -> bool:
-        """Send what is in order by now; True when the request's last message went out."""
+    def send(self, sequence: int, payload: bytes, last: bool) -> bool:
+        """Send all messages that are in order by now; True when the request's last one was sent."""
         if sequence >= self._next and len(self._held) < MAX_HELD:
             self._held[sequence] = (payload, last)
         while self._next in self._held:
@@ -79,56 +76,55 @@ class CloudBridge(Node):
     def __init__(self) -> None:
         super().__init__("cloud_bridge")
         settings = Parameters(self, BridgeSettings()).value
-        self._link = VerifierClient(client_settings(settings))
-        self._relays: OrderedDict[str, _Relay] = OrderedDict()
+        self._client = VerifierClient(client_settings(settings))
+        self._streams: OrderedDict[str, _RequestStream] = OrderedDict()
         self._lock = threading.Lock()
         self._up = True
         self._counts = {"up_bytes": 0, "down_bytes": 0, "link_losses": 0}
-        self._verdicts = self.create_publisher(Verdict, "verdict", 100)
-        self._predictions = self.create_publisher(Prediction, "prediction", 100)
-        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        self._intake = DedicatedSubscriptions(self)
-        self._intake.subscribe(DecodeRequest, "decode_request", self._on_request, 100)
-        self._intake.subscribe(Draft, "draft", self._on_draft, 100)
-        self._intake.start()
+        self._verdicts = self.create_publisher(Verdict, "verdict", DECODE)
+        self._predictions = self.create_publisher(Prediction, "prediction", DECODE)
+        self._diagnostics = Diagnostics(self)
+        subscriptions = self._subscription_thread = SubscriptionThread(self)
+        subscriptions.subscribe(DecodeRequest, "decode_request", self._on_request, DECODE)
+        subscriptions.subscribe(Draft, "draft", self._on_draft, DECODE)
+        subscriptions.start()
         self.create_timer(1.0, self._diagnose)
         self.get_logger().info(f"relaying to the verifier at {settings.cloud}")
 
     def close(self) -> None:
         """End all streams."""
-        self._intake.close()
-        self._link.close()
+        self._subscription_thread.close()
+        self._client.close()
 
     def _on_request(self, message: DecodeRequest) -> None:
         last = message.kind == DecodeRequest.CLOSE
-        self._pass_on(message.request_id, message.sequence, message.payload.tobytes(), last)
+        self._send(message.request_id, message.sequence, message.payload.tobytes(), last)
 
     def _on_draft(self, message: Draft) -> None:
-        self._pass_on(message.request_id, message.sequence, message.payload.tobytes(), False)
+        self._send(message.request_id, message.sequence, message.payload.tobytes(), False)
 
-    def _pass_on(self, request_id: str, sequence: int, payload: bytes, last: bool) -> None:
+    def _send(self, request_id: str, sequence: int, payload: bytes, last: bool) -> None:
         with self._lock:
-            relay = self._relays.get(request_id)
-            if relay is None:
-                relay = self._relays[request_id] = self._open(request_id)
+            stream = self._streams.get(request_id)
+            if stream is None:
+                stream = self._streams[request_id] = self._open(request_id)
             self._counts["up_bytes"] += len(payload)
-            if relay.pass_on(sequence, payload, last):
-                del self._relays[request_id]
+            if stream.send(sequence, payload, last):
+                del self._streams[request_id]
 
-    def _open(self, request_id: str) -> _Relay:
-        while len(self._relays) >= MAX_REQUESTS:
-            _, oldest = self._relays.popitem(last=False)
+    def _open(self, request_id: str) -> _RequestStream:
+        while len(self._streams) >= MAX_REQUESTS:
+            _, oldest = self._streams.popitem(last=False)
             oldest.close()
-        return _Relay(self._link.open(lambda item: self._on_item(request_id, item)))
+        return _RequestStream(self._client.open(lambda item: self._on_item(request_id, item)))
 
     def _on_item(self, request_id: str, item: bytes | LinkLost | LinkUp) -> None:
-        """In the link's thread: one hop from the stream to the topic."""
-        stamp = self.get_clock().now().to_msg()
-        guess = _prediction_in(item)
-        if guess is not None and isinstance(item, bytes):
-            self._predictions.publish(to_prediction(guess, item, stamp, request_id))
+        """From the stream to the topic, in the client's thread without another hop."""
+        message = to_topic(item, self.get_clock().now().to_msg(), request_id)
+        if isinstance(message, Prediction):
+            self._predictions.publish(message)
         else:
-            self._verdicts.publish(to_verdict(item, stamp, request_id))
+            self._verdicts.publish(message)
         if isinstance(item, LinkLost):
             self._up = False
             self._counts["link_losses"] += 1
@@ -138,28 +134,14 @@ class CloudBridge(Node):
             self._counts["down_bytes"] += len(item) if isinstance(item, bytes) else 0
 
     def _diagnose(self) -> None:
-        level = DiagnosticStatus.OK if self._up else DiagnosticStatus.WARN
-        text = "connected" if self._up else "the link to the cloud is lost"
-        report = DiagnosticStatus(level=level, name=self.get_name(), message=text)
-        report.values = [KeyValue(key=k, value=str(v)) for k, v in self._counts.items()]
-        array = DiagnosticArray(status=[report])
-        array.header.stamp = self.get_clock().now().to_msg()
-        self._diagnostics.publish(array)
+        message = "connected" if self._up else "the link to the cloud is lost"
+        self._diagnostics.publish(message, self._counts, warning=not self._up)
 
 
 def client_settings(settings: BridgeSettings) -> ClientSettings:
-    """The link's settings from the node's; raises UserError."""
+    """The client's settings from the node's; raises UserError."""
     token = read_token(settings.token_file) if settings.token_file else ""
     return ClientSettings(settings.cloud, settings.authority, token)
-
-
-def _prediction_in(item: bytes | LinkLost | LinkUp) -> WirePrediction | None:
-    """The message, where it is an exit's guess."""
-    if isinstance(item, bytes):
-        with contextlib.suppress(WireError):
-            message = decode_server(item)
-            return message if isinstance(message, WirePrediction) else None
-    return None
 
 
 def main() -> int:

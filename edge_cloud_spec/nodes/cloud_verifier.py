@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 
+from ..cloud.command import add_serve_arguments, run_serve
+from ..errors import exit_status
+
 
 def main() -> int:
-    """`edge-cloud-spec serve` with these arguments; what launch adds for nodes is left out."""
-    from ..cli import main as command_line
-
+    """`edge-cloud-spec serve` with these arguments, but for those that launch adds for nodes."""
     arguments = sys.argv[1:]
     if "--ros-args" in arguments:
         arguments = arguments[: arguments.index("--ros-args")]
-    status = command_line(["serve", *arguments])
-    # A launch may send SIGINT twice; the second must not interrupt the interpreter's end.
+    parser = argparse.ArgumentParser(prog="cloud_verifier", description="Run the cloud verifier.")
+    add_serve_arguments(parser)
+    args = parser.parse_args(arguments)
+    status = exit_status(lambda: run_serve(args))
+    # A launch may send SIGINT twice; the second must not interrupt the interpreter's shutdown.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return status
 

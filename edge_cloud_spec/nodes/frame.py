@@ -1,4 +1,4 @@
-"""Camera messages to the one picture that both models see."""
+"""Raw camera messages as the JPEG that both models receive."""
 
 from __future__ import annotations
 

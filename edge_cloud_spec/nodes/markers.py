@@ -1,4 +1,4 @@
-"""What RViz shows of an action: an arrow from the base and the action's words above it."""
+"""An action in RViz: an arrow from the base and the action's words above it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def action_markers(text: str, goal: Goal, frame: str, now: Time) -> MarkerArray:
 
 
 def no_markers() -> MarkerArray:
-    """Takes the markers of the last action away."""
+    """Removes the markers of the last action."""
     return MarkerArray(markers=[Marker(ns="action", action=Marker.DELETEALL)])
 
 

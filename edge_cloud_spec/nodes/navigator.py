@@ -1,6 +1,6 @@
 """The navigator node: verified words on a topic, velocity commands to the base.
 
-``python -m edge_cloud_spec.nodes.navigator --ros-args ...``; what it decides is ``nav.Navigator``.
+``python -m edge_cloud_spec.nodes.navigator --ros-args ...``; ``nav.Navigator`` decides.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from nav_msgs.msg import Odometry as OdometryMsg
 from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from rclpy.time import Time
 from std_msgs.msg import Bool, String
 from visualization_msgs.msg import MarkerArray
@@ -45,10 +43,12 @@ from ..nav.navigator import Navigator, Settings
 from ..nav.pose import Pose
 from ..nav.watchdog import REPEATS, Watchdog
 from .base_output import Output, SportOutput, TwistOutput
-from .dedicated_subscriptions import DedicatedSubscriptions
+from .diagnostics import Diagnostics
 from .markers import action_markers, no_markers
 from .parameters import Parameters
+from .qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
 from .run import spin
+from .subscription_thread import SubscriptionThread
 
 ACTIONS = {
     "stop": NavCommand.STOP,
@@ -56,17 +56,16 @@ ACTIONS = {
     "turn": NavCommand.TURN,
     "search": NavCommand.SEARCH,
 }
-LAST = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 @dataclass(frozen=True)
 class OutputSettings:
-    """How the base is spoken to."""
+    """How the base receives velocities."""
 
     kind: str = chosen("twist", ("twist", "unitree_sport"), "what the base takes", fixed=True)
     stamped: bool = described(False, "twist: send TwistStamped", fixed=True)
     stop_nudge: float = bounded(
-        0.001, 0.0, 0.004, "twist: every other Twist of a stop goes ahead by this, m/s", fixed=True
+        0.001, 0.0, 0.004, "twist: every other Twist of a stop moves ahead at this, m/s", fixed=True
     )
 
 
@@ -83,7 +82,7 @@ class NavigatorNode(Node):
     """Topics and threads around ``Navigator``: one lock, held for one event at a time.
 
     e_stop and ``stop`` have a thread of their own, so no other callback delays them; the watchdog
-    has one too, and needs neither the executor nor the lock.
+    has another, which needs neither the executor nor the lock.
     """
 
     def __init__(self) -> None:
@@ -100,30 +99,30 @@ class NavigatorNode(Node):
                 self, settings.output.stamped, settings.base_frame, settings.output.stop_nudge
             )
         )
-        self._repeat = REPEATS  # of the stop under way; REPEATS: none is
-        self._problem = ""
-        self._commands = self.create_publisher(NavCommand, "nav_command", 10)
-        self._status = self.create_publisher(String, "nav_status", LAST)
-        self._markers = self.create_publisher(MarkerArray, "markers", 10)
-        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
+        self._last_problem = ""
+        self._commands = self.create_publisher(NavCommand, "nav_command", RELIABLE)
+        self._status = self.create_publisher(String, "nav_status", LATCHED)
+        self._markers = self.create_publisher(MarkerArray, "markers", RELIABLE)
+        self._diagnostics = Diagnostics(self)
         self._watchdog = Watchdog(self._output.stop, settings.watchdog)
         self._watchdog.start()
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._intake = DedicatedSubscriptions(self)
-        self._intake.subscribe(Bool, "e_stop", self._on_e_stop, 10)
-        self._intake.subscribe(String, "instruction", self._on_instruction, 10)
-        self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, 100)
-        self.create_subscription(OdometryMsg, "odom", self._on_odometry, qos_profile_sensor_data)
+        subscriptions = self._subscription_thread = SubscriptionThread(self)
+        subscriptions.subscribe(Bool, "e_stop", self._on_e_stop, RELIABLE)
+        subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
+        self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
+        self.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
         self.create_timer(PERIOD, self._on_tick, clock=steady)
         self.create_timer(1.0, self._diagnose, clock=steady)
         self._carry_out(Show(self._navigator.status))
         self._on_parameters()
-        self._intake.start()
+        subscriptions.start()
 
     def close(self) -> None:
-        """Stop the robot for good: nobody will watch it any more."""
+        """Stop the robot for good: no watchdog runs after this."""
         self._output.stop(0)
-        if self._lock.acquire(timeout=0.5):  # a callback that hangs must not keep us from the rest
+        if self._lock.acquire(timeout=0.5):  # a callback that hangs must not prevent the rest
             try:
                 self._run(Hold("the navigator ends"))
                 self._repeat = REPEATS
@@ -133,13 +132,13 @@ class NavigatorNode(Node):
             finally:
                 self._lock.release()
         self._watchdog.close()
-        self._intake.close()
+        self._subscription_thread.close()
 
-    # What comes in
+    # Callbacks
 
     def _on_e_stop(self, message: Bool) -> None:
         if message.data:
-            self._output.stop(0)  # at once, whoever holds the lock
+            self._output.stop(0)  # at once, whichever thread holds the lock
         self._handle(EStop(message.data))
 
     def _on_instruction(self, message: String) -> None:
@@ -181,7 +180,7 @@ class NavigatorNode(Node):
             self._navigator.settings = self._config.value
             self._run(Hold(f"parameter {why}" if why else ""))
 
-    # What goes out
+    # Effects
 
     def _handle(self, event: Event) -> None:
         with self._lock:
@@ -201,7 +200,7 @@ class NavigatorNode(Node):
             self._watchdog.calm()
             self._repeat = 1
         elif isinstance(effect, Report):
-            self._problem = effect.problem
+            self._last_problem = effect.problem
             self.get_logger().warning(effect.problem)
         elif isinstance(effect, Show):
             self._status.publish(String(data=str(effect.status)))
@@ -228,13 +227,8 @@ class NavigatorNode(Node):
     def _diagnose(self) -> None:
         with self._lock:
             status, counts = self._navigator.status, self._navigator.counts
-        level = DiagnosticStatus.WARN if status.state == "stopped" else DiagnosticStatus.OK
-        values = {**counts, "watchdog": self._watchdog.fired, "last problem": self._problem}
-        report = DiagnosticStatus(level=level, name=self.get_name(), message=str(status))
-        report.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
-        array = DiagnosticArray(status=[report])
-        array.header.stamp = self.get_clock().now().to_msg()
-        self._diagnostics.publish(array)
+        values = {**counts, "watchdog": self._watchdog.fired, "last problem": self._last_problem}
+        self._diagnostics.publish(str(status), values, warning=status.state == "stopped")
 
 
 def main() -> int:

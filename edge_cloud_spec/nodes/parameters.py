@@ -1,4 +1,4 @@
-"""ROS parameters from a dataclass, which declares names, ranges and descriptions once.
+"""ROS parameters from a dataclass, where names, ranges and descriptions are declared once.
 
 A nested dataclass gives dotted names (``limits.speed``). Fields come from ``bounds.bounded``,
 ``bounds.chosen`` and ``bounds.described``.
@@ -26,12 +26,12 @@ T = TypeVar("T")
 
 
 class Parameters(Generic[T]):
-    """The parameters of one node as one frozen dataclass, ``value``; replaced whole on a change.
+    """The parameters of one node as one frozen dataclass, ``value``; each change makes a new one.
 
-    A bad value is refused with a reason that names the parameter, and the old value stays. A bad
-    value given at the start is left at its default, logged, and listed in ``problems``: parameter
-    name -> sentence, until a good value is set. ``on_change`` hears the names that were set by
-    every good change, in the thread that serves parameters.
+    A bad value is refused with a reason that names the parameter, and the old value stays. A
+    parameter with a bad value at the start keeps its default; that is logged and listed in
+    ``problems`` (parameter name -> sentence) until a good value is set. ``on_change`` is called
+    with the names of each good change, in the thread that serves parameters.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Parameters(Generic[T]):
 
 
 def _flatten(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Dotted name -> (value, metadata) of every field that is no dataclass itself."""
+    """Dotted name -> (value, metadata) of every field that is not itself a dataclass."""
     flat: dict[str, tuple[Any, Any]] = {}
     for item in fields(config):
         value = getattr(config, item.name)
@@ -135,7 +135,7 @@ def _descriptor(start: Any, metadata: Any) -> ParameterDescriptor:
     constraints += ["read at the start only"] if metadata.get("fixed") else []
     descriptor.additional_constraints = "; ".join(constraints)
     if type(start) is float:
-        descriptor.dynamic_typing = True  # whole numbers are welcome too; checked in _fit
+        descriptor.dynamic_typing = True  # an integer is accepted too; _fit checks
     if "range" in metadata:
         low, high = metadata["range"]
         if type(start) is int:

@@ -1,4 +1,4 @@
-"""The processes of a run: started together, watched, and always ended."""
+"""The processes of a run: started together, checked, and always ended."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Program:
-    """What to start under which name."""
+    """A command line to start, and the name of its process."""
 
     name: str
     command: Sequence[str]
 
 
 class Processes:
-    """A context: all are ended on the way out, whatever happened. Their output goes to ``logs``.
+    """A context manager that ends all of them on exit. Their output is written to ``logs``.
 
-    Each has a session of its own, so a Ctrl-C reaches only us and the end is orderly; should we be
-    killed with no chance to end them, Linux ends them for us.
+    Each has a session of its own, so that a Ctrl-C reaches only this process, which ends them in
+    order. If this process is killed before it can, Linux ends them.
     """
 
     def __init__(
@@ -68,22 +68,23 @@ class Processes:
         return {name: process.pid for name, process in self._running.items()}
 
     def check(self) -> None:
-        """Raise UserError when one has ended by itself."""
+        """Raise UserError if one has ended by itself."""
         for name, process in self._running.items():
             status = process.poll()
             if status is not None:
-                raise UserError(f"{name} ended by itself ({_how(status)}): {self.last_words(name)}")
+                how = _exit_text(status)
+                raise UserError(f"{name} ended by itself ({how}): {self.last_words(name)}")
 
     def last_words(self, name: str) -> str:
-        """The line of its output that says most about why it ended, and where the rest is."""
+        """The line of its output most likely to say why it ended, and where its log is."""
         log = self._log(name)
         lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-        telling = [line for line in lines if "error" in line.lower()] or lines
-        return f"{telling[-1].strip() if telling else 'it said nothing'} (all of it: {log})"
+        errors = [line for line in lines if "error" in line.lower()] or lines
+        return f"{errors[-1].strip() if errors else 'no output'} (log: {log})"
 
     def end(self) -> None:
-        """SIGINT, then SIGTERM, then SIGKILL, to all that still run."""
-        with _deaf():
+        """Send SIGINT, then SIGTERM, then SIGKILL to all that still run."""
+        with _signals_ignored():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
                 running = [p for p in self._running.values() if p.poll() is None]
                 for process in running:
@@ -99,17 +100,17 @@ class Processes:
 
 
 def _end_with_parent() -> None:
-    with contextlib.suppress(OSError, AttributeError):  # not Linux: the orderly end must do
+    with contextlib.suppress(OSError, AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """An impatient second Ctrl-C must not leave processes behind."""
+def _signals_ignored() -> Iterator[None]:
+    """A second Ctrl-C must not leave processes behind."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     try:
         before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    except ValueError:  # not the main thread: signals do not come here
+    except ValueError:  # not the main thread, which alone handles signals
         yield
         return
     try:
@@ -119,5 +120,5 @@ def _deaf() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _how(status: int) -> str:
+def _exit_text(status: int) -> str:
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

@@ -1,4 +1,4 @@
-"""The simulated room for RViz: walls, things with their names, and the way the robot took."""
+"""The simulated room in RViz: walls, things with their names, and the robot's path."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rclpy.time import Time
 from std_msgs.msg import ColorRGBA
 from visualization_msgs.msg import Marker
 
-from ..sim.kinds import Part, Thing
 from ..sim.room import Pose, Room
+from ..sim.thing import Part, Thing
 
 _SHAPES = {
     "box": Marker.CUBE,
@@ -19,7 +19,7 @@ _SHAPES = {
     "sphere": Marker.SPHERE,
     "ellipsoid": Marker.SPHERE,
 }
-_WALL, _WAY = (0.25, 0.25, 0.28), (0.84, 0.24, 0.16)
+_WALL, _PATH = (0.25, 0.25, 0.28), (0.84, 0.24, 0.16)
 
 
 def room_markers(room: Room, frame: str, now: Time) -> list[Marker]:
@@ -35,9 +35,9 @@ def room_markers(room: Room, frame: str, now: Time) -> list[Marker]:
 
 
 def path_marker(room: Room, path: Sequence[Pose], frame: str, now: Time) -> Marker:
-    """The way so far as a line on the floor."""
+    """The path so far as a line on the floor."""
     points = [_from_start(room, pose.x, pose.y) for pose in path]
-    return _stamped(_line("path", points or [(0.0, 0.0)], _WAY, 0.03), frame, now)
+    return _stamped(_line("path", points or [(0.0, 0.0)], _PATH, 0.03), frame, now)
 
 
 def _from_start(room: Room, x: float, y: float) -> tuple[float, float]:

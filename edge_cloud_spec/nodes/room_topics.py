@@ -1,4 +1,4 @@
-"""What the simulated robot publishes of itself and its room."""
+"""The topics of the simulated robot and its room."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 from geometry_msgs.msg import Quaternion, TransformStamped
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from rclpy.time import Time
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from std_msgs.msg import String
@@ -18,9 +17,9 @@ from ..sim.camera import FIELD_OF_VIEW, FORWARD, HEIGHT, Camera, Eye, encode_jpe
 from ..sim.episode import REACH, thing_in_front
 from ..sim.room import Pose, Room
 from ..sim.world import World
+from .qos import LATCHED, RELIABLE, SENSOR_DATA
 from .room_markers import path_marker, room_markers
 
-LAST = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 STILL = 0.02  # m/s and rad/s under which the base stands
 OPTICAL = Quaternion(x=-0.5, y=0.5, z=-0.5, w=0.5)  # z ahead, x to the right, y down
 STEP = 0.05  # m between two points of the path
@@ -37,14 +36,13 @@ class RoomTopics:
     ) -> None:
         self._room, self._quality = room, quality
         self._odom, self._base, self._camera = odom, base, camera
-        sensor = qos_profile_sensor_data
         self._pictures = node.create_publisher(
-            CompressedImage, "camera/image_raw/compressed", sensor
+            CompressedImage, "camera/image_raw/compressed", SENSOR_DATA
         )
-        self._infos = node.create_publisher(CameraInfo, "camera/camera_info", sensor)
-        self._odometry = node.create_publisher(Odometry, "odom", sensor)
-        self._outcome = node.create_publisher(String, "sim/outcome", LAST)
-        self._markers = node.create_publisher(MarkerArray, "markers", 10)
+        self._infos = node.create_publisher(CameraInfo, "camera/camera_info", SENSOR_DATA)
+        self._odometry = node.create_publisher(Odometry, "odom", SENSOR_DATA)
+        self._outcome = node.create_publisher(String, "sim/outcome", LATCHED)
+        self._markers = node.create_publisher(MarkerArray, "markers", RELIABLE)
         self._path = [room.start]
         self._contacts, self._touching = 0, False
         try:
@@ -55,8 +53,8 @@ class RoomTopics:
             self._transforms = node.create_publisher(TFMessage, "/tf", 100)
             self._tf_message = TFMessage
 
-    def note(self, world: World) -> None:
-        """Remember where the robot was and what it touched."""
+    def update(self, world: World) -> None:
+        """Add to the path and to the count of contacts."""
         pose, last = world.pose, self._path[-1]
         if math.hypot(pose.x - last.x, pose.y - last.y) > STEP:
             self._path.append(pose)
@@ -64,7 +62,7 @@ class RoomTopics:
         self._touching = world.contact
 
     def publish_picture(self, camera: Camera, eye: Eye, now: Time) -> None:
-        """What the camera sees, and its intrinsics, under one stamp; nothing where nobody looks."""
+        """The camera's picture and intrinsics under one stamp; none without a subscriber."""
         if not self._pictures.get_subscription_count():
             return
         picture = CompressedImage(format="jpeg")
@@ -76,7 +74,7 @@ class RoomTopics:
         self._infos.publish(info)
 
     def publish_odometry(self, world: World, now: Time) -> None:
-        """Pose since the start and velocity, as the base believes them."""
+        """Pose since the start and velocity, as the base estimates them."""
         state = world.odometry
         message = Odometry(child_frame_id=self._base)
         message.header.stamp, message.header.frame_id = now.to_msg(), self._odom
@@ -93,25 +91,25 @@ class RoomTopics:
             self._transforms.publish(self._tf_message(transforms=[moving, fixed]))
 
     def publish_outcome(self, world: World) -> None:
-        """How the task stands, as JSON (``standing``)."""
-        state = standing(self._room, world.pose, world.velocity, self._touching, self._contacts)
+        """The state of the task, as JSON (``task_state``)."""
+        state = task_state(self._room, world.pose, world.velocity, self._touching, self._contacts)
         self._outcome.publish(String(data=json.dumps({"time": round(world.time, 3), **state})))
 
     def publish_markers(self, world: World, now: Time) -> None:
-        """The room and the path so far; again and again, for an RViz that comes late."""
+        """The room and the path so far; repeated for an RViz that starts late."""
         markers = room_markers(self._room, self._odom, now)
         markers.append(path_marker(self._room, self._path, self._odom, now))
         self._markers.publish(MarkerArray(markers=markers))
 
 
-def standing(
+def task_state(
     room: Room, pose: Pose, velocity: tuple[float, float, float], touching: bool, contacts: int
 ) -> dict[str, str | float | bool | int]:
-    """How the task stands: metres from the camera, degrees to the left, the pose in the room.
+    """The state of the task: metres from the camera, degrees to the left, the pose in the room.
 
-    ``at`` is the thing within reach and ahead, ``facing`` whether that is the named one,
-    ``standing`` whether the base stands still; ``success`` is both. Whether it was *told* to stop
-    is for others to know.
+    ``at`` is the thing within reach and ahead, ``facing`` whether that is the target,
+    ``standing`` whether the base stands still; ``success`` is both. Whether the robot decided to
+    stop is not known here.
     """
     eye, target = eye_at(pose), room.thing(room.target)
     at = thing_in_front(room, pose)

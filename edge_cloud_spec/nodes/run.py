@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 
 import rclpy
@@ -17,20 +17,21 @@ from rclpy.signals import SignalHandlerOptions
 
 from ..errors import UserError
 
-PATIENCE = 10.0  # s for threads to end after the node was closed
+EXIT_TIMEOUT = 10.0  # s for threads to end after the node was closed
 
 
-def spin(make: Callable[[], Node], args: Sequence[str] | None = None) -> int:
-    """Make a node and serve it until SIGINT or SIGTERM; the exit status.
+def spin(make: Callable[[], Node]) -> int:
+    """Make a node and serve it until SIGINT or SIGTERM; returns the exit status.
 
-    ``close()`` of the node, if it has one, is called while ROS still works, so a node can say its
-    last words. A launch sends SIGINT twice: the second one finds the shutdown under way and does
-    nothing. A UserError in the making ends with 2 and one sentence; what a callback raises is
-    logged and the node goes on.
+    ``close()`` of the node, if it has one, is called while ROS still works, so that a node can
+    publish its last messages. A launch sends SIGINT twice: the second one comes during the shutdown
+    and does nothing. A UserError from ``make`` ends the program with status 2 and one sentence;
+    what a callback raises is logged and the node goes on.
 
-    One thread serves all callbacks: rclpy's multi-threaded executor hands a callback that its pool
-    has not begun to the pool again and again, and on a busy machine an e_stop then waits for a
-    second behind thousands of those. What may not wait for another callback has an ``Intake``.
+    One thread serves all callbacks: rclpy's multi-threaded executor submits a callback that its
+    pool has not started to the pool again and again, and on a busy machine an e_stop then waits for
+    a second behind thousands of those. What may not wait for another callback has a
+    ``SubscriptionThread``.
     """
     stop = threading.Event()
 
@@ -40,7 +41,7 @@ def spin(make: Callable[[], Node], args: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask_to_stop)
     try:
-        _init(args)
+        _init()
         node = make()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -58,31 +59,31 @@ def spin(make: Callable[[], Node], args: Sequence[str] | None = None) -> int:
         close = getattr(node, "close", None)
         if close is not None:
             close()
-        _leave_within(PATIENCE)
+        _exit_within(EXIT_TIMEOUT)
         executor.shutdown(timeout_sec=2.0)
         thread.join(2.0)
         node.destroy_node()
         rclpy.try_shutdown()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # a late one must not kill us while Python ends
+            signal.signal(number, signal.SIG_IGN)  # a late one must not interrupt the exit
     return 0
 
 
-def _leave_within(seconds: float) -> None:
-    """End the program by force if a callback that never returns keeps it so long."""
+def _exit_within(seconds: float) -> None:
+    """End the program by force if a callback that does not return holds it for this long."""
 
-    def leave() -> None:
-        print("error: a callback did not end; leaving without it", file=sys.stderr, flush=True)
+    def force_exit() -> None:
+        print("error: a callback did not end; exiting without it", file=sys.stderr, flush=True)
         os._exit(1)
 
-    timer = threading.Timer(seconds, leave)
+    timer = threading.Timer(seconds, force_exit)
     timer.daemon = True
     timer.start()
 
 
-def _init(args: Sequence[str] | None) -> None:
+def _init() -> None:
     try:
-        rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     except Exception as error:  # the classes differ between distributions
         first = str(error).strip().partition("\n")[0]
         raise UserError(f"ROS does not take the arguments or a parameter file: {first}") from error
@@ -101,4 +102,4 @@ def _serve(executor: SingleThreadedExecutor, node: Node, stop: threading.Event) 
                 return
             node.get_logger().error(f"a callback failed, going on: {error!r}")
             node.get_logger().debug(traceback.format_exc())
-            stop.wait(0.01)  # what fails at once and always must not take the processor
+            stop.wait(0.01)  # a callback that always fails must not occupy the processor

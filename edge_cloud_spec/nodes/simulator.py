@@ -24,21 +24,22 @@ from ..sim.room import Room, make_room
 from ..sim.scene import Scene
 from ..sim.world import World
 from .parameters import Parameters
+from .qos import RELIABLE
 from .room_topics import RoomTopics
 from .run import spin
 
-CYCLE = 0.02  # s between two looks at the clock; commands are taken and physics caught up
-LONGEST = 0.5  # s of physics at a time; a machine that slept longer loses the rest
-SLOW = 1.0  # Hz of what people look at
-SMALLEST = 32  # pixels
+CYCLE = 0.02  # s between two updates: the newest command is applied and physics caught up
+MAX_STEP = 0.5  # s of physics in one update; what a longer pause of the machine missed is skipped
+MARKER_RATE = 1.0  # Hz
+MIN_IMAGE_SIZE = 32  # pixels
 
 
 @dataclass(frozen=True)
 class SimulatorSettings:
-    """Which room, and how often what of it is published. All are read at the start only."""
+    """Which room, and the rates of its topics. All are read at the start only."""
 
     seed: int = bounded(0, 0, 2**31 - 1, "which room", fixed=True)
-    target: str = chosen("", ("", *KINDS), "what is to be found; empty: the room's own", fixed=True)
+    target: str = chosen("", ("", *KINDS), "what to find; empty: the room's own", fixed=True)
     renderer: str = chosen("auto", RENDERERS, "auto: egl where it can be had", fixed=True)
     image_size: int = bounded(
         0, 0, 512, "side of the square picture, pixels, from 32; 0: the renderer's own", fixed=True
@@ -55,7 +56,7 @@ class SimulatorSettings:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if 0 < self.image_size < SMALLEST:
+        if 0 < self.image_size < MIN_IMAGE_SIZE:
             raise ValueError(f"image_size must be 0 or from 32 to 512, not {self.image_size}")
 
 
@@ -63,7 +64,7 @@ class SimulatorNode(Node):
     """A room in real time.
 
     World, camera and publishers belong to one thread of their own, paced by the steady clock;
-    callbacks only leave the last command for it.
+    callbacks only keep the newest command for it.
     """
 
     def __init__(self) -> None:
@@ -80,13 +81,13 @@ class SimulatorNode(Node):
         )
         self._commands: deque[tuple[float, float, float]] = deque(maxlen=1)
         kind = TwistStamped if self.settings.stamped_commands else Twist
-        self.create_subscription(kind, "cmd_vel", self._on_command, 10)
+        self.create_subscription(kind, "cmd_vel", self._on_command, RELIABLE)
         self._stop = threading.Event()
-        self._begun = threading.Event()
+        self._ready = threading.Event()
         self._problem: UserError | None = None
-        self._thread = threading.Thread(target=self._live, name="room", daemon=True)
+        self._thread = threading.Thread(target=self._simulate, name="room", daemon=True)
         self._thread.start()
-        self._begun.wait()
+        self._ready.wait()
         if self._problem is not None:
             raise self._problem
 
@@ -105,7 +106,7 @@ class SimulatorNode(Node):
 
     # The room's thread
 
-    def _live(self) -> None:
+    def _simulate(self) -> None:
         settings = self.settings
         try:
             world = World(Scene(self.room), settings.drift)
@@ -115,50 +116,50 @@ class SimulatorNode(Node):
             self._problem = error
             return
         finally:
-            self._begun.set()
+            self._ready.set()
         self.get_logger().info(
             f"room {self.room.seed}, {self.room.instruction!r}: "
             f"{camera.renderer} {camera.size}x{camera.size} at {settings.camera_rate:g} Hz"
         )
         with camera:
             try:
-                self._pass_time(world, camera)
+                self._run(world, camera)
             except Exception as error:
-                if not self._stop.is_set():  # at the end publishers may be gone already
-                    self.get_logger().fatal(f"the room came to an end: {error!r}")
+                if not self._stop.is_set():  # at the end publishers may be destroyed already
+                    self.get_logger().fatal(f"the simulation failed: {error!r}")
                     self.context.try_shutdown()
 
-    def _pass_time(self, world: World, camera: Camera) -> None:
+    def _run(self, world: World, camera: Camera) -> None:
         topics, settings = self._topics, self.settings
-        odometry, picture = _Beat(settings.odom_rate), _Beat(settings.camera_rate)
-        outcome, show = _Beat(settings.outcome_rate), _Beat(SLOW)
+        odometry, picture = _Rate(settings.odom_rate), _Rate(settings.camera_rate)
+        outcome, markers = _Rate(settings.outcome_rate), _Rate(MARKER_RATE)
         last = time.monotonic()
         while not self._stop.wait(max(0.0, last + CYCLE - time.monotonic())):
             if self._commands:
                 world.command(*self._commands.popleft())
             passed = time.monotonic() - last
             last += passed
-            world.step(min(passed, LONGEST))
+            world.step(min(passed, MAX_STEP))
             now = self.get_clock().now()
-            topics.note(world)
+            topics.update(world)
             if odometry.is_due(last):
                 topics.publish_odometry(world, now)
             if outcome.is_due(last):
                 topics.publish_outcome(world)
-            if show.is_due(last):
+            if markers.is_due(last):
                 topics.publish_markers(world, now)
             if picture.is_due(last):
                 topics.publish_picture(camera, world.eye, now)
 
 
-class _Beat:
-    """Says when something is due ``rate`` times a second; what was missed is left out."""
+class _Rate:
+    """Says when something is due ``rate`` times a second; what was missed is not made up for."""
 
     def __init__(self, rate: float) -> None:
         self._period, self._next = 1 / rate, 0.0
 
     def is_due(self, now: float) -> bool:
-        if now < self._next - CYCLE / 4:  # cycles come a little early or late
+        if now < self._next - CYCLE / 4:  # updates come a little early or late
             return False
         self._next = max(self._next + self._period, now - self._period)
         return True

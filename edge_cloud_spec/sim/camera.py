@@ -15,7 +15,7 @@ from .engine import mujoco, no_gl_because
 from .gl import GlContext, GlPainter
 from .rays import RayCaster
 from .room import Pose
-from .scene import LARGEST, Scene
+from .scene import MAX_SIZE, Scene
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FIELD_OF_VIEW = math.radians(60)
 HEIGHT = 0.35
 FORWARD = 0.30
-"""Metres of the camera above the floor and before the middle of the body."""
+"""Metres of the camera above the floor and in front of the middle of the body."""
 
 RENDERERS = ("auto", "egl", "rays")
 
@@ -57,7 +57,7 @@ class Eye:
 
 
 def eye_at(pose: Pose, pitch: float = 0.0, roll: float = 0.0, heave: float = 0.0) -> Eye:
-    """The camera of a robot that stands at ``pose``."""
+    """The camera of a robot at ``pose``; pitch and roll in rad, heave in m."""
     return Eye(
         pose.x + FORWARD * math.cos(pose.yaw),
         pose.y + FORWARD * math.sin(pose.yaw),
@@ -71,9 +71,10 @@ def eye_at(pose: Pose, pitch: float = 0.0, roll: float = 0.0, heave: float = 0.0
 class Camera:
     """Renders one scene; used and closed by the thread that made it, as GL contexts must be.
 
-    ``renderer`` is "egl", "rays" or "auto" (EGL when it can be had); ``size`` is the side of the
-    square picture in pixels, by default 256 with EGL and 128 with rays. Who goes through many
-    scenes passes a ``context`` of its own, which outlives the camera.
+    ``renderer`` is "egl", "rays" or "auto" (EGL where it is available); ``size`` is the side of the
+    square picture in pixels, by default 256 with EGL and 128 with rays. For many scenes in turn
+    give one ``context``, which outlives the camera. UserError: the renderer or the size is not
+    available.
     """
 
     def __init__(
@@ -88,9 +89,9 @@ class Camera:
             raise UserError(
                 f"renderer {renderer!r} is not known; choose one of {', '.join(RENDERERS)}"
             )
-        if size is not None and not 16 <= size <= LARGEST:
+        if size is not None and not 16 <= size <= MAX_SIZE:
             raise UserError(
-                f"a picture of {size} pixels a side cannot be had; give 16 to {LARGEST}"
+                f"a picture of {size} pixels a side cannot be had; give 16 to {MAX_SIZE}"
             )
         if renderer == "egl" and no_gl_because:
             raise UserError(
@@ -135,7 +136,7 @@ class Camera:
         return image.reshape(self.size, self.size, 3), self._things(geoms)
 
     def close(self) -> None:
-        """Give back what is held on the GL side."""
+        """Free what is held on the GL side."""
         if self._painter is not None:
             self._painter.close()
             self._painter = None
@@ -171,7 +172,7 @@ def encode_jpeg(image: np.ndarray, quality: int = 85) -> bytes:
 
 
 def decode_jpeg(jpeg: bytes) -> np.ndarray:
-    """The RGB picture uint8 [H, W, 3] of a JPEG; ValueError when it is none."""
+    """The RGB picture uint8 [H, W, 3] of a JPEG; ValueError when it is not one."""
     try:
         with Image.open(io.BytesIO(jpeg), formats=("JPEG",)) as image:
             return np.array(image.convert("RGB"))

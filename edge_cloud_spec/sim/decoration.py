@@ -1,4 +1,4 @@
-"""Skirting boards, rugs and pictures: what makes rooms look different and is in nobody's way."""
+"""Skirting boards, rugs and pictures: what makes rooms look different and is no obstacle."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from .thing import Part, Rgb, Thing
+from .thing import Part, Rgb, Thing, as_rgb
 
 
 def decorate(
     size: tuple[float, float], things: list[Thing], rng: np.random.Generator
 ) -> tuple[Thing, ...]:
-    """What lies on the floor and hangs on the walls of a room of ``size`` metres."""
+    """Rugs on the floor and pictures on the walls of a room of ``size`` metres."""
     w, d = size[0] / 2, size[1] / 2
     items = []
     if rng.random() < 0.6:
@@ -67,9 +67,4 @@ def decorate(
 
 def pale(rng: np.random.Generator, low: float, high: float, spread: float) -> Rgb:
     """A tone between ``low`` and ``high``, each colour off it by up to ``spread``."""
-    return triple(np.clip(rng.uniform(low, high) + rng.uniform(-spread, spread, 3), 0.05, 0.97))
-
-
-def triple(values: np.ndarray) -> Rgb:
-    """An array [3] as a colour."""
-    return float(values[0]), float(values[1]), float(values[2])
+    return as_rgb(np.clip(rng.uniform(low, high) + rng.uniform(-spread, spread, 3), 0.05, 0.97))

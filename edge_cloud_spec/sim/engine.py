@@ -52,8 +52,8 @@ def _device_displays(egl: ctypes.CDLL) -> list[int]:
     return [get_display(_EGL_PLATFORM_DEVICE, devices[i], None) for i in range(count.value)]
 
 
-def _settle_gl() -> str | None:
-    """Settle MUJOCO_GL unless the user did; returns why EGL cannot be had, or None when it can."""
+def _choose_gl() -> str | None:
+    """Set MUJOCO_GL unless the user did; returns why EGL is not available, or None when it is."""
     chosen = os.environ.get("MUJOCO_GL", "").lower()
     if chosen not in ("", "egl"):
         return None if chosen == "osmesa" else f"MUJOCO_GL is set to {chosen}"
@@ -68,7 +68,7 @@ def _settle_gl() -> str | None:
     return reason
 
 
-no_gl_because = _settle_gl()
+no_gl_because = _choose_gl()
 """Why pictures cannot be drawn by GL; None when they can."""
 
 import mujoco  # noqa: E402

@@ -1,7 +1,7 @@
 """One task in one room without ROS: frames out, actions in, and whether the robot got there.
 
-Simulated time stands still while whoever drives thinks; a benchmark then measures decisions, not
-the machine it runs on.
+Simulated time stands still between actions; a benchmark then measures decisions, not the machine it
+runs on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FACING = math.radians(25)
 
 @dataclass(frozen=True)
 class EpisodeOutcome:
-    """How an episode stands: ``stopped_at`` is the thing that a stop was made at, "" for none.
+    """The state of an episode: ``stopped_at`` is the thing that a stop was made at, "" for none.
 
     ``success``: stopped, within REACH of the named thing, facing it, and at none of its look-alikes
     (none is more nearly ahead). ``distance`` (m) and ``bearing`` (rad) are the named thing's.
@@ -122,7 +122,7 @@ class Episode:
         return OdometryPose(odometry.x, odometry.y, odometry.yaw)
 
     def outcome(self) -> EpisodeOutcome:
-        """How the episode stands now."""
+        """The state of the episode now."""
         pose = self.world.pose
         at = thing_in_front(self.room, pose) if self._stopped else ""
         eye, target = eye_at(pose), self.room.thing(self.room.target)
@@ -139,7 +139,7 @@ class Episode:
         )
 
     def close(self) -> None:
-        """Give the renderer back."""
+        """Free the renderer."""
         self._camera.close()
 
     def __enter__(self) -> Self:
@@ -150,7 +150,7 @@ class Episode:
 
 
 def thing_in_front(room: Room, pose: Pose) -> str:
-    """What a robot at ``pose`` stands at: within REACH, within FACING of ahead; "" for none.
+    """The thing a robot at ``pose`` is at: within REACH, within FACING of ahead; "" for none.
 
     Of several the one most nearly ahead counts; a broad one is ahead when the line ahead meets it.
     """

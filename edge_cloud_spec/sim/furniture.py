@@ -1,4 +1,4 @@
-"""Furniture without a name: neutral in colour, mostly along walls, in the way of the eye."""
+"""Furniture without a name: neutral in colour, mostly along walls, hiding what is behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .thing import Part, Rgb, Shape, Thing
+from .thing import Part, Rgb, Shape, Thing, as_rgb
 
 _NEUTRALS = (
     (0.88, 0.87, 0.84),
@@ -22,8 +22,7 @@ FURNITURE = ("table", "shelf", "plinth", "sofa", "bench")
 def furnish(name: str, rng: np.random.Generator, x: float, y: float, yaw: float) -> Thing:
     """One piece of furniture whose back, at -x of its own frame, is at (x, y)."""
     base = np.array(_NEUTRALS[rng.integers(len(_NEUTRALS))]) + rng.uniform(-0.05, 0.05)
-    rgb: Rgb = tuple(float(v) for v in np.clip(base, 0.04, 0.95))  # type: ignore[assignment]
-    half, is_round, parts = _SHAPES[name](rng, rgb)
+    half, is_round, parts = _SHAPES[name](rng, as_rgb(np.clip(base, 0.04, 0.95)))
     forward = half[0] + 0.01
     x, y = x + forward * math.cos(yaw), y + forward * math.sin(yaw)
     return Thing(name, x, y, yaw, half, is_round, parts)

@@ -1,7 +1,7 @@
-"""Pictures through OpenGL (EGL), with one GL context for as many scenes as its owner likes.
+"""Pictures through OpenGL (EGL), with one GL context for many scenes.
 
-A context costs some 80 ms to open and a scene's upload 3 ms, so whoever goes through many rooms
-keeps the context. Both belong to the thread that made them.
+A context costs some 80 ms to open and a scene's upload 3 ms, so for many
+rooms in turn the context is kept. Both belong to the thread that made them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands in the rooms: the nameable kinds, what resembles them, and neutral furniture.
+"""What is in the rooms: the nameable kinds, and what resembles them.
 
 Every thing is a few primitive shapes, so that both renderers draw it from the same numbers. Small
 things are a little larger than life: at 3.2 m a bottle must cover some 50 of 128 x 128 pixels.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .thing import Part, Rgb, Shape, Thing
+from .thing import Part, Rgb, Shape, Thing, as_rgb
 
 KINDS = (
     "silver bottle",
@@ -51,8 +51,7 @@ def tint(rng: np.random.Generator, colour: str) -> Rgb:
 
 
 def _rgb(values: np.ndarray) -> Rgb:
-    red, green, blue = np.clip(values, 0.02, 0.98)
-    return float(red), float(green), float(blue)
+    return as_rgb(np.clip(values, 0.02, 0.98))
 
 
 def _shade(rgb: Rgb, factor: float) -> Rgb:
@@ -186,7 +185,7 @@ def _crate(rng: np.random.Generator, rgb: Rgb) -> Shape:
 
 
 def _cabinet(rng: np.random.Generator, rgb: Rgb) -> Shape:
-    """As brown as the door, but low: its top can be seen from wherever it can be stopped at."""
+    """As brown as the door, but low: its top is visible from every place to stop at."""
     w, h = 0.26 * rng.uniform(0.92, 1.08), 0.62 * rng.uniform(0.9, 1.08)
     return (
         (0.17, w),

@@ -1,4 +1,4 @@
-"""Finding places: what may stand where, so that a room is varied and its task is fair."""
+"""Placement of a room's things, so that rooms are varied and their tasks are fair."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLEARANCE = 0.4
 
 
 class Layout:
-    """Where things stand so far; a piece that does not fit after some tries is left out."""
+    """The things placed so far; a piece that does not fit after some attempts is left out."""
 
     def __init__(self, size: tuple[float, float], start: Pose, rng: np.random.Generator) -> None:
         self.size, self.start, self.rng = size, start, rng
@@ -30,12 +30,13 @@ class Layout:
         self.furniture: list[Thing] = []
 
     def place_target(self, name: str) -> Thing | None:
+        """The thing to find, START_DISTANCE from the start; None where it does not fit."""
         for _ in range(60):
             thing = build(name, self.rng, *self._spot(name))
             distance = thing.distance(self.start.x, self.start.y)
             if not START_DISTANCE[0] <= distance <= START_DISTANCE[1] or not self._inside(thing):
                 continue
-            if name.endswith("door"):  # seen too much from the side it is a line
+            if name.endswith("door"):  # from the side it is a line
                 slant = thing.bearing(self.start.x, self.start.y, thing.yaw + math.pi)
                 if abs(slant) > math.radians(50):
                     continue
@@ -44,6 +45,7 @@ class Layout:
         return None
 
     def place_thing(self, name: str) -> bool:
+        """Another nameable thing or look-alike, APART from the rest; whether it fits."""
         for _ in range(40):
             thing = build(name, self.rng, *self._spot(name))
             if self._fits(thing, APART):
@@ -52,6 +54,7 @@ class Layout:
         return False
 
     def place_furniture(self, name: str) -> None:
+        """A piece of furniture, mostly at a wall, unless none fits."""
         for _ in range(15):
             x, y, yaw = self._wall_spot(0.0) if self.rng.random() < 0.75 else self._floor_spot()
             piece = furnish(name, self.rng, x, y, yaw)

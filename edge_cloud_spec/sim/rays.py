@@ -1,4 +1,4 @@
-"""A renderer that needs no GL: MuJoCo's ray caster and numpy, lit as MuJoCo lights by GL."""
+"""A renderer that needs no GL: MuJoCo's ray caster and numpy, with the light of MuJoCo's GL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from .engine import mujoco
 from .scene import ROBOT_GROUP, Scene
 
-_MARGIN = 0.01  # metres that a surface may lie behind itself before it counts as shadowed
+_MARGIN = 0.01  # metres by which rounding may put a surface behind itself without shadow
 
 
 class RayCaster:
@@ -80,7 +80,7 @@ class RayCaster:
         return (np.minimum(colour, 1) * 255).astype(np.uint8), geoms
 
     def _darken(self, points: np.ndarray, reach: np.ndarray, toward: np.ndarray) -> None:
-        """Set ``toward`` to 0 where something stands between the lamp and the point."""
+        """Set ``toward`` to 0 where something is between the lamp and the point."""
         lit = np.flatnonzero(toward > 0)
         if not len(lit):
             return

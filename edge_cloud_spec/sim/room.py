@@ -1,4 +1,4 @@
-"""A furnished room by seed: what is to be found, what resembles it, and all that stands around."""
+"""A furnished room by seed: what is to be found, what resembles it, and all the rest."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..nav.pose import Pose
-from .decoration import decorate, pale, triple
+from .decoration import decorate, pale
 from .furniture import FURNITURE
 from .kinds import KINDS, LOOKALIKES
 from .layout import Layout
-from .thing import Rgb, Thing
+from .thing import Rgb, Thing, as_rgb
 
 __all__ = ["PHRASINGS", "Light", "Pose", "Room", "make_room"]
 
@@ -72,7 +72,10 @@ class Room:
 
 
 def make_room(seed: int, target: str | None = None) -> Room:
-    """The room of a seed, always the same; ``target`` names another thing to find than its own."""
+    """The room of a seed, always the same; ``target`` names another thing to find than its own.
+
+    ValueError: there is no such thing, or the seed is negative.
+    """
     if target is not None and target not in KINDS:
         raise ValueError(f"no room has a {target!r}; choose one of: {', '.join(KINDS)}")
     if seed < 0:
@@ -136,7 +139,7 @@ def _light(size: tuple[float, float], rng: np.random.Generator) -> Light:
             float(rng.uniform(-0.4, 0.4)) * size[1],
             float(rng.uniform(6.0, 8.0)),  # high enough that its cone holds the whole room
         ),
-        lamp=triple(lamp * tone),
-        ambient=triple(ambient * tone),
+        lamp=as_rgb(lamp * tone),
+        ambient=as_rgb(ambient * tone),
         fill=float(rng.uniform(0.08, 0.25)),
     )

@@ -18,7 +18,7 @@ INERTIA = 0.6
 STEP = 0.005
 """Mass (kg), yaw inertia (kg m^2) and physics step (s) of the base."""
 
-LARGEST = 512
+MAX_SIZE = 512
 """Pixels a side of the largest picture."""
 
 ROBOT_GROUP = 4
@@ -56,7 +56,7 @@ def mjcf(room: Room) -> str:
   <option timestep="{STEP}" gravity="0 0 0" integrator="implicitfast"/>
   <statistic center="0 0 1" extent="6"/>
   <visual>
-    <global fovy="60" offwidth="{LARGEST}" offheight="{LARGEST}"/>
+    <global fovy="60" offwidth="{MAX_SIZE}" offheight="{MAX_SIZE}"/>
     <quality shadowsize="1024" offsamples="0"/>
     <map znear="0.004" zfar="4" shadowscale="1"/>
     <headlight ambient="{_v(light.ambient)}" diffuse="{_v(fill)}" specular="0 0 0"/>

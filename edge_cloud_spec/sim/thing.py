@@ -1,4 +1,4 @@
-"""A thing on the floor: its parts, its footprint, and how far and where it is."""
+"""A thing on the floor: its parts and footprint, its distance and bearing, and its visible part."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 Rgb = tuple[float, float, float]
+
+
+def as_rgb(values: np.ndarray) -> Rgb:
+    """An array [3] as a colour."""
+    return float(values[0]), float(values[1]), float(values[2])
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,21 @@ class Thing:
         dx, dy = x - self.x, y - self.y
         cos, sin = math.cos(self.yaw), math.sin(self.yaw)
         return cos * dx + sin * dy, cos * dy - sin * dx
+
+
+@dataclass(frozen=True)
+class VisibleThing:
+    """A thing in view: its visible pixels of 128 x 128, bearing (degrees) and distance (m).
+
+    The bearing, positive to the left, is that of the visible pixels' centroid turned into the
+    horizontal plane; the distance is horizontal, from the camera to the nearest point of the
+    thing's footprint.
+    """
+
+    name: str
+    pixels: int
+    bearing: float
+    distance: float
 
 
 Shape = tuple[tuple[float, float], bool, tuple[Part, ...]]

@@ -1,4 +1,4 @@
-"""What a camera sees and what is true about it: views for training and for scoring."""
+"""Views for training and evaluation: a camera's picture and the true things in it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .gl import GlContext
 from .kinds import KINDS
 from .room import Pose, Room, make_room
 from .scene import Scene
+from .thing import VisibleThing
 
 SIZE = 128
 """Pixels a side at which things are counted, whatever the size of the picture."""
@@ -26,33 +27,18 @@ _VIEWS_PER_ROOM = 12
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A thing in sight: its visible pixels of 128 x 128, bearing (degrees) and distance (m).
-
-    The bearing, positive to the left, is that of the visible pixels' centroid turned into the
-    horizontal plane; the distance is horizontal, from the camera to the nearest point of the
-    thing's footprint.
-    """
-
-    name: str
-    pixels: int
-    bearing: float
-    distance: float
-
-
-@dataclass(frozen=True)
 class View:
-    """A picture uint8 [size, size, 3], the nameable things in sight, and classes int8 [16, 16].
+    """A picture uint8 [size, size, 3], the nameable things in view, and classes int8 [16, 16].
 
     A cell's class is 0 for nothing nameable, else 1 + the index in KINDS of what fills most of it.
     """
 
     image: np.ndarray
-    things: tuple[Seen, ...]
+    things: tuple[VisibleThing, ...]
     classes: np.ndarray
 
 
-def see(room: Room, eye: Eye, things: np.ndarray) -> tuple[Seen, ...]:
+def visible_things(room: Room, eye: Eye, things: np.ndarray) -> tuple[VisibleThing, ...]:
     """The nameable things in a segmentation int [n, n] (indices into ``room.things``, or -1)."""
     size = len(things)
     seen = []
@@ -66,7 +52,7 @@ def see(room: Room, eye: Eye, things: np.ndarray) -> tuple[Seen, ...]:
         x, y, _ = eye.axes @ np.array([1.0, across, up])
         bearing = math.atan2(y, x) - eye.yaw
         seen.append(
-            Seen(
+            VisibleThing(
                 thing.name,
                 max(1, round(len(rows) * (SIZE / size) ** 2)),
                 math.degrees(math.atan2(math.sin(bearing), math.cos(bearing))),
@@ -94,9 +80,9 @@ def sample_views(
     size: int = SIZE,
     rooms: int | None = None,
 ) -> Iterator[View]:
-    """``count`` views of many rooms as a walking robot's camera has them; fixed by the seed.
+    """``count`` views of many rooms as a walking robot's camera takes them; fixed by the seed.
 
-    ``renderer`` is "egl", "rays" or "mixed" (EGL for three of four rooms where it can be had).
+    ``renderer`` is "egl", "rays" or "mixed" (EGL for three of four rooms where it is available).
     Poses are biased so that every nameable thing is seen near, midway and far, on both sides and
     ahead. ``rooms`` limits how many different rooms there are. Pictures differ in shadows,
     exposure, contrast, sensor noise and JPEG quality (60 to 95, at the size that is published).
@@ -142,7 +128,7 @@ def _one_view(
     image = decode_jpeg(encode_jpeg(_expose(image, rng), int(rng.integers(60, 96))))
     if len(image) != size:
         image = np.array(Image.fromarray(image).resize((size, size), Image.Resampling.BOX))
-    return View(image, see(room, eye, things), class_grid(room, things))
+    return View(image, visible_things(room, eye, things), class_grid(room, things))
 
 
 def _expose(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -215,7 +201,7 @@ def _is_free(room: Room, pose: Pose) -> bool:
 
 def pack(views: Iterator[View], count: int, size: int = SIZE) -> dict[str, np.ndarray]:
     """``count`` views as arrays: images uint8 [n, size, size, 3], classes int8 [n, 16, 16], pixels
-    int32, bearing (degrees) and distance (m) float32 [n, kinds]; 0 and NaN where out of sight."""
+    int32, bearing (degrees) and distance (m) float32 [n, kinds]; 0 and NaN where not in view."""
     arrays: dict[str, np.ndarray] = {
         "images": np.empty((count, size, size, 3), np.uint8),
         "classes": np.empty((count, GRID, GRID), np.int8),
@@ -239,5 +225,6 @@ def write_views(
     """Sample views into one npz file of ``pack``'s arrays."""
     path = Path(path)
     arrays = pack(sample_views(seed, count, renderer, size), count, size)
+    # savez types its one option, allow_pickle, as if it were any keyword
     np.savez(path, **arrays)  # type: ignore[arg-type]
     return path

@@ -14,18 +14,18 @@ from .room import Pose
 from .scene import MASS, STEP, Scene
 
 LIMITS = (1.0, 0.5, 1.5)
-"""What the base follows at most: m/s forward or backward, m/s sideways, rad/s."""
+"""The largest velocity of the base: m/s forward or backward, m/s sideways, rad/s."""
 
 RISE = 0.2
-"""Seconds in which a commanded velocity goes from 10 to 90 % of its step."""
+"""Seconds in which the velocity rises from 10 to 90 % of a commanded step."""
 
 TIMEOUT = 0.5
-"""Seconds without a command after which the base stops of itself, whoever should have told it."""
+"""Seconds without a command after which the base stops by itself."""
 
 
 @dataclass(frozen=True)
 class OdometryReading:
-    """What the base believes: pose since the start (m, rad) and velocity in its own frame."""
+    """The base's own estimate: pose since the start (m, rad) and velocity in its own frame."""
 
     stamp: float
     x: float

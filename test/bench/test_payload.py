@@ -69,7 +69,7 @@ def test_dense_rows_that_were_asked_for_are_counted_apart() -> None:
     pair = LoopbackPair(bare, "rejection", SamplingPolicy(1.0), sessions, vocabulary)
     tally = RoundBytes()
     for _ in range(30):
-        tally.play(pair)
+        tally.add_round(pair)
     row = tally.row()
     assert 0 < row["fallbacks"] == pair.robot.stats.fallbacks <= row["rejections"]
     assert row["row_bytes_mean"] >= 4 * vocabulary > row["down_bytes_max"]
@@ -83,9 +83,9 @@ def test_places_are_counted_as_the_robot_counts_them() -> None:
     pair = LoopbackPair(of_length("dsd", 4), "rejection", SamplingPolicy(1.0), sessions, vocabulary)
     tally = RoundBytes()
     for _ in range(20):
-        tally.play(pair)
-    stats = pair.robot.stats
-    assert (tally.accepted, tally.judged) == (stats.accepted, stats.tested)
+        tally.add_round(pair)
+    ledger = pair.robot.stats
+    assert (tally.accepted, tally.judged) == (ledger.accepted, ledger.tested)
     assert tally.tokens == len(pair.robot.tokens) == tally.accepted + 20
 
 

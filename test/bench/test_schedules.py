@@ -10,10 +10,10 @@ from edge_cloud_spec.bench.schedules import (
     COUNTS,
     Schedule,
     ScheduleResult,
-    at_random,
+    random_faults,
     random_schedule,
     run_schedule,
-    single_and_paired,
+    single_and_paired_faults,
 )
 from edge_cloud_spec.cloud.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -25,7 +25,7 @@ from edge_cloud_spec.presets import load_preset, preset_names
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
 
 
-def results(
+def fates(
     presets: list[str], seed: int, count: int = 2000
 ) -> Iterator[tuple[Schedule, ScheduleResult]]:
     schedules = (random_schedule(presets, seed, number) for number in range(count))
@@ -34,7 +34,7 @@ def results(
 
 def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends() -> None:
     seen = dict.fromkeys(COUNTS, 0)
-    for _, counts, failures in at_random(VERIFIED, 0, range(2000)):
+    for _, counts, failures in random_faults(VERIFIED, 0, range(2000)):
         assert failures == []
         seen = {name: seen[name] + counts[name] for name in COUNTS}
     assert seen["schedules"] == 2000
@@ -44,7 +44,7 @@ def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends()
 
 @pytest.mark.parametrize("preset", ["picospec", "dssd"])
 def test_every_fault_at_every_message_and_every_two(preset: str) -> None:
-    told = list(single_and_paired(Schedule(preset, "rejection", 3, tokens=2)))
+    told = list(single_and_paired_faults(Schedule(preset, "rejection", 3, tokens=2)))
     assert {kind for schedule, _ in told for _, kind in schedule.faults} == set(FAULTS)
     assert {len(schedule.faults) for schedule, _ in told} == {0, 1, 2}
     assert {end.verdict for _, end in told} == {"", "timeout"}
@@ -60,7 +60,7 @@ def test_they_notice_drafts_that_are_sent_while_all_of_p_is_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Speculator, "rest", draft_on)
-    assert any(end.verdict == "failed" for _, end in results(VERIFIED, 0))
+    assert any(end.verdict == "failed" for _, end in fates(VERIFIED, 0))
 
 
 def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitted(
@@ -70,7 +70,7 @@ def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitt
     monkeypatch.setattr(Speculator, "rest", draft_on)
     with monkeypatch.context() as blind:
         blind.setattr(PrefixDigest, "short", property(lambda self: 0))
-        wrong = [schedule for schedule, end in results(["picospec"], 1) if end.verdict == "wrong"]
+        wrong = [schedule for schedule, end in fates(["picospec"], 1) if end.verdict == "wrong"]
     assert wrong
     assert all(run_schedule(schedule).counts["diverged"] for schedule in wrong)
     assert not [
@@ -85,5 +85,5 @@ def test_they_notice_a_session_that_forgets_the_place_before_an_adopted_token(
         return place == self._digest or place in self._kept
 
     monkeypatch.setattr(Verification, "_was_at", knows)
-    found = (end for _, end in results(VERIFIED, 0) if end.verdict == "failed")
+    found = (end for _, end in fates(VERIFIED, 0) if end.verdict == "failed")
     assert "unknown_prefix" in next(found).why

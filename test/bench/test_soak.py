@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge_cloud_spec.bench.leaks import resource_use
+from edge_cloud_spec.bench.leaks import count_resources
 from edge_cloud_spec.bench.soak.message_counts import MessageCounts, discrepancies
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.counters import Counters
@@ -90,8 +90,8 @@ def test_a_session_whose_end_is_not_heard_and_a_decoder_that_is_held_are_counted
     there = VirtualHarness(regime, LinkProfile(5.0))
     there.robot.decode(load_preset("dsd"), 9, seed=0)
     there.rest(1.0)
-    before = resource_use(there)
-    assert not any(resource_use(there).growth(before).values())
+    before = count_resources(there)
+    assert not any(count_resources(there).growth(before).values())
     receive: Any = there.worker.receive
 
     def but_close(stream: Any, data: bytes) -> None:
@@ -102,6 +102,6 @@ def test_a_session_whose_end_is_not_heard_and_a_decoder_that_is_held_are_counted
     there.robot.decode(load_preset("dsd"), 9, seed=1)
     held = Speculator(STOP_AND_WAIT)
     there.rest(1.0)
-    growth = resource_use(there).growth(before)
+    growth = count_resources(there).growth(before)
     assert growth["sessions"] == 1
     assert growth["objects"] == 2, held  # the session and this one

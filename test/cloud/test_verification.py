@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.verification import BASE, END, ROW, VOCABULARY, draft, says, session, verdict_of
 
-from edge_cloud_spec.cloud import verification
-from edge_cloud_spec.cloud.events import Commit, Propose, Proposed, Score, Scored, Send
+from edge_cloud_spec.cloud.events import Commit, Propose, Proposed, Score, Send
 from edge_cloud_spec.cloud.verification import EMPTY, MAX_OWN, Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.split import Split
+from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.wire.messages import (
     Close,
@@ -26,36 +24,6 @@ from edge_cloud_spec.wire.messages import (
     Resume,
     Verdict,
 )
-
-BASE = PrefixDigest(0, 77)
-VOCABULARY = 10
-END = 9
-ROW = TokenDistribution(np.full(VOCABULARY, 0.1, np.float32))
-
-
-def session(rule: str = "greedy", max_tokens: int = 50) -> Verification:
-    policy = GREEDY if rule == "greedy" else SamplingPolicy(1.0)
-    payload = "dense" if rule == "rejection" else "ids"
-    opening = Open(1, "find", b"", "action first", policy, rule, payload=payload, draft_length=3)
-    return Verification(
-        "s", opening, BASE, end_tokens=(END,), max_tokens=max_tokens, vocabulary=VOCABULARY
-    )
-
-
-def says(*tokens: int) -> Scored:
-    """Logits whose argmax are these tokens, row by row."""
-    logits = np.zeros((len(tokens), VOCABULARY), np.float32)
-    logits[range(len(tokens)), tokens] = 5
-    return Scored(logits, verify_s=0.1, queue_s=0.2)
-
-
-def draft(*tokens: int, base: PrefixDigest = BASE, round_: int = 0) -> DraftMessage:
-    return DraftMessage(base, Draft(tokens), round_)
-
-
-def verdict_of(actions: list) -> Verdict:
-    (said,) = [a.message for a in actions if isinstance(a, Send) and isinstance(a.message, Verdict)]
-    return said
 
 
 def test_a_draft_is_scored_and_its_path_kept() -> None:
@@ -203,99 +171,6 @@ def test_a_proposal_that_nobody_waits_for_any_more_is_dropped() -> None:
     assert cloud.handle(message) == [Score(message.draft)]
 
 
-def test_a_resumed_robot_gets_what_it_missed_from_where_it_stands() -> None:
-    cloud = session()
-    cloud.handle(Generate(BASE))
-    for token in (1, 2, 3):
-        cloud.handle(says(token))
-    cloud.pause()
-    cloud.handle(says(4))
-    place = BASE.extend((1, 2))
-    assert cloud.handle(Resume("s", place))[0].message.base == cloud.digest
-    missed = [a.message.token for a in cloud.handle(Generate(place)) if isinstance(a, Send)]
-    assert missed == [3, 4]
-
-
-class Unlucky:
-    """Accepts the first token, rejects the second."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def accept(self, *_: object) -> bool:
-        self.asked += 1
-        return self.asked == 1
-
-    def draw(self, weights: np.ndarray, *_: object) -> int:
-        return int(np.argmax(weights))
-
-
-def split_session() -> Verification:
-    """Its robot has heard a rejection after one accepted token, and is to resample."""
-    opening = Open(
-        1,
-        "find",
-        b"",
-        "action first",
-        SamplingPolicy(1.0),
-        "rejection",
-        payload="probabilities",
-        split=Split("dense"),
-        draft_identity="a drafter",
-    )
-    cloud = Verification(
-        "s",
-        opening,
-        BASE,
-        end_tokens=(END,),
-        max_tokens=20,
-        vocabulary=VOCABULARY,
-        random_source=Unlucky(),
-    )
-    cloud.handle(DraftMessage(BASE, Draft((1, 2), values=(0.5, 0.5)), 0))
-    cloud.handle(says(3, 4, 5))
-    assert cloud.tokens == [1]
-    return cloud
-
-
-def test_a_split_session_resumes_from_the_place_before_the_token_that_it_adopted() -> None:
-    cloud = split_session()
-    heard = cloud.digest  # the robot's, which does not know whether its own token arrived
-    there = heard.extend((3,))
-    cloud.handle(DraftMessage(there, Draft((1,), values=(0.5,)), 1, resampled=3))
-    assert cloud.handle(Resume("s", heard)) == [Send(Opened("s", b"", there))]
-
-
-def test_any_beginning_of_the_answer_is_a_place_to_resume_from_and_nothing_else() -> None:
-    cloud = session()
-    cloud.handle(draft(1, 2, 3))
-    cloud.handle(says(1, 2, 5, 0))
-    for size in range(4):
-        place = BASE.extend((1, 2, 5)[:size])
-        assert cloud.handle(Resume("s", place)) == [Send(Opened("s", b"", cloud.digest))]
-    for place in (BASE.extend((2,)), BASE.extend((1, 2, 5, 6)), PrefixDigest(2, BASE.hash)):
-        (said,) = cloud.handle(Resume("s", place))
-        assert said.message.code == "unknown_prefix"
-
-
-@pytest.mark.parametrize(("drawn", "kept"), [(END, [1, END]), (VOCABULARY, [1]), (None, [1])])
-def test_the_token_that_a_robot_drew_last_comes_with_its_goodbye(
-    drawn: int | None, kept: list[int]
-) -> None:
-    cloud = split_session()
-    assert cloud.handle(Close(drawn)) == []
-    assert cloud.tokens == kept
-    assert cloud.finished
-
-
-def test_a_goodbye_adds_nothing_where_nothing_was_rejected() -> None:
-    cloud = session()
-    cloud.handle(draft(1))
-    cloud.handle(says(1, 2))
-    cloud.handle(Close(3))
-    assert cloud.tokens == [1, 2]
-
-
 def test_a_robot_that_stands_elsewhere_is_told_so() -> None:
     cloud = session()
     (said,) = cloud.handle(Resume("s", PrefixDigest(3, 3)))
@@ -325,93 +200,3 @@ def test_a_proposal_does_not_hold_up_others_for_longer_than_is_useful() -> None:
     opening = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_length=2**32 - 1)
     cloud = Verification("s", opening, BASE, end_tokens=(END,), max_tokens=50, vocabulary=5)
     assert cloud.handle(Generate(BASE, True)) == [Propose((), MAX_OWN)]
-
-
-# What a draft may be
-
-PUSHES = Open(
-    1,
-    "find",
-    b"",
-    "action first",
-    SamplingPolicy(1.0),
-    "rejection",
-    payload="dense",
-    draft_identity="d",
-)
-
-
-def sized(draft_tokens: int, max_tokens: int = 50) -> Verification:
-    return Verification(
-        "s",
-        replace(PUSHES, policy=GREEDY, rule="greedy", payload="ids"),
-        BASE,
-        end_tokens=(END,),
-        max_tokens=max_tokens,
-        vocabulary=VOCABULARY,
-        draft_tokens=draft_tokens,
-    )
-
-
-def refusal(actions: list) -> str:
-    (said,) = actions
-    assert isinstance(said, Send)
-    assert isinstance(said.message, Fault)
-    assert said.message.code == "bad_draft"
-    return said.message.text
-
-
-@pytest.mark.parametrize("ahead", [0, 3])  # pushed, too
-def test_a_draft_of_more_tokens_than_the_cloud_takes_is_refused_with_both_numbers(
-    ahead: int,
-) -> None:
-    cloud = sized(draft_tokens=8)
-    base = BASE.extend((1,) * ahead)
-    bush = Draft((1,) * 9, (-1,) * 9)
-    for large in (Draft((1,) * 9), bush):
-        assert re.search("at most 8 tokens here, not 9", refusal(cloud.handle(after(base, large))))
-    assert isinstance(cloud.handle(after(base, Draft((1,) * 8))), list)
-    assert cloud.tally.refused == 2
-    assert cloud.tally.judged + cloud.pushed == 1
-
-
-@pytest.mark.parametrize("ahead", [0, 3])
-def test_a_draft_deeper_than_the_answer_has_room_for_is_refused_with_both_numbers(
-    ahead: int,
-) -> None:
-    cloud = sized(draft_tokens=64, max_tokens=10)
-    base = BASE.extend((1,) * ahead)
-    text = refusal(cloud.handle(after(base, Draft((1,) * (11 - ahead)))))
-    assert f"of depth {11 - ahead} where the answer has room for {10 - ahead}" in text
-    wide = Draft((1,) * 20, (-1,) * 20)  # not deep
-    cloud.handle(after(base, wide))
-    assert cloud.tally.judged + cloud.pushed == 1
-
-
-def test_after_a_resampled_token_there_is_room_for_one_token_less() -> None:
-    split = replace(PUSHES, payload="probabilities", split=Split("dense"))
-    for depth, judged in ((4, 1), (5, 0)):
-        cloud = Verification(
-            "s", split, BASE, end_tokens=(END,), max_tokens=5, vocabulary=VOCABULARY
-        )
-        cloud.handle(DraftMessage(BASE, Draft((1,), values=(0.9,)), 0))
-        logits = np.full((2, VOCABULARY), -50, np.float32)
-        logits[:, 2] = 50
-        assert verdict_of(cloud.handle(Scored(logits))).residual is not None
-        draft = Draft((1,) * depth, values=(0.9,) * depth)
-        cloud.handle(DraftMessage(BASE.extend((2,)), draft, 1, resampled=2))
-        assert cloud.tally.judged == 1 + judged
-
-
-def test_pushed_rows_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "MAX_PUSHED_BYTES", 3 * ROW.nbytes)
-    cloud = Verification("s", PUSHES, BASE, end_tokens=(END,), max_tokens=50, vocabulary=VOCABULARY)
-    pushed = [after(BASE.extend((1,) * n), Draft((1,), rows=(ROW,))) for n in range(1, 5)]
-    for message in pushed[:3]:
-        assert cloud.handle(message) == []
-    assert "push fewer" in refusal(cloud.handle(pushed[3]))
-    assert cloud.pushed == 3
-
-
-def after(base: PrefixDigest, draft: Draft) -> DraftMessage:
-    return DraftMessage(base, draft, 0)

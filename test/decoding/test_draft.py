@@ -1,4 +1,4 @@
-"""Malformed drafts and presets are refused by name."""
+"""Malformed drafts and presets are refused by name; a path of a draft leads down from a prefix."""
 
 from __future__ import annotations
 
@@ -179,3 +179,36 @@ def test_a_best_first_tree_looks_at_every_node_whose_children_are_not_known() ->
     assert growth.frontier == (2, 3)
     growth.grow(np.concatenate([flat, flat]))  # aaa 0.15, aba 0.15: bb was left, and is likelier
     assert growth.frontier == (4, 5)
+
+
+trees = st.integers(1, 40).flatmap(
+    lambda size: st.tuples(*(st.integers(-1, node - 1) for node in range(size)))
+)
+
+
+@given(trees, st.booleans(), st.data())
+def test_a_path_is_what_leads_from_the_prefix_down_and_nothing_else(
+    parents: tuple[int, ...], chained: bool, data: st.DataObject
+) -> None:
+    size = len(parents)
+    if chained:
+        parents = tuple(range(-1, size - 1))
+    draft = Draft(tuple(range(100, 100 + size)), None if chained else parents)
+    nodes: list[tuple[int, ...]] = []
+    for node in range(size):
+        nodes.append((*(nodes[parents[node]] if parents[node] >= 0 else ()), node))
+    whole = {(), *nodes}
+    assert draft.depth == max(map(len, nodes))
+    assert draft.inner == tuple(sorted(set(parents)))
+    for path in whole:
+        assert draft.path_tokens(path) == tuple(100 + node for node in path)
+    other = tuple(data.draw(st.lists(st.integers(-2, size + 1), max_size=6)))
+    assert (draft.path_tokens(other) is not None) == (other in whole)
+
+
+def test_a_path_may_be_as_long_as_a_draft() -> None:
+    for parents in (None, tuple(range(-1, MAX_NODES - 1))):
+        draft = Draft(tuple(range(MAX_NODES)), parents)
+        assert draft.depth == MAX_NODES
+        assert draft.path_tokens(tuple(range(MAX_NODES))) == draft.tokens
+        assert [list(draft.children(node)) for node in (300, MAX_NODES - 1)] == [[301], []]

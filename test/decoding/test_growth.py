@@ -3,74 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from functools import cache
 
-import numpy as np
 import pytest
+from helpers.drafting import VOCABULARY, Drafting, Prefix
 from helpers.exactness import Model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.decoding.draft import MAX_NODES, Draft
-from edge_cloud_spec.decoding.growth import MAX_GUESSES, NEAR, FinishedDraft, Growth
-from edge_cloud_spec.decoding.noise import gumbel
-from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy, scaled_logits
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.growth import MAX_GUESSES, NEAR, FinishedDraft
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import ProposalConfig, candidates, coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
-from edge_cloud_spec.decoding.shape import BestFirst, Branch, Expansion, Shape, chain
-
-VOCABULARY = 9
-Prefix = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Drafting:
-    """A model, a recipe and where in the answer the draft begins."""
-
-    model: Model
-    proposal: ProposalConfig
-    position: int
-    ends: tuple[int, ...] = ()
-    guesses: bool = True
-
-    def grow(self, shape: Shape) -> FinishedDraft:
-        """The draft, grown pass by pass; each pass is over the logits that it asked for."""
-        paths: list[Prefix] = []
-        random_source = SeededRandomSource(self.proposal.policy.seed)
-        growth = Growth(shape, self.proposal, self.position, self.ends, random_source, self.guesses)
-        passes = 0
-        while not growth.done:
-            asked = [paths[node] if node >= 0 else () for node in growth.frontier]
-            level = growth.grow(np.stack([self.model.logits(prefix) for prefix in asked]))
-            for token, parent in zip(level.tokens, level.parents, strict=True):
-                paths.append((*(paths[parent] if parent >= 0 else ()), token))
-            passes += 1
-        assert passes <= shape.depth
-        return growth.whole()
-
-    def beliefs(self, prefix: Prefix) -> np.ndarray:
-        """How likely each token is the target's, as far as the drafter knows."""
-        return beliefs_of(self, prefix)
-
-    def likelihood(self, path: Prefix) -> float:
-        return float(np.prod([self.beliefs(path[:n])[token] for n, token in enumerate(path)]))
-
-    def ranked(self, prefix: Prefix) -> list[int]:
-        """Tokens that may follow, the likeliest first."""
-        chances = self.beliefs(prefix)
-        return [int(token) for token in np.argsort(-chances, kind="stable") if chances[token] > 0]
-
-
-@cache
-def beliefs_of(drafting: Drafting, prefix: Prefix) -> np.ndarray:
-    policy = drafting.proposal.policy
-    scaled = scaled_logits(drafting.model.logits(prefix), policy)
-    if drafting.proposal.rule == "coupled":
-        position = drafting.position + len(prefix)
-        scaled = scaled + gumbel(policy.seed, position, range(VOCABULARY))
-    weights = np.exp(scaled - scaled.max())
-    return weights / weights.sum()
+from edge_cloud_spec.decoding.shape import BestFirst, Expansion, chain
 
 
 def paths_of(draft: Draft) -> list[Prefix]:
@@ -269,70 +214,3 @@ def test_nothing_follows_an_end_token() -> None:
         ended = [node for node, token in enumerate(tree.draft.tokens) if token == first]
         assert ended
         assert all(not list(tree.draft.children(node)) for node in ended)
-
-
-@pytest.mark.parametrize(
-    ("shape", "most"),
-    [
-        (chain(5), 5),
-        (Expansion((2, 2, 2)), 14),
-        (Expansion((3, 1, 2)), 12),
-        (Expansion(()), 0),
-        (BestFirst(7, 3, 2), 7),
-    ],
-)
-def test_a_shape_says_how_many_nodes_it_has_at_most(shape: Shape, most: int) -> None:
-    assert shape.most == most
-    drafting = Drafting(Model(1, VOCABULARY, 1.0), ProposalConfig("greedy", GREEDY), 0)
-    if most:
-        assert len(drafting.grow(shape).draft) == most
-    for depth in range(1, 7):
-        short = shape.within(depth)
-        assert short.depth == min(depth, shape.depth)
-        assert type(short) is type(shape)
-        assert short.within(depth) == short
-        if isinstance(shape, Expansion):
-            assert short == Expansion(shape.sizes[:depth])
-        else:
-            assert (short.nodes, short.width) == (shape.nodes, shape.width)  # type: ignore[union-attr]
-
-
-def test_branches_are_the_same_by_what_they_are() -> None:
-    assert Branch((1, 2), chain(3)) == Branch((1, 2), Expansion((1, 1, 1)))
-    assert len({Branch((1,), chain(2)), Branch((1,), chain(2)), Branch((1,), chain(3))}) == 2
-
-
-# The draft itself
-
-
-trees = st.integers(1, 40).flatmap(
-    lambda size: st.tuples(*(st.integers(-1, node - 1) for node in range(size)))
-)
-
-
-@given(trees, st.booleans(), st.data())
-def test_a_path_is_what_leads_from_the_prefix_down_and_nothing_else(
-    parents: tuple[int, ...], chained: bool, data: st.DataObject
-) -> None:
-    size = len(parents)
-    if chained:
-        parents = tuple(range(-1, size - 1))
-    draft = Draft(tuple(range(100, 100 + size)), None if chained else parents)
-    nodes: list[tuple[int, ...]] = []
-    for node in range(size):
-        nodes.append((*(nodes[parents[node]] if parents[node] >= 0 else ()), node))
-    whole = {(), *nodes}
-    assert draft.depth == max(map(len, nodes))
-    assert draft.inner == tuple(sorted(set(parents)))
-    for path in whole:
-        assert draft.path_tokens(path) == tuple(100 + node for node in path)
-    other = tuple(data.draw(st.lists(st.integers(-2, size + 1), max_size=6)))
-    assert (draft.path_tokens(other) is not None) == (other in whole)
-
-
-def test_a_path_may_be_as_long_as_a_draft() -> None:
-    for parents in (None, tuple(range(-1, MAX_NODES - 1))):
-        draft = Draft(tuple(range(MAX_NODES)), parents)
-        assert draft.depth == MAX_NODES
-        assert draft.path_tokens(tuple(range(MAX_NODES))) == draft.tokens
-        assert [list(draft.children(node)) for node in (300, MAX_NODES - 1)] == [[301], []]

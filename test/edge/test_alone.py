@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from helpers.edge_decoder import BASE, OPENED, OPENING, SPEC, sent
 
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.growth import FinishedDraft
-from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.draft_planner import PROBE
 from edge_cloud_spec.edge.events import (
@@ -16,7 +16,6 @@ from edge_cloud_spec.edge.events import (
     LinkUp,
     PromptReady,
     Received,
-    Send,
     Work,
 )
 from edge_cloud_spec.edge.measures import Measures
@@ -24,23 +23,13 @@ from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     DraftMessage,
     Generate,
-    Open,
     Opened,
     Resume,
     Verdict,
-    base_digest,
     spec_digest,
 )
 
-SPEC = b"the cloud's specification"
-OPENING = Open(1, "find", b"", "action first", GREEDY, "greedy", spec_digest=spec_digest(SPEC))
-BASE = base_digest(OPENING, b"prompt", spec_digest(SPEC))
-OPENED = Received(Opened("s", b"", BASE))
 ASKED = Generate(BASE, False, PROBE)
-
-
-def sent(actions: list[Action]) -> list:
-    return [action.message for action in actions if isinstance(action, Send)]
 
 
 def prepared() -> tuple[EdgeDecoder, list[Action]]:

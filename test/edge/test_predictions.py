@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from helpers.edge_decoder import BASE, OPENING, SPEC
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.growth import FinishedDraft
-from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.shape import Branch
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import (
@@ -22,17 +22,12 @@ from edge_cloud_spec.edge.events import (
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     DraftMessage,
-    Open,
     Opened,
     Prediction,
     Verdict,
-    base_digest,
     spec_digest,
 )
 
-SPEC = b"the cloud's specification"
-OPENING = Open(1, "find", b"", "action first", GREEDY, "greedy", spec_digest=spec_digest(SPEC))
-BASE = base_digest(OPENING, b"prompt", spec_digest(SPEC))
 TOKENS = (3, 4, 5, 6)
 
 

@@ -22,14 +22,15 @@ from pathlib import Path
 from random import Random
 
 import grpc.aio
+from fuzz.drafts import GIANTS, KINDS, Place, giant, opening_of
+from fuzz.peers import Bystander, Failure, Hostile
+from fuzz.robot import fuzz_robot
+from fuzz.target import SPEC, Target
 from helpers.grpc_cloud import Cloud
 
 from edge_cloud_spec.cloud.sessions import WorkerLimits
 from edge_cloud_spec.cloud.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
-from fuzz.drafts import GIANTS, KINDS, Place, giant, opening_of
-from fuzz.peers import SPEC, Bystander, Failure, Hostile, Target
-from fuzz.robot import fuzz_robot
 
 PEERS = 6  # hostile streams at a time
 BATCH = 10  # frames of each before the sessions are looked at

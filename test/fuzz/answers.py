@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from edge_cloud_spec.wire import decode_pb2 as pb
 from fuzz.drafts import VOCABULARY
 from fuzz.scenes import Scene
+
+from edge_cloud_spec.wire import decode_pb2 as pb
 
 # What can be wrong with a residual, a row or a verdict. Each of these must end the decode.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from random import Random
 
+from fuzz.draft_flaws import FLAWS, twins
+from fuzz.drafts import GIANTS, Place, giant, proper_draft
+
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import encode_client
 from edge_cloud_spec.wire.messages import Close, Generate, Open, Resume, RowRequest
-from fuzz.drafts import FLAWS, GIANTS, Place, giant, proper_draft, twins
 
 # What can be odd about the rest; some of it is refused, some stale, some may stand.
 

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections import Counter
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import grpc.aio
-from helpers.checkpoints import jpeg
+from fuzz.drafts import VOCABULARY, Place, opening_of, proper_draft
+from fuzz.frames import hostile
+from fuzz.target import JPEG, own_answer
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.propose import coupled_token
-from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.harness.scripted_model import ScriptedModel, ScriptedSession
-from edge_cloud_spec.instruction import check_instruction
-from edge_cloud_spec.models.image import ImageSpec, decode_image
-from edge_cloud_spec.models.prompt import ORDERS, PromptSpec, Request
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.channel import METHOD
 from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client
@@ -30,62 +24,17 @@ from edge_cloud_spec.wire.messages import (
     Close,
     DraftMessage,
     Fault,
-    Open,
     Opened,
     Resume,
     ServerMessage,
     Verdict,
 )
-from fuzz.drafts import MAX_TOKENS, TOKENIZER, VOCABULARY, Place, opening_of, proper_draft
-from fuzz.frames import hostile
 
-END = 0
-SPEC = PromptSpec(
-    "template", "rules", ImageSpec(784, 784, 14, 2, 2), (END,), MAX_TOKENS, "fuzz", VOCABULARY
-)
-JPEG = jpeg(width=8, height=8)
 DEADLINE_S = 60.0  # a frame that is answered later hangs
 
 
 class Failure(Exception):
     """The verifier did what it must not."""
-
-
-class Target(ScriptedModel):
-    """Checks a request as a real target does; its passes cost next to nothing."""
-
-    identity = "fuzz"
-    tokenizer_digest = TOKENIZER
-
-    def __init__(self, agreement: float = 1.0) -> None:
-        super().__init__(VOCABULARY, 5, agreement)
-
-    def crop(self, vocabulary: int) -> None:
-        assert vocabulary == VOCABULARY
-
-    def prompt(self, request: Request, spec: PromptSpec) -> Any:
-        check_instruction(request.instruction)
-        if request.order not in ORDERS:
-            raise UserError(f"the order {request.order[:80]!r} is unknown")
-        decode_image(request.jpeg, spec.image.most_pixels)
-        whole = request.instruction.encode() + request.image_digest
-        return SimpleNamespace(digest=hashlib.blake2b(whole, digest_size=16).digest())
-
-    def open(self, prompt: Any) -> ScriptedSession:
-        return super().open(prompt.digest)
-
-
-def own_answer(opening: Open) -> tuple[int, ...]:
-    """The target's own tokens under greedy or coupled; none under rejection."""
-    if opening.rule == "rejection":
-        return ()
-    target = Target()
-    request = Request(opening.instruction, opening.jpeg, opening.order)
-    session = target.open(target.prompt(request, SPEC))
-    while session.length < MAX_TOKENS and END not in session.tokens[-1:]:
-        logits = session.forward(())[0]
-        session.extend([coupled_token(logits, opening.policy, session.length)])
-    return session.tokens
 
 
 class Peer:

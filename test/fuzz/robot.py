@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+from fuzz.answers import flaws_of
+from fuzz.drafts import MAX_TOKENS, VOCABULARY
+from fuzz.frames import garbled
+from fuzz.scenes import CHAIN, SPEC, WHOLE, Scene, opening_of, scenes
+
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Action, Emit, Finish, Received
@@ -17,11 +22,6 @@ from edge_cloud_spec.wire.messages import (
     base_digest,
     spec_digest,
 )
-from fuzz.answers import flaws_of
-from fuzz.drafts import VOCABULARY
-from fuzz.frames import garbled
-from fuzz.peers import MAX_TOKENS
-from fuzz.scenes import CHAIN, SPEC, WHOLE, Scene, opening_of, scenes
 
 
 def odd(random: Random) -> bytes:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fuzz.drafts import MAX_TOKENS, VOCABULARY
+from fuzz.target import END, Target
+
 from edge_cloud_spec.cloud import events as cloud_events
 from edge_cloud_spec.cloud.events import Propose, Proposed, Score, Scored
 from edge_cloud_spec.cloud.verification import Verification
@@ -31,8 +34,6 @@ from edge_cloud_spec.wire.messages import (
     base_digest,
     spec_digest,
 )
-from fuzz.drafts import VOCABULARY
-from fuzz.peers import END, MAX_TOKENS, Target
 
 SPEC = b"the cloud's specification"
 PROMPT = PromptReady(b"prompt", spec_digest(SPEC), (END,), MAX_TOKENS, VOCABULARY)

@@ -10,11 +10,18 @@ from random import Random
 import grpc.aio
 import numpy as np
 import pytest
+from fuzz import drafts, peers, robot
+from fuzz.__main__ import Census, run
+from fuzz.answers import flaws_of
+from fuzz.draft_flaws import FLAWS, twins
+from fuzz.peers import Bystander, Hostile, Peer
+from fuzz.scenes import Scene, scenes
+from fuzz.target import JPEG, SPEC, Target, own_answer
 from helpers.grpc_cloud import Cloud
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud import verification
+from edge_cloud_spec.cloud import validation
 from edge_cloud_spec.cloud.sessions import RobotStream
 from edge_cloud_spec.cloud.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -43,11 +50,6 @@ from edge_cloud_spec.wire.messages import (
     ServerMessage,
     Verdict,
 )
-from fuzz import drafts, peers, robot
-from fuzz.__main__ import Census, run
-from fuzz.answers import flaws_of
-from fuzz.peers import SPEC, Bystander, Hostile, Peer, Target
-from fuzz.scenes import Scene, scenes
 
 # The whole
 
@@ -66,7 +68,7 @@ def test_a_sample_of_mutated_frames_does_no_harm() -> None:
 def test_a_verifier_that_does_not_check_drafts_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verification, "check_draft", lambda draft, vocabulary: None)
+    monkeypatch.setattr(validation, "check_draft", lambda draft, vocabulary: None)
     assert any("internal" in failure for failure in run(1000, 1).failures)
 
 
@@ -82,7 +84,7 @@ def test_a_verifier_that_does_not_answer_is_found_out(monkeypatch: pytest.Monkey
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_robot_that_trusts_what_it_is_told_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resampling, "residual_flaw", lambda *_: "")
+    monkeypatch.setattr(resampling, "residual_error", lambda *_: "")
     failures: list[str] = []
     robot.fuzz_robot(2000, 1, Counter(), failures)
     assert failures
@@ -115,7 +117,7 @@ async def refusals(peer: Peer, frames: dict[str, bytes]) -> dict[str, list[Serve
 def flawed(random: Random, place: drafts.Place) -> dict[str, bytes]:
     """Every malformed draft there is, for this session."""
     frames = {f"a million, {n}": drafts.giant(n, place) for n in range(drafts.GIANTS)}
-    for name, error in drafts.FLAWS.items():
+    for name, error in FLAWS.items():
         draft = drafts.proper_draft(random, place)
         error(draft, random)
         frames[name] = pb.ClientMessage(draft=draft).SerializeToString()
@@ -151,7 +153,7 @@ def test_equal_siblings_drawn_without_replacement_are_a_bad_draft(cloud: Cloud) 
             await peer.open(kind)
             assert peer.place is not None
             draft = drafts.proper_draft(Random(0), peer.place)
-            drafts.twins(draft)
+            twins(draft)
             frame = pb.ClientMessage(draft=draft).SerializeToString()
             ((said,),) = (await refusals(peer, {"twins": frame})).values()
             assert isinstance(said, Fault)
@@ -167,7 +169,7 @@ def opened() -> tuple[Worker, RobotStream, list[ServerMessage], Open]:
     heard: list[ServerMessage] = []
     stream = RobotStream(lambda data: heard.append(decode_server(data or b"")))
     worker = Worker(Target(), SPEC)  # type: ignore[arg-type]
-    opening = drafts.opening_of(0, 1, peers.JPEG)
+    opening = drafts.opening_of(0, 1, JPEG)
     worker.receive(stream, encode_client(opening))
     while worker.pending:
         worker.run_one()
@@ -191,7 +193,7 @@ def test_a_session_that_asks_for_a_drafter_that_is_not_there_goes_on() -> None:
 def test_a_draft_that_came_during_a_pass_is_heard_before_its_verdict_is_said() -> None:
     worker, stream, heard, opening = opened()
     assert isinstance(heard[0], Opened)
-    base, own = heard[0].base, peers.own_answer(opening)
+    base, own = heard[0].base, own_answer(opening)
     worker.receive(stream, encode_client(DraftMessage(base, Draft(own[:2]), 0)))
     worker.run_one()  # the pass
     pushed = DraftMessage(base.extend(own[:3]), Draft(own[3:5]), 1)

@@ -17,6 +17,7 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Prompt, Request
 from edge_cloud_spec.models.vlm import Vlm
 
+HIDDEN, LAYERS = 32, 3  # of each checkpoint
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 _ROOT = tempfile.TemporaryDirectory(prefix="models_")
 

@@ -6,19 +6,21 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
+from helpers.enumeration import BranchingChooser, outcomes
 from numpy.typing import NDArray
 
 from edge_cloud_spec.decoding.policy import SamplingPolicy, distribution
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import RandomSource
+from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
 from edge_cloud_spec.harness.loopback import LoopbackPair, Wire
 from edge_cloud_spec.harness.scripted_model import ScriptedSession
 from edge_cloud_spec.wire.messages import ClientMessage, ServerMessage
-from helpers.enumeration import BranchingChooser, outcomes
 
 Joint = dict[tuple[int, ...], float]
 Message = ClientMessage | ServerMessage
+ONE = SamplingPolicy(1.0)
 
 
 class Model:
@@ -51,6 +53,11 @@ class Model:
     def probabilities(self, prefix: tuple[int, ...], policy: SamplingPolicy) -> NDArray[np.float64]:
         row = distribution(self.logits(prefix), policy).astype(np.float64)
         return row / row.sum()
+
+
+def rows_of(*models: Model) -> tuple[TokenDistribution, ...]:
+    """The distributions of the first token."""
+    return tuple(distribution_of(model.logits(()), ONE) for model in models)
 
 
 def continued(target: Model, policy: SamplingPolicy, prefix: tuple[int, ...], more: int) -> Joint:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import checkpoints as helper
+from helpers.checkpoints import HIDDEN, LAYERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 
-from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.accept import Acceptance, accept
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
@@ -29,10 +27,6 @@ from edge_cloud_spec.models.exits import Adapter, Exits
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.training.exit_data import Collector, pictured
-from edge_cloud_spec.training.exits import ExitTrainer, frequent
-
-HIDDEN, LAYERS = 32, 3  # of the helper's models
 
 policies = st.builds(
     SamplingPolicy, temperature=st.sampled_from([0.0, 0.8, 3.0]), seed=st.integers(0, 2**32)
@@ -93,12 +87,14 @@ def scored(
     policy: SamplingPolicy,
     **options: Any,
 ) -> tuple[list[ExitPrediction], np.ndarray]:
-    """The guesses that are told during a pass, and its logits."""
+    """The predictions that are reported during a pass, and its logits."""
     rule = "coupled" if policy.temperature else "greedy"
     first = None if session.length else session.forward(())[0]
-    guesses: list[ExitPrediction] = []
-    watch = exits.watch(draft, rule, policy, session.length, guesses.append, first=first, **options)
-    return guesses, session.forward(draft.tokens, draft.parents, watch)
+    predictions: list[ExitPrediction] = []
+    watch = exits.watch(
+        draft, rule, policy, session.length, predictions.append, first=first, **options
+    )
+    return predictions, session.forward(draft.tokens, draft.parents, watch)
 
 
 def verdict(draft: Draft, logits: np.ndarray, policy: SamplingPolicy, at: int) -> Acceptance:
@@ -115,8 +111,8 @@ def test_exits_change_no_bit_of_the_final_pass(family: str) -> None:
         session = session_after(model, 3, SamplingPolicy())
         plain = session.forward(tokens, parents)
         rewind(session)
-        guesses, logits = scored(session, exits, draft, SamplingPolicy())
-        assert guesses and np.array_equal(plain, logits)
+        predictions, logits = scored(session, exits, draft, SamplingPolicy())
+        assert predictions and np.array_equal(plain, logits)
 
 
 @settings(max_examples=20)
@@ -128,10 +124,14 @@ def test_an_exit_at_the_end_with_the_whole_head_gives_the_verdict(
     exits = Exits(model, {LAYERS: identity()}, ())
     session = session_after(model, before, policy)
     draft = drafted(session, policy, right, tree)
-    (guess,), logits = scored(session, exits, draft, policy)
+    (prediction,), logits = scored(session, exits, draft, policy)
     taken = verdict(draft, logits, policy, before)
-    assert (guess.path, guess.token) == (taken.path, taken.token)
-    assert len(guess.path) == right and guess.layer == LAYERS and 0 < guess.confidence <= 1
+    assert (prediction.path, prediction.token) == (taken.path, taken.token)
+    assert (
+        len(prediction.path) == right
+        and prediction.layer == LAYERS
+        and 0 < prediction.confidence <= 1
+    )
 
 
 def test_guesses_of_another_seed_are_others() -> None:
@@ -143,34 +143,34 @@ def test_guesses_of_another_seed_are_others() -> None:
         policy = SamplingPolicy(1.0, seed=seed)
         session = session_after(model, 1, policy)
         draft = drafted(session, policy, 2, tree=False)
-        (guess,), logits = scored(session, exits, draft, SamplingPolicy(1.0, seed=seed + 1))
+        (prediction,), logits = scored(session, exits, draft, SamplingPolicy(1.0, seed=seed + 1))
         taken = verdict(draft, logits, policy, 1)
-        equal += (guess.path, guess.token) == (taken.path, taken.token)
+        equal += (prediction.path, prediction.token) == (taken.path, taken.token)
     assert equal < 4
 
 
 def test_only_what_is_new_is_told() -> None:
     model = helper.vlm()
     exits = Exits(model, {1: identity(), 2: identity(), 3: identity()}, range(100))
-    draft, told = Draft((5, 6)), list[ExitPrediction]()
-    watch = exits.watch(draft, "greedy", SamplingPolicy(), 4, told.append)
+    draft, reported = Draft((5, 6)), list[ExitPrediction]()
+    watch = exits.watch(draft, "greedy", SamplingPolicy(), 4, reported.append)
     assert watch is not None
     torch.manual_seed(0)
     one, other = torch.randn(2, 3, HIDDEN)
     for index, hidden in enumerate((one, one, other)):
         watch(index, hidden)
-    assert [guess.layer for guess in told] == [1, 3]
-    assert (told[0].path, told[0].token) != (told[1].path, told[1].token)
+    assert [prediction.layer for prediction in reported] == [1, 3]
+    assert (reported[0].path, reported[0].token) != (reported[1].path, reported[1].token)
 
 
 def test_layers_without_an_exit_cost_nothing_and_say_nothing() -> None:
     model = helper.vlm()
-    told: list[ExitPrediction] = []
+    reported: list[ExitPrediction] = []
     exits = Exits(model, {2: identity()}, range(100))
-    watch = exits.watch(Draft((5, 6)), "greedy", SamplingPolicy(), 4, told.append)
+    watch = exits.watch(Draft((5, 6)), "greedy", SamplingPolicy(), 4, reported.append)
     assert watch is not None
     watch(0, torch.full((3, HIDDEN), float("nan")))
-    assert not told
+    assert not reported
 
 
 def test_a_shortlist_takes_in_what_the_draft_proposes() -> None:
@@ -180,21 +180,21 @@ def test_a_shortlist_takes_in_what_the_draft_proposes() -> None:
     own = {*draft.tokens}
     absent = [token for token in range(100) if token not in own]
     exits = Exits(model, {LAYERS: identity()}, absent)
-    (guess,), _ = scored(session, exits, draft, policy)
-    assert guess.path == (0, 1, 2, 3)
+    (prediction,), _ = scored(session, exits, draft, policy)
+    assert prediction.path == (0, 1, 2, 3)
 
 
 def test_a_row_that_is_known_already_is_needed_for_a_guess() -> None:
     model, policy = helper.vlm(), SamplingPolicy()
     exits = Exits(model, {LAYERS: identity()}, ())
     session = session_after(model, 0, policy)
-    told: list[ExitPrediction] = []
+    reported: list[ExitPrediction] = []
     draft = drafted(session, policy, 2, tree=False)
-    watch = exits.watch(draft, "greedy", policy, 0, told.append)
+    watch = exits.watch(draft, "greedy", policy, 0, reported.append)
     session.forward(draft.tokens, None, watch)
-    assert not told
-    (guess,), _ = scored(session, exits, draft, policy)
-    assert guess.path == (0, 1)
+    assert not reported
+    (prediction,), _ = scored(session, exits, draft, policy)
+    assert prediction.path == (0, 1)
 
 
 def test_nothing_is_guessed_after_an_end_token_or_where_the_draft_goes_on() -> None:
@@ -262,82 +262,8 @@ def test_exits_without_their_weights_are_refused(tmp_path: Path) -> None:
         Exits.load(tmp_path, model)
 
 
-def material(folder: Path) -> tuple[Path, Path]:
-    """A folder of pictures and a file of prompts."""
-    (folder / "pictures").mkdir()
-    for seed in range(3):
-        (folder / "pictures" / f"{seed}.jpg").write_bytes(helper.jpeg(seed))
-    prompts = folder / "prompts.txt"
-    prompts.write_text("find the silver bottle\n\ngo to the door\n")
-    return folder / "pictures", prompts
-
-
-def decided(folder: Path) -> Path:
-    """A random checkpoint whose layers matter and which is sure of its words."""
-    shutil.copytree(helper.checkpoint(), folder)
-    weights = load_file(folder / "model.safetensors")
-    for name, weight in weights.items():
-        if weight.dim() == 2 and "language_model" in name:
-            weight.mul_(12)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    return folder
-
-
-def test_training_lowers_the_loss_of_a_frozen_target(tmp_path: Path) -> None:
-    model = load(decided(tmp_path / "target"), threads=1)
-    before = model.open(helper.prompt_of(model)).forward((1, 2, 3))
-    layers, spec = (1, 2), model.spec("You guide a robot.", 12)
-    requests = pictured(*material(tmp_path), 1)
-    rows = Collector(model, spec, layers, 1, tmp_path).collect(requests, 12)
-    assert rows.hidden.shape[1:] == (2, HIDDEN)
-    tokens = frequent(rows, 64, model.vocabulary)
-    trainer = ExitTrainer(model, layers, 8, tokens, rows, 1, tmp_path / "state.pt")
-    begun = trainer.measure()
-    trainer.run(2.0)
-    ended = trainer.measure()
-    assert all(ended[at][0] < 0.9 * begun[at][0] for at in layers), (begun, ended)
-    again = ExitTrainer(model, layers, 8, tokens, rows, 1, tmp_path / "state.pt")
-    again.resume()
-    assert (again.steps, again.spent) == (trainer.steps, trainer.spent)
-    assert again.measure() == ended
-    after = model.open(helper.prompt_of(model)).forward((1, 2, 3))
-    assert np.allclose(before, after, atol=1e-4)
-
-
-def test_the_command_trains_goes_on_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
-    pictures, prompts = material(tmp_path)
-    out, target = tmp_path / "exits", helper.checkpoint()
-    options = ["--target", str(target), "--out", str(out), "--pictures", str(pictures)]
-    options += ["--prompts", str(prompts), "--max-tokens", "8", "--threads", "1", "--rank", "4"]
-    train = ["train", "exits", *options, "--requests", "4"]
-    assert main([*train, "--layers", "1,2", "--minutes", "0.005"]) == 0
-    state = torch.load(out / "training" / "adapters.pt", weights_only=True)
-    exits = Exits.load(out, load(target))
-    assert exits is not None and list(exits.adapters) == [1, 2]
-
-    assert main([*train, "--layers", "1,2", "--minutes", "0.005"]) == 2  # without --resume
-    assert main([*train, "--layers", "1,2", "--minutes", "0.01", "--resume"]) == 0
-    assert torch.load(out / "training" / "adapters.pt", weights_only=True)["steps"] > state["steps"]
-    assert main([*train, "--layers", "2", "--minutes", "0.01", "--resume"]) == 2
-    for wrong in (["--layers", "4"], ["--layers", "x"], ["--minutes", "0"]):
-        assert main([*train, "--out", str(tmp_path / "new"), *wrong]) == 2
-
-
 def test_the_embedded_targets_exits_lie_beside_it() -> None:
     folder = EMBEDDED / "target" / "exits"
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
     exits = Exits.load(folder, load(EMBEDDED / "target"))
     assert exits is not None and exits.adapters
-
-
-def test_the_benchmark_says_how_often_and_at_what_cost(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    assert main(["bench", "exits", "--requests", "3", "--json", str(path)]) == 0
-    rows = json.loads(path.read_text())["rows"]
-    assert {row["rule"] for row in rows} == {"greedy", "coupled"}
-    for rule in ("greedy", "coupled"):
-        hits = {row["depth"]: row["hit"] for row in rows if row["rule"] == rule}
-        assert 0.6 in hits and 0.3 < hits[0.6] <= 1
-        assert [hits[depth] for depth in sorted(hits)] == sorted(hits.values())
-    assert all(row["verify_ratio"] > 0 and row["rounds"] > 10 for row in rows)
-    assert main(["bench", "exits", "--requests", "1", "--exits", str(tmp_path)]) == 2

@@ -138,7 +138,7 @@ def test_a_frame_of_a_common_camera_is_taken_and_more_where_the_model_can_use_it
     for frame in (jpeg(0, 1920, 1080), png(2048, 1024), png(1080, 1920)):
         assert decode_image(frame).width >= 1080
     assert decode_image(png(2048, 1025), 2048 * 1025).size == (2048, 1025)
-    assert ImageSpec(784, 12_845_056, 14, 2, 2).most_pixels == 12_845_056
+    assert ImageSpec(784, 12_845_056, 14, 2, 2).max_frame_pixels == 12_845_056
 
 
 def test_a_progressive_frame_is_taken() -> None:

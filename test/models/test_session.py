@@ -185,7 +185,7 @@ def test_exits_are_called_after_each_layer_with_the_rows_that_are_returned() -> 
     rows = session.forward([6, 7], on_layer=lambda layer, hidden: seen.append((layer, hidden)))
     assert [layer for layer, _ in seen] == [0, 1, 2]
     with torch.inference_mode():
-        last = model.decoder.logits(seen[-1][1], model.vocabulary).numpy()
+        last = model.transformer.logits(seen[-1][1], model.vocabulary).numpy()
     assert np.abs(last - rows).max() < CLOSE
 
 

@@ -53,7 +53,9 @@ def test_no_sequence_of_commands_exceeds_the_budget(
             assert mine * theirs >= 0.0 and abs(mine) <= abs(theirs) + 1e-12
         rates = (math.hypot(granted.vx, granted.vy), abs(granted.vy), abs(granted.wz))
         ends = [(m - u) / r for m, u, r in zip(most, used, rates, strict=True) if r]
-        if ends and min(ends) > 1e-6:
+        # Where next to nothing is left, our own sums are rounding.
+        known = all(m - u > 1e-9 for m, u, r in zip(most, used, rates, strict=True) if r)
+        if ends and known and min(ends) > 1e-6:
             assert budget.lasts == pytest.approx(min(ends), rel=1e-3)
         used = [u + r * lasts for u, r in zip(used, rates, strict=True)]
         assert all(u <= m + 1e-9 for u, m in zip(used, most, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -103,10 +102,9 @@ def recorder() -> Iterator[Recorder]:
 
 
 @pytest.fixture
-def robot(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Robot]:
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+def robot(recorder: Recorder) -> Iterator[Robot]:
     given = ["--ros-args", "-p", f"cloud:={recorder.address}"]
-    rclpy.init(args=given, domain_id=1 + os.getpid() % 50)
+    rclpy.init(args=given)
     bridge, node = CloudBridge(), Node("robot")
     yield Robot(node)
     bridge.close()

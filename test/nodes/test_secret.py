@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,10 +12,9 @@ from typing import Any
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
+from helpers.decode_graph import INSTRUCTION, Watcher
 from helpers.grpc_cloud import Cloud, Proxy
-from nodes.test_decode import INSTRUCTION, Watcher
 from rcl_interfaces.msg import Log
-from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
@@ -31,10 +29,10 @@ from edge_cloud_spec.msg import (
     Verdict,
     VerifiedTokens,
 )
+from edge_cloud_spec.nodes.qos import SENSOR_DATA
 from edge_cloud_spec.wire.codec import decode_client, encode_client
 from edge_cloud_spec.wire.messages import DraftMessage, Open, Resume
 
-DOMAIN = str(1 + (os.getpid() + 50) % 100)
 TOPICS = {
     "decode_request": DecodeRequest,
     "draft": Draft,
@@ -75,10 +73,8 @@ class Tapped:
 
 @pytest.fixture
 def nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> Iterator[tuple[Tapped, Watcher, list[bytes]]]:
-    monkeypatch.setenv("ROS_DOMAIN_ID", DOMAIN)
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     tapped = Tapped(tmp_path)
     drafter = make_checkpoint(tmp_path / "d", seed=2)
     with Cloud(tapped.worker) as cloud, Proxy(cloud.address) as proxy:
@@ -102,7 +98,7 @@ def nodes(
             CompressedImage,
             "camera/image_raw/compressed",
             recorded.append,
-            qos_profile_sensor_data,
+            SENSOR_DATA,
             raw=True,
         )
         yield tapped, watcher, recorded

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -20,16 +19,15 @@ from nav_msgs.msg import Odometry  # noqa: E402
 from rclpy.context import Context  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.node import Node  # noqa: E402
-from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data  # noqa: E402
 from rclpy.time import Time  # noqa: E402
 from sensor_msgs.msg import CameraInfo, CompressedImage  # noqa: E402
 from std_msgs.msg import String  # noqa: E402
 from visualization_msgs.msg import MarkerArray  # noqa: E402
 
+from edge_cloud_spec.nodes.qos import LATCHED, SENSOR_DATA  # noqa: E402
 from edge_cloud_spec.sim.camera import decode_jpeg  # noqa: E402
 from edge_cloud_spec.sim.room import make_room  # noqa: E402
 
-DOMAIN = 60 + os.getpid() % 40
 PATIENCE = 60.0  # s; only a hung test takes that long
 
 
@@ -45,16 +43,14 @@ class Driver(Node):
         self.infos: list[CameraInfo] = []
         self.markers: list[MarkerArray] = []
         self.outcomes: list[dict[str, Any]] = []
-        sensor = qos_profile_sensor_data
-        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-        self.create_subscription(Odometry, "odom", self.odometry.append, sensor)
+        self.create_subscription(Odometry, "odom", self.odometry.append, SENSOR_DATA)
         self.create_subscription(
-            CompressedImage, "camera/image_raw/compressed", self.pictures.append, sensor
+            CompressedImage, "camera/image_raw/compressed", self.pictures.append, SENSOR_DATA
         )
-        self.create_subscription(CameraInfo, "camera/camera_info", self.infos.append, sensor)
+        self.create_subscription(CameraInfo, "camera/camera_info", self.infos.append, SENSOR_DATA)
         self.create_subscription(MarkerArray, "markers", self.markers.append, 10)
         self.create_subscription(
-            String, "sim/outcome", lambda m: self.outcomes.append(json.loads(m.data)), latched
+            String, "sim/outcome", lambda m: self.outcomes.append(json.loads(m.data)), LATCHED
         )
         self.twist = self.create_publisher(Twist, "cmd_vel", 10)
         self.stamped = self.create_publisher(TwistStamped, "cmd_vel_stamped", 10)
@@ -91,11 +87,9 @@ class Driver(Node):
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    monkeypatch.setenv("ROS_DOMAIN_ID", str(DOMAIN))
+def driver() -> Iterator[Driver]:
     context = Context()
-    rclpy.init(context=context, domain_id=DOMAIN)
+    rclpy.init(context=context)
     node = Driver(context)
     yield node
     node.executor_.shutdown()

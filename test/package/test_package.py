@@ -24,7 +24,7 @@ from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.instruction_pattern import instruction_pattern
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
-from edge_cloud_spec.nodes.drafter import DrafterSettings
+from edge_cloud_spec.nodes.drafter_settings import DrafterSettings
 from edge_cloud_spec.nodes.graph import GraphSettings, command, graph
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.simulator import SimulatorSettings
@@ -195,7 +195,7 @@ def test_the_tests_run_in_a_sourced_ros_shell(
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[pytest11]\n{name} = {name}_hooks\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "--collect-only", "test/test_sim_room.py"],
+        [sys.executable, "-m", "pytest", *options, "--collect-only", "test/sim/test_room.py"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
         capture_output=True,

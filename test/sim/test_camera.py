@@ -16,7 +16,7 @@ from edge_cloud_spec.sim.engine import no_gl_because
 from edge_cloud_spec.sim.kinds import KINDS
 from edge_cloud_spec.sim.room import Pose, Room, make_room
 from edge_cloud_spec.sim.scene import Scene
-from edge_cloud_spec.sim.view import pack, sample_views, see, write_views
+from edge_cloud_spec.sim.view import pack, sample_views, visible_things, write_views
 
 needs_gl = pytest.mark.skipif(no_gl_because is not None, reason=str(no_gl_because))
 
@@ -111,7 +111,7 @@ def test_bearing_and_distance_are_what_geometry_says(seed: int) -> None:
     pose = facing_target(room, beside=math.radians(12))
     eye = eye_at(pose, pitch=0.05, roll=0.08)
     with Camera(Scene(room), "rays", 128) as camera:
-        seen = {s.name: s for s in see(room, eye, camera.segment(eye))}["yellow ball"]
+        seen = {s.name: s for s in visible_things(room, eye, camera.segment(eye))}["yellow ball"]
     assert seen.bearing == pytest.approx(math.degrees(ball.bearing(eye.x, eye.y, eye.yaw)), abs=0.7)
     assert seen.distance == pytest.approx(ball.distance(eye.x, eye.y))
     assert seen.pixels >= 40

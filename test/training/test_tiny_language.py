@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.nav.action import parse_action
 from edge_cloud_spec.nav.answer import read_answer
 from edge_cloud_spec.sim.kinds import KINDS
+from edge_cloud_spec.sim.thing import VisibleThing
 from edge_cloud_spec.training.tiny import language
 from edge_cloud_spec.training.tiny.language import (
     NAMES,
@@ -21,22 +20,13 @@ from edge_cloud_spec.training.tiny.language import (
     read,
 )
 
-
-@dataclass(frozen=True)
-class Seen:
-    name: str
-    pixels: int
-    bearing: float
-    distance: float
-
-
-BOTTLE = Seen("silver bottle", 200, 15.0, 3.0)
-CHAIR = Seen("red chair", 900, 20.0, 2.0)
-CAN = Seen("silver can", 90, -12.0, 2.0)
+BOTTLE = VisibleThing("silver bottle", 200, 15.0, 3.0)
+CHAIR = VisibleThing("red chair", 900, 20.0, 2.0)
+CAN = VisibleThing("silver can", 90, -12.0, 2.0)
 
 views = st.lists(
     st.builds(
-        Seen,
+        VisibleThing,
         st.sampled_from(NAMES),
         st.integers(1, 9000),
         st.floats(-30, 30),
@@ -87,7 +77,7 @@ def test_an_absent_thing_is_searched_for_and_its_look_alike_named_first():
 
 
 def test_a_doubtful_glimpse_is_neither_asked_for_nor_spoken_of():
-    glimpse = Seen("silver bottle", 23, 0.0, 4.0)
+    glimpse = VisibleThing("silver bottle", 23, 0.0, 4.0)
     assert "silver bottle" not in askable([glimpse, CHAIR])
     assert "silver bottle" not in answer([glimpse, CHAIR], "red chair", "action first")
     with pytest.raises(ValueError, match="cannot be asked"):
@@ -106,7 +96,7 @@ def test_a_doubtful_glimpse_is_neither_asked_for_nor_spoken_of():
     ],
 )
 def test_the_policy_changes_at_the_stated_limits(bearing, distance, action):
-    assert best_action(Seen("red box", 400, bearing, distance)) == action
+    assert best_action(VisibleThing("red box", 400, bearing, distance)) == action
     assert parse_action(action) is not None
 
 

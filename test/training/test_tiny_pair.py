@@ -8,29 +8,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors import safe_open
 
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.sim.view import pack, sample_views
 from edge_cloud_spec.training.tiny.architecture import SHAPES, load_pair_model
-from edge_cloud_spec.training.tiny.data import Speller, Views
+from edge_cloud_spec.training.tiny.command import measure
+from edge_cloud_spec.training.tiny.data import QuestionEncoder, Views
 from edge_cloud_spec.training.tiny.evaluation import evaluate
 from edge_cloud_spec.training.tiny.language import INSTRUCTION
 from edge_cloud_spec.training.tiny.tokenizer import build_tokenizer
-from edge_cloud_spec.training.tiny.train import PAIR, measure
 
 MEGABYTES = 25
 
 
 def parameters(name: str) -> dict[str, tuple[str, int]]:
-    with safe_open(PAIR / name / "model.safetensors", "pt") as stored:
+    with safe_open(EMBEDDED / name / "model.safetensors", "pt") as stored:
         slices = {key: stored.get_slice(key) for key in stored.keys()}  # noqa: SIM118
         return {key: (s.get_dtype(), int(np.prod(s.get_shape()))) for key, s in slices.items()}
 
 
 def test_the_pair_is_as_small_as_promised():
-    files = [path for name in SHAPES for path in (PAIR / name).iterdir()]
+    files = [path for name in SHAPES for path in (EMBEDDED / name).iterdir()]
     assert sum(path.stat().st_size for path in files) < MEGABYTES * 1e6
     sizes = {name: sum(count for _, count in parameters(name).values()) for name in SHAPES}
     assert 6e6 < sizes["target"] < 8e6
@@ -39,18 +39,18 @@ def test_the_pair_is_as_small_as_promised():
 
 
 def test_the_tokenizers_are_one_and_the_padded_vocabularies_are_two():
-    texts = {(PAIR / name / "tokenizer.json").read_text() for name in SHAPES}
+    texts = {(EMBEDDED / name / "tokenizer.json").read_text() for name in SHAPES}
     assert len(texts) == 1
     entries = len(build_tokenizer())
     assert len(json.loads(texts.pop())["model"]["vocab"]) < entries
-    configs = [json.loads((PAIR / name / "config.json").read_text()) for name in SHAPES]
+    configs = [json.loads((EMBEDDED / name / "config.json").read_text()) for name in SHAPES]
     rows = {config["text_config"]["vocab_size"] for config in configs}
     assert len(rows) == 2 and min(rows) >= entries
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_each_model_says_which_instructions_it_understands(name):
-    said = json.loads((PAIR / name / "edge_cloud_spec.json").read_text())
+    said = json.loads((EMBEDDED / name / "edge_cloud_spec.json").read_text())
     assert said["instructions"] == INSTRUCTION.pattern
     assert re.fullmatch(said["instructions"], "find the silver bottle")
 
@@ -61,10 +61,9 @@ def views() -> Views:
 
 
 def test_the_target_sees_what_it_is_asked_about_and_guesses_when_it_cannot(views):
-    torch.set_num_threads(2)
     tokenizer = build_tokenizer()
-    models = {name: load_pair_model(PAIR / name) for name in SHAPES}
-    measured = evaluate(models, Speller(tokenizer), tokenizer.decode, views, seed=1)
+    models = {name: load_pair_model(EMBEDDED / name) for name in SHAPES}
+    measured = evaluate(models, QuestionEncoder(tokenizer), tokenizer.decode, views, seed=1)
     rows = {(row["model"], row["skill"]): row for row in measured.rows}
     for skill, least in (("visible", 0.85), ("side", 0.8), ("distance", 0.75)):
         row = rows["target", skill]

@@ -14,14 +14,14 @@ from edge_cloud_spec.training.tiny.architecture import (
     save_pair_model,
 )
 from edge_cloud_spec.training.tiny.data import (
-    Speller,
+    QuestionEncoder,
     Views,
     draw_batch,
     draw_names,
     pixels_of,
 )
 from edge_cloud_spec.training.tiny.generation import (
-    Asked,
+    EncodedQuestion,
     accepted_and_tested,
     greedy_answers,
     proposals,
@@ -29,16 +29,16 @@ from edge_cloud_spec.training.tiny.generation import (
 from edge_cloud_spec.training.tiny.language import NAMES, ORDERS, PHRASES, answer
 from edge_cloud_spec.training.tiny.packed import PREFIX, PackedForward
 from edge_cloud_spec.training.tiny.tokenizer import build_tokenizer
-from edge_cloud_spec.training.tiny.training import (
+from edge_cloud_spec.training.tiny.trainer import (
     QUESTIONS,
     SLOT,
     Trainer,
     TrainingPlan,
-    pace,
+    learning_rate_share,
 )
 
 TOKENIZER = build_tokenizer()
-SPELLER = Speller(TOKENIZER)
+ENCODER = QuestionEncoder(TOKENIZER)
 
 
 def views(count: int, seed: int = 0) -> Views:
@@ -65,7 +65,7 @@ def test_every_word_of_the_language_is_one_token():
         for order in ORDERS:
             text = answer(things, name, order)
             words = len(text.replace(";", " ;").replace(",", " ,").split())
-            assert len(SPELLER.ids(text)) == words
+            assert len(ENCODER.ids(text)) == words
 
 
 def test_both_vocabularies_hold_the_tokenizer_and_differ():
@@ -79,29 +79,31 @@ def test_pieces_spell_what_the_whole_answer_spells():
     for index in range(30):
         things = some.things(index)
         for name in draw_names(things, 4, rng):
-            ids, targets, weights = SPELLER.lesson(things, name, ORDERS[0], "find the red box")
-            question = SPELLER.question("find the red box", ORDERS[0])
-            said = SPELLER.ids(answer(things, name, ORDERS[0]))
+            ids, targets, weights = ENCODER.training_example(
+                things, name, ORDERS[0], "find the red box"
+            )
+            question = ENCODER.question("find the red box", ORDERS[0])
+            said = ENCODER.ids(answer(things, name, ORDERS[0]))
             assert ids == question + said
-            assert targets == [*ids[1:], SPELLER.end]
+            assert targets == [*ids[1:], ENCODER.end]
             assert len(weights) == len(ids) <= SLOT
             assert not any(weights[: len(question) - 1])
 
 
 def test_the_longest_lesson_fits_its_slot():
-    longest = max(len(SPELLER.question(p.format("red box") + ".", ORDERS[0])) for p in PHRASES)
+    longest = max(len(ENCODER.question(p.format("red box") + ".", ORDERS[0])) for p in PHRASES)
     text = (
         "action: turn left small; "
         "reason: silver bottle far 3.0 left 16, right of red chair 2.0, not silver can right;"
     )
-    assert longest + len(SPELLER.ids(text)) <= SLOT
+    assert longest + len(ENCODER.ids(text)) <= SLOT
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_packed_forward_is_transformers_own(name):
     model = build_model(SHAPES[name], seed=3).eval()
     some = views(2)
-    batch = draw_batch(some, np.arange(2), SPELLER, QUESTIONS, SLOT, np.random.default_rng(2))
+    batch = draw_batch(some, np.arange(2), ENCODER, QUESTIONS, SLOT, np.random.default_rng(2))
     packed = PackedForward(model, QUESTIONS, SLOT)
     with torch.inference_mode():
         _, logits = packed(pixels_of(some.images), batch.ids)
@@ -137,11 +139,11 @@ def test_proposals_are_the_models_own_next_words():
     model = build_model(SHAPES["drafter"], seed=5).eval()
     some = views(3)
     asked = [
-        Asked(index, tuple(SPELLER.question(f"find the {NAMES[index]}", ORDERS[0])))
+        EncodedQuestion(index, tuple(ENCODER.question(f"find the {NAMES[index]}", ORDERS[0])))
         for index in range(3)
     ]
-    answers = greedy_answers(model, some.images, asked, SPELLER, len(TOKENIZER) - 7)
-    said = proposals(model, some.images, asked, answers, SPELLER, len(TOKENIZER) - 7)
+    answers = greedy_answers(model, some.images, asked, ENCODER, len(TOKENIZER) - 7)
+    said = proposals(model, some.images, asked, answers, ENCODER, len(TOKENIZER) - 7)
     assert said == answers
 
 
@@ -153,9 +155,9 @@ def test_only_tokens_up_to_the_first_rejected_one_are_tested():
 
 def test_the_learning_rate_warms_up_and_falls_to_its_floor():
     plan = TrainingPlan(sight=1, joint=1, batch=2, rate=1e-3, seed=0)
-    paces = [pace(progress, plan) for progress in (0.0, 0.1, 0.3, 0.65, 1.0)]
-    assert paces[0] < 0.1 and paces[1] == 1.0 and paces[4] == pytest.approx(plan.floor)
-    assert paces[2] > paces[3] > paces[4]
+    shares = [learning_rate_share(progress, plan) for progress in (0.0, 0.1, 0.3, 0.65, 1.0)]
+    assert shares[0] < 0.1 and shares[1] == 1.0 and shares[4] == pytest.approx(plan.floor)
+    assert shares[2] > shares[3] > shares[4]
 
 
 def test_what_is_saved_loads_as_a_model_of_the_family(tmp_path):

@@ -14,20 +14,8 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.split import RESIDUALS, SparseResidual, Split
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
-from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.wire import decode_pb2 as pb
-from edge_cloud_spec.wire.channel import (
-    MESSAGE_BYTES,
-    check_address,
-    is_loopback,
-    read_token,
-)
-from edge_cloud_spec.wire.codec import (
-    decode_client,
-    decode_server,
-    encode_client,
-    encode_server,
-)
+from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client, encode_server
 from edge_cloud_spec.wire.messages import (
     ClientMessage,
     Close,
@@ -258,46 +246,3 @@ def test_a_round_of_ids_is_small(gamma: int) -> None:
         base, tuple(range(gamma)), 151_000, verify_s=0.62, queue_s=0.01, leads_to=2**32 - 1
     )
     assert len(encode_server(verdict)) <= 34
-
-
-def test_a_frame_fits_into_a_message() -> None:
-    assert MESSAGE_BYTES > 8 * 2**20
-
-
-@pytest.mark.parametrize(
-    ("address", "loopback"),
-    [
-        ("127.0.0.1:1", True),
-        ("127.8.9.1:1", True),
-        ("localhost:1", True),
-        ("[::1]:1", True),
-        ("unix:/tmp/socket", True),
-        ("0.0.0.0:1", False),
-        ("[::]:1", False),
-        ("192.168.1.2:1", False),
-        ("127.0.0.1.example.org:1", False),
-        ("127.example.org:1", False),
-        ("localhost.example.org:1", False),
-    ],
-)
-def test_only_this_machine_is_loopback(address: str, loopback: bool) -> None:
-    check_address(address)
-    assert is_loopback(address) == loopback
-
-
-@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:http", "host:70000"])
-def test_an_address_needs_host_and_port(address: str) -> None:
-    with pytest.raises(UserError, match="HOST:PORT"):
-        check_address(address)
-
-
-def test_a_token_file_that_cannot_be_used_is_named(tmp_path) -> None:
-    path = tmp_path / "token"
-    with pytest.raises(UserError, match="token file"):
-        read_token(str(path))
-    for content in (b"", b"\n", "gehéim".encode(), b"\xff\xfe"):
-        path.write_bytes(content)
-        with pytest.raises(UserError, match="token file"):
-            read_token(str(path))
-    path.write_bytes(b" secret\n")
-    assert read_token(str(path)) == "secret"

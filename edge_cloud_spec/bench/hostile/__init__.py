@@ -1,1 +1,1 @@
-"""``bench hostile``: A robot beside hostile clients."""
+"""``bench hostile``: a robot's decode times beside hostile clients."""

@@ -1,11 +1,11 @@
-"""Hostile clients: streams that say one thing over and over, as fast as the verifier lets them."""
+"""Hostile clients: streams that repeat one attack as fast as the verifier lets them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -31,14 +31,14 @@ from ...wire.messages import (
     Verdict,
 )
 
-TREE = 64  # tokens: what every verifier takes
-CHAIN = 1024  # and what none does
+TREE = 64  # tokens: a draft that every verifier accepts
+CHAIN = 1024  # and one that none does
 BIG = 8192  # pixels a side
-FRAME = (2048, 1024)  # pixels: the largest that is taken
+FRAME = (2048, 1024)  # pixels: the largest that is accepted
 
 
 class Client:
-    """One hostile stream at a time; a new one where it was ended."""
+    """One hostile stream at a time; a new one when it was ended."""
 
     def __init__(self, address: str, request: Request, random: Random) -> None:
         self.request, self.random = request, random
@@ -48,7 +48,7 @@ class Client:
         self._call: Any = None
 
     async def repeat(self, attack: Attack) -> None:
-        """Attack on and on; what the verifier does about a stream only ends this one."""
+        """Attack until cancelled; when the verifier ends a stream, open another."""
         while True:
             self._call = self._method()
             with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
@@ -58,12 +58,12 @@ class Client:
             self._call.cancel()
             await asyncio.sleep(0.01)
 
-    async def say(self, message: ClientMessage | bytes) -> None:
-        """Send it, once the stream has room."""
+    async def send(self, message: ClientMessage | bytes) -> None:
+        """Send a message, once the stream has room."""
         await self._call.write(message if isinstance(message, bytes) else encode_client(message))
 
-    async def hear(self) -> ServerMessage:
-        """The next message."""
+    async def receive(self) -> ServerMessage:
+        """The next message of the verifier."""
         data = await self._call.read()
         if data is grpc.aio.EOF:
             raise grpc.RpcError
@@ -72,32 +72,32 @@ class Client:
     async def open(self, opening: Open) -> Opened:
         """A session; refusals are tried again."""
         while True:
-            await self.say(opening)
-            if isinstance(answer := await self.hear(), Opened):
+            await self.send(opening)
+            if isinstance(answer := await self.receive(), Opened):
                 return answer
             await asyncio.sleep(0.01)
 
-    async def read_on(self) -> None:
-        """Take what comes and forget it."""
+    async def drain(self) -> None:
+        """Read messages and drop them."""
         with contextlib.suppress(grpc.RpcError):
             while await self._call.read() is not grpc.aio.EOF:
                 pass
 
     def opening(self, jpeg: bytes = b"", **changes: Any) -> Open:
-        """A proper request that was never made before; what follows a picture's end is not read."""
+        """A valid request, new to the verifier: bytes after a picture's end are not decoded."""
         jpeg = (jpeg or self.request.jpeg) + self.random.randbytes(8)
         nonce, request = self.random.getrandbits(64), self.request
         message = Open(nonce, request.instruction, jpeg, request.order, GREEDY, "greedy")
         return replace(message, draft_identity="hostile", **changes)
 
 
-Attack = Callable[[Client], AsyncIterator[None]]
+Attack = Callable[[Client], AsyncGenerator[None, None]]
 Step = Callable[[], Awaitable[None]]
 
 
-async def _reading(client: Client, step: Step) -> AsyncIterator[None]:
-    """Step after step, taking what is answered."""
-    reading = asyncio.ensure_future(client.read_on())
+async def _reading(client: Client, step: Step) -> AsyncGenerator[None, None]:
+    """Repeat the step while draining the answers."""
+    reading = asyncio.ensure_future(client.drain())
     try:
         while not reading.done():
             await step()
@@ -107,7 +107,7 @@ async def _reading(client: Client, step: Step) -> AsyncIterator[None]:
 
 
 async def _rejected(client: Client) -> Verdict:
-    """A verdict after which rows may be asked for."""
+    """A verdict after which rows may be requested."""
     split = Split("dense")
     opening = client.opening(
         rule="rejection", policy=SamplingPolicy(1.0), payload="probabilities", split=split
@@ -115,25 +115,25 @@ async def _rejected(client: Client) -> Verdict:
     while True:
         base = (await client.open(replace(opening, nonce=client.random.getrandbits(64)))).base
         for token in range(20, 40):
-            await client.say(DraftMessage(base, Draft((token,), values=(1.0,)), 0))
-            answer = await client.hear()
+            await client.send(DraftMessage(base, Draft((token,), values=(1.0,)), 0))
+            answer = await client.receive()
             if isinstance(answer, Verdict) and answer.residual is not None:
                 return answer
             break  # accepted: another session
 
 
-async def does_not_read(client: Client) -> AsyncIterator[None]:
-    """Ask for rows and read none of them."""
+async def does_not_read(client: Client) -> AsyncGenerator[None, None]:
+    """Request rows and read none of them."""
     request = RowRequest((await _rejected(client)).base)
     while True:
-        await client.say(request)
+        await client.send(request)
         yield
 
 
-async def row_requests(client: Client) -> AsyncIterator[None]:
-    """Ask for rows, and take them."""
+async def row_requests(client: Client) -> AsyncGenerator[None, None]:
+    """Request rows, and read them."""
     request = RowRequest((await _rejected(client)).base)
-    async for _ in _reading(client, lambda: client.say(request)):
+    async for _ in _reading(client, lambda: client.send(request)):
         yield
 
 
@@ -145,75 +145,75 @@ def _png(width: int, height: int) -> bytes:
     return file.getvalue()
 
 
-async def large_picture(client: Client) -> AsyncIterator[None]:
+async def large_picture(client: Client) -> AsyncGenerator[None, None]:
     """A picture of 67 million pixels in 200 kB."""
     picture = _png(BIG, BIG)
-    async for _ in _reading(client, lambda: client.say(client.opening(picture))):
+    async for _ in _reading(client, lambda: client.send(client.opening(picture))):
         yield
 
 
-async def largest_frame(client: Client) -> AsyncIterator[None]:
-    """The largest picture that is taken."""
+async def largest_frame(client: Client) -> AsyncGenerator[None, None]:
+    """The largest picture that is accepted."""
     picture = _png(*FRAME)
-    async for _ in _reading(client, lambda: client.say(client.opening(picture))):
+    async for _ in _reading(client, lambda: client.send(client.opening(picture))):
         yield
 
 
-async def long_chains(client: Client) -> AsyncIterator[None]:
+async def long_chains(client: Client) -> AsyncGenerator[None, None]:
     """Chains of 1,024 tokens, which are refused, between the largest drafts that are judged."""
     opened = await client.open(client.opening())
-    base, bush = opened.base, Draft((20,) * TREE, (-1,) * TREE)
+    base, wide_tree = opened.base, Draft((20,) * TREE, (-1,) * TREE)
     while True:
         for _ in range(4):
-            await client.say(DraftMessage(base, Draft((20,) * CHAIN), 0))
-        await client.say(DraftMessage(base, bush, 0))
-        while not isinstance(answer := await client.hear(), Verdict):
+            await client.send(DraftMessage(base, Draft((20,) * CHAIN), 0))
+        await client.send(DraftMessage(base, wide_tree, 0))
+        while not isinstance(answer := await client.receive(), Verdict):
             pass
         yield
         if answer.finish or answer.token is None:
             base = (await client.open(client.opening())).base
         else:
-            base = base.extend((*bush.tokens[: len(answer.path)], answer.token))
+            base = base.extend((*wide_tree.tokens[: len(answer.path)], answer.token))
 
 
-async def opens(client: Client) -> AsyncIterator[None]:
-    """A new request after the other, with a new picture each."""
-    async for _ in _reading(client, lambda: client.say(client.opening())):
+async def opens(client: Client) -> AsyncGenerator[None, None]:
+    """Open one new request after another, each with a new picture."""
+    async for _ in _reading(client, lambda: client.send(client.opening())):
         yield
 
 
-async def resumes(client: Client) -> AsyncIterator[None]:
+async def resumes(client: Client) -> AsyncGenerator[None, None]:
     """Resume the session over and over."""
     opened = await client.open(client.opening())
     resume = Resume(opened.session, opened.base)
-    async for _ in _reading(client, lambda: client.say(resume)):
+    async for _ in _reading(client, lambda: client.send(resume)):
         yield
 
 
-async def garbage(client: Client) -> AsyncIterator[None]:
-    """Bytes that are no message, and now and then a draft of a million tokens."""
+async def garbage(client: Client) -> AsyncGenerator[None, None]:
+    """Bytes that are no message, and sometimes a draft of a million tokens."""
     million = b"\x12\xc4\x84\x3d\x12\xc0\x84\x3d" + b"\x01" * 10**6
 
     def step() -> Awaitable[None]:
         noise = client.random.randbytes(client.random.randrange(2_000))
-        return client.say(million if client.random.random() < 0.02 else noise)
+        return client.send(million if client.random.random() < 0.02 else noise)
 
     async for _ in _reading(client, step):
         yield
 
 
-async def generates(client: Client) -> AsyncIterator[None]:
-    """Let the cloud's own drafter draft as much as it will, answer after answer."""
+async def generates(client: Client) -> AsyncGenerator[None, None]:
+    """Have the cloud's own draft model draft without a limit, answer after answer."""
     while True:
         opened = await client.open(client.opening(draft_length=2**32 - 1))
-        await client.say(Generate(opened.base, speculative=True))
-        while not (isinstance(answer := await client.hear(), Verdict) and answer.finish):
+        await client.send(Generate(opened.base, speculative=True))
+        while not (isinstance(answer := await client.receive(), Verdict) and answer.finish):
             yield
         yield
 
 
-async def abandoned(client: Client) -> AsyncIterator[None]:
-    """Open a session and leave it without a word."""
+async def abandoned(client: Client) -> AsyncGenerator[None, None]:
+    """Open a session and leave without Close."""
     await client.open(client.opening())
     yield
 
@@ -236,14 +236,19 @@ ATTACKS: dict[str, Attack] = {
 
 
 async def attack(
-    name: str, address: str, request: Request, streams: int, seed: int, tell: Callable[[int], None]
+    name: str,
+    address: str,
+    request: Request,
+    streams: int,
+    seed: int,
+    on_sent: Callable[[int], None],
 ) -> None:
-    """Attack over so many streams until cancelled; ``tell`` is given the messages so far."""
+    """Attack over so many streams until cancelled; ``on_sent`` receives the messages so far."""
     clients = [Client(address, request, Random(f"{seed} {n}")) for n in range(streams)]
     tasks = [asyncio.ensure_future(client.repeat(ATTACKS[name])) for client in clients]
     while True:
         await asyncio.sleep(0.1)
-        tell(sum(client.sent for client in clients))
+        on_sent(sum(client.sent for client in clients))
         for task in tasks:
             if task.done():
                 task.result()

@@ -1,7 +1,7 @@
-"""``bench hostile``: what a robot has beside hostile clients, over what it has beside as many
+"""``bench hostile``: a robot's decode times beside hostile clients and beside well-behaved ones.
 
-well-behaved ones; and what the verifier's memory comes to. The embedded pair over gRPC; verifier,
-robot and the other clients are a process each.
+Prints both medians, their ratio, and how much the verifier's memory grows, for each kind of client.
+The embedded pair over gRPC; verifier, robot and the other clients are a process each.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STREAMS = 4
 SECONDS = 14.0  # of each kind of client
 MAX_TOKENS = 48
 MAX_RATIO = 3.0
-MAX_MB = 200.0  # that the verifier grows by
+MAX_MB = 200.0  # by which the verifier may grow
 BEHAVED = "behaved"
 
 
@@ -62,10 +62,10 @@ def run(args: argparse.Namespace) -> list[Row]:
     with VerifierProcess(options) as cloud, _MeasuredRobot(cloud.address) as robot:
         for request in requests[:3]:
             robot.decode(request)
-        sit = _Sitting(cloud, robot, requests, args)
-        before = sit.beside(BEHAVED)
-        rows = [sit.beside(name) for name in names]
-        behaved = [*before["ms"], *sit.beside(BEHAVED)["ms"]]  # at either end of the same hour
+        bench = _HostileBench(cloud, robot, requests, args)
+        before = bench.measure(BEHAVED)
+        rows = [bench.measure(name) for name in names]
+        behaved = [*before["ms"], *bench.measure(BEHAVED)["ms"]]  # before and after the others
     return [_row(name, row, behaved, args.streams) for name, row in zip(names, rows, strict=True)]
 
 
@@ -83,8 +83,8 @@ def _row(name: str, found: Row, behaved: list[float], streams: int) -> Row:
         "failed": found["failed"],
         "messages": found["messages"],
     }
-    fine = ratio is not None and ratio <= MAX_RATIO and found["memory_mb"] <= MAX_MB
-    return row | {"passed": fine and not found["failed"] and found["messages"] > 0}
+    within = ratio is not None and ratio <= MAX_RATIO and found["memory_mb"] <= MAX_MB
+    return row | {"passed": within and not found["failed"] and found["messages"] > 0}
 
 
 class _MeasuredRobot:
@@ -92,24 +92,24 @@ class _MeasuredRobot:
 
     def __init__(self, address: str) -> None:
         model = load(EMBEDDED / "drafter", threads=1)
-        self._link = VerifierClient(ClientSettings(address))
+        self._client = VerifierClient(ClientSettings(address))
         self._runner = DecodeRunner(model, model.spec(rules_text(), MAX_TOKENS))
         self._settings = DecodeSettings(load_preset("dsd"))
 
     def decode(self, request: Request) -> Outcome:
         """One decision."""
         nonce = secrets.randbits(64)
-        return self._runner.run(request, self._settings, nonce, self._link.connect)
+        return self._runner.run(request, self._settings, nonce, self._client.connect)
 
     def __enter__(self) -> _MeasuredRobot:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._link.close()
+        self._client.close()
 
 
-class _Sitting:
-    """One verifier and one robot, beside one kind of client after the other."""
+class _HostileBench:
+    """One verifier and one robot, beside one kind of client after another."""
 
     def __init__(
         self,
@@ -122,13 +122,13 @@ class _Sitting:
         half = len(requests) // 2
         self._requests, self._others = cycle(requests[:half]), requests[half:]
 
-    def beside(self, name: str) -> Row:
+    def measure(self, name: str) -> Row:
         """The robot's times beside clients of this kind, and how much the verifier grows."""
         args, address = self._args, self._cloud.address
         before = memory_mb(self._cloud.pid)
         found: Row = {"ms": [], "failed": 0}
         clients = _clients(name, address, self._others, args.streams, args.seed)
-        with clients as messages, _peak(self._cloud) as mb:
+        with clients as messages, _memory_samples(self._cloud) as mb:
             end = time.perf_counter() + args.seconds
             while time.perf_counter() < end:
                 outcome = self._robot.decode(next(self._requests))
@@ -143,32 +143,32 @@ class _Sitting:
 
 
 @contextmanager
-def _peak(cloud: VerifierProcess) -> Iterator[list[float]]:
-    """MB of the verifier, from time to time."""
+def _memory_samples(cloud: VerifierProcess) -> Iterator[list[float]]:
+    """MB of the verifier, ten times a second."""
     sizes, done = [memory_mb(cloud.pid)], threading.Event()
 
-    def look() -> None:
+    def sample() -> None:
         while not done.wait(0.1):
             sizes.append(memory_mb(cloud.pid))
 
-    looking = threading.Thread(target=look)
-    looking.start()
+    sampler = threading.Thread(target=sample)
+    sampler.start()
     try:
         yield sizes
     finally:
         done.set()
-        looking.join()
+        sampler.join()
 
 
 @contextmanager
 def _clients(
     name: str, address: str, requests: list[Request], streams: int, seed: int
 ) -> Iterator[Callable[[], int]]:
-    """Clients of this kind in a process of their own; what is yielded counts what they sent."""
+    """Clients of this kind in a process of their own; yields a count of the messages sent."""
     context = multiprocessing.get_context("spawn")
     sent = context.Value("q", 0)
     arguments = name, address, requests, streams, seed, sent
-    process = context.Process(target=_be, args=arguments, daemon=True)
+    process = context.Process(target=_run_clients, args=arguments, daemon=True)
     process.start()
     try:
         while not sent.value:
@@ -181,27 +181,27 @@ def _clients(
         process.join()
 
 
-def _be(
+def _run_clients(
     name: str, address: str, requests: list[Request], streams: int, seed: int, sent: Any
 ) -> None:
-    """Be these clients, until killed."""
+    """Run clients of this kind, until killed."""
 
-    def tell(messages: int) -> None:
+    def on_sent(messages: int) -> None:
         sent.value = messages
 
     if name != BEHAVED:
-        asyncio.run(attack(name, address, requests[0], streams, seed, tell))
+        asyncio.run(attack(name, address, requests[0], streams, seed, on_sent))
         return
     robots = [_MeasuredRobot(address) for _ in range(streams)]
     counts = [0] * streams
 
-    def go_on(place: int) -> None:
+    def decode_on(place: int) -> None:
         for number in count(place * len(requests) // streams):
             robots[place].decode(requests[number % len(requests)])
             counts[place] += 1
-            tell(sum(counts))
+            on_sent(sum(counts))
 
-    threads = [threading.Thread(target=go_on, args=(place,)) for place in range(streams)]
+    threads = [threading.Thread(target=decode_on, args=(place,)) for place in range(streams)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -12,30 +12,33 @@ GRACE = 0.5  # s after a command's end at which the watchdog stops the base
 STANDING = (0.03, 0.05)  # m/s, rad/s under which it stands
 PART = 0.01  # s, integrated at once
 
+Components = tuple[float, float, float]  # m/s ahead, m/s left, rad/s
+
 
 class Base:
-    """Pose and velocity; ``own`` is what of the velocity comes from the step under way.
+    """Pose and velocity; ``own`` is the part of the velocity that is the current step's.
 
     A step begins with its Announce: what the base still rolls from the one before is not its own.
-    ``stopped_at`` is when it was told to stand, by a Halt or by the watchdog; infinite once it is
-    told something else.
+    ``stopped_at`` is when it was commanded to stand, by a Halt or by the watchdog; infinite from
+    the next command that moves.
     """
 
     def __init__(self, lag: float, now: float) -> None:
         self.pose, self.lag, self.now = Pose(), lag, now
-        self.velocity = self.own = (0.0, 0.0, 0.0)
+        self.velocity: Components = (0.0, 0.0, 0.0)
+        self.own = self.velocity
         self.stopped_at = now
         self._command = STILL
         self._deadline = math.inf
 
     @property
     def stands(self) -> bool:
-        """Whether it moves no more."""
+        """Whether it stands."""
         vx, vy, wz = self.velocity
         return max(abs(vx), abs(vy)) <= STANDING[0] and abs(wz) <= STANDING[1]
 
     def obey(self, effect: Effect) -> None:
-        """Do what the navigator said just now."""
+        """Take the navigator's effect."""
         if isinstance(effect, Drive):
             self._command, self.stopped_at = effect.velocity, math.inf
             self._deadline = min(effect.until + GRACE, effect.stop_by)
@@ -45,7 +48,7 @@ class Base:
             self.own = (0.0, 0.0, 0.0)
 
     def run(self, until: float) -> Iterator[tuple[float, float, float, float]]:
-        """Go on until then: (m/s ahead, m/s left, rad/s, seconds) of the step's own, in parts."""
+        """Move until then: (m/s ahead, m/s left, rad/s, seconds) of the step's own, in parts."""
         while self.now < until - 1e-9:
             end = min(until, self.now + PART)
             if self.now >= self._deadline:
@@ -59,7 +62,7 @@ class Base:
             self.own = self._follow(before, dt)
             self._move(dt)
             # The mean over dt is exact for the sum of them: what is commanded is what is covered.
-            command = _numbers(self._command)
+            command = _components(self._command)
             vx, vy, wz = (
                 c - self.lag * (after - own) / dt if dt > 0 else own
                 for c, after, own in zip(command, self.own, before, strict=True)
@@ -69,11 +72,12 @@ class Base:
     def _stand(self, at: float) -> None:
         self._command, self._deadline, self.stopped_at = STILL, math.inf, at
 
-    def _follow(self, velocity: tuple[float, float, float], dt: float) -> tuple[float, ...]:
+    def _follow(self, velocity: Components, dt: float) -> Components:
         keep = math.exp(-dt / self.lag)
-        return tuple(
-            c + (v - c) * keep for c, v in zip(_numbers(self._command), velocity, strict=True)
+        vx, vy, wz = (
+            c + (v - c) * keep for c, v in zip(_components(self._command), velocity, strict=True)
         )
+        return vx, vy, wz
 
     def _move(self, dt: float) -> None:
         x, y, yaw = self.pose.x, self.pose.y, self.pose.yaw
@@ -84,5 +88,5 @@ class Base:
         )
 
 
-def _numbers(velocity: Velocity) -> tuple[float, float, float]:
+def _components(velocity: Velocity) -> Components:
     return velocity.vx, velocity.vy, velocity.wz

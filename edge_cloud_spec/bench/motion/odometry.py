@@ -1,4 +1,4 @@
-"""Odometry of a base in virtual time, which fails in windows of time, each time in another way."""
+"""Odometry of a base in virtual time, which fails in windows of time, each with one fault."""
 
 from __future__ import annotations
 
@@ -13,50 +13,49 @@ FAULTS = ("none", "frozen", "restarted", "jump", "lies", "gone")
 LIES = ("scaled", "rotated", "noise", "drift", "nan", "huge")
 
 
-class Source:
-    """Tells where the base is. Outside of windows it is right, but for where its origin is.
+class FaultyOdometry:
+    """The base's pose as odometry reports it: right outside of windows, but for its origin.
 
-    ``silent_since`` is when it stopped to say anything that can be used, else infinite; ``begun``
-    whether it ever said anything.
+    ``silent_since`` is when usable messages ended, else infinite; ``begun`` whether any was sent.
     """
 
     def __init__(self, random: Random, fault: str, now: float) -> None:
         self._random, self._fault = random, fault
-        self._epoch = random.uniform(0.0, 1e6)  # ROS time less steady time, s
+        self._epoch = random.uniform(0.0, 1e6)  # ROS time minus steady time, s
         self._clock = self._epoch  # the odometry's own
         self._origin = Pose(random.uniform(-9, 9), random.uniform(-9, 9), random.uniform(-3, 3))
-        self._said: list[Odometry] = []
+        self._sent: list[Odometry] = []
         self._kind, self._begin, self._entry = "", now, Pose()
         self._amount = 0.0
         self._next_window(now)
 
     @property
     def begun(self) -> bool:
-        """Whether it was ever heard."""
-        return bool(self._said)
+        """Whether a message was sent."""
+        return bool(self._sent)
 
     @property
     def silent_since(self) -> float:
-        """When it fell silent (or says nothing that is news), s; infinite while it has not."""
+        """When usable messages ended, s; infinite while they have not."""
         return self._begin if self._kind in ("frozen", "gone", "nan", "huge") else math.inf
 
     def stamp_at(self, at: float) -> int:
         """The camera's stamp (ns) at ``at``."""
         return int((at + self._epoch) * 1e9)
 
-    def tell(self, pose: Pose, now: float) -> Odometry | None:
-        """What it says of the base at ``pose``, if anything."""
+    def read(self, pose: Pose, now: float) -> Odometry | None:
+        """The message for a base at ``pose``, if any."""
         if self._kind and now >= self._end:
             self._next_window(now)
         elif not self._kind and self._fault != "none" and now >= self._end:
             self._fail(pose, now)
         if self._kind == "gone":
             return None
-        told = Odometry(self._lie(pose), int((now + self._clock) * 1e9))
-        if self._kind == "frozen" and self._said:
-            told = self._frozen(told)
-        self._said = [*self._said[-1:], told]
-        return told
+        message = Odometry(self._distorted(pose), int((now + self._clock) * 1e9))
+        if self._kind == "frozen" and self._sent:
+            message = self._frozen(message)
+        self._sent = [*self._sent[-1:], message]
+        return message
 
     def _next_window(self, now: float) -> None:
         self._kind, self._end = "", now + self._random.uniform(0.0, 3.0)
@@ -78,13 +77,13 @@ class Source:
                 self._origin.yaw + random.choice((0.0, random.uniform(-3, 3))),
             )
 
-    def _frozen(self, told: Odometry) -> Odometry:
+    def _frozen(self, message: Odometry) -> Odometry:
         """The last again; or its stamp with other poses; or the last two in turn."""
         if self._amount < 0.0:
-            return replace(told, stamp=max(said.stamp for said in self._said))
-        return self._said[-1] if self._amount < 1.5 else self._said[0]
+            return replace(message, stamp=max(sent.stamp for sent in self._sent))
+        return self._sent[-1] if self._amount < 1.5 else self._sent[0]
 
-    def _lie(self, pose: Pose) -> Pose:
+    def _distorted(self, pose: Pose) -> Pose:
         random, entry, amount = self._random, self._entry, self._amount
         dx, dy, turned = pose.x - entry.x, pose.y - entry.y, pose.yaw - entry.yaw
         if self._kind == "scaled":

@@ -1,16 +1,17 @@
 """``bench motion``: random events to the navigator, with odometry that fails, over a base.
 
-The base follows with a lag of 50 to 100 ms and has the watchdog's half second. For every step it is
-asked what its own commands made the base do, until it stood or the next step began:
+Prints the worst step under each fault. The base follows with a lag of 50 to 100 ms and has the
+watchdog's half second. Measured is what each step's own commands made the base do, until it stood
+or the next step began:
 
-- a move's path and a turn's angle, over what the step says (``worst_ratio``, at most 1.5);
+- a move's path and a turn's angle, over the step's size (``worst_ratio``, at most 1.5);
 - whether it ever went against its direction (``reversed``: steps that did, by more than 1 cm/s or
-  1 degree/s; commands do not brake by reversing, so nothing is left to tolerate but arithmetic);
-- how far a move turned (10 degrees at most) and went aside (10 cm at most), and a turn moved.
+  1 degree/s; commands do not brake by reversing, so only rounding errors are tolerated);
+- how far a move turned (10 degrees at most) and drifted aside (10 cm at most), and a turn moved.
 
 Standing is below 3 cm/s and 3 degrees/s; ``longest_overrun_s`` is how long the base moved after a
-Halt, the watchdog's stop, or the moment when odometry stopped to go on (at most 0.5 s). While the
-navigator itself hangs, nobody but the watchdog stops the base: then from the hang's end.
+Halt, the watchdog's stop, or the end of usable odometry (at most 0.5 s). While the navigator itself
+hangs, only the watchdog stops the base: then it counts from the hang's end.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ...nav.motion import Goal
 from ...nav.navigator import Navigator, Settings
 from ..command import Row
 from .base import Base
-from .odometry import FAULTS, Source
+from .odometry import FAULTS, FaultyOdometry
 
 RATIO, MORE = 1.5, (0.05, math.radians(5))  # of the size, and m or rad beyond
 OVERRUN = 0.5  # s
@@ -57,16 +58,17 @@ def run(args: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def measure(fault: str, events: int, seed: int) -> Worst:
-    """What the worst of these events' steps did."""
-    random, worst = Random(f"motion {seed} {fault}"), Worst()
+def measure(fault: str, events: int, seed: int) -> WorstStep:
+    """The worst step of so many events."""
+    random, worst = Random(f"motion {seed} {fault}"), WorstStep()
     while worst.events < events:
-        _Episode(random, fault, worst).go_on(min(EPISODE, events - worst.events) - 1)  # and its end
+        before_end = min(EPISODE, events - worst.events) - 1  # an episode ends with a Hold
+        _Episode(random, fault, worst).run(before_end)
     return worst
 
 
 @dataclass
-class Worst:
+class WorstStep:
     """Counts, and the worst of each kind, so far."""
 
     events: int = 0
@@ -93,7 +95,7 @@ class Worst:
         )
 
     def row(self, fault: str) -> Row:
-        """As ``--json`` writes it."""
+        """The row that ``--json`` writes."""
         return {
             "fault": fault,
             "events": self.events,
@@ -114,7 +116,7 @@ class _Step:
 
     goal: Goal = field(default_factory=Goal)
     begun: float = math.inf
-    located: bool = False  # whether it goes by odometry
+    located: bool = False  # whether odometry was available
     path: float = 0.0
     aside: float = 0.0
     turned: float = 0.0
@@ -129,8 +131,8 @@ class _Step:
         elif self.goal.angle:
             self.against |= wz * math.copysign(1.0, self.goal.angle) < -AGAINST[1]
 
-    def judge(self, base: Base, worst: Worst) -> None:
-        """Enter it, with what the base will still roll."""
+    def judge(self, base: Base, worst: WorstStep) -> None:
+        """Add it to the worst, with the distance that the base still rolls."""
         vx, vy, wz = (abs(v) * base.lag for v in base.own)
         path, aside, turned = self.path + math.hypot(vx, vy), self.aside + vy, self.turned + wz
         distance, angle = abs(self.goal.distance), abs(self.goal.angle)
@@ -147,42 +149,42 @@ class _Step:
 
 
 class _Episode:
-    """One navigator, one base, one source of odometry, and what a careless world does to them."""
+    """One navigator, one base and its odometry, under random events."""
 
-    def __init__(self, random: Random, fault: str, worst: Worst) -> None:
+    def __init__(self, random: Random, fault: str, worst: WorstStep) -> None:
         self._random, self._worst = random, worst
-        self._now = self._tick_at = self._told_at = random.uniform(10.0, 1000.0)
+        self._now = self._tick_at = self._odometry_at = random.uniform(10.0, 1000.0)
         self._base = Base(random.uniform(0.05, 0.1), self._now)
         lead = random.choice((0.0, 0.0, 0.5))
         self._navigator = Navigator(Settings(lead_time=lead), random.getrandbits(32))
-        self._source = Source(random, fault, self._now)
+        self._odometry = FaultyOdometry(random, fault, self._now)
         self._instruction, self._requests = "", 0
         self._step = _Step()
         self._hung_until = -math.inf
         self._left = 0
 
-    def go_on(self, events: int) -> None:
-        """So many events, and one that ends it."""
+    def run(self, events: int) -> None:
+        """So many events, and a Hold that ends it."""
         self._left = events
         while self._left:
-            if self._tick_at <= self._told_at:
-                self._pass(self._tick_at)
-                self._tell(Tick())
+            if self._tick_at <= self._odometry_at:
+                self._advance(self._tick_at)
+                self._send(Tick())
                 self._tick_at += self._pause()
                 self._disturb()
             else:
-                self._pass(self._told_at)
-                odometry = self._source.tell(self._base.pose, self._now)
-                self._told_at += self._random.uniform(0.03, 0.06)
-                if odometry is not None:
-                    self._tell(odometry)
+                self._advance(self._odometry_at)
+                message = self._odometry.read(self._base.pose, self._now)
+                self._odometry_at += self._random.uniform(0.03, 0.06)
+                if message is not None:
+                    self._send(message)
         self._left = 1
-        self._tell(Hold("the end"))
-        self._pass(self._now + 2.0)
+        self._send(Hold("the end"))
+        self._advance(self._now + 2.0)
         self._step.judge(self._base, self._worst)
 
     def _pause(self) -> float:
-        """Until the next tick: mostly a period, sometimes the navigator hangs."""
+        """Seconds to the next tick: mostly a period, sometimes a hang of the navigator."""
         if self._random.random() < 0.01:
             hang = self._random.uniform(0.08, 0.9)
             self._hung_until = self._now + hang
@@ -190,12 +192,12 @@ class _Episode:
         return self._random.uniform(0.7, 1.3) * PERIOD
 
     def _disturb(self) -> None:
-        """Rarely, something else than a tick."""
+        """Sometimes, an event other than a tick."""
         chance = 0.01 if self._navigator.moving else 0.5
         if self._left and self._random.random() < chance:
-            self._tell(self._something())
+            self._send(self._random_event())
 
-    def _something(self) -> Event:
+    def _random_event(self) -> Event:
         random = self._random
         kind = random.random()
         if kind < 0.85:
@@ -219,32 +221,32 @@ class _Episode:
             text=random.choice(ANSWERS),
             verified=random.random() < 0.95,
             finished=True,
-            stamp=self._source.stamp_at(self._now - age),
+            stamp=self._odometry.stamp_at(self._now - age),
             age=random.uniform(-1.0, 12.0) if careless else age,
             instruction="find it" if careless else self._instruction,
             stops=self._navigator.stops - (random.random() < 0.05),
         )
 
-    def _tell(self, event: Event) -> None:
+    def _send(self, event: Event) -> None:
         self._worst.events += 1
         self._left -= 1
         for effect in self._navigator.on(event, self._now):
             if isinstance(effect, Announce):
                 self._step.judge(self._base, self._worst)
-                self._step = _Step(effect.goal, self._now, self._source.begun)
+                self._step = _Step(effect.goal, self._now, self._odometry.begun)
             elif isinstance(effect, Drive):
                 self._worst.late = max(self._worst.late, effect.until - self._now - PERIOD)
             self._base.obey(effect)
 
-    def _pass(self, until: float) -> None:
-        """Let the base follow, and see whether it stands when it must."""
-        base, step, source = self._base, self._step, self._source
+    def _advance(self, until: float) -> None:
+        """Let the base follow, and measure how long it moves when it must stand."""
+        base, step, odometry = self._base, self._step, self._odometry
         for part in base.run(until):
             step.add(*part)
             if not base.stands:
                 since = base.stopped_at
                 if step.located:
-                    silent = max(source.silent_since, step.begun, self._hung_until)
+                    silent = max(odometry.silent_since, step.begun, self._hung_until)
                     since = min(since, silent)
                 self._worst.overrun = max(self._worst.overrun, base.now - since)
         self._now = until

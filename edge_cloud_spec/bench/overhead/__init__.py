@@ -1,1 +1,1 @@
-"""``bench overhead``: A round beside bare gRPC and bare rclpy."""
+"""``bench overhead``: a round's time outside the models, beside bare gRPC and bare rclpy."""

@@ -1,11 +1,10 @@
 """A round trip of nothing but rclpy and gRPC, over as many processes as ours takes.
 
 ``python -m edge_cloud_spec.bench.overhead.baseline robot|bridge|cloud``: the robot publishes
-what a round's messages weigh, the bridge passes it to a gRPC echo and publishes the answer, the
-robot hears it. No codec, and no thread but those that rclpy and gRPC cannot do without. In the
-place of a model's pass stand matrix products that take as long, and the time is taken off as it is
-in ours: whoever has just computed finds its caches cold, and is served otherwise than one that
-slept.
+messages of a round's sizes, the bridge relays them to a gRPC echo and publishes the answer, the
+robot receives it. No codec, and only the threads that rclpy and gRPC need. Matrix products that
+take as long stand for the models' passes, and their time is subtracted as in the measured path: a
+process that has just computed finds its caches cold and is scheduled otherwise than one that slept.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ARRAY_BYTES = 16  # what a UInt8MultiArray takes besides its data
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of a round's messages: serialized on the topics, and as they go over gRPC."""
+    """Bytes of a round's messages: serialized on the topics, and on gRPC."""
 
     draft: int
     verdict: int
@@ -47,22 +46,22 @@ class Sizes:
 
 
 def blob(size: int, seconds: float = 0.0) -> UInt8MultiArray:
-    """A message of this many bytes on the wire, which says a time."""
+    """A message of this many bytes on the wire, which carries a time."""
     return UInt8MultiArray(data=padded(size - ARRAY_BYTES, seconds))
 
 
 def padded(size: int, seconds: float) -> bytes:
-    """So many bytes (8 at least) that say a time."""
+    """So many bytes (8 at least) that carry a time."""
     return struct.pack("<d", seconds).ljust(size, b"\0")
 
 
-def said_in(message: UInt8MultiArray) -> float:
-    """The time that a message says, in seconds."""
+def seconds_of(message: UInt8MultiArray) -> float:
+    """The time that a message carries, in seconds."""
     seconds: float = struct.unpack_from("<d", message.data)[0]
     return seconds
 
 
-class StandIn:
+class StandInModel:
     """Computes as a model does: matrix products over more weights than a cache holds."""
 
     def __init__(self) -> None:
@@ -70,7 +69,7 @@ class StandIn:
         self._state = np.ones(WIDTH, np.float32)
 
     def run(self, seconds: float) -> float:
-        """Compute for so long; how long it was, in seconds."""
+        """Compute for so many seconds; returns how many it took."""
         started = now = time.perf_counter()
         while now < started + seconds:
             self._state = self._weights @ self._state
@@ -79,14 +78,14 @@ class StandIn:
 
 
 def run_robot(sizes: Sizes) -> None:
-    """Reads ``rounds draft_s verify_s`` from stdin, plays so many rounds, prints their ms."""
+    """Reads ``rounds draft_s verify_s`` from stdin, runs so many rounds, prints their ms."""
     node = Node("bare_robot")
     drafts = node.create_publisher(UInt8MultiArray, "bare/draft", DEPTH)
     words = node.create_publisher(UInt8MultiArray, "bare/words", DEPTH)
-    said, model = blob(sizes.words), StandIn()
-    heard: list[tuple[float, UInt8MultiArray]] = []
+    answer, model = blob(sizes.words), StandInModel()
+    received: list[tuple[float, UInt8MultiArray]] = []
     node.create_subscription(
-        UInt8MultiArray, "bare/verdict", lambda m: heard.append((time.perf_counter(), m)), DEPTH
+        UInt8MultiArray, "bare/verdict", lambda m: received.append((time.perf_counter(), m)), DEPTH
     )
     executor = SingleThreadedExecutor()
     executor.add_node(node)
@@ -98,37 +97,37 @@ def run_robot(sizes: Sizes) -> None:
         draft = blob(sizes.draft, float(verify_s))
         times = []
         for _ in range(int(rounds)):
-            heard.clear()
+            received.clear()
             started = time.perf_counter()
-            words.publish(said)
+            words.publish(answer)
             drafting = model.run(float(draft_s))
             drafts.publish(draft)
-            while not heard:
+            while not received:
                 executor.spin_once()
-            came, verdict = heard[0]
-            times.append(1e3 * (came - started - drafting - said_in(verdict)))
+            received_at, verdict = received[0]
+            times.append(1e3 * (received_at - started - drafting - seconds_of(verdict)))
         print(json.dumps(times), flush=True)
 
 
 def run_bridge(sizes: Sizes, address: str) -> None:
-    """Passes drafts on to the echo, and what comes back to the robot; until it is killed."""
+    """Relays drafts to the echo, and its answers to the robot; until it is killed."""
     node = Node("bare_bridge")
     verdicts = node.create_publisher(UInt8MultiArray, "bare/verdict", DEPTH)
     loop = asyncio.new_event_loop()
-    outbox: asyncio.Queue[bytes] = asyncio.Queue()
+    queue: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def relay() -> None:
         async with grpc.aio.insecure_channel(address) as channel:
             call = channel.stream_stream(METHOD)()
             await call.wait_for_connection()
-            writing = asyncio.ensure_future(_write(call, outbox))
+            writing = asyncio.ensure_future(_write(call, queue))
             async for down in call:
                 verdicts.publish(UInt8MultiArray(data=down.ljust(sizes.verdict - ARRAY_BYTES)))
             await writing
 
     def on_draft(message: UInt8MultiArray) -> None:
         up = message.data.tobytes()[: max(8, sizes.up)]
-        loop.call_soon_threadsafe(outbox.put_nowait, up)
+        loop.call_soon_threadsafe(queue.put_nowait, up)
 
     node.create_subscription(UInt8MultiArray, "bare/draft", on_draft, DEPTH)
     threading.Thread(target=lambda: loop.run_until_complete(relay()), daemon=True).start()
@@ -138,14 +137,14 @@ def run_bridge(sizes: Sizes, address: str) -> None:
     executor.spin()
 
 
-async def _write(call: Any, outbox: asyncio.Queue[bytes]) -> None:
+async def _write(call: Any, queue: asyncio.Queue[bytes]) -> None:
     while True:
-        await call.write(await outbox.get())
+        await call.write(await queue.get())
 
 
 def run_cloud(sizes: Sizes, on_ready: Callable[[int], None]) -> None:
-    """Answers every message after the pass that it asks for; until it is killed."""
-    model = StandIn()
+    """Answers every message after a pass of the time that it carries; until it is killed."""
+    model = StandInModel()
 
     async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
         async for up in requests:
@@ -168,7 +167,7 @@ def run_cloud(sizes: Sizes, on_ready: Callable[[int], None]) -> None:
 
 
 def main() -> int:
-    """Play one of the three parts."""
+    """Run one of the three processes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=("robot", "bridge", "cloud"))
     parser.add_argument("sizes", help="the fields of Sizes as JSON")

@@ -1,8 +1,9 @@
-"""``bench overhead``: what a round takes that is no model's, beside bare rclpy and gRPC.
+"""``bench overhead``: a round's time outside the models, beside bare rclpy and gRPC.
 
-Ours is the path as it ships: drafter, cloud bridge and verifier as processes, a draft on its topic,
-over gRPC, and the verdict back; with a small random pair, whose passes the nodes themselves measure
-and take off. The bare path takes turns with it, block by block, so that both see the same machine.
+Prints percentiles of both in ms, and their ratio. Ours is the path as it ships: drafter, cloud
+bridge and verifier as processes, a draft on its topic, over gRPC, and the verdict back; with a
+small random pair, whose passes the nodes themselves measure and subtract. The bare path takes turns
+with it, block by block, so that both see the same machine.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from rclpy.qos import qos_profile_sensor_data
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
@@ -32,13 +32,14 @@ from ...errors import UserError
 from ...harness.random_checkpoint import TINY, make_pair
 from ...harness.verifier_process import VerifierProcess
 from ...nodes.graph import GraphSettings
+from ...nodes.qos import SENSOR_DATA
 from ..command import Row
 from ..ros_graph import RosGraph, node_command
 from .baseline import Sizes
 
-Times = dict[str, list[float]]  # ms of each round; idle: bare, and nobody computes in between
+Times = dict[str, list[float]]  # ms of each round; idle: bare, without passes in between
 
-UNCOUNTED = 1  # first rounds of a decode: the cloud still takes the picture in
+UNCOUNTED = 1  # first rounds of a decode: the cloud still encodes the picture
 PICTURE = 96  # pixels
 
 
@@ -57,14 +58,14 @@ def run(args: argparse.Namespace) -> list[Row]:
         pair = make_pair(folder, TINY, TINY, agreement=0.8, seed=args.seed)
         with _ours(pair, args.tokens, folder) as ours:
             sizes = ours.sizes()
-            with _bare(ours.rig, sizes) as bare:
+            with _bare(ours.ros, sizes) as bare:
                 bare.block(20, (0.0, 0.0))
                 times: Times = {"ours": [], "bare": [], "idle": []}
                 for block in range(args.blocks):
-                    mine, passes = ours.block()
-                    times["ours"] += mine
-                    times["bare"] += bare.block(len(mine), passes)
-                    times["idle"] += bare.block(len(mine), (0.0, 0.0))
+                    rounds, passes = ours.block()
+                    times["ours"] += rounds
+                    times["bare"] += bare.block(len(rounds), passes)
+                    times["idle"] += bare.block(len(rounds), (0.0, 0.0))
                     print(f"block {block + 1}/{args.blocks}: {_medians(times)}", flush=True)
     return [_row(times, sizes)]
 
@@ -82,53 +83,55 @@ def _row(times: Times, sizes: Sizes) -> Row:
     return row | {f"{name}_bytes": size for name, size in asdict(sizes).items()}
 
 
-class _Ours:
-    """The real path. A decode is a block, begun by one camera frame."""
+class _ProjectPath:
+    """The path as it ships. A block is a decode, started by one camera frame."""
 
-    def __init__(self, rig: RosGraph, seed: int = 0) -> None:
-        self.rig = rig
+    def __init__(self, ros: RosGraph, seed: int = 0) -> None:
+        self.ros = ros
         self._rng = np.random.default_rng(seed)
         self._stats: list[DecodeStats] = []
-        node = rig.node
+        node = ros.node
         self._camera = node.create_publisher(
-            CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
+            CompressedImage, "camera/image_raw/compressed", SENSOR_DATA
         )
         self._instruction = node.create_publisher(String, "instruction", 10)
         node.create_subscription(DecodeStats, "decode_stats", self._stats.append, 10)
 
-    def begin(self) -> None:
-        """Wait for the nodes and give the instruction."""
-        self.rig.until(
+    def start(self) -> None:
+        """Wait for the nodes, publish the instruction, decode once."""
+        self.ros.wait_for(
             lambda: (
-                "drafter" in self.rig.listeners("instruction")
-                and "cloud_bridge" in self.rig.listeners("draft")
-                and "drafter" in self.rig.listeners("verdict")
+                "drafter" in self.ros.subscribers("instruction")
+                and "cloud_bridge" in self.ros.subscribers("draft")
+                and "drafter" in self.ros.subscribers("verdict")
             ),
             "the drafter and the cloud bridge are up",
         )
-        self.rig.hear(1.0)
+        self.ros.spin(1.0)
         self._instruction.publish(String(data="find the silver bottle"))
-        self.rig.hear(0.5)
+        self.ros.spin(0.5)
         self._decode()
 
     def sizes(self) -> Sizes:
-        """The medians of what a round's messages weigh, from a decode of its own."""
-        heard: dict[Any, list[bytes]] = {}
+        """The median sizes of a round's messages, from a decode of its own."""
+        received: dict[Any, list[bytes]] = {}
         kinds = {Draft: "draft", Verdict: "verdict", VerifiedTokens: "verified_tokens"}
         subscriptions = [
-            self.rig.node.create_subscription(
-                kind, topic, heard.setdefault(kind, []).append, 1000, raw=True
+            self.ros.node.create_subscription(
+                kind, topic, received.setdefault(kind, []).append, 1000, raw=True
             )
             for kind, topic in kinds.items()
         ]
-        self.rig.hear(1.0)
+        self.ros.spin(1.0)
         self._decode()
-        self.rig.hear(0.5)
+        self.ros.spin(0.5)
         for subscription in subscriptions:
-            self.rig.node.destroy_subscription(subscription)
-        raw = {kind: int(np.median([len(data) for data in heard[kind]])) for kind in kinds}
+            self.ros.node.destroy_subscription(subscription)
+        raw = {kind: int(np.median([len(data) for data in received[kind]])) for kind in kinds}
         payload = {
-            kind: int(np.median([len(deserialize_message(d, kind).payload) for d in heard[kind]]))
+            kind: int(
+                np.median([len(deserialize_message(d, kind).payload) for d in received[kind]])
+            )
             for kind in (Draft, Verdict)
         }
         return Sizes(
@@ -136,7 +139,7 @@ class _Ours:
         )
 
     def block(self) -> tuple[list[float], tuple[float, float]]:
-        """A decode: ms of each round that no model accounts for, and s of a draft and its check."""
+        """A decode: ms of each round outside the models, and s of a draft and verify pass."""
         stats = self._decode()
         passes = stats.draft_ms / stats.rounds / 1e3, stats.verify_ms / stats.rounds / 1e3
         return list(stats.overhead_ms)[UNCOUNTED:], passes
@@ -147,23 +150,23 @@ class _Ours:
         data = io.BytesIO()
         Image.fromarray(pixels).save(data, "JPEG")
         message = CompressedImage(format="jpeg", data=data.getvalue())
-        message.header.stamp = self.rig.node.get_clock().now().to_msg()
+        message.header.stamp = self.ros.node.get_clock().now().to_msg()
         self._camera.publish(message)
-        self.rig.until(lambda: self._stats, "a decode's figures")
+        self.ros.wait_for(lambda: self._stats, "a decode's statistics")
         stats = self._stats[-1]
         if stats.finish_reason not in ("end", "length"):
             raise UserError(f"a decode ended with {stats.finish_reason}")
         return stats
 
 
-class _Bare:
-    """The bare path's robot, which plays rounds on demand."""
+class _BarePath:
+    """The bare path's robot, which runs rounds on demand."""
 
     def __init__(self, robot: subprocess.Popen[str]) -> None:
         self._robot = robot
 
     def block(self, rounds: int, passes: tuple[float, float]) -> list[float]:
-        """Ms of each round; ``passes`` are the seconds of a draft and of its check."""
+        """Ms of each round; ``passes`` are the seconds of a draft and of a verify pass."""
         assert self._robot.stdin is not None and self._robot.stdout is not None
         self._robot.stdin.write(f"{rounds} {passes[0]} {passes[1]}\n")
         self._robot.stdin.flush()
@@ -172,31 +175,31 @@ class _Bare:
 
 
 @contextmanager
-def _ours(pair: tuple[Path, Path], tokens: int, folder: Path) -> Iterator[_Ours]:
+def _ours(pair: tuple[Path, Path], tokens: int, folder: Path) -> Iterator[_ProjectPath]:
     target, drafter = pair
     options = ["--target", str(target), "--threads", "1", "--max-tokens", str(tokens)]
-    with VerifierProcess(options) as cloud, RosGraph(folder / "logs") as rig:
+    with VerifierProcess(options) as cloud, RosGraph(folder / "logs") as ros:
         settings = GraphSettings(cloud=cloud.address, sim=False, drafter=str(drafter))
-        rig.start("cloud_bridge", node_command("cloud_bridge", settings))
+        ros.start("cloud_bridge", node_command("cloud_bridge", settings))
         parameters = {"retry": 0.1, "max_tokens": tokens}
-        rig.start("drafter", node_command("drafter", settings, **parameters))
-        ours = _Ours(rig)
-        ours.begin()
+        ros.start("drafter", node_command("drafter", settings, **parameters))
+        ours = _ProjectPath(ros)
+        ours.start()
         yield ours
 
 
 @contextmanager
-def _bare(rig: RosGraph, sizes: Sizes) -> Iterator[_Bare]:
+def _bare(ros: RosGraph, sizes: Sizes) -> Iterator[_BarePath]:
     parts: list[subprocess.Popen[str]] = []
 
     def start(part: str, *options: str) -> tuple[subprocess.Popen[str], str]:
-        argv = [sys.executable, "-m", f"{__package__}.bare", part, json.dumps(asdict(sizes))]
+        argv = [sys.executable, "-m", f"{__package__}.baseline", part, json.dumps(asdict(sizes))]
         process = subprocess.Popen(
             [*argv, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=rig.environment,
+            env=ros.environment,
         )
         parts.append(process)
         assert process.stdout is not None
@@ -206,7 +209,7 @@ def _bare(rig: RosGraph, sizes: Sizes) -> Iterator[_Bare]:
         _, port = start("cloud")
         start("bridge", "--address", f"127.0.0.1:{port}")
         robot, _ = start("robot")
-        yield _Bare(robot)
+        yield _BarePath(robot)
     finally:
         for process in reversed(parts):
             process.kill()

@@ -1,1 +1,1 @@
-"""``bench payload``: Serialized bytes a round."""
+"""``bench payload``: serialized bytes a round, up and down."""

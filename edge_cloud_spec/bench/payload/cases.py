@@ -1,4 +1,4 @@
-"""The cells of ``bench payload``: which presets, rules, lengths and temperatures are measured."""
+"""The cases of ``bench payload``: which presets, rules, lengths and temperatures are measured."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
+from ...decoding.rule import RULES
 from ...presets import load_preset, preset_names
 from ..command import Row
 
@@ -17,7 +18,7 @@ SHARES = (0.1, 0.01, 0.001)  # of the vocabulary: TSLT's K
 
 @dataclass(frozen=True)
 class Case:
-    """One cell: a preset, without what has no say under the rule, over one pair of models."""
+    """A preset, without what the rule does not use, over one pair of models."""
 
     tail: str
     vocab: int
@@ -27,12 +28,12 @@ class Case:
 
     @property
     def nameless(self) -> Case:
-        """What makes a difference of it."""
+        """The case without names: equal ones are measured once."""
         return replace(self, preset=replace(self.preset, name="", summary=""))
 
     @property
     def distributions(self) -> Case | None:
-        """What its P and Q depend on; None where nothing is drawn from Q."""
+        """The fields that its P and Q depend on; None where nothing is drawn from Q."""
         preset = self.preset
         if not preset.proposal(self.rule, self.policy(0)).draws:
             return None
@@ -52,7 +53,7 @@ class Case:
         return SamplingPolicy(self.temperature, seed=seed)
 
     def row(self, measured: Row) -> Row:
-        """It and its figures."""
+        """The row: the case and what was measured of it."""
         return {
             "tail": self.tail,
             "preset": self.preset.name,
@@ -75,11 +76,11 @@ def _k(preset: Preset, rule: str) -> int:
 
 
 def cases(tail: str, vocab: int, temperatures: Sequence[float] = TEMPERATURES) -> list[Case]:
-    """All cells over one pair of models."""
+    """All cases over one pair of models."""
     found = [
-        Case(tail, vocab, _what_counts(preset, rule), rule, temperature)
+        Case(tail, vocab, _effective(preset, rule), rule, temperature)
         for preset in _presets(vocab)
-        for rule in ("greedy", "coupled", "rejection")
+        for rule in RULES
         for temperature in ((0.0,) if rule == "greedy" else temperatures)
     ]
     return list(dict.fromkeys(found))
@@ -102,8 +103,8 @@ def _presets(vocab: int) -> Iterator[Preset]:
                 yield replace(chain, draft_top_k=max(1, round(share * vocab)))
 
 
-def _what_counts(preset: Preset, rule: str) -> Preset:
-    """Greedy and coupled know shapes only."""
+def _effective(preset: Preset, rule: str) -> Preset:
+    """The preset as the rule uses it: greedy and coupled use its shape only."""
     if rule == "rejection":
         return preset
     return Preset(

@@ -1,4 +1,4 @@
-"""What the rounds of a robot and a cloud face to face came to."""
+"""Bytes and tokens of the rounds of a loopback pair."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..command import Row
 
 @dataclass
 class RoundBytes:
-    """Serialized bytes of each round, and what became of its drafted tokens.
+    """Serialized bytes of each round, and how many of its drafted tokens were accepted.
 
-    A *judged* place is one where the draft had something to offer and the target looked: it was
-    accepted or rejected there. ``down`` is without the dense rows that a robot asks for when a
-    sparse residual ran out; their bytes are in ``fallbacks``, the asking for them in ``up``.
+    A *judged* position is one where the draft had a token and the verdict accepted or rejected it.
+    ``down`` is without the dense rows that a robot requests when a sparse residual ran out; their
+    bytes are in ``fallbacks``, the requests in ``up``.
     """
 
     up: list[int] = field(default_factory=list)
@@ -27,19 +27,19 @@ class RoundBytes:
 
     @property
     def judged(self) -> int:
-        """Places that were accepted or rejected."""
+        """Positions that were accepted or rejected."""
         return self.accepted + self.rejections
 
-    def play(self, pair: LoopbackPair) -> None:
-        """One round of the pair."""
+    def add_round(self, pair: LoopbackPair) -> None:
+        """Run one round of the pair and count it."""
         up, down, dense = pair.up_bytes, pair.down_bytes, pair.row_bytes
         tokens = len(pair.emitted)
         pair.round()
-        asked = pair.row_bytes - dense
+        fallback = pair.row_bytes - dense
         self.up.append(pair.up_bytes - up)
-        self.down.append(pair.down_bytes - down - asked)
-        if asked:
-            self.fallbacks.append(asked)
+        self.down.append(pair.down_bytes - down - fallback)
+        if fallback:
+            self.fallbacks.append(fallback)
         self.tokens += len(pair.emitted) - tokens
         assert pair.verdict is not None
         self.accepted += len(pair.verdict.path)
@@ -62,9 +62,9 @@ class RoundBytes:
 
 
 def _rejected(pair: LoopbackPair) -> bool:
-    """Whether the last round's verdict took none of what the draft offered at some place."""
+    """Whether the last round's verdict rejected all that the draft had at some position."""
     draft, verdict = pair.draft, pair.verdict
     assert draft is not None and verdict is not None
-    looked = verdict.token is not None or verdict.residual is not None
+    judged = verdict.token is not None or verdict.residual is not None
     offered = list(draft.children(verdict.path[-1] if verdict.path else -1))
-    return looked and bool(offered)
+    return judged and bool(offered)

@@ -1,9 +1,9 @@
 """``bench payload``: serialized bytes a round, up and down, of every preset that drafts on a robot.
 
-Robot and cloud stand face to face (``pair``): all messages of a round count as they are encoded,
-the resampled token and the request for a dense row included; the framing of gRPC, TLS and TCP does
-not. Over models of stated tails (``tails``), and the embedded pair. Presets that draft on guesses
-send more: ``bench pipelines`` has their bytes.
+Prints their means and maxima. Robot and cloud are a loopback pair: all messages of a round count as
+they are encoded, the resampled token and the request for a dense row included; the framing of gRPC,
+TLS and TCP does not. Over models of stated tails (``--tails``), and the embedded pair. Presets that
+draft on predictions send more: ``bench pipelines`` has their bytes.
 
 Under greedy and coupled, presets of one shape send the same: they are measured once.
 """
@@ -31,7 +31,7 @@ from .round_bytes import RoundBytes
 PREFIXES = 64  # over which the overlap of P and Q is averaged
 EMBEDDED_TAIL = "embedded"  # of the rows of the embedded pair
 MAX_TOKENS = 48  # of an answer of the embedded pair
-VERIFY_S, QUEUE_S = 0.1, 0.01  # what verdicts say: these are bytes, too
+VERIFY_S, QUEUE_S = 0.1, 0.01  # times that verdicts carry, in bytes that count
 
 Result = TypeVar("Result")
 Futures = dict[Case, Future[Result]]
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a cell."""
+    """A row a case."""
     tails = args.tails.split(",")
     if unknown := set(tails) - set(TAILS):
         raise UserError(f"no tail {', '.join(sorted(unknown))}; there are {', '.join(TAILS)}")
@@ -69,24 +69,24 @@ def run(args: argparse.Namespace) -> list[Row]:
     with ProcessPoolExecutor(args.processes, mp_context=context) as pool:
         try:
             embedded = pool.submit(embedded_rows, args.requests, args.seed)
-            plays: Futures[Row] = {
+            measured: Futures[Row] = {
                 case: pool.submit(measure, case, _rounds(case, args), args.seed, args.noise)
                 for case in dict.fromkeys(case.nameless for case in wanted)
             }
             overlaps: Futures[float] = {
                 case: pool.submit(overlap, case, args.seed, args.noise)
-                for case in dict.fromkeys(case.distributions for case in plays)
+                for case in dict.fromkeys(case.distributions for case in measured)
                 if case is not None
             }
-            _show_progress({**plays, **overlaps})
-            return [_row(case, plays, overlaps) for case in wanted] + embedded.result()
+            _show_progress({**measured, **overlaps})
+            return [_row(case, measured, overlaps) for case in wanted] + embedded.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _row(case: Case, plays: Futures[Row], overlaps: Futures[float]) -> Row:
-    row, source = case.row(plays[case.nameless].result()), case.distributions
+def _row(case: Case, measured: Futures[Row], overlaps: Futures[float]) -> Row:
+    row, source = case.row(measured[case.nameless].result()), case.distributions
     return row if source is None else {**row, "overlap": overlaps[source].result()}
 
 
@@ -104,13 +104,13 @@ def _rounds(case: Case, args: argparse.Namespace) -> int:
 
 
 def _show_progress(futures: Mapping[Case, Future[Any]]) -> None:
-    """A line each as they end; raises what was raised."""
+    """A line for each that ends; raises what a process raised."""
     cases_of = {future: case for case, future in futures.items()}
     for done, future in enumerate(as_completed(cases_of), start=1):
         future.result()
         case = cases_of[future]
         about = f"{case.tail} tail, {case.vocab} tokens, {case.rule} at {case.temperature:g}"
-        print(f"cell {done}/{len(futures)}: {about}", file=sys.stderr, flush=True)
+        print(f"case {done}/{len(futures)}: {about}", file=sys.stderr, flush=True)
 
 
 def measure(case: Case, rounds: int, seed: int, noise: float = NOISE) -> Row:
@@ -118,14 +118,14 @@ def measure(case: Case, rounds: int, seed: int, noise: float = NOISE) -> Row:
     models = power_law_pair(case.tail, case.vocab, seed, noise)
     sessions = tuple(model.open(seed) for model in models)
     pair = _pair(case, sessions, seed)
-    tally = RoundBytes()
+    totals = RoundBytes()
     for _ in range(rounds):
-        tally.play(pair)
-    return tally.row()
+        totals.add_round(pair)
+    return totals.row()
 
 
 def overlap(case: Case, seed: int, noise: float = NOISE) -> float:
-    """sum min(P, Q) averaged over the same prefixes in every cell.
+    """sum min(P, Q) averaged over the same prefixes in every case.
 
     The acceptance of a drawn chain tends to it over many rounds; of a tree, of its first candidate.
     """
@@ -134,9 +134,9 @@ def overlap(case: Case, seed: int, noise: float = NOISE) -> float:
     proposal = case.preset.proposal(case.rule, policy)
     rates = []
     for number in range(PREFIXES):
-        drafted, wanted = (model.row(mix(seed, number)) for model in models)
-        q = distribution_of(drafted, policy, proposal.top_k, proposal.top_p)
-        rates.append(acceptance_rate(distribution_of(wanted, policy).over(q.ids), q.shares))
+        draft_logits, target_logits = (model.row(mix(seed, number)) for model in models)
+        q = distribution_of(draft_logits, policy, proposal.top_k, proposal.top_p)
+        rates.append(acceptance_rate(distribution_of(target_logits, policy).over(q.ids), q.shares))
     return statistics.fmean(rates)
 
 
@@ -157,7 +157,7 @@ def _pair(case: Case, sessions: Any, seed: int, ends: tuple[int, ...] = ()) -> L
 def embedded_rows(
     requests: int, seed: int, temperatures: Sequence[float] = TEMPERATURES
 ) -> list[Row]:
-    """A row a cell of the embedded pair: whole answers to requests with pictures."""
+    """A row a case of the embedded pair: whole answers to requests with pictures."""
     if not requests:
         return []
     from ...models import EMBEDDED
@@ -177,13 +177,13 @@ def embedded_rows(
     for case in wanted:
         if case.nameless in measured:
             continue
-        tally = RoundBytes()
+        totals = RoundBytes()
         for number, sessions in enumerate(opened):
             for session in sessions:
                 session.truncate(0)
             pair = _pair(case, sessions, seed + number, spec.end_ids)
             while not pair.finished:
-                tally.play(pair)
-        measured[case.nameless] = tally.row()
-        print(f"embedded pair: {len(measured)} cells", file=sys.stderr, flush=True)
+                totals.add_round(pair)
+        measured[case.nameless] = totals.row()
+        print(f"embedded pair: {len(measured)} cases", file=sys.stderr, flush=True)
     return [case.row(measured[case.nameless]) for case in wanted]

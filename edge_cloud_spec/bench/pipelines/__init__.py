@@ -1,1 +1,1 @@
-"""``bench pipelines``: Each preset under published costs and links."""
+"""``bench pipelines``: each preset under published costs and links."""

@@ -1,7 +1,7 @@
 """``bench pipelines --regime embedded``: the embedded pair's own passes, over an emulated link.
 
-The cloud is a process of its own, reached over gRPC through the proxy that delays. Every preset has
-a robot of its own and decodes the same requests, which no model was trained on, in turn.
+The cloud is a process of its own, reached over gRPC through a proxy that delays messages. Every
+preset has a robot of its own; all decode the same requests, which no model was trained on, in turn.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from ...models.prompt import Request
 from ...models.vlm import Vlm
 from ...presets import load_preset
 from ...share import rules_text
-from ..acceptance import Choices
+from ..acceptance import ChoiceShares
 from ..command import Row
 from ..options import CHANGES, check_counts
 from ..requests import sample_requests
-from .measured import Measured
+from .measured import MeasuredAnswers
 
 ANSWERS = 10
 MAX_TOKENS = 48
-ALONE = "cloud_ar"  # what the others are compared with
+BASELINE = "cloud_ar"
 
 Policies = Sequence[SamplingPolicy]
 
 
 def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[Row]:
-    """A row a round-trip time and preset; the first is ``cloud_ar``, asked for or not."""
+    """A row a round-trip time and preset; the first is always ``cloud_ar``."""
     _check(args)
     links = [LinkProfile(rtt / 2, args.jitter, args.rate, *args.outage) for rtt in args.rtt]
-    presets = [load_preset(ALONE), *(preset for preset in presets if preset.name != ALONE)]
+    presets = [load_preset(BASELINE), *(preset for preset in presets if preset.name != BASELINE)]
     requests = sample_requests(args.seed, args.answers + 1)
     seeds = range(args.seed, args.seed + len(requests))
     policies = [SamplingPolicy(args.temperature, seed=seed) for seed in seeds]
@@ -68,7 +68,7 @@ def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[R
 
 
 def _check(args: argparse.Namespace) -> None:
-    """UserError where what was asked for does not go with models in earnest."""
+    """UserError where an option does not apply to real models."""
     if args.regime != "embedded":
         raise UserError("--regime embedded goes alone: the others are scripted")
     if args.harness != "grpc":
@@ -83,7 +83,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 class EmbeddedRobot:
-    """Decodes under one preset, over a channel of its own, and looks at its passes."""
+    """Decodes under one preset, over a channel of its own, and measures its idle time."""
 
     def __init__(self, preset: Preset, model: Vlm, address: str, profile: LinkProfile) -> None:
         self.preset = preset
@@ -92,40 +92,40 @@ class EmbeddedRobot:
         self.robot_s = self.cloud_s = 0.0  # of passes in them
         self._passes: list[tuple[float, float]] = []  # begin and end, of the draft model's
         self._patience = PATIENCE + profile.outage_s
-        self._link = VerifierClient(ClientSettings(address))
+        self._client = VerifierClient(ClientSettings(address))
         self._runner = DecodeRunner(model, model.spec(rules_text(), MAX_TOKENS))
         self._runner.on_pass = lambda begin, end, *_: self._passes.append((begin, end))
-        self._before = Choices()
+        self._before = ChoiceShares()
 
     def warm_up(self, request: Request, policy: SamplingPolicy) -> None:
-        """Decode without a record; what is measured of link and models is kept."""
+        """Decode without a record; measurements of link and models are kept."""
         self._run(request, policy)
-        self._before = Choices.of(self._runner.measures)
+        self._before = ChoiceShares.of(self._runner.measures)
 
     def decode(self, request: Request, policy: SamplingPolicy) -> None:
         """The next answer."""
         outcome = self._run(request, policy)
         self.outcomes.append(outcome)
         if outcome.stats.rounds:
-            self._look_at(outcome.stats.rounds)
+            self._add_busy_time(outcome.stats.rounds)
 
     @property
-    def choices(self) -> Choices:
-        """How the draft model's choices did in the answers on record."""
-        return Choices.of(self._runner.measures) - self._before
+    def choices(self) -> ChoiceShares:
+        """How often the draft model's choices were right in the recorded answers."""
+        return ChoiceShares.of(self._runner.measures) - self._before
 
     def close(self) -> None:
         """End the channel."""
-        self._link.close()
+        self._client.close()
 
     def _run(self, request: Request, policy: SamplingPolicy) -> Outcome:
         rule = "coupled" if policy.temperature else "greedy"
         settings = DecodeSettings(self.preset, rule, policy, patience=self._patience)
         self._passes.clear()
-        return self._runner.run(request, settings, secrets.randbits(64), self._link.connect)
+        return self._runner.run(request, settings, secrets.randbits(64), self._client.connect)
 
-    def _look_at(self, rounds: Sequence[Round]) -> None:
-        """Before the first verdict both read the prompt, and no message says how long."""
+    def _add_busy_time(self, rounds: Sequence[Round]) -> None:
+        """From the first verdict on: before it both prefill, for a time that no message carries."""
         begin, end = rounds[0].settled, rounds[-1].settled
         self.windows += end - begin
         self.cloud_s += sum(r.verify_s for r in rounds[1:])
@@ -135,11 +135,11 @@ class EmbeddedRobot:
 def _decode(
     robots: Sequence[EmbeddedRobot], requests: Sequence[Request], policies: Policies
 ) -> None:
-    """Every request by every robot, so that all see the same hour of this machine."""
+    """Every request by every robot in turn, so that all see the same load of this machine."""
     for number, (request, policy) in enumerate(zip(requests, policies, strict=True)):
         for place, robot in enumerate(robots):
-            # Cloud and robot keep the last pictures and prompts, by the bytes of the JPEG; nobody
-            # is to profit from whoever was before. What comes after the picture's end is not read.
+            # Cloud and robot cache the last pictures and prompts by the JPEG's bytes, so each robot
+            # gets other bytes; those after the picture's end are not decoded.
             own = replace(request, jpeg=request.jpeg + bytes([place]))
             if number:
                 robot.decode(own, policy)
@@ -147,14 +147,19 @@ def _decode(
                 robot.warm_up(own, policy)
 
 
-def _row(robot: EmbeddedRobot, alone: EmbeddedRobot, rtt_ms: float, policies: Policies) -> Row:
-    own = [outcome.tokens for outcome in alone.outcomes]
-    equal = sum(o.completed and o.tokens == t for o, t in zip(robot.outcomes, own, strict=True))
+def _row(robot: EmbeddedRobot, baseline: EmbeddedRobot, rtt_ms: float, policies: Policies) -> Row:
+    expected = [outcome.tokens for outcome in baseline.outcomes]
+    equal = sum(
+        o.completed and o.tokens == t for o, t in zip(robot.outcomes, expected, strict=True)
+    )
     idle = [
         1 - s / robot.windows if robot.windows else None for s in (robot.robot_s, robot.cloud_s)
     ]
-    done = Measured(robot.outcomes, equal, *idle)
-    speedup = done.tokens_per_s / Measured(alone.outcomes, len(own), None, None).tokens_per_s
+    done = MeasuredAnswers(robot.outcomes, equal, *idle)
+    speedup = (
+        done.tokens_per_s
+        / MeasuredAnswers(baseline.outcomes, len(expected), None, None).tokens_per_s
+    )
     print(f"{robot.preset.name} at {rtt_ms:g} ms: {speedup:.2f}", file=sys.stderr)
     return {
         "regime": "embedded",
@@ -166,6 +171,6 @@ def _row(robot: EmbeddedRobot, alone: EmbeddedRobot, rtt_ms: float, policies: Po
         "speedup": speedup,
         "first_choice": robot.choices.first.value,
         "second_choice": robot.choices.second.value,
-        "answers": len(own),
-        "passed": equal == len(own),
+        "answers": len(expected),
+        "passed": equal == len(expected),
     }

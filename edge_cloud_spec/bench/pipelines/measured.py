@@ -1,4 +1,4 @@
-"""What ``bench pipelines`` measures of some answers of one preset, whoever made them."""
+"""What ``bench pipelines`` measures of the answers of one preset."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..command import Row
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Answers of one preset; ``equal`` of them are to the last token what they should be.
+class MeasuredAnswers:
+    """Answers of one preset; ``equal`` of them are token by token the target's.
 
-    Idle is the share of the time in which no pass of a model of that side was under way.
+    Idle is the share of the time in which that side's model computed nothing.
     """
 
     outcomes: Sequence[Outcome]
@@ -40,19 +40,19 @@ class Measured:
         return [r for outcome in self.outcomes for r in outcome.stats.rounds]
 
     def row(self) -> Row:
-        """All of it that needs nothing to compare with."""
-        rounds, stats = len(self.rounds), [outcome.stats for outcome in self.outcomes]
-        tested = sum(one.tested for one in stats)
+        """The fields of a row that need no other preset's answers."""
+        rounds, ledgers = len(self.rounds), [outcome.stats for outcome in self.outcomes]
+        tested = sum(ledger.tested for ledger in ledgers)
         hit = cache_hits(self.rounds).value
         return {
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_round": self.tokens / rounds,
-            "acceptance": sum(one.accepted for one in stats) / tested if tested else None,
+            "acceptance": sum(ledger.accepted for ledger in ledgers) / tested if tested else None,
             "cache_miss": None if hit is None else 1 - hit,
             "robot_idle": self.robot_idle,
             "cloud_idle": self.cloud_idle,
-            "up_bytes_mean": sum(one.up_bytes for one in stats) / rounds,
-            "down_bytes_mean": sum(one.down_bytes for one in stats) / rounds,
-            "resumed": sum(one.resumed for one in stats),
+            "up_bytes_mean": sum(ledger.up_bytes for ledger in ledgers) / rounds,
+            "down_bytes_mean": sum(ledger.down_bytes for ledger in ledgers) / rounds,
+            "resumed": sum(ledger.resumed for ledger in ledgers),
             "equal": self.equal,
         }

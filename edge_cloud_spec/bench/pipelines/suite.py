@@ -1,7 +1,8 @@
 """``bench pipelines``: each preset under the published regimes, in virtual or in real time.
 
-Robot, cloud and codec run as in earnest; models are scripted: they cost what a regime says and
-agree as often. Not so those of ``--regime embedded``, which are the embedded pair's own.
+Prints tokens per second and speed-up over the target alone, beside the papers' formulas and
+results. Robot, cloud and codec are the real ones; models are scripted: they cost what a regime says
+and agree as often. With ``--regime embedded`` the models are the embedded pair.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from ..options import (
     profile_of,
     regimes_of,
 )
-from .measured import Measured
+from .measured import MeasuredAnswers
 from .published import formula_speedup, layer_split_speedup, published_speedup
 
 if TYPE_CHECKING:
     from .report.write import ReportFolder
 
-EMBEDDED = "embedded"  # in the place of a regime
+EMBEDDED = "embedded"  # in place of a regime's name
 PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto"
 SIZES = {"virtual": (1_000, 3), "grpc": (150, 1)}  # tokens of an answer, answers
 SWEEP = (0.0, 20.0, 50.0, 100.0, 200.0, 400.0)  # ms; a report's round-trip times
-# What a terminal shows of a row, and under which heading; all of it is in --json.
+# The fields that a terminal shows, with their headings; --json has all.
 COLUMNS = {
     "regime": "regime",
     "preset": "preset",
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def _report(args: argparse.Namespace, presets: Sequence[Preset]) -> ReportFolder | None:
-    """The report to be written, after the folder is found to be of use; raises UserError."""
+    """The report to write, once its folder is known to be writable; raises UserError."""
     if args.out is None:
         return None
     try:
@@ -106,9 +107,9 @@ def _report(args: argparse.Namespace, presets: Sequence[Preset]) -> ReportFolder
         ) from None
     regimes = regimes_of(args, args.rtt[0] if args.rtt else None)
     if regimes[0].name != CUSTOM:
-        regimes = regimes_of(args, None)  # with what was published of it
-    weather = {regime.name: profile_of(args, regime) for regime in regimes}
-    return ReportFolder(args.out, regimes, presets, weather, args.tokens, args.seed)
+        regimes = regimes_of(args, None)  # with their published results
+    links = {regime.name: profile_of(args, regime) for regime in regimes}
+    return ReportFolder(args.out, regimes, presets, links, args.tokens, args.seed)
 
 
 def _sweep(presets: Sequence[Preset], args: argparse.Namespace) -> list[Row]:
@@ -126,7 +127,7 @@ def _rows(regime: Regime, presets: Sequence[Preset], args: argparse.Namespace) -
     rows = []
     for preset in presets:
         rows.append(_row(regime, preset, args))
-        print(_told(rows[-1]), file=sys.stderr)
+        print(_progress(rows[-1]), file=sys.stderr)
     speedup = layer_split_speedup(regime)
     split = {
         "regime": regime.name,
@@ -139,19 +140,21 @@ def _rows(regime: Regime, presets: Sequence[Preset], args: argparse.Namespace) -
     return [*rows, split]
 
 
-def measure(harness: str, regime: Regime, preset: Preset, args: argparse.Namespace) -> Measured:
-    """One answer after the other; what the robot measures it keeps for the next."""
+def measure(
+    harness_name: str, regime: Regime, preset: Preset, args: argparse.Namespace
+) -> MeasuredAnswers:
+    """One answer after another; the robot keeps its measurements from one to the next."""
     answers = []
-    with closing(HARNESSES[harness](regime, profile_of(args, regime), args.seed)) as there:
+    with closing(HARNESSES[harness_name](regime, profile_of(args, regime), args.seed)) as harness:
         for seed in range(args.seed, args.seed + args.answers):
             policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY
-            answers.append(there.robot.decode(preset, args.tokens, seed, policy))
+            answers.append(harness.robot.decode(preset, args.tokens, seed, policy))
         seconds = sum(answer.outcome.seconds for answer in answers)
-        return Measured(
+        return MeasuredAnswers(
             [answer.outcome for answer in answers],
             sum(answer.equal for answer in answers),
-            1 - there.robot.busy.total / seconds,
-            1 - there.cloud_busy.total / seconds,
+            1 - harness.robot.busy.total / seconds,
+            1 - harness.cloud_busy.total / seconds,
         )
 
 
@@ -180,8 +183,8 @@ def _row(regime: Regime, preset: Preset, args: argparse.Namespace) -> Row:
     return row
 
 
-def _told(row: Row) -> str:
-    told = f"{row['regime']} {row['preset']} at {row['rtt_ms']:g} ms: {row['speedup']:.2f}"
+def _progress(row: Row) -> str:
+    text = f"{row['regime']} {row['preset']} at {row['rtt_ms']:g} ms: {row['speedup']:.2f}"
     if "real_over_virtual" in row:
-        told += f", {row['real_over_virtual']:.3f} of the speed in virtual time"
-    return told
+        text += f", {row['real_over_virtual']:.3f} of the speed in virtual time"
+    return text

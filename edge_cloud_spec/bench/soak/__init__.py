@@ -1,1 +1,1 @@
-"""``bench soak``: Answer after answer for an hour, with the books kept."""
+"""``bench soak``: answers for an hour, with the messages of both sides counted."""

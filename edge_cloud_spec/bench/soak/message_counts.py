@@ -1,4 +1,4 @@
-"""The books of many answers: what was asked, sent, judged and said, on both sides."""
+"""Counts of many answers' messages on both sides, and whether the two agree."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from ...harness.robot import DecodedAnswer
 
 @dataclass
 class MessageCounts:
-    """Sums over a preset's answers; the answers themselves are not kept."""
+    """The robot's sums over a preset's answers; the answers themselves are not kept."""
 
     answers: int = 0
     equal: int = 0
     tokens: int = 0
-    emitted: int = 0  # by rounds
+    emitted: int = 0  # tokens, summed over rounds
     rounds: int = 0
-    on_drafts: int = 0  # rounds on what the robot drafted
+    on_drafts: int = 0  # rounds whose draft was the robot's
     sent: int = 0  # drafts
     stale: int = 0
     resumed: int = 0
     seconds: float = 0.0
 
-    def enter(self, answer: DecodedAnswer, preset: Preset) -> None:
-        """An answer more."""
-        outcome, stats = answer.outcome, answer.outcome.stats
+    def add(self, answer: DecodedAnswer, preset: Preset) -> None:
+        """Count one more answer."""
+        outcome, ledger = answer.outcome, answer.outcome.stats
         self.answers += 1
         self.equal += answer.equal
         self.tokens += len(outcome.tokens)
-        self.emitted += sum(r.emitted for r in stats.rounds)
-        self.rounds += len(stats.rounds)
+        self.emitted += sum(r.emitted for r in ledger.rounds)
+        self.rounds += len(ledger.rounds)
         if preset.drafts_on_robot:
-            self.on_drafts += sum(r.drafted > 0 for r in stats.rounds)
+            self.on_drafts += sum(r.drafted > 0 for r in ledger.rounds)
         self.sent += answer.drafts_sent
-        self.stale += stats.stale
-        self.resumed += stats.resumed
+        self.stale += ledger.stale
+        self.resumed += ledger.resumed
         self.seconds += outcome.seconds
 
 
-def total(accounts: Iterable[MessageCounts]) -> MessageCounts:
-    """All of them in one."""
-    whole = MessageCounts()
-    for account in accounts:
-        for name, value in vars(account).items():
-            setattr(whole, name, getattr(whole, name) + value)
-    return whole
+def total(counts: Iterable[MessageCounts]) -> MessageCounts:
+    """The sum of all counts."""
+    total = MessageCounts()
+    for each in counts:
+        for name, value in vars(each).items():
+            setattr(total, name, getattr(total, name) + value)
+    return total
 
 
 def discrepancies(robot: MessageCounts, cloud: Counters, lossless: bool) -> list[str]:

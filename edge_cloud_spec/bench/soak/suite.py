@@ -1,6 +1,7 @@
-"""``bench soak``: answer after answer for an hour, over a link with outages; nothing may be lost
+"""``bench soak``: answers for an hour over a link with outages; no token lost, no object leaked.
 
-and nothing may be left. In virtual time, or in real time over gRPC.
+Prints each preset's answers, tokens and messages, and for all of them what the cloud counted and
+how memory and live objects have grown. In virtual time, or in real time over gRPC.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from ...errors import UserError
 from ...harness.regimes import Regime
 from ...presets import load_preset, preset_names
 from ..command import Row
-from ..leaks import ResourceUse, resident_mb, resource_use
+from ..leaks import ResourceCounts, count_resources, resident_mb
 from ..options import HARNESSES, Harness, add_harness_arguments, profile_of, regimes_of
 from .message_counts import MessageCounts, discrepancies, total
 
 SECONDS = {"virtual": 3_600.0, "grpc": 600.0}
 REGIME = "pico-qwen-gsm8k"
 FAST = {"draft_ms": 3.0, "verify_ms": 9.0, "ar_ms": 9.0, "alpha": 0.7}  # many answers in real time
-GROWTH_MB = 8.0  # from the first to the last quarter: what passes for flat
-TEMPERATURE = 0.8  # of every other turn, under the coupled rule
-KEEP_S = 5.0  # a session outlives its stream so long, and the outage
+GROWTH_MB = 8.0  # from the first to the last quarter; less counts as flat
+TEMPERATURE = 0.8  # of every other round of presets, under the coupled rule
+KEEP_S = 5.0  # that a session outlives its stream, beyond an outage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a preset, and one of all with the books, the memory and what is left."""
+    """A row a preset, and one of all with the cloud's counts, the memory and what has grown."""
     seconds = SECONDS[args.harness] if args.seconds is None else args.seconds
     least, most = args.tokens
     if seconds <= 0 or not 1 <= least <= most:
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     presets = [preset for preset in map(load_preset, names) if preset.verified]
     regimes = _regimes(args)
     if len(regimes) != 1 or not presets:
-        raise UserError("one --regime, please, and --presets that ask the cloud")
+        raise UserError("give one --regime, and --presets that use the cloud")
     threads = set(threading.enumerate())
     rows, failures = _soak(args, regimes[0], presets, seconds)
     gc.collect()  # gRPC's own thread ends with the last of its objects
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def _regimes(args: argparse.Namespace) -> list[Regime]:
-    """What is asked for, else one that gives many answers in the time."""
+    """The regime of the options, else one that gives many answers in the time."""
     if args.regime or any(getattr(args, name) is not None for name in FAST):
         return regimes_of(args, args.rtt)
     if args.harness == "virtual":
@@ -88,68 +89,70 @@ def _soak(
     """The rows, and what failed."""
     profile = profile_of(args, regime)
     limits = WorkerLimits(keep_s=KEEP_S + profile.outage_s)
-    with closing(HARNESSES[args.harness](regime, profile, args.seed, limits)) as there:
-        soak = Soak(there, presets, tuple(args.tokens), args.seed, limits)
-        soak.go_on(seconds)
+    with closing(HARNESSES[args.harness](regime, profile, args.seed, limits)) as harness:
+        soak = Soak(harness, presets, tuple(args.tokens), args.seed, limits)
+        soak.run(seconds)
         return [*soak.by_preset(), soak.all()], soak.failures(lossless=not profile.outage_s)
 
 
 class Soak:
-    """Decodes one after another on one robot, one cloud and one link, and keeps the books."""
+    """Decodes answers in turn on one robot, one cloud and one link, and counts their messages."""
 
     def __init__(
         self,
-        there: Harness,
+        harness: Harness,
         presets: list[Preset],
         tokens: tuple[int, int],
         seed: int,
         limits: WorkerLimits,
     ) -> None:
-        self._there, self._presets, self._tokens = there, presets, tokens
+        self._harness, self._presets, self._tokens = harness, presets, tokens
         self._seed, self._keep_s = seed, limits.keep_s
         self._random = Random(seed)
         self._count = 0
-        self.accounts = {preset.name: MessageCounts() for preset in presets}
+        self.counts = {preset.name: MessageCounts() for preset in presets}
         self.memory: list[tuple[float, float]] = []  # seconds, MB
         self._decode(presets[0], self._tokens[0])
         self._settle()
-        self.before = self.after = resource_use(there)
+        self.before: ResourceCounts = count_resources(harness)
+        self.after = self.before
 
-    def go_on(self, seconds: float) -> None:
-        """Decode until so much time has passed, and take stock."""
-        there, start, told = self._there, self._there.clock(), 0
-        while (passed := there.clock() - start) < seconds:
+    def run(self, seconds: float) -> None:
+        """Decode until so much time has passed, then count what is left."""
+        harness, start, tenths = self._harness, self._harness.clock(), 0
+        while (passed := harness.clock() - start) < seconds:
             self._decode(self._next(), self._random.randint(*self._tokens))
             self.memory.append((passed, resident_mb()))
-            if 10 * passed // seconds > told:
-                told = int(10 * passed // seconds)
+            if 10 * passed // seconds > tenths:
+                tenths = int(10 * passed // seconds)
                 print(f"{passed:.0f} of {seconds:g} s, {self._count} answers", file=sys.stderr)
         self._settle()
-        self.after: ResourceUse = resource_use(there)
+        self.after = count_resources(harness)
 
     def by_preset(self) -> list[Row]:
         """A row for each."""
         return [
-            {"preset": name, **_figures(account), "passed": account.equal == account.answers}
-            for name, account in self.accounts.items()
+            {"preset": name, **_figures(counts), "passed": counts.equal == counts.answers}
+            for name, counts in self.counts.items()
         ]
 
     def all(self) -> Row:
-        """All of them together, with the cloud's books and what has grown."""
+        """All of them together, with the cloud's counts and what has grown."""
         first, last = self._quarters()
+        cloud = asdict(self._harness.worker.tally)
         return {
             "preset": "all",
-            **_figures(total(self.accounts.values())),
-            **{f"cloud_{name}": count for name, count in asdict(self._there.worker.tally).items()},
+            **_figures(total(self.counts.values())),
+            **{f"cloud_{name}": count for name, count in cloud.items()},
             "memory_first_mb": first,
             "memory_last_mb": last,
             **{f"{name}_grown": more for name, more in self.after.growth(self.before).items()},
         }
 
     def failures(self, lossless: bool) -> list[str]:
-        """What was lost, does not add up, or is left; empty where all is well."""
-        tally = self._there.worker.tally
-        found = discrepancies(total(self.accounts.values()), tally, lossless)
+        """What was lost, does not agree, or has grown; empty where nothing has."""
+        cloud = self._harness.worker.tally
+        found = discrepancies(total(self.counts.values()), cloud, lossless)
         first, last = self._quarters()
         if last > first + GROWTH_MB:
             found.append(f"memory grew from {first:.0f} to {last:.0f} MB")
@@ -164,19 +167,19 @@ class Soak:
         coupled = self._count // len(self._presets) % 2
         policy = SamplingPolicy(TEMPERATURE, seed=seed) if coupled else GREEDY
         self._count += 1
-        answer = self._there.robot.decode(preset, tokens, seed, policy)
-        self.accounts[preset.name].enter(answer, preset)
+        answer = self._harness.robot.decode(preset, tokens, seed, policy)
+        self.counts[preset.name].add(answer, preset)
         if not answer.equal:
             outcome = answer.outcome
             print(f"{preset.name}, seed {seed}: {outcome.reason} {outcome.text}", file=sys.stderr)
 
     def _settle(self) -> None:
-        """Until the cloud holds no session. One whose end was lost goes when another begins."""
+        """Until the cloud has no session; one whose Close was lost is dropped at the next Open."""
         for _ in range(5):
-            self._there.rest(1.0)
-            if not self._there.worker.sessions:
+            self._harness.rest(1.0)
+            if not self._harness.worker.sessions:
                 return
-            self._there.rest(self._keep_s)
+            self._harness.rest(self._keep_s)
             self._decode(self._next(), self._tokens[0])
 
     def _quarters(self) -> tuple[float, float]:
@@ -186,14 +189,14 @@ class Soak:
         return float(sizes[times <= quarter].mean()), float(sizes[times >= 3 * quarter].mean())
 
 
-def _figures(account: MessageCounts) -> Row:
+def _figures(counts: MessageCounts) -> Row:
     return {
-        "answers": account.answers,
-        "equal": account.equal,
-        "tokens": account.tokens,
-        "tokens_per_s": account.tokens / account.seconds if account.seconds else 0.0,
-        "rounds": account.rounds,
-        "resumed": account.resumed,
-        "drafts_sent": account.sent,
-        "stale": account.stale,
+        "answers": counts.answers,
+        "equal": counts.equal,
+        "tokens": counts.tokens,
+        "tokens_per_s": counts.tokens / counts.seconds if counts.seconds else 0.0,
+        "rounds": counts.rounds,
+        "resumed": counts.resumed,
+        "drafts_sent": counts.sent,
+        "stale": counts.stale,
     }

@@ -1,1 +1,1 @@
-"""``bench stop``: How fast the robot stops."""
+"""``bench stop``: how fast the robot stops, with real processes."""

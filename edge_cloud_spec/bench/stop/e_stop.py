@@ -16,65 +16,68 @@ from .robot_probe import RobotProbe
 
 INSTRUCTION = "find the silver bottle"
 ANSWERS = ("action: turn left large;", "action: turn right large;")  # there is room for a turn
-TOKENS = 1024  # of an answer: nobody decodes to its end in the time of a trial
-TRIES = 30  # of one trial: a busy machine may end the decode before the stop comes
+TOKENS = 1024  # of an answer: no decode reaches its end during a trial
+TRIES = 30  # of one trial: on a busy machine the decode may end before the stop arrives
 
 
 def measure(trials: int, seed: int) -> list[float]:
     """Ms from the stop to a zero command at the base, for each trial. Raises UserError.
 
-    The drafter decodes endless answers of a random pair, which the navigator does not hear; what
-    moves the robot comes from here. A trial counts when the decode says that the stop ended it.
+    The drafter decodes long answers of a random pair, on a topic that the navigator does not
+    subscribe to; the answers that move the robot are published here. A trial counts when the
+    decode ended with ``aborted``.
     """
     rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         target, drafter = make_pair(folder, TINY, TINY, seed=seed)
         options = ["--target", str(target), "--threads", "1", "--max-tokens", str(TOKENS)]
-        with VerifierProcess(options) as cloud, RosGraph(folder / "logs") as rig:
+        with VerifierProcess(options) as cloud, RosGraph(folder / "logs") as ros:
             settings = GraphSettings(cloud=cloud.address, drafter=str(drafter), seed=seed)
             for node in ("simulator", "cloud_bridge", "navigator"):
-                rig.start(node, node_command(node, settings))
-            apart = ["-r", "verified_tokens:=endless_tokens", "-r", "nav_status:=no_status"]
+                ros.start(node, node_command(node, settings))
+            remapped = ["-r", "verified_tokens:=endless_tokens", "-r", "nav_status:=no_status"]
             argv = node_command("drafter", settings, retry=0.1, max_tokens=TOKENS)
-            rig.start("drafter", [*argv, *apart])
-            witness = RobotProbe(rig.node)
-            rig.until(
+            ros.start("drafter", [*argv, *remapped])
+            probe = RobotProbe(ros.node)
+            ros.wait_for(
                 lambda: (
-                    {"drafter", "navigator"} <= rig.listeners("e_stop")
-                    and witness.nav_status
-                    and witness.instruction_status
-                    and witness.stamp
+                    {"drafter", "navigator"} <= ros.subscribers("e_stop")
+                    and probe.nav_status
+                    and probe.instruction_status
+                    and probe.odometry_stamp
                 ),
                 "the nodes are up",
             )
-            rig.hear(1.0)
+            ros.spin(1.0)
             times = []
             for trial in range(trials):
-                times.append(_trial(rig, witness, trial, float(rng.uniform(0.05, 0.35))))
+                times.append(_trial(ros, probe, trial, float(rng.uniform(0.05, 0.35))))
                 if (trial + 1) % 20 == 0:
                     print(f"e_stop {trial + 1}/{trials}: {np.median(times):.1f} ms", flush=True)
         return times
 
 
-def _trial(rig: RosGraph, witness: RobotProbe, trial: int, pause: float) -> float:
+def _trial(ros: RosGraph, probe: RobotProbe, trial: int, pause: float) -> float:
     for attempt in range(TRIES):
-        witness.press(False)
-        rig.until(lambda: not witness.nav_status.startswith("stopped"), "the stop is released")
-        witness.forget()
-        witness.instruct(INSTRUCTION)
-        rig.until(lambda: witness.opened, "a decode begins")
-        witness.bidden = 0.0
-        witness.say(f"bench-{trial}-{attempt}", ANSWERS[trial % 2])
-        rig.until(lambda: witness.bidden and witness.moving, "the robot moves")
-        rig.hear(pause)
-        moving = witness.moving
-        witness.zeros.clear()
-        pressed = witness.press(True)
-        rig.until(lambda: witness.zeros, "a stop command")
-        took = witness.zeros[0] - pressed
-        rig.until(lambda: witness.nav_status.startswith("stopped"), "the navigator says so")
-        rig.until(lambda: witness.stats, "the decode's end")
-        if moving and witness.stats[0].finish_reason == "aborted" and witness.stats[0].rounds:
+        probe.set_e_stop(False)
+        ros.wait_for(lambda: not probe.nav_status.startswith("stopped"), "the stop is released")
+        probe.reset()
+        probe.instruct(INSTRUCTION)
+        ros.wait_for(lambda: probe.opened, "a decode begins")
+        probe.last_motion_command = 0.0
+        probe.publish_answer(f"bench-{trial}-{attempt}", ANSWERS[trial % 2])
+        ros.wait_for(lambda: probe.last_motion_command and probe.moving, "the robot moves")
+        ros.spin(pause)
+        moving = probe.moving
+        probe.zero_commands.clear()
+        pressed = probe.set_e_stop(True)
+        ros.wait_for(lambda: probe.zero_commands, "a stop command")
+        took = probe.zero_commands[0] - pressed
+        ros.wait_for(
+            lambda: probe.nav_status.startswith("stopped"), "the navigator reports the stop"
+        )
+        ros.wait_for(lambda: probe.stats, "the decode's end")
+        if moving and probe.stats[0].finish_reason == "aborted" and probe.stats[0].rounds:
             return 1e3 * took
     raise UserError("no decode was under way when the stop came; is the machine too busy?")

@@ -1,4 +1,4 @@
-"""What the bench sees of the robot: the commands to its base, its odometry, its decisions."""
+"""Observes the robot: the commands to its base, its odometry, its decisions."""
 
 from __future__ import annotations
 
@@ -7,86 +7,85 @@ import time
 from geometry_msgs.msg import Twist
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from rclpy.time import Time
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.msg import DecodeRequest, DecodeStats, NavCommand, VerifiedTokens
 
 from ...nav.status import Status
+from ...nodes.qos import LATCHED, SENSOR_DATA
 
-LAST = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 STANDING = (0.02, 0.02)  # m/s, rad/s under which the base stands, as the simulator has it
-MOVING = (0.1, 0.2)  # m/s, rad/s from which it moves beyond doubt
+MOVING = (0.1, 0.2)  # m/s, rad/s from which it certainly moves
 
 
 class RobotProbe:
-    """Subscriptions and publishers of the bench's node. Times in seconds of the system's clock."""
+    """Subscriptions and publishers of the benchmark's node. Times: s, system clock."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.zeros: list[float] = []  # when all-zero Twists came, since ``forget``
-        self.bidden = 0.0  # when the last Twist that moves came
-        self.still: float | None = None  # when odometry first said so after motion
+        self.zero_commands: list[float] = []  # when all-zero Twists arrived, since ``reset``
+        self.last_motion_command = 0.0  # when the last Twist that moves arrived
+        self.standing_since: float | None = None  # by odometry, after motion
         self.moving = False  # by odometry
-        self.stamp = 0.0  # of the last odometry
-        self.expiry = 0.0  # of the last action; it is not carried out any more after this
+        self.odometry_stamp = 0.0  # of the last odometry
+        self.expiry = 0.0  # of the last action, after which it is no longer carried out
         self.opened: list[str] = []  # requests that the drafter began to decode
         self.stats: list[DecodeStats] = []
         self.instruction_status = ""
         self.nav_status = ""
-        self._instructed = ""
-        latched, sensor = LAST, qos_profile_sensor_data
+        self._last_instruction = ""
         node.create_subscription(Twist, "cmd_vel", self._on_twist, 100)
-        node.create_subscription(Odometry, "odom", self._on_odometry, sensor)
+        node.create_subscription(Odometry, "odom", self._on_odometry, SENSOR_DATA)
         node.create_subscription(NavCommand, "nav_command", self._on_command, 10)
         node.create_subscription(DecodeRequest, "decode_request", self._on_request, 100)
         node.create_subscription(DecodeStats, "decode_stats", self.stats.append, 10)
-        node.create_subscription(String, "instruction_status", self._on_instruction, latched)
-        node.create_subscription(String, "nav_status", self._on_status, latched)
+        node.create_subscription(String, "instruction_status", self._on_instruction, LATCHED)
+        node.create_subscription(String, "nav_status", self._on_status, LATCHED)
         self._e_stop = node.create_publisher(Bool, "e_stop", 10)
         self._instruction = node.create_publisher(String, "instruction", 10)
         self._words = node.create_publisher(VerifiedTokens, "verified_tokens", 100)
 
-    def forget(self) -> None:
-        """Begin anew with what is collected."""
-        for heard in (self.zeros, self.opened, self.stats):
-            heard.clear()
+    def reset(self) -> None:
+        """Empty the lists."""
+        for received in (self.zero_commands, self.opened, self.stats):
+            received.clear()
 
-    def press(self, on: bool) -> float:
-        """Press the emergency stop, or release it; when."""
+    def set_e_stop(self, on: bool) -> float:
+        """Press the emergency stop, or release it; returns when."""
         now = time.time()
         self._e_stop.publish(Bool(data=on))
         return now
 
     def instruct(self, text: str) -> None:
-        """Give this instruction."""
-        self._instructed = text
+        """Publish this instruction."""
+        self._last_instruction = text
         self._instruction.publish(String(data=text))
 
-    def say(self, request: str, text: str) -> None:
-        """Publish a whole verified answer to the instruction, on a frame of this moment."""
+    def publish_answer(self, request: str, text: str) -> None:
+        """Publish a complete verified answer to the instruction, on a frame stamped now."""
         message = VerifiedTokens(request_id=request, text=text, answer=text, tokens=[1])
         message.verified = message.finished = True
-        message.instruction, message.stops = self._instructed, Status.parse(self.nav_status).stops
+        message.instruction = self._last_instruction
+        message.stops = Status.parse(self.nav_status).stops
         message.header.stamp = self._node.get_clock().now().to_msg()
         self._words.publish(message)
 
     def _on_twist(self, message: Twist) -> None:
         now, linear, turn = time.time(), message.linear, message.angular.z
         if linear.x == linear.y == turn == 0.0:
-            self.zeros.append(now)
+            self.zero_commands.append(now)
         elif max(abs(linear.x), abs(linear.y)) > STANDING[0] or abs(turn) > STANDING[1]:
-            self.bidden = now
+            self.last_motion_command = now
 
     def _on_odometry(self, message: Odometry) -> None:
         twist = message.twist.twist
         speed, turn = max(abs(twist.linear.x), abs(twist.linear.y)), abs(twist.angular.z)
-        self.stamp = Time.from_msg(message.header.stamp).nanoseconds / 1e9
+        self.odometry_stamp = Time.from_msg(message.header.stamp).nanoseconds / 1e9
         if speed > MOVING[0] or turn > MOVING[1]:
-            self.moving, self.still = True, None
+            self.moving, self.standing_since = True, None
         elif self.moving and speed < STANDING[0] and turn < STANDING[1]:
-            self.moving, self.still = False, self.stamp
+            self.moving, self.standing_since = False, self.odometry_stamp
 
     def _on_command(self, message: NavCommand) -> None:
         self.expiry = Time.from_msg(message.expiry).nanoseconds / 1e9

@@ -1,7 +1,8 @@
-"""``bench stop``: how fast the robot stops, whatever happens to whom, and whether it goes on.
+"""``bench stop``: how fast the robot stops after each event, and whether it then moves again.
 
-Real processes. ``e_stop``: ms from the stop to a zero command. ``cloud_killed``: ms from the end of
-the command under way to standing still. ``navigator_killed``: ms from the kill to standing still.
+Prints percentiles in ms, and whether the robot recovered; all nodes are real processes.
+``e_stop``: from the stop to a zero command. ``cloud_killed``: from the end of the command under way
+to standing still. ``navigator_killed``: from the kill to standing still.
 """
 
 from __future__ import annotations

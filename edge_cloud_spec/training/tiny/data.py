@@ -1,6 +1,6 @@
 """Views as arrays, and batches of questions about them.
 
-Views are rendered once and kept; questions are drawn anew for each batch, and every other time the
+Views are rendered once and kept; questions are drawn again for each batch, and every other time the
 picture is mirrored, with the truth mirrored too.
 """
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
 
+from ...sim.thing import VisibleThing
 from .architecture import VISUAL
 from .language import NAMES, ORDERS, PHRASES, VISIBLE_PIXELS, alike, askable, pieces
 from .packed import block_order
@@ -26,16 +27,6 @@ SHARD = 2000
 BEARINGS = np.array([-24, -18, -14, -10, -8, -6, -4, -1.5, 1.5, 4, 6, 8, 10, 14, 18, 24.0])
 DISTANCES = np.array([0.5, 0.65, 0.8, 0.95, 1.1, 1.3, 1.5, 1.8, 2.1, 2.4, 2.8, 3.3, 4.0])
 IGNORE = -100
-
-
-@dataclass(frozen=True)
-class Known:
-    """One thing of a view, as the language wants it."""
-
-    name: str
-    pixels: int
-    bearing: float
-    distance: float
 
 
 @dataclass(frozen=True)
@@ -52,11 +43,11 @@ class Views:
     def __len__(self) -> int:
         return len(self.images)
 
-    def things(self, index: int, mirrored: bool = False) -> tuple[Known, ...]:
+    def things(self, index: int, mirrored: bool = False) -> tuple[VisibleThing, ...]:
         """The nameable things in a view."""
         sign = -1.0 if mirrored else 1.0
         return tuple(
-            Known(
+            VisibleThing(
                 NAMES[k],
                 int(self.pixels[index, k]),
                 sign * float(self.bearing[index, k]),
@@ -73,7 +64,7 @@ def join(parts: Sequence[Views]) -> Views:
 
 
 def read_views(path: Path) -> Views:
-    """The views of one file that ``sim.view.write_views`` wrote."""
+    """The views of a file of ``sim.view.write_views``."""
     with np.load(path) as stored:
         return Views(**{field: stored[field] for field in Views.__dataclass_fields__})
 
@@ -89,7 +80,7 @@ def _write(job: tuple[Path, int, int, str]) -> Path:
 
 
 def make_views(folder: Path, seed: int, count: int, renderer: str, processes: int) -> Views:
-    """``count`` views of ``seed``, rendered into files in ``folder`` unless they lie there."""
+    """``count`` views of ``seed``, rendered into files in ``folder`` unless they are there."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = []
     for start in range(0, count, SHARD):
@@ -105,8 +96,8 @@ def make_views(folder: Path, seed: int, count: int, renderer: str, processes: in
     return join([read_views(job[0]) for job in jobs])
 
 
-class Speller:
-    """Questions and answers as token ids with weights."""
+class QuestionEncoder:
+    """Questions and answers as token ids, and what each of those weighs in training."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._tokenizer = tokenizer
@@ -119,48 +110,49 @@ class Speller:
         self.prefix = [ids["<|vision_start|>"], *image, ids["<|vision_end|>"]]
 
     def ids(self, text: str) -> list[int]:
-        """Token ids of ``text`` (pieces of a text may be spelled one by one: no word spans two)."""
+        """Token ids of ``text`` (those of its pieces in turn are the same: no token spans two)."""
         if text not in self._known:
-            self._known[text] = self._tokenizer(text, add_special_tokens=False).input_ids
+            ids: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
+            self._known[text] = ids
         return self._known[text]
 
     def question(self, instruction: str, order: str) -> list[int]:
-        """What stands between the image and the answer."""
+        """Ids of what comes between the image and the answer."""
         return [*self.ids(f"{instruction}\n"), *self.ids(order), self.start]
 
-    def lesson(
-        self, things: Sequence[Known], name: str, order: str, instruction: str
+    def training_example(
+        self, things: Sequence[VisibleThing], name: str, order: str, instruction: str
     ) -> tuple[list[int], list[int], list[float]]:
-        """Ids of question and answer, the ids that follow each, and what each of those weighs."""
+        """Ids [n] of question and answer, the ids that follow each, and their weights."""
         ids = self.question(instruction, order)
         weights = [0.0] * (len(ids) - 1)
         for piece in pieces(things, name, order):
-            spelled = self.ids(piece.text)
-            ids = [*ids, *spelled]
-            weights += [piece.weight] * len(spelled)
+            piece_ids = self.ids(piece.text)
+            ids = [*ids, *piece_ids]
+            weights += [piece.weight] * len(piece_ids)
         return ids, [*ids[1:], self.end], [*weights, 0.1]
 
 
 def draw_instruction(name: str, rng: np.random.Generator) -> str:
-    """One of the phrasings, now and then with a capital or a full stop."""
+    """One of the phrasings, sometimes with a capital or a final mark."""
     phrase = PHRASES[rng.integers(len(PHRASES))].format(name)
     if rng.random() < 0.2:
         phrase = phrase[0].upper() + phrase[1:]
     return phrase + ("", "", "", "", ".", "?")[rng.integers(6)]
 
 
-def draw_names(things: Sequence[Known], count: int, rng: np.random.Generator) -> list[str]:
-    """Whom to ask for: what is in view, what is not though its look-alike is, or any."""
+def draw_names(things: Sequence[VisibleThing], count: int, rng: np.random.Generator) -> list[str]:
+    """Names to ask for: of what is in view, of what is not though its look-alike is, or any."""
     allowed = askable(things)
     present = [t.name for t in things if t.pixels >= VISIBLE_PIXELS]
     absent = [name for name in allowed if name not in {t.name for t in things}]
     deceptive = [name for name in absent if any(alike(name, other) for other in present)]
-    wishes = [present, deceptive or absent, present, allowed]
+    wishes: list[Sequence[str]] = [present, deceptive or absent, present, allowed]
     drawn: list[str] = []
     for index in range(count):
-        pool = wishes[index % len(wishes)] or list(allowed)
+        pool = wishes[index % len(wishes)] or allowed
         fresh = [name for name in pool if name not in drawn] or pool
-        drawn.append(fresh[rng.integers(len(fresh))])
+        drawn.append(fresh[int(rng.integers(len(fresh)))])
     return drawn
 
 
@@ -169,7 +161,7 @@ class Batch:
     """B images and Q questions each, of S tokens.
 
     Pixels [B, 3, 128, 128] in -1..1, ids [B, 66 + Q S],
-    targets and weights [B, Q S], and what the auxiliary head is to say of each visual token:
+    targets and weights [B, Q S], and what the auxiliary head predicts of each visual token:
     classes [B, 64, 4] and what each is worth in training (the fewer patches a thing has, the more),
     bearing and distance buckets [B, 64] (-100: nothing there).
     """
@@ -184,8 +176,8 @@ class Batch:
     distances: Tensor
 
 
-def refocus(pixels: Tensor, rng: np.random.Generator) -> Tensor:
-    """Pictures [B, 3, H, W] a little sharper or softer, as cameras and resizings make them."""
+def vary_sharpness(pixels: Tensor, rng: np.random.Generator) -> Tensor:
+    """Images [B, 3, H, W] a little sharper or softer, as cameras and resizings make them."""
     amount = torch.from_numpy(rng.uniform(-0.4, 0.6, (len(pixels), 1, 1, 1)).astype(np.float32))
     soft = functional.avg_pool2d(pixels, 3, stride=1, padding=1, count_include_pad=False)
     return (pixels + amount * (pixels - soft)).clamp(-1.0, 1.0)
@@ -204,17 +196,17 @@ def _worth(grid: Tensor) -> Tensor:
     return worth.gather(1, grid.flatten(1)).view_as(grid)
 
 
-def emphasis(views: Views) -> np.ndarray:
-    """How often to train on each view [N]: oftener where something small and grey is in it."""
+def sampling_weights(views: Views) -> np.ndarray:
+    """How often to train on each view [N]: more where something small and grey is in it."""
     grey = np.array([name.startswith("silver") for name in NAMES])
     small = (views.pixels >= VISIBLE_PIXELS) & (views.pixels < 200)
-    return 1.0 + 0.5 * small.any(axis=1) + 1.5 * (small & grey).any(axis=1)
+    return np.asarray(1.0 + 0.5 * small.any(axis=1) + 1.5 * (small & grey).any(axis=1))
 
 
 def draw_batch(
     views: Views,
     chosen: np.ndarray,
-    speller: Speller,
+    encoder: QuestionEncoder,
     questions: int,
     slot: int,
     rng: np.random.Generator,
@@ -225,16 +217,18 @@ def draw_batch(
     images[mirrored] = images[mirrored, :, ::-1]
     classes = views.classes[chosen].astype(np.int64)
     classes[mirrored] = classes[mirrored, :, ::-1]
-    ids = np.full((len(chosen), questions, slot), speller.pad)
-    targets = np.full_like(ids, speller.pad)
+    ids = np.full((len(chosen), questions, slot), encoder.pad)
+    targets = np.full_like(ids, encoder.pad)
     weights = np.zeros(ids.shape, np.float32)
     for row, index in enumerate(chosen):
         things = views.things(index, bool(mirrored[row]))
         for column, name in enumerate(draw_names(things, questions, rng)):
             order = ORDERS[rng.integers(2)]
-            lesson = speller.lesson(things, name, order, draw_instruction(name, rng))
-            for array, values in zip((ids, targets, weights), lesson, strict=True):
-                array[row, column, : len(values)] = values
+            instruction = draw_instruction(name, rng)
+            example = encoder.training_example(things, name, order, instruction)
+            size = len(example[0])
+            for array, values in zip((ids, targets, weights), example, strict=True):
+                array[row, column, :size] = values
     grid = block_order(torch.from_numpy(classes)).view(len(chosen), VISUAL, 4)
     owner = grid.max(dim=-1).values - 1  # the higher class where a token shows two things
     bearing = np.where(mirrored[:, None], -1, 1) * views.bearing[chosen]
@@ -242,18 +236,18 @@ def draw_batch(
         np.searchsorted(BEARINGS, np.nan_to_num(bearing)),
         np.searchsorted(DISTANCES, np.nan_to_num(views.distance[chosen])),
     )
-    told = [
+    places = [
         torch.from_numpy(b).gather(1, owner.clamp(min=0)).masked_fill(owner < 0, IGNORE)
         for b in buckets
     ]
-    prefix = torch.tensor(speller.prefix).expand(len(chosen), -1)
+    prefix = torch.tensor(encoder.prefix).expand(len(chosen), -1)
     flat = torch.from_numpy(ids).flatten(1)
     return Batch(
-        refocus(pixels_of(images), rng),
+        vary_sharpness(pixels_of(images), rng),
         torch.cat((prefix, flat), dim=1),
         torch.from_numpy(targets).flatten(1),
         torch.from_numpy(weights).flatten(1),
         grid,
         _worth(grid),
-        *told,
+        *places,
     )

@@ -1,21 +1,21 @@
 """What the shipped pair can do, measured on held-out views: skills, controls and acceptance.
 
 Each skill is measured three times: with the right picture and instruction, with the wrong picture,
-and with the wrong instruction. The truth stays that of the right ones, so a model that looks and
-listens falls to chance in the other two, and one that guesses cleverly does not.
+and with the wrong instruction. The truth stays that of the right ones, so a model that uses both
+falls to chance in the other two, and one that relies on priors does not.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from transformers import Qwen3VLForConditionalGeneration
 
-from .data import Speller, Views, draw_instruction
-from .generation import Asked, accepted_and_tested, greedy_answers, proposals
+from .data import QuestionEncoder, Views, draw_instruction
+from .generation import EncodedQuestion, accepted_and_tested, greedy_answers, proposals
 from .language import (
     DISTANCES,
     ORDERS,
@@ -36,13 +36,13 @@ Row = dict[str, str | float | int]
 
 @dataclass(frozen=True)
 class Probe:
-    """A question whose ``truth`` is known. ``fair``: the skills that it may be scored on."""
+    """A question whose ``truth`` is known. ``skills``: those that it may be scored on."""
 
     image: int
     name: str
     order: str
     truth: Statement
-    fair: tuple[str, ...]
+    skills: tuple[str, ...]
 
 
 def _visible(views: Views, index: int) -> list[str]:
@@ -61,7 +61,7 @@ def right_probes(views: Views, rng: np.random.Generator) -> list[Probe]:
     other time what has its look-alike in view.
     """
     probes: list[Probe] = []
-    told: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
     for index in range(len(views)):
         things, present = views.things(index), _visible(views, index)
         truths = {}
@@ -69,8 +69,8 @@ def right_probes(views: Views, rng: np.random.Generator) -> list[Probe]:
             order = ORDERS[rng.integers(2)]
             truths[name, order] = read(answer(things, name, order))
         if truths:
-            name, order = min(truths, key=lambda key: told[_place(truths[key])])
-            told[_place(truths[name, order])] += 1
+            name, order = min(truths, key=lambda key: asked[_place(truths[key])])
+            asked[_place(truths[name, order])] += 1
             probes.append(Probe(index, name, order, truths[name, order], SKILLS))
         absent = _absent(views, index)
         deceptive = [name for name in absent if any(alike(name, other) for other in present)]
@@ -88,8 +88,8 @@ def _place(claim: Statement) -> str:
 
 def wrong_pictures(probes: Sequence[Probe], views: Views, rng: np.random.Generator) -> list[Probe]:
     """The same questions before other pictures; in half of them the named thing is in view."""
-    showing = {name: [] for name in {probe.name for probe in probes}}
-    lacking = {name: [] for name in showing}
+    showing: dict[str, list[int]] = {probe.name: [] for probe in probes}
+    lacking: dict[str, list[int]] = {name: [] for name in showing}
     for index in range(len(views)):
         for names, lists in ((_visible(views, index), showing), (_absent(views, index), lacking)):
             for name in names:
@@ -100,9 +100,9 @@ def wrong_pictures(probes: Sequence[Probe], views: Views, rng: np.random.Generat
         shown = bool(number // 2 % 2)
         pool = [i for i in (showing if shown else lacking)[probe.name] if i != probe.image]
         if pool:
-            fair = ("visible",) if not shown or not probe.truth.visible else SKILLS[:3]
+            skills = ("visible",) if not shown or not probe.truth.visible else SKILLS[:3]
             image = pool[rng.integers(len(pool))]
-            wrong.append(Probe(image, probe.name, probe.order, probe.truth, fair))
+            wrong.append(Probe(image, probe.name, probe.order, probe.truth, skills))
     return wrong
 
 
@@ -111,8 +111,8 @@ def wrong_instructions(
 ) -> list[Probe]:
     """Other questions before the same pictures; half of them about something in view.
 
-    Two things in one picture seldom stand at the same side and distance, so that what is asked
-    would tell something of the truth: a skill is scored on as many pairs of each two words only.
+    Two things in one picture are seldom at the same side and distance, so that the question would
+    reveal something of the truth: a skill is scored on as many pairs of each two words only.
     """
     wrong = []
     paired: Counter[tuple[str, str, str]] = Counter()
@@ -123,11 +123,11 @@ def wrong_instructions(
             continue
         pool = present if number // 2 % 2 else absent
         name = pool[rng.integers(len(pool))]
-        fair = ["visible"]
+        skills = ["visible"]
         if probe.truth.visible and name in present:
             other = read(answer(views.things(probe.image), name, probe.order))
-            fair += [skill for skill in SKILLS[1:3] if _even(paired, skill, probe.truth, other)]
-        wrong.append(Probe(probe.image, name, probe.order, probe.truth, tuple(fair)))
+            skills += [skill for skill in SKILLS[1:3] if _even(paired, skill, probe.truth, other)]
+        wrong.append(Probe(probe.image, name, probe.order, probe.truth, tuple(skills)))
     return wrong
 
 
@@ -135,18 +135,20 @@ def _even(
     paired: Counter[tuple[str, str, str]], skill: str, truth: Statement, other: Statement
 ) -> bool:
     """Count a pair of words in, unless it is already ahead of the rarest pair with that truth."""
-    said, meant = getattr(other, skill), getattr(truth, skill)
-    rarest = min(paired[skill, meant, word] for word in (SIDES if skill == "side" else DISTANCES))
-    if paired[skill, meant, said] > rarest + 4:
+    word, true_word = getattr(other, skill), getattr(truth, skill)
+    rarest = min(paired[skill, true_word, w] for w in (SIDES if skill == "side" else DISTANCES))
+    if paired[skill, true_word, word] > rarest + 4:
         return False
-    paired[skill, meant, said] += 1
+    paired[skill, true_word, word] += 1
     return True
 
 
-def ask(probes: Sequence[Probe], speller: Speller, rng: np.random.Generator) -> list[Asked]:
+def encode_questions(
+    probes: Sequence[Probe], encoder: QuestionEncoder, rng: np.random.Generator
+) -> list[EncodedQuestion]:
     """The probes in one of the phrasings each."""
     return [
-        Asked(p.image, tuple(speller.question(draw_instruction(p.name, rng), p.order)))
+        EncodedQuestion(p.image, tuple(encoder.question(draw_instruction(p.name, rng), p.order)))
         for p in probes
     ]
 
@@ -157,14 +159,14 @@ def accuracy(
     """The share of right claims; for ``visible`` the mean over the visible and the absent.
 
     A thing that was missed counts as a wrong side and distance too; ``where_said`` leaves out the
-    answers that say none.
+    answers that state none.
     """
     right: dict[bool, list[bool]] = {True: [], False: []}
     for probe, claim in zip(probes, claims, strict=True):
-        said = getattr(claim, skill)
-        if skill in probe.fair and (said != "" or not where_said):
+        claimed = getattr(claim, skill)
+        if skill in probe.skills and (claimed != "" or not where_said):
             right[bool(probe.truth.visible) or skill != "visible"].append(
-                said == getattr(probe.truth, skill)
+                claimed == getattr(probe.truth, skill)
             )
     shares = [np.mean(hits) for hits in right.values() if hits]
     return float(np.mean(shares)) if shares else 0.0
@@ -174,7 +176,7 @@ def chance(skill: str, probes: Sequence[Probe]) -> float:
     """What the best constant answer would score."""
     if skill == "visible":
         return 0.5
-    truths = Counter(getattr(p.truth, skill) for p in probes if skill in p.fair)
+    truths = Counter(getattr(p.truth, skill) for p in probes if skill in p.skills)
     return max(truths.values()) / truths.total()
 
 
@@ -189,8 +191,8 @@ class Evaluation:
 
 def evaluate(
     models: dict[str, Qwen3VLForConditionalGeneration],
-    speller: Speller,
-    decode,
+    encoder: QuestionEncoder,
+    decode: Callable[[list[int]], str],
     views: Views,
     seed: int,
 ) -> Evaluation:
@@ -202,7 +204,7 @@ def evaluate(
         "wrong_picture": wrong_pictures(probes, views, rng),
         "wrong_instruction": wrong_instructions(probes, views, rng),
     }
-    asked = {name: ask(some, speller, rng) for name, some in sets.items()}
+    asked = {name: encode_questions(some, encoder, rng) for name, some in sets.items()}
     common = min(model.config.text_config.vocab_size for model in models.values())
     rows: list[Row] = []
     target_ids: list[list[int]] = []
@@ -210,8 +212,8 @@ def evaluate(
     for model_name, model in models.items():
         scores: dict[str, dict[str, float]] = {skill: {} for skill in SKILLS}
         for set_name, some in sets.items():
-            ids = greedy_answers(model, views.images, asked[set_name], speller, common)
-            texts = [decode(one[:-1] if one[-1] == speller.end else one) for one in ids]
+            ids = greedy_answers(model, views.images, asked[set_name], encoder, common)
+            texts = [decode(one[:-1] if one[-1] == encoder.end else one) for one in ids]
             claims = [read(text) for text in texts]
             if model_name == "target" and set_name == "accuracy":
                 target_ids, target_texts = ids, texts
@@ -226,20 +228,20 @@ def evaluate(
             rows.append({"model": model_name, "skill": skill, **scores[skill], "chance": level})
     if target_ids and "drafter" in models:
         rows.append(
-            _acceptance(models["drafter"], speller, views, asked["accuracy"], target_ids, common)
+            _acceptance(models["drafter"], encoder, views, asked["accuracy"], target_ids, common)
         )
     return Evaluation(rows, probes, target_texts)
 
 
 def _acceptance(
     drafter: Qwen3VLForConditionalGeneration,
-    speller: Speller,
+    encoder: QuestionEncoder,
     views: Views,
-    asked: Sequence[Asked],
+    asked: Sequence[EncodedQuestion],
     answers: Sequence[Sequence[int]],
     common: int,
 ) -> Row:
-    proposed = proposals(drafter, views.images, asked, answers, speller, common)
+    proposed = proposals(drafter, views.images, asked, answers, encoder, common)
     counts = [
         accepted_and_tested(answer, proposal, GAMMA)
         for answer, proposal in zip(answers, proposed, strict=True)

@@ -11,14 +11,14 @@ from torch import Tensor
 from transformers import Qwen3VLForConditionalGeneration
 
 from .architecture import GRID, MERGE, PATCH
-from .data import Speller, pixels_of
+from .data import QuestionEncoder, pixels_of
 from .packed import AFTER_IMAGE, PREFIX, patches
 
-LONGEST = 32  # tokens of an answer
+MAX_ANSWER = 32  # tokens
 
 
 @dataclass(frozen=True)
-class Asked:
+class EncodedQuestion:
     """One question: the index of the image that is shown, and the ids after it."""
 
     image: int
@@ -41,7 +41,9 @@ def _pixel_values(images: np.ndarray) -> Tensor:
     return spread.reshape(-1, 2 * cut.shape[2])
 
 
-def _equal_lengths(asked: Sequence[Asked], extra: Sequence[int], size: int) -> Iterator[list[int]]:
+def _equal_lengths(
+    asked: Sequence[EncodedQuestion], extra: Sequence[int], size: int
+) -> Iterator[list[int]]:
     """Indices in batches of one prompt length each, so that nothing is padded."""
     groups: dict[int, list[int]] = {}
     for index, one in enumerate(asked):
@@ -67,24 +69,24 @@ def _inputs(
 def greedy_answers(
     model: Qwen3VLForConditionalGeneration,
     images: np.ndarray,
-    asked: Sequence[Asked],
-    speller: Speller,
+    asked: Sequence[EncodedQuestion],
+    encoder: QuestionEncoder,
     vocabulary: int,
     size: int = 64,
 ) -> list[list[int]]:
     """The answer to each question, end token included, over the first ``vocabulary`` tokens."""
     answers: list[list[int]] = [[] for _ in asked]
     for chosen in _equal_lengths(asked, [0] * len(asked), size):
-        ids = torch.tensor([[*speller.prefix, *asked[index].question] for index in chosen])
+        ids = torch.tensor([[*encoder.prefix, *asked[index].question] for index in chosen])
         shown = images[[asked[index].image for index in chosen]]
         out = model(**_inputs(model, shown, ids), use_cache=True, logits_to_keep=1)
         position = ids.shape[1] - PREFIX + AFTER_IMAGE + 1
         open_rows = torch.ones(len(chosen), dtype=torch.bool)
-        for step in range(LONGEST):
+        for step in range(MAX_ANSWER):
             token = out.logits[:, -1, :vocabulary].argmax(-1)
             for row in open_rows.nonzero().flatten().tolist():
                 answers[chosen[row]].append(int(token[row]))
-            open_rows &= token != speller.end
+            open_rows &= token != encoder.end
             if not open_rows.any():
                 break
             out = model(
@@ -100,24 +102,24 @@ def greedy_answers(
 def proposals(
     model: Qwen3VLForConditionalGeneration,
     images: np.ndarray,
-    asked: Sequence[Asked],
+    asked: Sequence[EncodedQuestion],
     answers: Sequence[Sequence[int]],
-    speller: Speller,
+    encoder: QuestionEncoder,
     vocabulary: int,
     size: int = 64,
 ) -> list[list[int]]:
-    """What ``model`` would say at each place of each answer, had it said that answer so far."""
-    said: list[list[int]] = [[] for _ in asked]
-    # an untrained target may say image tokens, for which there is no image
-    heard = [[speller.pad if t == speller.prefix[1] else t for t in answer] for answer in answers]
+    """The greedy token of ``model`` at each place of each answer, after that answer so far."""
+    proposed: list[list[int]] = [[] for _ in asked]
+    # an untrained target may emit image tokens, for which there is no image
+    given = [[encoder.pad if t == encoder.prefix[1] else t for t in answer] for answer in answers]
     for chosen in _equal_lengths(asked, [len(answer) for answer in answers], size):
-        rows = [[*speller.prefix, *asked[i].question, *heard[i][:-1]] for i in chosen]
+        rows = [[*encoder.prefix, *asked[i].question, *given[i][:-1]] for i in chosen]
         ids = torch.tensor(rows)
         shown = images[[asked[index].image for index in chosen]]
         logits = model(**_inputs(model, shown, ids)).logits[..., :vocabulary]
         for row, index in enumerate(chosen):
-            said[index] = logits[row].argmax(-1)[-len(answers[index]) :].tolist()
-    return said
+            proposed[index] = logits[row].argmax(-1)[-len(answers[index]) :].tolist()
+    return proposed
 
 
 def accepted_and_tested(

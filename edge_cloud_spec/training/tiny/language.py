@@ -1,4 +1,4 @@
-"""What the tiny pair says about a view: the teacher that it is trained and scored against.
+"""The right answer of the tiny pair to a view: what it is trained on and scored against.
 
 An answer is an action and a reason, in the order that was asked for::
 
@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+
+from ...sim.thing import VisibleThing
 
 NAMES = (
     "silver bottle",
@@ -41,30 +42,14 @@ INSTRUCTION = re.compile(
 )
 
 VISIBLE_PIXELS = 24
-"""Fewer pixels (of 128 x 128), but not none, are ambiguous: never asked for, never spoken of."""
+"""Fewer pixels (of 128 x 128), but not none, are ambiguous: never asked for and in no answer."""
 
 AHEAD, SLIGHT = 6.0, 18.0  # degrees
 STOP, NEAR, MIDWAY = 0.8, 1.3, 2.4  # metres
-IN_LINE = 4.0  # degrees between two things of which one stands before the other
+IN_LINE = 4.0  # degrees between two things of which one is before the other
 
 SIDES = ("left", "ahead", "right")
 DISTANCES = ("near", "midway", "far")
-
-
-class NamedThing(Protocol):
-    """A thing in a view (``sim.view.Seen``)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def pixels(self) -> int: ...
-    @property
-    def bearing(self) -> float:
-        """Degrees, positive to the left."""
-
-    @property
-    def distance(self) -> float:
-        """Metres."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +84,7 @@ def degrees(bearing: float) -> str:
     return str(min(30, 2 * round(abs(bearing) / 2)))
 
 
-def best_action(thing: NamedThing | None) -> str:
+def best_action(thing: VisibleThing | None) -> str:
     """What a perfect model does about the named thing; None: it is not in view."""
     if thing is None:
         return "search"
@@ -112,12 +97,12 @@ def best_action(thing: NamedThing | None) -> str:
     return f"move forward {size}"
 
 
-def visible(things: Sequence[NamedThing]) -> dict[str, NamedThing]:
-    """The things that can be spoken of, by name."""
+def visible(things: Sequence[VisibleThing]) -> dict[str, VisibleThing]:
+    """The things that an answer may name, by name."""
     return {thing.name: thing for thing in things if thing.pixels >= VISIBLE_PIXELS}
 
 
-def askable(things: Sequence[NamedThing]) -> tuple[str, ...]:
+def askable(things: Sequence[VisibleThing]) -> tuple[str, ...]:
     """The names whose presence in the view is beyond doubt."""
     doubtful = {thing.name for thing in things if 0 < thing.pixels < VISIBLE_PIXELS}
     return tuple(name for name in NAMES if name not in doubtful)
@@ -128,7 +113,7 @@ def alike(first: str, second: str) -> bool:
     return first != second and bool(set(first.split()) & set(second.split()))
 
 
-def relation(thing: NamedThing, other: NamedThing) -> str:
+def relation(thing: VisibleThing, other: VisibleThing) -> str:
     """Where ``thing`` is as seen beside ``other``."""
     between = thing.bearing - other.bearing
     if abs(between) <= IN_LINE:
@@ -136,7 +121,7 @@ def relation(thing: NamedThing, other: NamedThing) -> str:
     return "left of" if between > 0 else "right of"
 
 
-def _place(thing: NamedThing, words: float, numbers: float) -> list[Piece]:
+def _place(thing: VisibleThing, words: float, numbers: float) -> list[Piece]:
     return [
         Piece(f" {distance_word(thing.distance)}", words),
         Piece(f" {metres(thing.distance)}", numbers),
@@ -145,7 +130,7 @@ def _place(thing: NamedThing, words: float, numbers: float) -> list[Piece]:
     ]
 
 
-def _reason(seen: dict[str, NamedThing], name: str) -> list[Piece]:
+def _reason(seen: dict[str, VisibleThing], name: str) -> list[Piece]:
     others = [thing for thing in seen.values() if thing.name != name]
     if name not in seen:
         pieces = [Piece(" no", 2.0), Piece(f" {name}", 0.1)]
@@ -174,7 +159,7 @@ def _reason(seen: dict[str, NamedThing], name: str) -> list[Piece]:
     return pieces
 
 
-def pieces(things: Sequence[NamedThing], name: str, order: str) -> list[Piece]:
+def pieces(things: Sequence[VisibleThing], name: str, order: str) -> list[Piece]:
     """The words of the best answer about ``name`` in a view, with their weights.
 
     Raises ValueError when ``name`` is not askable in this view, or the order is unknown.
@@ -193,14 +178,14 @@ def pieces(things: Sequence[NamedThing], name: str, order: str) -> list[Piece]:
     return [*first, Piece(f" {last[0].text}", 0.1), *last[1:]]
 
 
-def answer(things: Sequence[NamedThing], name: str, order: str) -> str:
+def answer(things: Sequence[VisibleThing], name: str, order: str) -> str:
     """The best answer about ``name`` in a view that shows ``things``; raises as ``pieces`` does."""
     return "".join(piece.text for piece in pieces(things, name, order))
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What an answer says of the named thing; empty words where it says nothing."""
+    """What an answer states of the named thing; empty words where it states nothing."""
 
     visible: bool | None
     side: str = ""
@@ -219,18 +204,18 @@ def read(text: str) -> Statement:
     """What an answer (possibly a broken one) claims."""
     acted = _ACTION.search(text)
     action = acted["action"] if acted else ""
-    said = _REASON.search(text)
-    if said is None:
+    reason = _REASON.search(text)
+    if reason is None:
         return Statement(None, action=action)
-    if said["no"]:
+    if reason["no"]:
         return Statement(False, action=action)
-    return Statement(True, said["side"], said["distance"], action)
+    return Statement(True, reason["side"], reason["distance"], action)
 
 
 def numbers() -> list[str]:
     """Every number of an answer with the space before it."""
-    said = {metres(tenth / 10) for tenth in range(100)} | {degrees(b) for b in range(40)}
-    return sorted(f" {number}" for number in said)
+    found = {metres(tenth / 10) for tenth in range(100)} | {degrees(b) for b in range(40)}
+    return sorted(f" {number}" for number in found)
 
 
 def vocabulary() -> list[str]:

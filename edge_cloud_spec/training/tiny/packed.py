@@ -32,12 +32,12 @@ def block_order(grid: Tensor) -> Tensor:
     return cut.permute(0, 1, 3, 2, 4).reshape(-1, GRID * GRID)
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-def _mix(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """Attention written out: compiled for a CPU it takes half the time of torch's fused one."""
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     if mask is not None:
@@ -47,6 +47,13 @@ def _mix(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
 class PackedForward(nn.Module):
     """Runs ``model`` on ``questions`` packed questions an image, each of ``slot`` tokens."""
+
+    raster: Tensor  # [256], the patches' places in reading order
+    vision_cos: Tensor  # [256, dim]
+    vision_sin: Tensor
+    cos: Tensor  # [1, 1, L, dim]
+    sin: Tensor
+    mask: Tensor  # additive [1, 1, L, L]
 
     def __init__(self, model: Qwen3VLForConditionalGeneration, questions: int, slot: int) -> None:
         super().__init__()
@@ -80,13 +87,13 @@ class PackedForward(nn.Module):
         question = AFTER_IMAGE + 1 + torch.arange(self.slot).repeat(self.questions)
         return torch.cat((ends[0, :, None], image, ends[1, :, None], question.expand(3, -1)), 1)
 
-    def see(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def encode_images(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Visual tokens [B, 64, H] and deepstack features of normalised images [B, 3, 128, 128]."""
         visual = self.model.model.visual
         weight = visual.patch_embed.proj.weight.sum(2).flatten(1)
         x = F.linear(patches(pixels), weight, visual.patch_embed.proj.bias)
         x = x + visual.pos_embed.weight[self.raster]
-        features = []
+        features: list[Tensor] = []
         for index, block in enumerate(visual.blocks):
             attention = block.attn
             q, k, v = (
@@ -95,9 +102,9 @@ class PackedForward(nn.Module):
                 .permute(2, 0, 3, 1, 4)
                 .unbind(0)
             )
-            q = _turn(q, self.vision_cos, self.vision_sin).to(v.dtype)
-            k = _turn(k, self.vision_cos, self.vision_sin).to(v.dtype)
-            mixed = _mix(q, k, v, None)
+            q = _rotate(q, self.vision_cos, self.vision_sin).to(v.dtype)
+            k = _rotate(k, self.vision_cos, self.vision_sin).to(v.dtype)
+            mixed = _attention(q, k, v, None)
             x = x + attention.proj(mixed.transpose(1, 2).flatten(2))
             x = x + block.mlp(block.norm2(x))
             if index in visual.deepstack_visual_indexes:
@@ -119,18 +126,19 @@ class PackedForward(nn.Module):
             k = attention.k_norm(attention.k_proj(h).view(shape)).transpose(1, 2)
             v = attention.v_proj(h).view(shape).transpose(1, 2)
             groups = attention.num_key_value_groups
-            q = _turn(q, self.cos, self.sin).to(v.dtype)
-            k = _turn(k, self.cos, self.sin).to(v.dtype).repeat_interleave(groups, dim=1)
+            q = _rotate(q, self.cos, self.sin).to(v.dtype)
+            k = _rotate(k, self.cos, self.sin).to(v.dtype).repeat_interleave(groups, dim=1)
             shared = v.repeat_interleave(groups, dim=1)
-            mixed = _mix(q, k, shared, self.mask.to(q.dtype))
+            mixed = _attention(q, k, shared, self.mask.to(q.dtype))
             x = x + attention.o_proj(mixed.transpose(1, 2).flatten(2))
             x = x + layer.mlp(layer.post_attention_layernorm(x))
             if index < len(features):
                 x = x + F.pad(features[index].to(x.dtype), (0, 0, 1, rest))
-        return text.norm(x)
+        normed: Tensor = text.norm(x)
+        return normed
 
     def forward(self, pixels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Visual tokens [B, 64, H] and the questions' logits [B, Q * slot, V]."""
-        merged, features = self.see(pixels)
+        merged, features = self.encode_images(pixels)
         hidden = self.hidden(merged, features, ids)[:, PREFIX:]
         return merged, F.linear(hidden, self.model.lm_head.weight)

@@ -1,7 +1,7 @@
 """The pair's tokenizer: byte-level BPE in which each word of the language is one token.
 
-Bytes are its alphabet, so that any instruction can be written; the special tokens bear the names
-that the Qwen-VL family gives them.
+Bytes are its alphabet, so that any instruction can be encoded; the special tokens have the names of
+the Qwen-VL family's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report of ``bench pipelines``: who waits for whom, speed over the link, published results.
+"""The report of ``bench pipelines``: timelines, speed over the round-trip time, published results.
 
-Pictures are drawn from rows and from decodes in virtual time; nothing is measured here.
+Plots are drawn from rows and from decodes in virtual time; nothing is measured here.
 """

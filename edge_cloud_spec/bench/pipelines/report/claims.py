@@ -1,4 +1,4 @@
-"""What papers published beside their own formulas and beside what was measured here, in words."""
+"""Papers' published results beside their own formulas and the measurements here, in words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PublishedClaim:
 
     @property
     def words(self) -> str:
-        """Whether a result and its formula agree, and what may lie behind it if not."""
+        """Whether a result and its formula agree, and a likely reason if not."""
         if self.ratio is None:
             return "nothing published" if self.published is None else "the paper has no formula"
         if not self.disagrees:

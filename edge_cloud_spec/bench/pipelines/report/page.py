@@ -1,4 +1,4 @@
-"""The report's page: plain HTML, its pictures lie beside it."""
+"""The report's page: plain HTML; its plots are files in the same folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Cells = Sequence[str]
 
 
 def page(regimes: Sequence[Regime], rows: Sequence[Row], claims: Sequence[PublishedClaim]) -> str:
-    """The published results first, then each regime's pictures, then all rows."""
+    """The published results first, then each regime's plots, then all rows."""
     return document(
         "Pipelines of edge-cloud speculative decoding",
         f"""<p>Costs, acceptance and links are those that the papers published, where no others were
@@ -44,13 +44,13 @@ def _published(claims: Sequence[PublishedClaim]) -> str:
     off = [claim for claim in claims if claim.disagrees]
     judged = [claim for claim in claims if claim.ratio is not None]
     if judged:
-        said = (
+        summary = (
             f"{len(off)} of {len(judged)} published results differ from their own paper's formula "
             "by more than 5 %. The target's own time in the regimes of FSD is derived from its "
             "result for dsd, so that dsd agrees there by construction."
         )
     else:
-        said = "Nothing was published for these costs; the formulas are the papers' own."
+        summary = "Nothing was published for these costs; the formulas are the papers' own."
     heads = ("regime", "preset", "measured", "formula", "published", "published / formula", "")
     cells = [
         (
@@ -65,7 +65,7 @@ def _published(claims: Sequence[PublishedClaim]) -> str:
         for claim in claims
     ]
     return f"""<h2>Beside what was published</h2>
-<p>{said}</p>
+<p>{summary}</p>
 {_table(heads, cells)}"""
 
 
@@ -73,7 +73,7 @@ def _pictures(regime: Regime) -> str:
     name = escape(regime.name)
     exits = "" if regime.exit_hit else " This regime has no exits, so fsd is dsd here."
     return f"""<h2>{name}</h2>
-<p>Who waits for whom, in the stretch that is most like the whole answer. A block is a pass of a
+<p>What runs and what waits, in the part that is most like the whole answer. A block is a pass of a
 model, slanted lines are messages.{exits}</p>
 <img src="{name}-timeline.png" alt="timeline of robot, link and cloud under {name}">
 <p></p>

@@ -1,0 +1,123 @@
+"""One decision of a run: its frame, its rounds of draft and verdict, its answer and its motion.
+
+Times are seconds since the instruction was published.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..decoding.draft import Draft
+from .draft_text import after
+
+MAX_BRANCHES = 3  # of a rejected tree that are shown
+
+
+@dataclass(frozen=True)
+class ShownDraft:
+    """A draft as it was sent: its words in the order of its nodes, and when it was made."""
+
+    words: tuple[str, ...]
+    parents: tuple[int, ...] | None  # None: a chain
+    drafting: float
+    sent: float
+
+
+@dataclass
+class ShownRound:
+    """One draft and its verdict. ``accepted`` is None until the verdict arrived.
+
+    ``drafting`` and ``sent`` bound the drafting, ``answered`` ends the waiting; ``verify`` seconds
+    of the waiting were the target's pass. ``settled`` is the text that the verdict made final.
+    """
+
+    number: int
+    base: int
+    hash: int | None = None  # of the prefix that its draft extends; None until the verdict arrived
+    drafted: tuple[str, ...] = ()
+    parents: tuple[int, ...] | None = None  # of a tree's nodes; None: a chain
+    path: tuple[int, ...] = ()  # the nodes that were accepted
+    drafting: float = math.nan
+    sent: float = math.nan
+    answered: float = math.nan
+    verify: float = 0.0
+    accepted: int | None = None
+    settled: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether its verdict and the words that it settled have both arrived."""
+        return self.accepted is not None and self.settled is not None
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The drafted words that the cloud accepted."""
+        return tuple(self.drafted[node] for node in self.path)
+
+    @property
+    def branches(self) -> tuple[tuple[str, ...], ...]:
+        """What was drafted to follow them, each likeliest branch to its end; a chain has one."""
+        tree = Draft((0,) * len(self.drafted), self.parents)
+        return tuple(
+            tuple(self.drafted[node] for node in _first_of_each(tree, child))
+            for child in list(tree.children(self.path[-1] if self.path else -1))[:MAX_BRANCHES]
+        )
+
+    @property
+    def others(self) -> int:
+        """How many drafted words are in none of these: in branches that were left before."""
+        return len(self.drafted) - len(self.kept) - sum(map(len, self.branches))
+
+    @property
+    def own(self) -> str:
+        """What the cloud put after the accepted words."""
+        return after(self.settled or "", self.kept)
+
+
+@dataclass
+class Decision:
+    """One frame, its answer, and the motion that followed from it."""
+
+    number: int
+    request: str
+    begun: float
+    stamp: int = 0  # of the frame, ns
+    seed: int = 0  # of its sampling
+    tokens: list[int] = field(default_factory=list)
+    pose: dict[str, Any] = field(default_factory=dict)  # the simulator's outcome as it began
+    rounds: dict[int, ShownRound] = field(default_factory=dict)  # by their prefix's length
+    drafts: dict[tuple[int, int], ShownDraft] = field(default_factory=dict)  # by length and hash
+    answer: str = ""
+    verified: bool = True
+    finish: str = ""
+    ended: float = math.nan
+    action: str = ""
+    acting: float = math.nan  # when the action began
+    where: dict[str, Any] = field(default_factory=dict)  # the simulator's outcome at that time
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def round_after(self, base: int) -> ShownRound:
+        """The round after ``base`` verified tokens."""
+        return self.rounds.setdefault(base, ShownRound(len(self.rounds) + 1, base))
+
+    def attach_draft(self, round_: ShownRound) -> None:
+        """Give a round the draft that its verdict is about; others were pushed on predictions."""
+        draft = self.drafts.get((round_.base, -1 if round_.hash is None else round_.hash))
+        if draft is not None:
+            round_.drafted, round_.parents = draft.words, draft.parents
+            round_.drafting, round_.sent = draft.drafting, draft.sent
+
+    @property
+    def complete(self) -> bool:
+        """Whether its end and its statistics have both arrived."""
+        return bool(self.finish and self.stats)
+
+
+def _first_of_each(tree: Draft, node: int | None) -> Iterator[int]:
+    """A node, the first of its children, the first of theirs, to the end."""
+    while node is not None:
+        yield node
+        node = next(tree.children(node), None)

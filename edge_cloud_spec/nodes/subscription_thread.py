@@ -1,0 +1,86 @@
+"""Subscriptions outside the executor: for a stop, and for what a model waits for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.callback_groups import CallbackGroup
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+
+WAIT_S = 0.2  # longest wait for a message; then the thread checks whether it was closed
+
+
+class SubscriptionThread:
+    """Calls back for each message, in a thread and with a wait set of its own.
+
+    An executor rebuilds its wait set for every message, over all entities of the node; that
+    takes longer than the message's way through DDS, and other callbacks may run first. Here one
+    wait set is kept, for these subscriptions only. ``subscribe`` first, then ``start``;
+    ``close`` before the node is destroyed. What a callback raises is logged, and the next message
+    is taken.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._group = _NoExecutor()
+        self._subscriptions: list[tuple[Any, Callable[[Any], None]]] = []
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="subscriptions", daemon=True)
+
+    def subscribe(
+        self, kind: type[Any], topic: str, callback: Callable[[Any], None], qos: QoSProfile | int
+    ) -> None:
+        """Subscribe to a topic; its messages wait in the subscription's queue until ``start``."""
+        subscription = self._node.create_subscription(
+            kind, topic, callback, qos, callback_group=self._group
+        )
+        self._subscriptions.append((subscription, callback))
+
+    def start(self) -> None:
+        """Call back from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread after the running callback."""
+        self._closed = True
+        if self._thread.is_alive():
+            self._thread.join(timeout=2.0)
+
+    def _run(self) -> None:
+        context = self._node.context
+        count = len(self._subscriptions)
+        wait_set = rclpy_implementation.WaitSet(count, 0, 0, 0, 0, 0, context.handle)
+        while not self._closed and context.ok():
+            wait_set.clear_entities()
+            for subscription, _ in self._subscriptions:
+                wait_set.add_subscription(subscription.handle)
+            wait_set.wait(int(WAIT_S * 1e9))
+            ready = wait_set.get_ready_entities("subscription")
+            for subscription, callback in self._subscriptions:
+                if subscription.handle.pointer in ready:
+                    self._take(subscription, callback)
+
+    def _take(self, subscription: Any, callback: Callable[[Any], None]) -> None:
+        try:
+            taken = subscription.handle.take_message(subscription.msg_type, False)
+            if taken is not None:
+                callback(taken[0])
+        except Exception as error:
+            self._node.get_logger().error(f"a callback failed, going on: {error!r}")
+
+
+class _NoExecutor(CallbackGroup):
+    """A callback group that no executor serves."""
+
+    def can_execute(self, entity: Any) -> bool:
+        return False
+
+    def beginning_execution(self, entity: Any) -> bool:
+        return False
+
+    def ending_execution(self, entity: Any) -> None:
+        pass

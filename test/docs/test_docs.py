@@ -1,0 +1,213 @@
+"""What the documents name is there: links, files, symbols, and commands that our parsers take."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from helpers.command_lines import LAUNCH, line_error, mention_error
+from helpers.markdown import Link, Page
+from helpers.symbols import Symbols, defined_in
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES += sorted(DOCS.glob("*.md"))
+
+# Words of other packages, and names that only look like ours.
+OTHERS = {
+    *("Twist", "TwistStamped", "Bool", "String", "Request", "Odometry", "CompressedImage"),
+    *("DynamicCache", "model.language_model", "model.visual"),  # transformers'
+    *("Path", "Protocol", "Thread", "Future", "StopMove", "Move"),
+    *("norm", "argmax", "softmax", "generate", "residual"),
+    "sim/outcome",  # a topic
+    "edge_cloud_spec.msg",  # what is built from msg/
+}
+FOREIGN = OTHERS | {
+    *("asyncio", "cv2", "grpc", "hypothesis", "imageio", "mujoco", "np", "numpy", "os", "PIL"),
+    *("queue", "rclpy", "threading", "time", "torch", "torchao", "transformers", "yaml"),
+}
+DATA = re.compile(r"\.(csv|gif|html|jpg|json|mcap|mp4|org|pem|png|safetensors|txt)$")
+SOURCES = (".py", ".md", ".proto", ".msg", ".toml", ".yaml", ".rviz", ".xml")
+
+
+@cache
+def symbols() -> Symbols:
+    folders = ("edge_cloud_spec", "examples", "launch", "msg")
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
+    return Symbols(path for path in files if path.suffix in (".py", ".msg", ".proto"))
+
+
+@cache
+def folders() -> frozenset[str]:
+    """The names that a path of ours may begin with."""
+    inside = [*ROOT.iterdir(), *(ROOT / "edge_cloud_spec").iterdir()]
+    return frozenset(path.name for path in inside if path.is_dir() and path.name[0] != ".")
+
+
+@cache
+def words() -> frozenset[str]:
+    """Every word of our files but the documents: topics, parameters, presets and tests too."""
+    names = ("edge_cloud_spec", "config", "launch", "msg", "requirements", "test")
+    files = [file for name in names for file in (ROOT / name).rglob("*")]
+    files += [
+        ROOT / name for name in ("CMakeLists.txt", "Makefile", "package.xml", "pyproject.toml")
+    ]
+    texts = [
+        file.read_text(encoding="utf-8")
+        for file in files
+        if file.suffix in (*SOURCES, ".txt", "") and file.is_file() and file != Path(__file__)
+        if file.suffix != ".md"
+    ]
+    return frozenset(word for text in texts for word in re.findall(r"\w+", text))
+
+
+def problems(path: Path, text: str) -> Iterator[str]:
+    """What a page says that is not so, a sentence each."""
+    page = Page(text)
+    for link in page.links:
+        yield from link_problems(path, page, link)
+    for span in page.spans:
+        yield from span_problems(path, span)
+    for line in page.commands:
+        yield line_error(line)
+
+
+def link_problems(path: Path, page: Page, link: Link) -> Iterator[str]:
+    target = (path.parent / link.path).resolve() if link.path else path
+    if not target.exists():
+        # The README links to pages of docs/ before the first of them is written.
+        if not (target.parent == DOCS and target.suffix == ".md" and not list(DOCS.glob("*.md"))):
+            yield f"link to {link.target}: there is no such file"
+        return
+    if link.anchor:
+        there = page if target == path else Page(target.read_text())
+        if link.anchor not in there.anchors:
+            yield f"link to {link.target}: there is no such heading"
+    label = link.text.strip("`")
+    if target.suffix == ".py" and re.fullmatch(r"[\w.]+", label) and label not in target.parts:
+        owner, _, name = label.rpartition(".")
+        found = Symbols([target])
+        top = defined_in(ast.parse(target.read_text()))
+        if not (found.knows(label) if owner else name in top):
+            yield f"link to {link.target}: {label} is not defined there"
+
+
+def span_problems(path: Path, span: str) -> Iterator[str]:
+    if re.search(r"\s", span):
+        yield mention_error(span)
+        return
+    if span in OTHERS or not span[0].isalnum():
+        return
+    file, _, symbol = span.replace("::", ":").partition(":")
+    begins_as_ours = "/" in file and file.partition("/")[0] in folders()
+    if re.fullmatch(r"[\w./*-]+", file) and (begins_as_ours or file.endswith(SOURCES)):
+        found = files_of(path, file)
+        if not found:
+            yield f"`{span}`: there is no such file"
+        elif symbol and not Symbols(found).knows(symbol):
+            yield f"`{span}`: {symbol} is not defined there"
+        return
+    name = re.sub(r"\(.*\)$", "", span)
+    is_call = name != span and name.isidentifier() and not hasattr(builtins, name)
+    is_dotted = re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", name) and not DATA.search(name)
+    is_class = re.fullmatch(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*", name)
+    is_foreign = bool({name, name.partition(".")[0]} & FOREIGN)
+    if (is_call or is_dotted or is_class) and not (is_foreign or symbols().knows(name)):
+        yield f"`{span}`: there is no such name in the package"
+    elif not is_class and re.fullmatch(r"[A-Za-z]\w*_\w*", name) and name not in words() | FOREIGN:
+        yield f"`{span}`: there is no such word in any source file"
+
+
+def files_of(path: Path, name: str) -> list[Path]:
+    """The files that a name may mean, from the root, the package or the page; NAME is any word."""
+    pattern = re.sub(r"(?<![\w-])[A-Z]{2,}(?=[./]|$)", "*", name) if "." in name else name
+    pattern = name if (ROOT / name).exists() else pattern
+    places = [ROOT, ROOT / "edge_cloud_spec", path.parent]
+    found = [file for place in places for file in place.glob(pattern.rstrip("/"))]
+    found += [file for place in places for file in place.glob(pattern + ".py") if "/" in name]
+    if "/" not in name:
+        top = [ROOT / folder for folder in folders() if (ROOT / folder).is_dir()]
+        found += [file for folder in top for file in folder.rglob(pattern)]
+    return [file for file in found if ".venv" not in file.parts]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_what_a_page_names_is_there(path: Path) -> None:
+    found = list(filter(None, problems(path, path.read_text())))
+    assert not found, "\n".join(found)
+
+
+def test_every_page_of_docs_is_linked_from_the_readme() -> None:
+    linked = {link.path for link in Page(PAGES[0].read_text()).links}
+    assert {f"docs/{page.name}" for page in DOCS.glob("*.md")} <= linked
+
+
+WRONG = {
+    "a file": ("[x](edge_cloud_spec/decoding/none.py)", "no such file"),
+    "an image": ("![x](docs/none.gif)", "no such file"),
+    "a heading": ("# One\n[x](#two)", "no such heading"),
+    "a heading elsewhere": ("[x](CONTRIBUTING.md#none-of-it)", "no such heading"),
+    "a label": ("[`resample`](edge_cloud_spec/decoding/accept.py)", "resample is not defined"),
+    "a path": ("see `decoding/none.py`", "no such file"),
+    "a bare file": ("see `none.py`", "no such file"),
+    "a place in a file": ("see `decoding/accept.py:resample`", "resample is not defined"),
+    "a module": ("see `edge.none`", "no such name"),
+    "a class": ("see `Draftt`", "no such name"),
+    "a method": ("see `Draft.childs`", "no such name"),
+    "a function": ("see `resamples()`", "no such name"),
+    "a topic": ("on `verified_tocens`", "no such word"),
+    "a test": ("`test_nothing_of_the_kind` shows it", "no such word"),
+    "a constant": ("at most `MAX_NODESS`", "no such word"),
+    "a parameter": ("see `output.stop_budge`", "no such name"),
+    "an option": ("```sh\nedge-cloud-spec demo --sed 3\n```", "unrecognized arguments: --sed"),
+    "a value": ("```sh\nedge-cloud-spec demo --rule lazy\n```", "invalid choice: 'lazy'"),
+    "a suite": ("```sh\nA=1 edge-cloud-spec bench none > x\n```", "invalid choice: 'none'"),
+    "a continued line": ("```sh\nedge-cloud-spec serve \\\n  --none\n```", "arguments: --none"),
+    "a target": ("```sh\ncd x && make none\n```", "no target none"),
+    "a variable": ("```sh\nmake demo ARG=1\n```", "no variable ARG"),
+    "a demo's option": ('```sh\nmake demo ARGS="--none"\n```', "arguments: --none"),
+    "an argument": (f"```sh\n{LAUNCH} simm:=true\n```", "no argument simm:=true"),
+    "a mentioned option": ("give `bench drive --none 3`", "no option --none"),
+    "a mentioned suite": ("see `bench none --json FILE`", "no subcommand none"),
+    "a mentioned target": ("run `make none`", "no target none"),
+}
+RIGHT = """# A `page`, and more
+[x](README.md) [y](#a-page-and-more) [`resample`](edge_cloud_spec/decoding/split.py) [z](https://x.y/z)
+[`Speculator.predict`](edge_cloud_spec/edge/speculator.py)
+[`stop`](edge_cloud_spec/bench/stop/suite.py)
+[`rounds.py`](edge_cloud_spec/edge/rounds.py)
+`decoding/accept.py`, `accept.py`, `decoding/accept.py:rejection`, `config/presets/NAME.yaml`,
+`docs/`, `nodes/graph`, `camera/image_raw`, `std_msgs/String`, `/models/small`, `drive.json`,
+`Draft`, `Draft.children`, `speculation.exits`, `output.stop_nudge`, `Verdict.leads_to`, `cloud_ar`,
+`nav_status`, `MAX_NODES`, `ROS_DOMAIN_ID`,
+`test_package_xml_and_the_python_package_have_one_version`,
+`resample(...)`, `min(1, P/Q)`, `torch.compile`, `Twist`, `edge_cloud_spec.nodes.graph`
+```sh
+edge-cloud-spec bench drive --scenes 100 --json drive.json   # a comment
+edge-cloud-spec serve --address 0.0.0.0:50151 \\
+  --token-file token
+source .venv/bin/activate && make demo PYTHON=python3.12 ARGS="--seed 3 --rule coupled"
+ros2 launch edge_cloud_spec go2_nav.launch.py sim:=false camera:=/camera
+```
+`decode --preset PATH`, `bench SUITE`, `serve --keep`, `make lint`, `train tiny --evaluate`
+```mermaid
+make nothing of this
+```
+"""
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_not_there_is_found(case: str) -> None:
+    text, complaint = WRONG[case]
+    (found,) = filter(None, problems(ROOT / "README.md", text))
+    assert complaint in found
+
+
+def test_what_is_there_is_no_problem() -> None:
+    assert list(filter(None, problems(ROOT / "README.md", RIGHT))) == []

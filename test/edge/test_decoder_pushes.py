@@ -1,0 +1,62 @@
+"""Drafts that are pushed ahead of their verdict: said again only where they were lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from helpers.edge_decoder import BASE, OPENED, PROMPT, SPEC, decoder, drafted, drafts, sent, verdict
+
+from edge_cloud_spec.edge.decoder import EdgeDecoder
+from edge_cloud_spec.edge.events import LinkLost, LinkUp
+from edge_cloud_spec.edge.measures import Mean
+
+
+def pushing() -> EdgeDecoder:
+    """A streaming robot whose first draft is on its way, and the next one pushed."""
+    robot = decoder("picospec")
+    robot.start(0.0, SPEC)
+    robot.handle(OPENED, 0.0)
+    robot.handle(PROMPT, 0.0)
+    first = sent(drafts(robot, (3, 4, 5, 6), 1.0))
+    assert [message.base.length for message in first] == [0]
+    return robot
+
+
+def test_what_was_pushed_is_not_said_again_while_the_link_stands() -> None:
+    robot = pushing()
+    (pushed,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
+    assert pushed.base == BASE.extend((3, 4, 5, 6))
+    actions = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.2)
+    assert sent(actions) == []
+    assert robot.tokens == [3, 4, 5, 6]
+
+
+def test_what_was_pushed_while_the_link_was_down_is_said_again() -> None:
+    robot = pushing()
+    robot.handle(LinkLost("an outage"), 1.1)
+    (lost,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
+    robot.handle(LinkUp(), 1.2)
+    robot.handle(OPENED, 1.3)
+    actions = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.4)
+    assert [message.base for message in sent(actions)] == [lost.base]
+
+
+def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
+    robot = pushing()
+    (pushed,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
+    assert robot.handle(verdict(pushed.base, (), 2), 1.2) == []
+    robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.3)
+    assert robot.tokens == [3, 4, 5, 6, 2]
+
+
+def test_a_draft_that_the_cloud_would_wait_for_is_cut_short() -> None:
+    robot = pushing()
+    robot.handle(verdict(BASE, (), 7), 2.0)
+    robot.measures.one_way = Mean(0.1, 1.0)
+    robot.measures.verified(4, 0.3, None)
+    drafts(robot, (3, 4, 5, 6), 2.0)  # its pass will end at 2.4
+    early = replace(drafted(robot, (7, 8), (7, 8)), done=False, seconds=0.05)
+    assert sent(robot.handle(early, 2.1)) == []
+    late = replace(drafted(robot, (9,), (7, 8, 9)), done=False, seconds=0.05)
+    (pushed,) = sent(robot.handle(late, 2.3))
+    assert pushed.draft.tokens == (7, 8, 9)

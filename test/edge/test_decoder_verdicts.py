@@ -1,0 +1,175 @@
+"""What a verdict settles, and verdicts that settle nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.edge_decoder import (
+    BASE,
+    OPENED,
+    OPENING,
+    PROMPT,
+    SPEC,
+    decoder,
+    drafting,
+    finish,
+    sent,
+    verdict,
+    waiting,
+    work,
+)
+
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.growth import FinishedDraft
+from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.decoding.shape import chain
+from edge_cloud_spec.decoding.split import Split
+from edge_cloud_spec.decoding.token_distribution import TokenDistribution
+from edge_cloud_spec.edge.decoder import EdgeDecoder
+from edge_cloud_spec.edge.events import Drafted, Emit, Received, Send
+from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.wire.messages import (
+    Close,
+    Generate,
+    Opened,
+    Resume,
+    Verdict,
+    base_digest,
+    spec_digest,
+)
+
+
+def test_a_verdict_settles_the_path_and_its_token_and_drafting_goes_on() -> None:
+    robot = waiting()
+    actions = robot.handle(verdict(BASE, (0, 1), 9, verify_s=0.5), 3.0)
+    assert actions == [Emit(0, (3, 4, 9), True), work((3, 4, 9), chain(4))]
+    (done,) = robot.stats.rounds
+    assert (done.drafted, done.accepted, done.emitted, done.base) == (4, 2, 3, 0)
+    assert (done.sent, done.settled, done.link_s) == (1.0, 3.0, 1.5)
+    assert robot.stats.tested == 3
+
+
+@pytest.mark.parametrize("base", [BASE.extend((1,)), PrefixDigest(0, 4), PrefixDigest(9, 9)])
+def test_a_verdict_for_another_prefix_is_dropped_and_counted(base: PrefixDigest) -> None:
+    robot = waiting()
+    assert robot.handle(Received(Verdict(base, (0,), 9)), 2.0) == []
+    assert robot.stats.stale == 1
+    assert robot.tokens == []
+
+
+def test_a_verdict_that_comes_twice_settles_once() -> None:
+    robot = waiting()
+    twice = verdict(BASE, (0, 1), 9)
+    robot.handle(twice, 2.0)
+    assert robot.handle(twice, 2.1) == []
+    assert robot.tokens == [3, 4, 9]
+    assert robot.stats.stale == 1
+
+
+@pytest.mark.parametrize("path", [(1,), (0, 2), (0, 0), (4,), (0, 1, 2, 3, 4)])
+def test_a_path_that_was_not_drafted_ends_the_decode_and_emits_nothing(path: tuple) -> None:
+    robot = waiting()
+    actions = robot.handle(Received(Verdict(BASE, path, 9)), 2.0)
+    assert not [action for action in actions if isinstance(action, Emit)]
+    assert finish(actions).reason == "bad_verdict"
+    assert sent(actions) == [Close()]
+
+
+def test_a_verdict_that_leads_elsewhere_settles_nothing_and_the_robot_resumes() -> None:
+    """It is on another draft than ours: the accepted tokens would be ours, not the target's."""
+    robot = waiting()
+    other = verdict(BASE, (0, 1), 9, draft=(3, 5))
+    assert robot.handle(other, 2.0) == [Send(Resume("s", BASE))]
+    assert (robot.tokens, robot.stats.diverged, robot.stats.rounds) == ([], 1, [])
+    (again,) = sent(robot.handle(OPENED, 2.1))
+    assert again.base == BASE
+    told = verdict(BASE, (0, 1), 9, draft=(3, 5), tokens=(3, 5))
+    assert robot.handle(told, 2.2)[0] == Emit(0, (3, 5, 9), True)
+
+
+def test_a_verdict_that_does_not_say_where_it_leads_settles_nothing() -> None:
+    robot = waiting()
+    assert robot.handle(Received(Verdict(BASE, (0, 1), 9)), 2.0) == [Send(Resume("s", BASE))]
+    assert robot.tokens == []
+
+
+def test_verdicts_that_always_lead_elsewhere_end_the_decode() -> None:
+    robot = waiting()
+    other = verdict(BASE, (0, 1), 9, draft=(3, 5))
+    while not robot.finished:
+        actions = robot.handle(other, 2.0)
+        assert not [action for action in actions if isinstance(action, Emit)]
+    assert finish(actions).reason == "diverged"
+    assert robot.stats.diverged == 4
+    assert sent(actions) == [Close()]
+
+
+def splitting() -> tuple[EdgeDecoder, PrefixDigest, TokenDistribution]:
+    """A robot that resamples itself, its draft (3, 4) on its way, and the Q of both."""
+    split = Split("dense")
+    opening = replace(
+        OPENING, rule="rejection", payload="probabilities", policy=SamplingPolicy(1.0), split=split
+    )
+    base = base_digest(opening, b"prompt", spec_digest(SPEC))
+    robot = EdgeDecoder(opening, load_preset("dssd_dense"))
+    robot.start(0.0, SPEC)
+    robot.handle(Received(Opened("s", b"", base)), 0.0)
+    robot.handle(PROMPT, 0.0)
+    q = TokenDistribution(np.full(20, 0.05, np.float32))
+    ours = Draft((3, 4), None, (q, q))
+    (branch,) = robot._exchange._speculator._working.branches
+    whole = FinishedDraft(ours, (3, 4), 1, leaves=(((3, 4), 0.5),))
+    robot.handle(Drafted(branch, (3, 4), whole, True), 0.0)
+    return robot, base, q
+
+
+@pytest.mark.parametrize(("token", "finish_"), [(9, ""), (None, "end")])
+def test_what_is_settled_is_not_resampled(token: int | None, finish_: str) -> None:
+    robot, base, q = splitting()
+    both = verdict(base, (0,), token, finish=finish_, residual=q)
+    actions = robot.handle(both, 1.0)
+    assert finish(actions).reason == "bad_verdict"
+    assert not [action for action in actions if isinstance(action, Emit)]
+
+
+def test_a_verdict_said_again_about_another_draft_is_not_resampled_from_ours() -> None:
+    robot, base, q = splitting()
+    told = verdict(base, (0,), None, draft=(5,), tokens=(5,), residual=q)
+    actions = robot.handle(told, 1.0)
+    assert finish(actions).reason == "bad_verdict"
+    assert not [action for action in actions if isinstance(action, Emit)]
+
+
+def test_a_verdict_without_a_draft_ends_the_decode() -> None:
+    assert finish(drafting().handle(Received(Verdict(BASE, (), 9)), 2.0)).reason == "bad_verdict"
+
+
+def generating() -> EdgeDecoder:
+    robot = decoder("cloud_sd")
+    assert robot.start(0.0, SPEC) == [Send(OPENING)]
+    assert sent(robot.handle(OPENED, 0.1)) == [Generate(BASE, True)]
+    return robot
+
+
+def test_verdicts_that_overtook_one_another_settle_in_order() -> None:
+    robot = generating()
+    second = BASE.extend((1, 2))
+    third = second.extend((3,))
+    early = verdict(third, (), 4)
+    assert robot.handle(early, 1.0) == []
+    assert robot.handle(early, 1.0) == []  # a second copy is stale
+    assert robot.handle(verdict(second, (), 3), 1.0) == []
+    actions = robot.handle(verdict(BASE, (0,), 2, (1,), tokens=(1,), drafted=4), 1.0)
+    assert actions == [Emit(0, (1, 2), True), Emit(2, (3,), True), Emit(3, (4,), True)]
+    assert robot.stats.stale == 1
+    assert len(robot.stats.rounds) == 3
+
+
+def test_early_verdicts_that_never_come_true_are_bounded() -> None:
+    robot = generating()
+    for i in range(1000):
+        robot.handle(Received(Verdict(PrefixDigest(5, i), (), 4)), 1.0)
+    assert robot.stats.stale == 1000 - 64

@@ -1,0 +1,161 @@
+"""Each file of ``examples/`` does what its first lines say, run as a reader would run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers.checkpoints import checkpoint, jpeg
+from helpers.grpc_cloud import Cloud
+
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.cloud.worker import Worker
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.load import load
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+INSTRUCTION = "find the silver bottle"
+DOMAIN = str(1 + (os.getpid() + 25) % 100)
+PATIENCE = 60.0  # s; only a hung test takes that long
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    path = tmp_path / "picture.jpg"
+    path.write_bytes(jpeg(1))
+    return path
+
+
+def decode_picture(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLES / "decode_picture.py"), *arguments]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+
+
+@pytest.mark.skipif(not (EMBEDDED / "target").is_dir(), reason="no embedded pair in this checkout")
+def test_a_picture_is_decoded_and_a_cloud_that_is_not_there_is_no_success(picture: Path) -> None:
+    done = decode_picture(str(picture), INSTRUCTION)
+    assert done.returncode == 0, done.stderr
+    answer, cost = done.stdout.strip().splitlines()
+    assert re.fullmatch(r"action: \w.*", answer)
+    tokens, rounds = map(int, re.findall(r"(\d+) (?:tokens|rounds)", cost))
+    assert 0 < rounds <= tokens
+    assert decode_picture(str(picture), "find\x01it").returncode != 0
+
+
+def test_the_examples_preset_decodes_to_the_words_of_another_preset(
+    picture: Path, tmp_path: Path
+) -> None:
+    """It is exact: greedy and coupled answers are the target's own, whatever is drafted."""
+    target = load(checkpoint("qwen3_vl", 1), threads=1)
+    drafter = str(checkpoint("qwen3_vl", 2, 384))
+    answers: dict[tuple[str, ...], set[str]] = {}
+    with Cloud(Worker(target, target.spec("You guide a robot.", 20))) as cloud:
+        for preset in ("dsd", str(EXAMPLES / "preset.yaml")):
+            for options in (("--seed", "3"), ("--rule", "coupled"), ("--rule", "rejection")):
+                told = tmp_path / "outcome.json"
+                given = ["--cloud", cloud.address, "--drafter", drafter, "--preset", preset]
+                command = ["decode", str(picture), INSTRUCTION, *given, *options]
+                assert main([*command, "--json", str(told)]) == 0
+                answers.setdefault(options, set()).add(json.loads(told.read_text())["answer"])
+    assert [len(found) for found in answers.values()][:2] == [1, 1]
+    assert answers["--seed", "3"] != answers["--rule", "coupled"]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[list[str], Path], subprocess.Popen[bytes]]]:
+    running: list[subprocess.Popen[bytes]] = []
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "ROS_DOMAIN_ID": DOMAIN,
+        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+    }
+
+    def begin(command: list[str], output: Path) -> subprocess.Popen[bytes]:
+        with output.open("wb") as file:
+            process = subprocess.Popen([sys.executable, *command], env=environment, stdout=file)
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def test_decisions_of_a_graph_are_printed(
+    start: Callable[[list[str], Path], subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A real navigator moves on verified words, not on others; what it does is what is printed."""
+    rclpy = pytest.importorskip("rclpy")
+    from rclpy.context import Context
+    from rclpy.executors import SingleThreadedExecutor
+    from rclpy.node import Node
+    from rclpy.qos import DurabilityPolicy, QoSProfile
+    from std_msgs.msg import String
+
+    from edge_cloud_spec.msg import VerifiedTokens
+    from edge_cloud_spec.nav.status import Status
+
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    printed = tmp_path / "decisions.txt"
+    start(["-m", "edge_cloud_spec.nodes.navigator"], tmp_path / "navigator.txt")
+    watcher = start([str(EXAMPLES / "watch_decisions.py")], printed)
+    context = Context()
+    rclpy.init(context=context, domain_id=int(DOMAIN))
+    node = Node("drafter", context=context)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+    latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    states: list[str] = []
+    node.create_subscription(String, "nav_status", lambda m: states.append(m.data), latched)
+    words = node.create_publisher(VerifiedTokens, "verified_tokens", 10)
+
+    def until(condition: Callable[[], object]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, states
+            executor.spin_once(timeout_sec=0.05)
+
+    def settle(request: str, text: str, verified: bool) -> None:
+        message = VerifiedTokens(request_id=request, text=text, answer=text, verified=verified)
+        message.header.stamp = node.get_clock().now().to_msg()
+        message.stops = Status.parse(states[-1]).stops
+        message.tokens, message.finished, message.finish_reason = [1, 2], True, "end"
+        words.publish(message)
+        until(lambda: Status.parse(states[-1]).request == request)
+
+    turns = 0
+    try:
+        until(lambda: states and words.get_subscription_count() == 2)
+        settle("r0", "action: move forward small;", verified=False)
+        while " turn +" not in printed.read_text():  # the navigator may find its listener late
+            turns += 1
+            settle(f"r{turns}", "action: turn left small;", verified=True)
+            until(lambda: Status.parse(states[-1]).state == "idle")
+            assert turns < 20
+    finally:
+        executor.shutdown()
+        node.destroy_node()
+        rclpy.shutdown(context=context)
+    watcher.send_signal(signal.SIGINT)
+    assert watcher.wait(timeout=PATIENCE) == 0
+    lines = printed.read_text().splitlines()
+    assert "r0 NOT VERIFIED, end: action: move forward small;" in lines
+    assert f"r{turns} verified, end: action: turn left small;" in lines
+    assert f"r{turns} turn +7 degrees" in lines
+    assert not [line for line in lines if " move " in line and "NOT VERIFIED" not in line]

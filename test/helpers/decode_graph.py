@@ -1,0 +1,146 @@
+"""The decode path's processes, and a node that plays the camera beside them."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import rclpy
+from PIL import Image
+from rcl_interfaces.srv import SetParameters
+from rclpy.context import Context
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from rclpy.qos import qos_profile_sensor_data
+from sensor_msgs.msg import CompressedImage
+from std_msgs.msg import String
+
+from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
+from edge_cloud_spec.nodes.qos import LATCHED
+
+INSTRUCTION = "find the silver bottle"
+
+
+def frame(seed: int = 0) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 255, (96, 96, 3), dtype=np.uint8)
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, "JPEG")
+    return data.getvalue()
+
+
+class Watcher:
+    """A node in this process that plays the camera and hears everything."""
+
+    def __init__(self) -> None:
+        self.context = Context()
+        rclpy.init(context=self.context)
+        self.node = Node("watcher", context=self.context)
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self.executor.add_node(self.node)
+        self.heard: dict[str, list] = {}
+        self.picture: bytes | None = frame()
+        self.camera = self.node.create_publisher(
+            CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
+        )
+        self.instruction = self.node.create_publisher(String, "instruction", 10)
+        self.parameters = self.node.create_client(SetParameters, "drafter/set_parameters")
+        self.status = self.node.create_publisher(String, "nav_status", LATCHED)
+        self.node.create_timer(0.1, self._publish_frame)
+        for topic, kind in (
+            ("draft", Draft),
+            ("verdict", Verdict),
+            ("verified_tokens", VerifiedTokens),
+            ("decode_stats", DecodeStats),
+            ("instruction_status", String),
+        ):
+            heard = self.heard.setdefault(topic, [])
+            self.node.create_subscription(kind, topic, heard.append, 100)
+
+    def _publish_frame(self) -> None:
+        if self.picture is not None:
+            message = CompressedImage(format="jpeg", data=self.picture)
+            message.header.stamp = self.node.get_clock().now().to_msg()
+            self.camera.publish(message)
+
+    def until(self, what: Callable[[], object], seconds: float = 120.0) -> None:
+        end = time.monotonic() + seconds
+        while not what():
+            assert time.monotonic() < end, "nothing came of it"
+            self.executor.spin_once(timeout_sec=0.1)
+
+    def ask(self, text: str) -> None:
+        self.until(lambda: self.instruction.get_subscription_count() > 0)
+        self.instruction.publish(String(data=text))
+
+    def set(self, **parameters: object) -> None:
+        values = [Parameter(k, value=v).to_parameter_msg() for k, v in parameters.items()]
+        self.until(self.parameters.service_is_ready)
+        done = self.parameters.call_async(SetParameters.Request(parameters=values))
+        self.until(done.done)
+        assert all(result.successful for result in done.result().results)
+
+    def sampled(self, count: int) -> list[DecodeStats]:
+        """The next decisions' figures; the instruction is given and taken back."""
+        self.heard["decode_stats"].clear()
+        self.ask(INSTRUCTION)
+        self.until(lambda: len(self.heard["decode_stats"]) >= count)
+        self.ask("stop")
+        self.heard["instruction_status"].clear()
+        self.until(lambda: self.said("idle told to stop"))
+        return self.heard["decode_stats"][:count]
+
+    def finished(self) -> list[VerifiedTokens]:
+        return [m for m in self.heard["verified_tokens"] if m.finished]
+
+    def said(self, start: str) -> bool:
+        return any(m.data.startswith(start) for m in self.heard["instruction_status"])
+
+    def close(self) -> None:
+        self.node.destroy_node()
+        rclpy.shutdown(context=self.context)
+
+
+class Cloud:
+    """``edge-cloud-spec serve`` as a process, killed and started at will on one port."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self.address = "127.0.0.1:0"
+        self.process: subprocess.Popen[str] | None = None
+        self.start()
+
+    def start(self) -> None:
+        command = ["serve", "--target", str(self._target), "--address", self.address]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "edge_cloud_spec.cli", *command, "--max-tokens", "12"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if match := re.match(r"serving on (\S+)", line):
+                self.address = match[1]
+                return
+        raise AssertionError("the verifier did not start")
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        status = self.process.wait(timeout=20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+
+def node_process(module: str, **parameters: object) -> subprocess.Popen[bytes]:
+    given = [part for k, v in parameters.items() for part in ("-p", f"{k}:={v}")]
+    command = [sys.executable, "-m", f"edge_cloud_spec.nodes.{module}", "--ros-args", *given]
+    return subprocess.Popen(command)

@@ -1,0 +1,47 @@
+"""A navigator without ROS, its clock, and the words that it is sent."""
+
+from __future__ import annotations
+
+from edge_cloud_spec.nav.events import Drive, Effect, Event, Report, Tick, Words
+from edge_cloud_spec.nav.navigator import Navigator, Settings
+from edge_cloud_spec.nav.pose import Velocity
+
+FORWARD = "action: move forward large;"
+
+
+def words(text: str, request: str = "r1", position: int = 0, **changes: object) -> Words:
+    given = {"verified": True, "finished": False, "stamp": 0, "age": 0.2, "count": 4}
+    return Words(request=request, position=position, text=text, **(given | changes))  # type: ignore[arg-type]
+
+
+class Drill:
+    """A navigator and its clock; ``moves`` tells whether an event made it move."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.navigator, self.now = Navigator(settings), 50.0
+
+    def on(self, event: Event, after: float = 0.0) -> list[Effect]:
+        self.now += after
+        return self.navigator.on(event, self.now)
+
+    def run(self, seconds: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for _ in range(round(seconds / 0.05)):
+            effects += self.on(Tick(), 0.05)
+        return effects
+
+    def current(self, text: str, request: str, **changes: object) -> Words:
+        """Words of a decision that has heard of every stop and release."""
+        return words(text, request, **({"stops": self.navigator.stops} | changes))
+
+    @property
+    def status(self) -> str:
+        return str(self.navigator.status)
+
+
+def drives(effects: list[Effect]) -> list[Velocity]:
+    return [effect.velocity for effect in effects if isinstance(effect, Drive)]
+
+
+def reports(effects: list[Effect]) -> str:
+    return " ".join(effect.problem for effect in effects if isinstance(effect, Report))

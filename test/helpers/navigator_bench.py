@@ -1,0 +1,102 @@
+"""The other side of the navigator's topics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from geometry_msgs.msg import Twist
+from nav_msgs.msg import Odometry
+from rclpy.context import Context
+from rclpy.duration import Duration
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
+from std_msgs.msg import Bool, Empty, String
+
+from edge_cloud_spec.msg import NavCommand, VerifiedTokens
+from edge_cloud_spec.nav.status import Status
+
+PATIENCE = 60.0  # s; only a hung test takes that long
+
+
+class Bench(Node):
+    """The other side of the navigator's topics, and what it has heard."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__("bench", context=context)
+        self.executor_ = SingleThreadedExecutor(context=context)
+        self.executor_.add_node(self)
+        self.twists: list[Twist] = []
+        self.commands: list[NavCommand] = []
+        self.states: list[str] = []
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        self.create_subscription(Twist, "cmd_vel", self.twists.append, 100)
+        self.create_subscription(NavCommand, "nav_command", self.commands.append, 10)
+        self.create_subscription(
+            String, "nav_status", lambda message: self.states.append(message.data), latched
+        )
+        self.words = self.create_publisher(VerifiedTokens, "verified_tokens", 10)
+        self.e_stop = self.create_publisher(Bool, "e_stop", 10)
+        self.instruction = self.create_publisher(String, "instruction", 10)
+        self.odom = self.create_publisher(Odometry, "odom", qos_profile_sensor_data)
+        self.hang = self.create_publisher(Empty, "hang", 10)
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, (self.states, len(self.twists))
+            self.executor_.spin_once(timeout_sec=0.05)
+
+    @property
+    def state(self) -> Status:
+        return Status.parse(self.states[-1])
+
+    def said(self, state: str, request: str, detail: str = "") -> bool:
+        now = self.state
+        return (now.state, now.request) == (state, request) and now.detail.startswith(detail)
+
+    def say(
+        self,
+        text: str,
+        request: str,
+        verified: bool = True,
+        instruction: str = "",
+        stops: int | None = None,
+        ahead: float = 0.0,
+    ) -> None:
+        """``stops``: None for the count that was heard; ``ahead``: s of the camera's clock."""
+        message = VerifiedTokens(request_id=request, text=text, tokens=[1, 2], verified=verified)
+        stamp = self.get_clock().now() + Duration(seconds=ahead)
+        message.header.stamp = stamp.to_msg()
+        message.instruction = instruction
+        message.stops = self.state.stops if stops is None else stops
+        message.finished = True
+        self.words.publish(message)
+
+    def call(self, kind: Any, name: str, request: Any) -> Any:
+        client = self.create_client(kind, f"navigator/{name}")
+        self.until(client.service_is_ready)
+        self.until(lambda: self.answer(client.call_async(request)))
+        return self.answered
+
+    def answer(self, future: Any) -> bool:
+        """Whether the answer came; it is lost if the server has not found the client yet."""
+        self.executor_.spin_until_future_complete(future, timeout_sec=3.0)
+        self.answered = future.result() if future.done() else None
+        return future.done()
+
+    @property
+    def turning(self) -> bool:
+        return bool(self.twists) and abs(self.twists[-1].angular.z) > 0.1
+
+    @property
+    def halted(self) -> bool:
+        """Stopped, and no command that was under way is still to come."""
+        return len(self.twists) > 3 and not any(t.angular.z for t in self.twists[-4:])
+
+    @property
+    def still(self) -> bool:
+        last = self.twists[-1]
+        return last.linear.x == last.linear.y == last.angular.z == 0.0

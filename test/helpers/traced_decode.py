@@ -1,0 +1,20 @@
+"""An answer in virtual time with the trace of all that happened in it."""
+
+from __future__ import annotations
+
+from edge_cloud_spec.harness.emulated_link import LinkProfile
+from edge_cloud_spec.harness.regimes import Regime
+from edge_cloud_spec.harness.robot import DecodedAnswer
+from edge_cloud_spec.harness.trace import Trace
+from edge_cloud_spec.harness.virtual import VirtualHarness
+from edge_cloud_spec.presets import load_preset
+
+
+def decode(
+    regime: Regime, preset: str, tokens: int, seed: int, **weather: float
+) -> tuple[DecodedAnswer, Trace]:
+    """An answer in virtual time, and all that happened in it."""
+    trace = Trace()
+    link = LinkProfile(regime.one_way_ms, **weather)
+    there = VirtualHarness(regime, link, seed, trace=trace)
+    return there.robot.decode(load_preset(preset), tokens, seed), trace

@@ -1,0 +1,66 @@
+"""When a decision is due, and which stops and releases its words have heard of."""
+
+from __future__ import annotations
+
+from threading import Timer
+
+import pytest
+
+pytest.importorskip("rclpy")
+from builtin_interfaces.msg import Time
+
+from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nodes.decision_gate import CameraFrame, DecisionGate, DecisionTask
+
+FIRST, SECOND = CameraFrame(b"1", Time(sec=1)), CameraFrame(b"2", Time(sec=2))
+
+
+def due(gate: DecisionGate) -> DecisionTask | None:
+    """The decision that is due, if one is within a while; the gate may be closed after this."""
+    timer = Timer(0.5, gate.close)
+    timer.start()
+    task = gate.wait_for_task()
+    timer.cancel()
+    return task
+
+
+def test_a_task_carries_the_count_that_was_heard_when_its_frame_came() -> None:
+    gate = DecisionGate()
+    gate.set_instruction("find it")
+    assert gate.update_status(Status("idle", stops=7))
+    gate.update_frame(FIRST)
+    assert due(gate) == DecisionTask("find it", FIRST, 7)
+
+
+@pytest.mark.parametrize("status", [Status("stopped", stops=8), Status("idle", stops=8)])
+def test_a_frame_from_before_a_stop_or_a_release_is_dropped(status: Status) -> None:
+    gate = DecisionGate()
+    gate.set_instruction("find it")
+    gate.update_status(Status("idle", stops=7))
+    gate.update_frame(FIRST)
+    assert gate.update_status(status)
+    gate.update_status(Status("idle", stops=9))
+    gate.update_frame(SECOND)
+    assert not gate.update_status(Status("idle", "-", "released", 9)), "no other count"
+    assert due(gate) == DecisionTask("find it", SECOND, 9)
+
+
+def test_a_frame_held_over_a_release_is_not_decided_on() -> None:
+    gate = DecisionGate()
+    gate.set_instruction("find it")
+    gate.update_status(Status("stopped", stops=7))
+    gate.update_frame(FIRST)
+    gate.update_status(Status("idle", stops=8))
+    assert due(gate) is None
+
+
+def test_a_refused_decision_is_followed_by_another() -> None:
+    gate = DecisionGate()
+    gate.set_instruction("find it")
+    gate.update_status(Status("idle", stops=7))
+    gate.update_frame(FIRST)
+    assert due(gate) == DecisionTask("find it", FIRST, 7)
+    gate.begin_decision("r1")
+    gate.update_status(Status("idle", "r1", "refused: its frame is from before", 8))
+    gate.update_frame(SECOND)
+    assert due(gate) == DecisionTask("find it", SECOND, 8)
