@@ -202,7 +202,7 @@ def test_a_closed_stream_leaves_no_task_even_when_the_cloud_never_answered() -> 
         else:
             gone.set()
 
-    link.call(look)
+    link.run_soon(look)
     assert gone.wait(150)
     link.close()
 
