@@ -115,7 +115,7 @@ def _row(drives: Sequence[RoomRun], preset: Preset, rule: str) -> Row:
         "seconds": round(sum(d.seconds for d in runs), 2),
         "same_decisions_as_cloud_ar": same,
         "acceptance": sum(d.accepted for d in runs) / tested if tested else 0.0,
-        "cache_hit": hits.value if preset.speculation.guesses else None,
+        "cache_hit": hits.value if preset.speculation.predicts else None,
         "first_choice": choices.first.value,
         "second_choice": choices.second.value,
     }

@@ -86,7 +86,7 @@ class ExitsBench:
         drafter = Drafter(draft_session, ProposalConfig(rule, policy), self.spec.end_ids)
         emitted: Tokens = ()
         while len(emitted) < MAX_TOKENS and not self._ended(emitted):
-            draft = drafter.whole(Branch(emitted, chain(self.gamma))).draft
+            draft = drafter.finished(Branch(emitted, chain(self.gamma))).draft
             predictions, logits, with_s, without_s = self._timed(session, draft, rule, policy)
             random_source = SeededRandomSource(policy.seed)
             acceptance = accept(rule, draft, logits, policy, len(emitted), random_source)

@@ -210,8 +210,8 @@ def run_schedule(schedule: Schedule) -> ScheduleResult:
         return ScheduleResult("hung", str(hung), decode.faults.messages, Counter())
     messages = decode.faults.messages
     decode.settle()
-    ledger = decode.decoder.stats
-    counts = Counter(resumed=ledger.resumed, diverged=ledger.diverged, fallbacks=ledger.fallbacks)
+    stats = decode.decoder.stats
+    counts = Counter(resumed=stats.resumed, diverged=stats.diverged, fallbacks=stats.fallbacks)
     wrong = mismatch(decode)
     if wrong:
         return ScheduleResult("wrong", wrong, messages, counts)

@@ -64,7 +64,7 @@ class ModelRunner:
 
     def propose(self, served: CloudSession, prefix: tuple[int, ...], length: int) -> Draft:
         """The drafter's chain after this prefix."""
-        return self._drafter_of(served).whole(Branch(prefix, chain(length))).draft
+        return self._drafter_of(served).finished(Branch(prefix, chain(length))).draft
 
     def _drafter_of(self, served: CloudSession) -> Drafter:
         if served.drafter is None:

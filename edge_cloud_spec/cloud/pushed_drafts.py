@@ -11,8 +11,8 @@ from .counters import Counters
 class PushedDrafts:
     """The newest of them, bounded in number and bytes; the first for a prefix stands."""
 
-    def __init__(self, tally: Counters) -> None:
-        self._tally = tally
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
         self._drafts: dict[PrefixDigest, DraftMessage] = {}
 
     def __len__(self) -> int:
@@ -26,7 +26,7 @@ class PushedDrafts:
                 f"pushed drafts would hold more than {MAX_PUSHED_BYTES} bytes; push fewer"
             )
         if self._drafts.setdefault(message.base, message) is not message:
-            self._tally.unused += 1
+            self._counters.unused += 1
         self._keep(dict(list(self._drafts.items())[-MAX_PUSHED:]))
 
     def take(self, here: PrefixDigest) -> DraftMessage | None:
@@ -44,5 +44,5 @@ class PushedDrafts:
         self._keep({})
 
     def _keep(self, drafts: dict[PrefixDigest, DraftMessage]) -> None:
-        self._tally.unused += len(self._drafts) - len(drafts)
+        self._counters.unused += len(self._drafts) - len(drafts)
         self._drafts = drafts

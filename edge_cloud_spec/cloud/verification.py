@@ -73,18 +73,18 @@ class Verification:
         vocabulary: int,
         draft_tokens: int = MAX_NODES,
         random_source: RandomSource | None = None,
-        tally: Counters | None = None,
+        counters: Counters | None = None,
     ) -> None:
         """draft_tokens: of a draft at most. tally: of the whole verifier, where it keeps one."""
         self.session = session
         self.finished = False
-        self.tally = tally or Counters()
+        self.counters = counters or Counters()
         self._opening = opening
         self._answer = VerifiedAnswer(base, end_tokens, max_tokens)
         self._rules = DraftRules(opening, vocabulary, draft_tokens)
         self._random_source = random_source or SeededRandomSource(opening.policy.seed)
         self._history = VerdictHistory()
-        self._pushed = PushedDrafts(self.tally)
+        self._pushed = PushedDrafts(self.counters)
         self._rejected: TokenDistribution | None = None  # P where the robot resamples now
         self._scoring: _Pass | None = None
         self._proposing = False
@@ -93,7 +93,7 @@ class Verification:
     @property
     def stale(self) -> int:
         """Messages that named a place where the answer is not; they changed nothing."""
-        return self.tally.late + self.tally.ignored
+        return self.counters.late + self.counters.ignored
 
     @property
     def pushed(self) -> int:
@@ -167,14 +167,14 @@ class Verification:
 
     def _on_row_request(self, base: PrefixDigest) -> list[Action]:
         if base != self._history.last or self._rejected is None:
-            self.tally.ignored += 1
+            self.counters.ignored += 1
             return []
         return [Send(RowMessage(base, self._rejected))]
 
     def _on_draft(self, message: DraftMessage) -> list[Action]:
-        self.tally.drafts += 1
+        self.counters.drafts += 1
         if message.base in self._history:
-            self.tally.repeated += 1
+            self.counters.repeated += 1
             return [Send(self._history.on(message.base))]
         here = self.digest
         if self._rejected is not None and message.resampled is not None:
@@ -191,14 +191,14 @@ class Verification:
         ]
 
     def _refuse(self, error: BadDraft) -> list[Action]:
-        self.tally.refused += 1
+        self.counters.refused += 1
         return [Send(Fault("bad_draft", str(error)))]
 
     def _keep_pushed(self, message: DraftMessage) -> list[Action]:
         """Keep a draft for a place that the answer may come to."""
         ahead = message.base.length > self.digest.length and message.resampled is None
         if self.finished or not ahead or self._opening.draft_identity == "":
-            self.tally.late += 1
+            self.counters.late += 1
             return []
         try:
             self._rules.check(message, self._answer.max_tokens - message.base.length)
@@ -228,7 +228,7 @@ class Verification:
     def _on_generate(self, message: Generate) -> list[Action]:
         base = message.base
         if base != self.digest and base not in self._history:
-            self.tally.ignored += 1
+            self.counters.ignored += 1
             return []
         missed = self._history.since(base) if self._generating is None else ()
         repeated = [Send(verdict) for verdict in missed]
@@ -249,7 +249,7 @@ class Verification:
 
     def _score(self, under_way: _Pass) -> list[Action]:
         self._scoring = under_way
-        self.tally.judged += not under_way.own
+        self.counters.judged += not under_way.own
         return [Score(under_way.draft)]
 
     def _on_scored(self, scored: Scored) -> list[Action]:
@@ -285,7 +285,7 @@ class Verification:
             leads_to=self.digest.extend(accepted + last).short,
         )
         self._history.add(replace(verdict, tokens=accepted))
-        self.tally.verdicts += 1
+        self.counters.verdicts += 1
         self._answer.extend(accepted + last)
         self.finished = self.finished or bool(finish)
         if finish or self._has_gone_far_enough():

@@ -66,7 +66,7 @@ class Worker(threading.Thread):
         self.limits = limits or WorkerLimits()
         self._clock = clock
         self._held = Sessions(self.limits)
-        self.tally = Counters()
+        self.counters = Counters()
         self._turns = Turns()
         self._verdict: Callable[[], None] | None = None  # of the pass that has just ended
 
@@ -139,7 +139,7 @@ class Worker(threading.Thread):
             return
         data, arrived = stream.take()
         if stream.gone and kind_of(data) != "close":
-            self.tally.left(kind_of(data))  # its robot says it again, if it comes back
+            self.counters.left(kind_of(data))  # its robot says it again, if it comes back
         else:
             self._guard(stream, partial(self._on_message, stream, data, arrived))
 
@@ -193,7 +193,7 @@ class Worker(threading.Thread):
             max_tokens=min(opening.max_tokens or spec.max_tokens, spec.max_tokens),
             vocabulary=spec.vocabulary,
             draft_tokens=self.limits.draft_tokens,
-            tally=self.tally,
+            counters=self.counters,
         )
         target = self._pair.target
         served = CloudSession(verification, lambda: target.open(prompt), opening, self._clock())

@@ -62,7 +62,7 @@ class DraftProfile:
     nodes: int
     tokens: float
     leaves: tuple[float, ...]  # how likely the verdict ends in one of them
-    guesses: tuple[float, ...]  # and in a token that was not drafted
+    recoveries: tuple[float, ...]  # and in a token that was not drafted
 
 
 @lru_cache(maxsize=4096)
@@ -76,20 +76,20 @@ def profile(shape: Shape, acceptance: float, runner_up: float) -> DraftProfile:
     ]
     row = np.log(np.array(beliefs)).astype(np.float32)
     growth = Growth(
-        shape, ProposalConfig("greedy", GREEDY), 0, (), SeededRandomSource(0), guesses=True
+        shape, ProposalConfig("greedy", GREEDY), 0, (), SeededRandomSource(0), with_likelihoods=True
     )
     rows = []
     while not growth.done:
         rows.append(len(growth.frontier))
         growth.grow(np.tile(row, (len(growth.frontier), 1)))
-    whole = growth.whole()
+    finished = growth.finished()
     reached = growth.likelihoods()
     return DraftProfile(
         tuple(rows),
-        len(whole.draft),
+        len(finished.draft),
         1 + sum(reached),
-        tuple(likelihood for _, likelihood in whole.leaves),
-        tuple(likelihood for _, likelihood in whole.guesses),
+        tuple(likelihood for _, likelihood in finished.leaves),
+        tuple(likelihood for _, likelihood in finished.recoveries),
     )
 
 
@@ -99,7 +99,7 @@ def rate(shape: Shape, speculation: Speculation, costs: Costs) -> float:
     A draft that the verdict has to wait for is sent at ``speculation.cut`` levels, so rounds differ
     in their depth: a Markov chain, whose states are the depths of the draft that is verified.
     """
-    if not speculation.guesses:
+    if not speculation.predicts:
         drafted = _profile_at(shape, shape.depth, costs)
         drafting = sum(costs.draft(rows) for rows in drafted.rows)
         return drafted.tokens / (costs.verify(drafted.nodes) + 2 * costs.one_way + drafting)
@@ -133,15 +133,15 @@ def _round(
     # with few drafts ahead, a verdict has to be received before the next is begun
     begun = max(0.0, 2 * there - (speculation.ahead - 1) * verify) if speculation.push else 0.0
     missed = received + sum(costs.draft(rows) for rows in deepest.rows[:least])
-    guessed = _guessed(drafted, speculation, costs)
-    at_once = max(1, min(speculation.width // max(deepest.rows), len(guessed)))
+    predictions = _predicted(drafted, speculation, costs)
+    at_once = max(1, min(speculation.width // max(deepest.rows), len(predictions)))
     levels = list(accumulate(costs.draft(at_once * rows) for rows in deepest.rows))
     seek = costs.draft(at_once)
     exits = costs.exits if speculation.exits else 0.0
     predicted = EXIT_DEPTH * verify + 2 * there + seek / 2  # half of a pass is under way
-    left = 1 - sum(share for share, _ in guessed)
+    left = 1 - sum(share for share, _ in predictions)
     begins = [(left * exits, predicted), (left * (1 - exits), received)]
-    for place, (share, bonus) in enumerate(guessed):
+    for place, (share, bonus) in enumerate(predictions):
         begin = begun + bonus * seek + place // at_once * levels[-1]
         begins += [(share * exits, min(begin, predicted)), (share * (1 - exits), begin)]
     mean, after = 0.0, dict.fromkeys(range(least, shape.depth + 1), 0.0)
@@ -152,9 +152,9 @@ def _round(
     return mean, after
 
 
-def _guessed(drafted: DraftProfile, speculation: Speculation, costs: Costs) -> tuple[Share, ...]:
-    guesses = replace(speculation, width=1, cut=0)  # these do not matter to it
-    return _likely(drafted, guesses, _coarse(costs.acceptance), _coarse(costs.runner_up))
+def _predicted(drafted: DraftProfile, speculation: Speculation, costs: Costs) -> tuple[Share, ...]:
+    plain = replace(speculation, width=1, cut=0)  # these do not matter to it
+    return _likely(drafted, plain, _coarse(costs.acceptance), _coarse(costs.runner_up))
 
 
 @lru_cache(maxsize=4096)
@@ -171,7 +171,7 @@ def _likely(
             if speculation.runners_up:
                 found.append((share * (1 - acceptance) * runner_up, True))
     if speculation.runners_up:
-        found += [(share, False) for share in drafted.guesses]
+        found += [(share, False) for share in drafted.recoveries]
     return tuple(sorted((one for one in found if one[0] >= speculation.least), reverse=True))
 
 

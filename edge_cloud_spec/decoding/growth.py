@@ -29,20 +29,21 @@ LikelyTokens = tuple[tuple[int, ...], float]  # tokens after a prefix, and how l
 
 @dataclass(frozen=True, eq=False)
 class FinishedDraft:
-    """A draft that is done, and what its own model holds of the verdict.
+    """A draft as it may be sent, and what its own model expects of the verdict.
 
-    ``best`` are the tokens of its likeliest path, which ends in the node ``leaf``; ``seconds`` the
-    model's second choices along it. ``leaves`` are the paths to its leaves, and ``guesses`` the
-    other ends that the verdict may come to: the tokens of an accepted path and a recovered token
-    that was not proposed there; both with their probabilities, the likeliest first.
+    ``best`` are the tokens of its likeliest path, which ends in the node ``leaf``, and
+    ``second_choices`` the model's second choices along it. ``leaves`` are the paths to its leaves,
+    and ``recoveries`` the other ends that the verdict may come to: the tokens of an accepted path
+    and a recovered token that was not proposed there; both with their probabilities, the likeliest
+    first.
     """
 
     draft: Draft
     best: tuple[int, ...]
     leaf: int = -1
-    seconds: tuple[int, ...] = ()
+    second_choices: tuple[int, ...] = ()
     leaves: tuple[LikelyTokens, ...] = ()
-    guesses: tuple[LikelyTokens, ...] = ()
+    recoveries: tuple[LikelyTokens, ...] = ()
 
     @property
     def confidence(self) -> float:
@@ -51,7 +52,7 @@ class FinishedDraft:
 
 
 NEAR = 3  # tokens beyond the proposed ones that are looked at after each node
-MAX_GUESSES = 16
+MAX_ENDS = 16
 
 
 class Growth:
@@ -64,13 +65,13 @@ class Growth:
         position: int,
         end_tokens: Sequence[int],
         random_source: RandomSource,
-        guesses: bool = False,
+        with_likelihoods: bool = False,
     ) -> None:
         """position: of the first drafted token in the answer. Nothing follows an end token.
 
-        guesses: work out how likely its verdicts are, too.
+        with_likelihoods: of its possible verdicts.
         """
-        self._guessing = guesses
+        self._with_likelihoods = with_likelihoods
         self._shape, self._proposal, self._position = shape, proposal, position
         self._ends, self._random_source = frozenset(end_tokens), random_source
         self._frontier: list[int] = [-1]
@@ -115,7 +116,7 @@ class Growth:
         self._frontier, self._open = self._open[:width], self._open[width:]
         return level
 
-    def whole(self) -> FinishedDraft:
+    def finished(self) -> FinishedDraft:
         """All of it as it is sent: a chain without parents, a best-first tree within its budget."""
         kept = self._kept()
         place = {-1: -1, **{node: i for i, node in enumerate(kept)}}
@@ -129,13 +130,13 @@ class Growth:
             paths[node] = (*paths[self._parents[node]], self._tokens[node])
         ends = self._leaves(kept)
         leaf = ends[0]
-        if not self._guessing:
+        if not self._with_likelihoods:
             return FinishedDraft(draft, paths[leaf], place[leaf])
-        leaves = tuple((paths[node], self._likelihood[node]) for node in ends[:MAX_GUESSES])
-        seconds, guesses = self._seconds(leaf), self._guesses(paths)
-        return FinishedDraft(draft, paths[leaf], place[leaf], seconds, leaves, guesses)
+        leaves = tuple((paths[node], self._likelihood[node]) for node in ends[:MAX_ENDS])
+        second_choices, recoveries = self._second_choices(leaf), self._recoveries(paths)
+        return FinishedDraft(draft, paths[leaf], place[leaf], second_choices, leaves, recoveries)
 
-    def _seconds(self, leaf: int) -> tuple[int, ...]:
+    def _second_choices(self, leaf: int) -> tuple[int, ...]:
         """The second choice at each place of the path to this node."""
         found: list[int] = []
         while leaf >= 0:
@@ -166,7 +167,7 @@ class Growth:
             node = self._parents.index(node)
         return [node]
 
-    def _guesses(self, paths: dict[int, tuple[int, ...]]) -> tuple[LikelyTokens, ...]:
+    def _recoveries(self, paths: dict[int, tuple[int, ...]]) -> tuple[LikelyTokens, ...]:
         """Ends of the verdict where a token is recovered that is not in the draft."""
         drafted = set(paths.values())
         found = [
@@ -176,7 +177,7 @@ class Growth:
             for token, likelihood in near
             if (*paths[node], token) not in drafted
         ]
-        return tuple(sorted(found, key=lambda guess: -guess[1])[:MAX_GUESSES])
+        return tuple(sorted(found, key=lambda end: -end[1])[:MAX_ENDS])
 
     def _expand(self, logits: NDArray[np.float32], count: int) -> Level:
         at = self._position + self._level
@@ -187,7 +188,7 @@ class Growth:
             found, drawn = candidates(
                 row, self._proposal, at, count, self._random_source, i * count
             )
-            if self._guessing:
+            if self._with_likelihoods:
                 before = 1.0 if node < 0 else self._likelihood[node]
                 chances = beliefs(row, self._proposal, at)
                 self._likelihood += [before * float(chances[token]) for token in found]

@@ -105,9 +105,9 @@ class Preset:
 
     def _check_speculation(self) -> None:
         speculation = self.speculation
-        if speculation.guesses and not (self.drafter == "edge" and self.verified):
+        if speculation.predicts and not (self.drafter == "edge" and self.verified):
             raise self._refusal("only a robot that waits for verdicts can guess at them")
-        if speculation.guesses != (speculation.ahead > 0):
+        if speculation.predicts != (speculation.ahead > 0):
             raise self._refusal("give speculation.ahead of at least 1, and something to guess")
         if speculation.push and self.resample == "robot" and not speculation.open:
             raise self._refusal(

@@ -62,7 +62,7 @@ class Drafting:
         """The draft model made a step, or a whole branch."""
         if not self._speculator.wants(drafted.branch) or self._prefix.digest is None:
             return []
-        prefix, draft = drafted.branch.prefix, drafted.whole
+        prefix, draft = drafted.branch.prefix, drafted.finished
         here = prefix == self._verified
         if here:
             self._watch.drafted(drafted.seconds)

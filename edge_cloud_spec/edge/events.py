@@ -25,14 +25,14 @@ class PromptReady:
 
 @dataclass(frozen=True, eq=False)
 class Drafted:
-    """The draft model added ``tokens`` to a branch, which is ``whole`` now; ``done``: for good.
+    """The draft model added ``tokens`` to a branch, which is ``finished`` now; ``done``: for good.
 
     ``seconds`` is what its pass took over ``nodes`` nodes (0 where another event says it).
     """
 
     branch: Branch
     tokens: tuple[int, ...]
-    whole: FinishedDraft
+    finished: FinishedDraft
     done: bool = True
     seconds: float = 0.0
     nodes: int = 1

@@ -112,8 +112,8 @@ class Measures:
             self.acceptance.observe(1.0)
         if along < min(len(came), len(draft.best)):
             self.acceptance.observe(0.0)
-            if along < len(draft.seconds):
-                self.runner_up.observe(float(came[along] == draft.seconds[along]))
+            if along < len(draft.second_choices):
+                self.runner_up.observe(float(came[along] == draft.second_choices[along]))
 
     def verify_s(self, nodes: int) -> float:
         """A pass of the target over so many drafted tokens, in seconds."""

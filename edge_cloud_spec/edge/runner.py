@@ -131,7 +131,7 @@ class DecodeRunner:
             request=request,
             draft_model=self.draft_model,
             proposal=preset.proposal(settings.rule, settings.policy),
-            guesses=preset.speculation.guesses,
+            with_likelihoods=preset.speculation.predicts,
             clock=self.clock,
             inbox=inbox,
             transport=connect(inbox.put) if preset.uses_cloud else None,

@@ -42,7 +42,7 @@ class DecodePorts:
     request: Request
     draft_model: Vlm
     proposal: ProposalConfig
-    guesses: bool  # whether the drafter gives runners-up as predictions
+    with_likelihoods: bool  # of possible verdicts, for predictions
     clock: Callable[[], float]
     inbox: Inbox
     transport: Transport | None
@@ -135,7 +135,9 @@ class RunningDecode:
             ports.on_pass(started, ended, nodes, verified, grown)
         seconds = ended - started
         return [
-            Drafted(one.branch, one.level.tokens, one.whole, one.done, 0 if i else seconds, nodes)
+            Drafted(
+                one.branch, one.level.tokens, one.finished, one.done, 0 if i else seconds, nodes
+            )
             for i, one in enumerate(grown)
         ]
 
@@ -184,7 +186,10 @@ class RunningDecode:
         except (UserError, ValueError) as error:
             return Unusable(str(error))
         self._drafter = Drafter(
-            model.open(prompt), ports.proposal, spec.end_ids, guesses=ports.guesses
+            model.open(prompt),
+            ports.proposal,
+            spec.end_ids,
+            with_likelihoods=ports.with_likelihoods,
         )
         return PromptReady(
             prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens, spec.vocabulary

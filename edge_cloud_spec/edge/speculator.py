@@ -1,8 +1,9 @@
-"""What to draft while a verdict is awaited: guesses at the verdict, and the pre-draft cache.
+"""What to draft while a verdict is awaited: predicted verdicts, and the cache of pre-drafts.
 
-A guess is a prefix: the verified tokens and those that a verdict would add. Wherever it comes from
-it enters the same cache: all is accepted (PicoSpec 3.2, SpecEdge 4.2), a runner-up replaces the
-first rejected token, or an early exit said so (FSD 3). Guesses are worked off by confidence.
+A prediction is a prefix: the verified tokens and those that a verdict would add. It enters the same
+cache wherever it comes from: all tokens are accepted (PicoSpec 3.2, SpecEdge 4.2), a runner-up
+replaces the first rejected one, or an early exit predicts it (FSD 3). The most confident
+predictions are drafted for first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Prefix = tuple[int, ...]
 
 
 class Speculator:
-    """The drafts that are made or wanted after the verified prefix and after guesses beyond it."""
+    """The drafts that are made or wanted after the verified prefix and after predicted ones."""
 
     def __init__(self, speculation: Speculation) -> None:
         self.speculation = speculation
@@ -63,24 +64,24 @@ class Speculator:
         return self._drafts.get(prefix)
 
     def keep(self, branch: Branch, part: FinishedDraft) -> None:
-        """So much of a branch is there, should it have to be cut short."""
+        """Keep what there is of a branch, should it have to be cut short."""
         if branch not in self._seeking:
             self._parts[branch.prefix] = part
 
     def was_predicted(self, prefix: Prefix) -> bool | None:
-        """Whether an exit said that the verdict would lead here; None where none said anything."""
+        """Whether an exit predicted that the verdict leads here; None where none predicted."""
         return prefix in self._predicted if self._predicted else None
 
     def predict(self, prefix: Prefix, confidence: float) -> None:
-        """An exit guesses that the verdict will lead here."""
+        """An early exit predicts that the verdict will lead here."""
         self._predicted[prefix] = confidence
 
-    def drafted(self, branch: Branch, whole: FinishedDraft) -> bool:
+    def drafted(self, branch: Branch, finished: FinishedDraft) -> bool:
         """A branch is done. False where it only looked for a bonus token."""
         if branch in self._seeking:
-            self._bonuses[branch.prefix] = whole
+            self._bonuses[branch.prefix] = finished
             return False
-        self._drafts.setdefault(branch.prefix, whole)
+        self._drafts.setdefault(branch.prefix, finished)
         return True
 
     def wants(self, branch: Branch) -> bool:
@@ -108,12 +109,14 @@ class Speculator:
         self._seeking.clear()
         branches = []
         self._near.clear()
-        for confidence, prefix, bonus, level in sorted(self._wanted(), key=lambda guess: -guess[0]):
-            guessed = prefix[size:]
-            left = room - len(guessed)
+        for confidence, prefix, bonus, level in sorted(
+            self._wanted(), key=lambda prediction: -prediction[0]
+        ):
+            predicted = prefix[size:]
+            left = room - len(predicted)
             if confidence < self.speculation.least or left < 1:
                 continue
-            if guessed and guessed[-1] in self._ends:
+            if predicted and predicted[-1] in self._ends:
                 continue
             branch = Branch(prefix, chain(1) if bonus else shape.within(max(1, left - 1)))
             if bonus:
@@ -132,36 +135,39 @@ class Speculator:
         todo: list[tuple[float, Prefix, int]] = [(1.0, self._verified, 0)]
         while todo:
             confidence, prefix, level = todo.pop()
-            whole = self._drafts.get(prefix)
-            if whole is None:
+            finished = self._drafts.get(prefix)
+            if finished is None:
                 yield confidence, prefix, False, level
                 continue
             if level == self.speculation.ahead:
                 continue
-            for share, tokens, bonus in self._guesses(whole, prefix):
+            for share, tokens, bonus in self._predictions(finished, prefix):
                 if bonus:
                     yield confidence * share, prefix + tokens, True, level + 1
                 else:
                     todo.append((confidence * share, prefix + tokens, level + 1))
             if level == 0 and self.speculation.exits:
-                todo += [(confidence, guess, 1) for guess, confidence in self._predicted.items()]
+                todo += [
+                    (confidence, prediction, 1)
+                    for prediction, confidence in self._predicted.items()
+                ]
 
-    def _guesses(
-        self, whole: FinishedDraft, prefix: Prefix
+    def _predictions(
+        self, finished: FinishedDraft, prefix: Prefix
     ) -> Iterator[tuple[float, Prefix, bool]]:
-        """What a draft says of its verdict: share, tokens, and whether a bonus is missing."""
+        """Verdicts that a draft predicts: share, tokens, and whether a bonus is missing."""
         runners_up = self.speculation.runners_up
         if self.speculation.open:
-            yield whole.confidence, whole.best, False
+            yield finished.confidence, finished.best, False
         elif self.speculation.all_accepted:
-            for leaf, share in whole.leaves if runners_up else whole.leaves[:1]:
+            for leaf, share in finished.leaves if runners_up else finished.leaves[:1]:
                 bonus = self._bonuses.get(prefix + leaf)
                 if bonus is None:
                     yield share, leaf, True
                     continue
                 yield share * bonus.confidence, leaf + bonus.best, False
-                for tokens, likelihood in bonus.guesses if runners_up else ():
+                for tokens, likelihood in bonus.recoveries if runners_up else ():
                     yield share * likelihood, leaf + tokens, False
         if runners_up:
-            for tokens, likelihood in whole.guesses:
+            for tokens, likelihood in finished.recoveries:
                 yield likelihood, tokens, False

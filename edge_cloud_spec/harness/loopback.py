@@ -121,9 +121,9 @@ class LoopbackPair:
         work, self._work = self._work, None
         assert work is not None
         branch = work.branches[0]
-        whole = self._drafter.whole(branch)
-        self.draft = whole.draft
-        self._handle(Drafted(branch, whole.draft.tokens, whole))
+        finished = self._drafter.finished(branch)
+        self.draft = finished.draft
+        self._handle(Drafted(branch, finished.draft.tokens, finished))
         while self._arriving:
             message, size = self._wire(self._arriving.popleft())
             self.down_bytes += size

@@ -25,7 +25,7 @@ class Grown:
 
     branch: Branch
     level: Level
-    whole: FinishedDraft
+    finished: FinishedDraft
     done: bool
 
 
@@ -47,10 +47,10 @@ class Drafter:
         proposal: ProposalConfig,
         end_tokens: Sequence[int] = (),
         random_source: RandomSource | None = None,
-        guesses: bool = False,
+        with_likelihoods: bool = False,
     ) -> None:
         """Nothing is drafted after ``end_tokens``. guesses: as in ``Growth``."""
-        self._guessing = guesses
+        self._with_likelihoods = with_likelihoods
         self._session = session
         self._proposal = proposal
         self._ends = tuple(end_tokens)
@@ -131,14 +131,14 @@ class Drafter:
         self._wanted = tuple(branch for branch in self._wanted if branch not in done)
         return grown
 
-    def whole(self, branch: Branch) -> FinishedDraft:
+    def finished(self, branch: Branch) -> FinishedDraft:
         """A finished draft, after verified tokens."""
         self.follow(branch.prefix)
         self.want([branch])
         while True:
             (grown,) = self.step()
             if grown.done:
-                return grown.whole
+                return grown.finished
 
     def _path(self, tokens: tuple[int, ...]) -> list[int]:
         """The nodes along these tokens, until there is none."""
@@ -153,7 +153,7 @@ class Drafter:
                 len(branch.prefix),
                 self._ends,
                 self._random_source,
-                self._guessing,
+                self._with_likelihoods,
             )
         )
 
@@ -191,4 +191,4 @@ class Drafter:
         for token, parent in zip(level.tokens, level.parents, strict=True):
             above = growing.paths[parent] if parent >= 0 else ()
             growing.paths.append((*above, token))
-        return Grown(branch, level, growing.growth.whole(), growing.growth.done)
+        return Grown(branch, level, growing.growth.finished(), growing.growth.done)

@@ -67,26 +67,26 @@ def test_dense_rows_that_were_asked_for_are_counted_apart() -> None:
     models = power_law_pair("heavy", vocabulary, 1)
     sessions: Any = tuple(model.open(1) for model in models)
     pair = LoopbackPair(bare, "rejection", SamplingPolicy(1.0), sessions, vocabulary)
-    tally = RoundBytes()
+    round_bytes = RoundBytes()
     for _ in range(30):
-        tally.add_round(pair)
-    row = tally.row()
+        round_bytes.add_round(pair)
+    row = round_bytes.row()
     assert 0 < row["fallbacks"] == pair.robot.stats.fallbacks <= row["rejections"]
     assert row["row_bytes_mean"] >= 4 * vocabulary > row["down_bytes_max"]
-    assert sum(tally.up) == pair.up_bytes
-    assert sum(tally.down) + sum(tally.fallbacks) == pair.down_bytes
+    assert sum(round_bytes.up) == pair.up_bytes
+    assert sum(round_bytes.down) + sum(round_bytes.fallbacks) == pair.down_bytes
 
 
 def test_places_are_counted_as_the_robot_counts_them() -> None:
     vocabulary = 200
     sessions: Any = tuple(model.open(1) for model in power_law_pair("heavy", vocabulary, 1))
     pair = LoopbackPair(of_length("dsd", 4), "rejection", SamplingPolicy(1.0), sessions, vocabulary)
-    tally = RoundBytes()
+    round_bytes = RoundBytes()
     for _ in range(20):
-        tally.add_round(pair)
-    ledger = pair.robot.stats
-    assert (tally.accepted, tally.judged) == (ledger.accepted, ledger.tested)
-    assert tally.tokens == len(pair.robot.tokens) == tally.accepted + 20
+        round_bytes.add_round(pair)
+    stats = pair.robot.stats
+    assert (round_bytes.accepted, round_bytes.judged) == (stats.accepted, stats.tested)
+    assert round_bytes.tokens == len(pair.robot.tokens) == round_bytes.accepted + 20
 
 
 def test_the_target_of_a_pair_falls_as_its_tail_says() -> None:

@@ -127,7 +127,7 @@ def test_a_profile_says_what_a_shape_yields() -> None:
     assert (told.rows, told.nodes) == ((1, 1), 2)
     assert told.tokens == pytest.approx(1.75, abs=1e-3)
     assert told.leaves == pytest.approx((0.25,), abs=1e-3)
-    assert told.guesses[:2] == pytest.approx((0.5, 0.25), abs=1e-3)
+    assert told.recoveries[:2] == pytest.approx((0.5, 0.25), abs=1e-3)
     wide = profile(BestFirst(2, 1, 2), 0.5, 1.0)
     assert wide.tokens == pytest.approx(2.0, abs=1e-3)
 

@@ -106,7 +106,7 @@ def test_a_link_cut_before_opened_is_taken_up_by_its_robot_alone() -> None:
     first, second = opens[:2]
     assert first.key == second.key
     assert (first.secret, len(second.secret)) == (b"", 16)
-    assert worker.tally.verdicts > 0
+    assert worker.counters.verdicts > 0
 
 
 def test_a_verifier_that_starts_later_is_waited_for_and_open_is_said_again() -> None:

@@ -66,10 +66,10 @@ class Talk:
 
     def check(self) -> None:
         """Kept are the drafts for places ahead, one for each; every draft that came is counted."""
-        here, tally = self.cloud.digest.length, self.cloud.tally
+        here, counters = self.cloud.digest.length, self.cloud.counters
         ahead = {message.base for message in self.pushed if message.base.length > here}
         assert self.cloud.pushed == len(ahead)
-        assert tally.accounted + self.cloud.pushed == tally.drafts
+        assert counters.accounted + self.cloud.pushed == counters.drafts
 
     def _follow(self, actions: list[Action]) -> None:
         for action in actions:
@@ -130,8 +130,8 @@ def test_a_robot_that_pushes_for_ever_keeps_the_newest_and_no_more() -> None:
     talk.cloud.handle(talk._rows(0, Draft(OWN[:3])))
     assert talk.cloud.open_at is None
     assert talk.cloud.pushed == 0
-    assert talk.cloud.tally.judged == 2
-    assert talk.cloud.tally.accounted == talk.cloud.tally.drafts
+    assert talk.cloud.counters.judged == 2
+    assert talk.cloud.counters.accounted == talk.cloud.counters.drafts
 
 
 def test_an_answer_that_ended_takes_nothing_more() -> None:
@@ -144,7 +144,7 @@ def test_an_answer_that_ended_takes_nothing_more() -> None:
     assert talk.scoring is None
     assert talk.cloud.pushed == 0
     talk.say(place(6), Draft((1,)))
-    assert talk.cloud.tally.late == 1
+    assert talk.cloud.counters.late == 1
 
 
 def test_a_draft_that_was_pushed_goes_on_as_it_said() -> None:
@@ -185,7 +185,7 @@ def test_what_is_pushed_for_a_place_where_the_robot_resamples_is_not_taken() -> 
             assert cloud.pushed == 4 - there
             late = DraftMessage(cloud.digest, Draft((1,), values=(0.5,)), 9)
             assert not any(isinstance(action, Score) for action in cloud.handle(late))
-            assert cloud.tally.accounted + cloud.pushed == cloud.tally.drafts
+            assert cloud.counters.accounted + cloud.pushed == cloud.counters.drafts
     assert rejected > 5
 
 
@@ -202,7 +202,7 @@ def test_where_the_robot_has_no_drafter_nothing_is_kept() -> None:
     opening = Open(1, "find", b"", "action first", GREEDY, "greedy")
     cloud = Verification("s", opening, BASE, end_tokens=(END,), max_tokens=9, vocabulary=VOCABULARY)
     assert cloud.handle(DraftMessage(place(4), Draft((1,)), 0)) == []
-    assert (cloud.pushed, cloud.tally.late) == (0, 1)
+    assert (cloud.pushed, cloud.counters.late) == (0, 1)
 
 
 def _says(action: Action) -> bool:

@@ -114,18 +114,18 @@ def test_a_finished_answer_is_repeated_to_who_asks_and_nothing_more_is_made() ->
 
 def test_a_guess_is_about_the_draft_of_a_robot_that_is_being_scored() -> None:
     cloud = session()
-    guess = Predicted((0,), 5, 0.75, 2)
-    assert cloud.handle(guess) == []  # nothing is
+    prediction = Predicted((0,), 5, 0.75, 2)
+    assert cloud.handle(prediction) == []  # nothing is
     cloud.handle(Generate(BASE))
-    assert cloud.handle(guess) == []  # no robot's
+    assert cloud.handle(prediction) == []  # no robot's
     cloud.handle(says(1))
     cloud.pause()
     cloud.handle(says(2))
     there = cloud.digest
     cloud.handle(draft(3, 4, base=there))
-    assert cloud.handle(guess) == [Send(Prediction(there, (0,), 5, 0.75, 2))]
+    assert cloud.handle(prediction) == [Send(Prediction(there, (0,), 5, 0.75, 2))]
     cloud.handle(says(3, 5, 0))
-    assert cloud.handle(guess) == []
+    assert cloud.handle(prediction) == []
 
 
 def split_session(residual: Split) -> tuple[Verification, Verdict]:
@@ -181,7 +181,7 @@ def test_a_row_is_told_of_the_last_rejection_alone_and_until_the_robot_goes_on()
     cloud.handle(says(6, 2))
     (old,) = cloud.handle(again)
     assert old.message.residual is None  # only the last one is kept whole
-    assert cloud.tally.repeated == 2
+    assert cloud.counters.repeated == 2
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_resampled_token_that_cannot_be_is_refused(resampled: int, complaint: 
     (said,) = cloud.handle(message)
     assert said.message.code == "bad_draft" and complaint in said.message.text
     assert cloud.tokens == [1]
-    assert cloud.tally.refused == 1
+    assert cloud.counters.refused == 1
 
 
 def test_a_resampled_token_that_is_the_last_one_closes_the_decode() -> None:
@@ -250,6 +250,6 @@ def test_every_verdict_is_counted_once_and_every_message_that_changed_nothing() 
     cloud.handle(draft(1, 2))
     cloud.handle(draft(9, base=PrefixDigest(7, 7)))  # no drafter was named: not kept
     cloud.handle(Draft and DraftMessage(cloud.digest, Draft(()), 1))
-    tally = cloud.tally
-    assert (tally.drafts, tally.verdicts, tally.judged, tally.repeated) == (4, 1, 1, 1)
-    assert (tally.late, tally.refused, tally.accounted) == (1, 1, 4)
+    counters = cloud.counters
+    assert (counters.drafts, counters.verdicts, counters.judged, counters.repeated) == (4, 1, 1, 1)
+    assert (counters.late, counters.refused, counters.accounted) == (1, 1, 4)

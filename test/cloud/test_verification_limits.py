@@ -60,8 +60,8 @@ def test_a_draft_of_more_tokens_than_the_cloud_takes_is_refused_with_both_number
     for large in (Draft((1,) * 9), bush):
         assert re.search("at most 8 tokens here, not 9", refusal(cloud.handle(after(base, large))))
     assert isinstance(cloud.handle(after(base, Draft((1,) * 8))), list)
-    assert cloud.tally.refused == 2
-    assert cloud.tally.judged + cloud.pushed == 1
+    assert cloud.counters.refused == 2
+    assert cloud.counters.judged + cloud.pushed == 1
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
@@ -74,7 +74,7 @@ def test_a_draft_deeper_than_the_answer_has_room_for_is_refused_with_both_number
     assert f"of depth {11 - ahead} where the answer has room for {10 - ahead}" in text
     wide = Draft((1,) * 20, (-1,) * 20)  # not deep
     cloud.handle(after(base, wide))
-    assert cloud.tally.judged + cloud.pushed == 1
+    assert cloud.counters.judged + cloud.pushed == 1
 
 
 def test_after_a_resampled_token_there_is_room_for_one_token_less() -> None:
@@ -89,7 +89,7 @@ def test_after_a_resampled_token_there_is_room_for_one_token_less() -> None:
         assert verdict_of(cloud.handle(Scored(logits))).residual is not None
         draft = Draft((1,) * depth, values=(0.9,) * depth)
         cloud.handle(DraftMessage(BASE.extend((2,)), draft, 1, resampled=2))
-        assert cloud.tally.judged == 1 + judged
+        assert cloud.counters.judged == 1 + judged
 
 
 def test_pushed_rows_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def test_an_old_stream_has_no_session_after_another_took_it() -> None:
     old.draft(2)
     old.say(Close())
     do_all(worker)
-    assert worker.tally.judged == 0
+    assert worker.counters.judged == 0
     assert worker.sessions == 1
     old.open(2)  # and what it opens now does not cost the other its session
     new.draft(3)

@@ -122,8 +122,8 @@ def test_what_a_robot_that_has_left_still_wanted_is_not_computed() -> None:
     new.say(opening(2))
     new.leave()
     do_all(worker)
-    assert worker.tally.judged == 0
-    assert worker.tally.drafts == worker.tally.late == 2
+    assert worker.counters.judged == 0
+    assert worker.counters.drafts == worker.counters.late == 2
     assert worker.sessions == 1
 
 

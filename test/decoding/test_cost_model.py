@@ -17,7 +17,7 @@ from edge_cloud_spec.decoding.cost_model import (
     rate,
     signature,
 )
-from edge_cloud_spec.decoding.growth import MAX_GUESSES, NEAR
+from edge_cloud_spec.decoding.growth import MAX_ENDS, NEAR
 from edge_cloud_spec.decoding.shape import BestFirst, Expansion, Shape, chain
 from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
 
@@ -43,18 +43,18 @@ def test_a_profile_counts_out_what_becomes_of_an_expansion(
     chances = ranked(acceptance, runner_up)
     assume(chances[1] > chances[2] * 1.001)  # what is drafted is not one of several alike
     told = profile(Expansion(sizes), acceptance, runner_up)
-    level, reached, guesses, rows = [1.0], 0.0, [], []
+    level, reached, recoveries, rows = [1.0], 0.0, [], []
     for size in sizes:
         rows.append(len(level))
-        guesses += [p * chance for p in level for chance in chances[size : size + NEAR]]
+        recoveries += [p * chance for p in level for chance in chances[size : size + NEAR]]
         level = [p * chance for p in level for chance in chances[:size]]
         reached += sum(level)
     assert told.rows == tuple(rows)
     assert told.nodes == Expansion(sizes).most
     assert told.tokens == pytest.approx(1 + reached, rel=1e-4)
-    assert told.leaves == pytest.approx(sorted(level, reverse=True)[:MAX_GUESSES], rel=1e-4)
-    best = sorted(guesses, reverse=True)[:MAX_GUESSES]
-    assert told.guesses == pytest.approx(best, rel=1e-3, abs=1e-6)
+    assert told.leaves == pytest.approx(sorted(level, reverse=True)[:MAX_ENDS], rel=1e-4)
+    best = sorted(recoveries, reverse=True)[:MAX_ENDS]
+    assert told.recoveries == pytest.approx(best, rel=1e-3, abs=1e-6)
 
 
 @given(shares, shares, st.integers(1, 8), st.integers(1, 4))

@@ -52,10 +52,10 @@ def test_decisions_of_one_seed_and_of_neighbouring_seeds_draw_alike_no_more_than
 
 
 def test_a_draw_can_be_made_again_alone_and_in_any_order() -> None:
-    whole = uniform(9, Purpose.COUPLED, 4, np.arange(100))
+    finished = uniform(9, Purpose.COUPLED, 4, np.arange(100))
     few = uniform(9, Purpose.COUPLED, 4, [70, 3])
-    assert few.tolist() == [whole[70], whole[3]]
-    assert uniform(9, Purpose.COUPLED, 4, 70) == whole[70]
+    assert few.tolist() == [finished[70], finished[3]]
+    assert uniform(9, Purpose.COUPLED, 4, 70) == finished[70]
 
 
 @pytest.mark.parametrize("along", ["index", "position", "seed", "trial"])
@@ -243,8 +243,8 @@ def test_whatever_defines_an_answer_is_in_its_digest(change: dict) -> None:
 @settings(max_examples=20)
 @given(st.integers(0, 100))
 def test_a_whole_number_is_the_same_temperature_as_a_fraction(temperature: int) -> None:
-    whole, fraction = SamplingPolicy(temperature), SamplingPolicy(float(temperature))
-    assert str(whole.temperature) == str(fraction.temperature)
+    finished, fraction = SamplingPolicy(temperature), SamplingPolicy(float(temperature))
+    assert str(finished.temperature) == str(fraction.temperature)
 
 
 def test_robot_and_cloud_of_other_releases_have_the_same_numbers() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.growth import MAX_GUESSES, NEAR, FinishedDraft
+from edge_cloud_spec.decoding.growth import MAX_ENDS, NEAR, FinishedDraft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import ProposalConfig, candidates, coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
@@ -32,31 +32,31 @@ def close(mine: list[tuple[Prefix, float]], theirs: tuple[tuple[Prefix, float], 
     assert [share for _, share in mine] == pytest.approx([share for _, share in theirs], rel=1e-9)
 
 
-def check_whole(drafting: Drafting, whole: FinishedDraft, near: int) -> None:
+def check_whole(drafting: Drafting, finished: FinishedDraft, near: int) -> None:
     """What a draft says of its verdict, from nothing but its tokens; ``near``: looked at."""
-    paths = paths_of(whole.draft)
+    paths = paths_of(finished.draft)
     inner = {path[:-1] for path in paths}
     leaves = sorted(
         [(path, drafting.likelihood(path)) for path in paths if path not in inner],
         key=lambda leaf: -leaf[1],
     )
-    close(leaves[:MAX_GUESSES], whole.leaves)
-    assert whole.best == leaves[0][0] == paths[whole.leaf]
-    assert whole.confidence == pytest.approx(leaves[0][1])
+    close(leaves[:MAX_ENDS], finished.leaves)
+    assert finished.best == leaves[0][0] == paths[finished.leaf]
+    assert finished.confidence == pytest.approx(leaves[0][1])
     seconds = []
-    for n, token in enumerate(whole.best):
-        others = [other for other in drafting.ranked(whole.best[:n]) if other != token]
+    for n, token in enumerate(finished.best):
+        others = [other for other in drafting.ranked(finished.best[:n]) if other != token]
         seconds.append(others[0] if others else -1)
-    assert whole.seconds == tuple(seconds)
+    assert finished.second_choices == tuple(seconds)
     drafted = set(paths)
-    guesses = [
+    recoveries = [
         ((*prefix, token), drafting.likelihood((*prefix, token)))
         for prefix in {path[:-1]: None for path in paths}
         for token in drafting.ranked(prefix)[:near]
         if (*prefix, token) not in drafted
     ]
-    guesses.sort(key=lambda guess: -guess[1])
-    close(guesses[:MAX_GUESSES], whole.guesses)
+    recoveries.sort(key=lambda end: -end[1])
+    close(recoveries[:MAX_ENDS], finished.recoveries)
 
 
 recipes = st.one_of(
@@ -96,8 +96,8 @@ def test_an_expansion_has_its_sizes_and_knows_its_verdicts(
     drafting: Drafting, sizes: tuple[int, ...]
 ) -> None:
     proposal = drafting.proposal
-    whole = drafting.grow(Expansion(sizes))
-    paths = paths_of(whole.draft)
+    finished = drafting.grow(Expansion(sizes))
+    paths = paths_of(finished.draft)
     random_source = SeededRandomSource(proposal.policy.seed)
     level: list[Prefix] = [()]
     expected: list[Prefix] = []
@@ -117,13 +117,13 @@ def test_an_expansion_has_its_sizes_and_knows_its_verdicts(
     assert paths == expected
     near = {size: size + NEAR for size in sizes}
     if len(near) == 1:
-        check_whole(drafting, whole, near[sizes[0]])
-    assert (whole.draft.parents is None) == (
-        paths == [whole.best[: n + 1] for n in range(len(paths))]
+        check_whole(drafting, finished, near[sizes[0]])
+    assert (finished.draft.parents is None) == (
+        paths == [finished.best[: n + 1] for n in range(len(paths))]
     )
-    assert (whole.draft.rows is not None) == proposal.draws
+    assert (finished.draft.rows is not None) == proposal.draws
     if proposal.draws:
-        assert len(whole.draft.rows or ()) == len(whole.draft.inner)
+        assert len(finished.draft.rows or ()) == len(finished.draft.inner)
 
 
 @settings(max_examples=80)
@@ -135,7 +135,7 @@ def test_an_expansion_has_its_sizes_and_knows_its_verdicts(
 def test_a_best_first_tree_that_may_look_everywhere_is_the_likeliest_there_is(
     drafting: Drafting, nodes: int, depth: int
 ) -> None:
-    whole = drafting.grow(BestFirst(nodes, depth, VOCABULARY * 2 if depth == 1 else 12))
+    finished = drafting.grow(BestFirst(nodes, depth, VOCABULARY * 2 if depth == 1 else 12))
     every = [
         path
         for size in range(1, depth + 1)
@@ -143,7 +143,7 @@ def test_a_best_first_tree_that_may_look_everywhere_is_the_likeliest_there_is(
         if drafting.likelihood(path) > 0
     ]
     every.sort(key=lambda path: -drafting.likelihood(path))
-    assert set(paths_of(whole.draft)) == set(every[:nodes])
+    assert set(paths_of(finished.draft)) == set(every[:nodes])
 
 
 @settings(max_examples=80)
@@ -160,7 +160,7 @@ def test_a_best_first_tree_looks_where_it_is_likeliest(
     """Pass by pass: the likeliest nodes that were not looked at get their likeliest children."""
     drafting = Drafting(drafting.model, drafting.proposal, drafting.position, tuple(ends))
     shape = BestFirst(nodes, depth, width)
-    whole = drafting.grow(shape)
+    finished = drafting.grow(shape)
     grown: list[Prefix] = []
     waiting: list[Prefix] = [()]
     for _ in range(depth):
@@ -171,13 +171,13 @@ def test_a_best_first_tree_looks_where_it_is_likeliest(
             waiting += [path for path in children if path[-1] not in ends]
         waiting.sort(key=drafting.likelihood, reverse=True)
     kept = sorted(grown, key=drafting.likelihood, reverse=True)[:nodes]
-    paths = paths_of(whole.draft)
+    paths = paths_of(finished.draft)
     assert paths == [path for path in grown if path in set(kept)]
     assert not any(token in ends for path in paths for token in path[:-1])
-    assert whole.best == max(
+    assert finished.best == max(
         paths, key=lambda p: (p not in {q[:-1] for q in paths}, drafting.likelihood(p))
     )
-    assert whole.draft.depth == max(map(len, paths))
+    assert finished.draft.depth == max(map(len, paths))
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 2), (3, 1)])
@@ -188,10 +188,15 @@ def test_a_draft_whose_verdicts_do_not_matter_is_the_same_without_them(
         proposal = ProposalConfig("greedy", GREEDY)
         model = Model(seed, VOCABULARY, 1.5)
         knowing = Drafting(model, proposal, 3).grow(Expansion(sizes))
-        plain = Drafting(model, proposal, 3, guesses=False).grow(Expansion(sizes))
+        plain = Drafting(model, proposal, 3, with_likelihoods=False).grow(Expansion(sizes))
         assert plain.draft.tokens == knowing.draft.tokens
         assert plain.draft.parents == knowing.draft.parents
-        assert (plain.leaves, plain.guesses, plain.seconds, plain.confidence) == ((), (), (), 0.0)
+        assert (plain.leaves, plain.recoveries, plain.second_choices, plain.confidence) == (
+            (),
+            (),
+            (),
+            0.0,
+        )
         first = tuple(own(model, len(sizes)))  # each time the first child: the likeliest token
         assert plain.best == first
         assert paths_of(plain.draft)[plain.leaf] == first

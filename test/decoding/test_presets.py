@@ -212,7 +212,7 @@ def test_a_preset_that_says_little_is_plain() -> None:
     )
     assert plain.verified and plain.exact
     assert plain.speculation == STOP_AND_WAIT
-    assert not plain.speculation.guesses
+    assert not plain.speculation.predicts
     assert plain.proposal("greedy", GREEDY) == ProposalConfig("greedy", GREEDY)
     for guess in ("all_accepted", "runners_up", "exits"):
-        assert Speculation(**{guess: True}).guesses
+        assert Speculation(**{guess: True}).predicts

@@ -92,8 +92,8 @@ def test_the_draft_that_it_makes_then_is_sent() -> None:
         actions = robot.handle(said(size, size + 1), 0.1 * size)
     (work,) = [action for action in actions if isinstance(action, Work)]
     branch = work.branches[0]
-    whole = FinishedDraft(Draft((7, 8)), (7, 8), 1, leaves=(((7, 8), 0.9),))
-    (message,) = sent(robot.handle(Drafted(branch, (7, 8), whole), 1.0))[:1]
+    finished = FinishedDraft(Draft((7, 8)), (7, 8), 1, leaves=(((7, 8), 0.9),))
+    (message,) = sent(robot.handle(Drafted(branch, (7, 8), finished), 1.0))[:1]
     assert isinstance(message, DraftMessage)
     assert message.base == BASE.extend(range(1, PROBE + 1))
 

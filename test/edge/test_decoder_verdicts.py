@@ -121,8 +121,8 @@ def splitting() -> tuple[EdgeDecoder, PrefixDigest, TokenDistribution]:
     q = TokenDistribution(np.full(20, 0.05, np.float32))
     ours = Draft((3, 4), None, (q, q))
     (branch,) = robot._exchange._speculator._working.branches
-    whole = FinishedDraft(ours, (3, 4), 1, leaves=(((3, 4), 0.5),))
-    robot.handle(Drafted(branch, (3, 4), whole, True), 0.0)
+    finished = FinishedDraft(ours, (3, 4), 1, leaves=(((3, 4), 0.5),))
+    robot.handle(Drafted(branch, (3, 4), finished, True), 0.0)
     return robot, base, q
 
 

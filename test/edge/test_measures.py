@@ -104,7 +104,7 @@ def test_what_was_measured_is_what_the_cost_model_is_given() -> None:
     assert Measures().alone.known is False
 
 
-WHOLE = FinishedDraft(Draft((1, 2, 3)), (1, 2, 3), 2, seconds=(4, 5, 6))
+WHOLE = FinishedDraft(Draft((1, 2, 3)), (1, 2, 3), 2, second_choices=(4, 5, 6))
 
 
 @pytest.mark.parametrize(

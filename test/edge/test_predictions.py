@@ -31,7 +31,7 @@ from edge_cloud_spec.wire.messages import (
 TOKENS = (3, 4, 5, 6)
 
 
-def whole(tokens: tuple[int, ...]) -> FinishedDraft:
+def finished(tokens: tuple[int, ...]) -> FinishedDraft:
     return FinishedDraft(Draft(tokens), tokens, len(tokens) - 1, leaves=((tokens, 0.5),))
 
 
@@ -42,7 +42,7 @@ def waiting(preset: str = "fsd") -> tuple[EdgeDecoder, list[Action]]:
     robot.handle(Received(Opened("s", b"", BASE)), 0.0)
     (work,) = robot.handle(PromptReady(b"prompt", spec_digest(SPEC), (0,), 20), 0.0)
     assert isinstance(work, Work)
-    return robot, robot.handle(Drafted(work.branches[0], TOKENS, whole(TOKENS)), 1.0)
+    return robot, robot.handle(Drafted(work.branches[0], TOKENS, finished(TOKENS)), 1.0)
 
 
 def wanted(actions: list[Action]) -> list[Branch]:
@@ -52,20 +52,20 @@ def wanted(actions: list[Action]) -> list[Branch]:
 def test_a_guess_is_drafted_after_and_the_draft_goes_out_when_it_comes_true() -> None:
     robot, _ = waiting()
     actions = robot.handle(Received(Prediction(BASE, (0, 1), 9, 0.8, 2)), 1.1)
-    guess = (*TOKENS[:2], 9)
-    branch = next(branch for branch in wanted(actions) if branch.prefix == guess)
+    prediction = (*TOKENS[:2], 9)
+    branch = next(branch for branch in wanted(actions) if branch.prefix == prediction)
     assert not any(isinstance(action, (Emit, Send)) for action in actions)
     assert robot.tokens == [] and robot.stats.predictions == 1
-    sent = robot.handle(Drafted(branch, (7, 8), whole((7, 8))), 1.2)
+    sent = robot.handle(Drafted(branch, (7, 8), finished((7, 8))), 1.2)
     pushes = load_preset("fsd").speculation.push
     assert any(isinstance(action, Send) for action in sent) == pushes
-    verdict = Verdict(BASE, (0, 1), 9, leads_to=BASE.extend(guess).short)
+    verdict = Verdict(BASE, (0, 1), 9, leads_to=BASE.extend(prediction).short)
     actions = robot.handle(Received(verdict), 2.0)
-    assert actions[0] == Emit(0, guess, True)
+    assert actions[0] == Emit(0, prediction, True)
     if not pushes:
         (message,) = [a.message for a in actions if isinstance(a, Send)]
         assert isinstance(message, DraftMessage)
-        assert (message.base, message.draft.tokens) == (BASE.extend(guess), (7, 8))
+        assert (message.base, message.draft.tokens) == (BASE.extend(prediction), (7, 8))
     assert robot.measures.exits.total == 1.0
 
 
@@ -81,16 +81,16 @@ def test_a_guess_that_does_not_come_true_is_counted_and_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    "guess",
+    "prediction",
     [
         Prediction(BASE, (1,), 9, 0.9, 2),  # no path of the draft
         Prediction(BASE, (0, 4), 9, 0.9, 2),
         Prediction(BASE, (0, 0), 9, 0.9, 2),
     ],
 )
-def test_a_guess_off_the_draft_is_nothing(guess: Prediction) -> None:
+def test_a_guess_off_the_draft_is_nothing(prediction: Prediction) -> None:
     robot, _ = waiting()
-    assert robot.handle(Received(guess), 1.1) == []
+    assert robot.handle(Received(prediction), 1.1) == []
     assert (robot.stats.predictions, robot.stats.stale) == (0, 0)
 
 

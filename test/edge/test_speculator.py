@@ -17,7 +17,7 @@ TREE = FinishedDraft(
     (1, 1),
     leaf=2,
     leaves=(((1, 1), 0.4), ((2,), 0.2)),
-    guesses=(((1, 3), 0.15), ((4,), 0.1), ((5,), 0.01)),
+    recoveries=(((1, 3), 0.15), ((4,), 0.1), ((5,), 0.01)),
 )
 
 
@@ -44,7 +44,7 @@ def test_guesses_are_worked_off_by_confidence_and_the_unlikely_ones_not_at_all()
 def test_each_likely_leaf_gets_the_tokens_that_may_follow_it() -> None:
     made = speculator()
     seek = made.branches(SHAPE, 20)[0]
-    bonus = FinishedDraft(Draft((7,)), (7,), 0, leaves=(((7,), 0.9),), guesses=(((8,), 0.08),))
+    bonus = FinishedDraft(Draft((7,)), (7,), 0, leaves=(((7,), 0.9),), recoveries=(((8,), 0.08),))
     assert not made.drafted(seek, bonus)
     assert wanted(made)[:3] == [((1, 1, 7), 2), ((2,), 1), ((1, 3), 2)]
     assert ((1, 1, 8), 2) in wanted(made)
@@ -111,16 +111,16 @@ def test_what_ends_in_a_bonus_is_a_verdict_further_too() -> None:
     made.begin((9,))
     made.settle(())
     (branch,) = made.branches(chain(1), 20)
-    whole = FinishedDraft(Draft((1,)), (1,), 0, leaves=(((1,), 0.5),), guesses=(((2,), 0.2),))
-    made.drafted(branch, whole)
-    bonus = FinishedDraft(Draft((3,)), (3,), 0, leaves=(((3,), 0.5),), guesses=(((4,), 0.3),))
+    finished = FinishedDraft(Draft((1,)), (1,), 0, leaves=(((1,), 0.5),), recoveries=(((2,), 0.2),))
+    made.drafted(branch, finished)
+    bonus = FinishedDraft(Draft((3,)), (3,), 0, leaves=(((3,), 0.5),), recoveries=(((4,), 0.3),))
     seek, _ = made.branches(chain(1), 20)
     assert seek == Branch((1,), chain(1))
     assert not made.drafted(seek, bonus)
     first = made.branches(chain(1), 20)
     assert [branch.prefix for branch in first] == [(1, 3), (2,), (1, 4)]
     assert all(made.is_near(branch.prefix) for branch in first)
-    after = FinishedDraft(Draft((5,)), (5,), 0, leaves=(((5,), 0.5),), guesses=(((6,), 0.25),))
+    after = FinishedDraft(Draft((5,)), (5,), 0, leaves=(((5,), 0.5),), recoveries=(((6,), 0.25),))
     made.drafted(first[0], after)
     later = [branch.prefix for branch in made.branches(chain(1), 20)]
     assert later == [(2,), (1, 4), (1, 3, 5), (1, 3, 6)]

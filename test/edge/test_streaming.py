@@ -70,6 +70,6 @@ def test_a_right_draft_costs_the_cloud_no_token_of_its_own(rule: str) -> None:
         assert last.finish
         for verdict in before:
             assert verdict.token is None and verdict.path
-        assert one.worker.tally.judged == len(one.verdicts)
+        assert one.worker.counters.judged == len(one.verdicts)
         verdicts += len(one.verdicts)
     assert verdicts > 20

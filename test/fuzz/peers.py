@@ -40,9 +40,9 @@ class Failure(Exception):
 class Peer:
     """One stream, one session after another, and a check of all that is answered."""
 
-    def __init__(self, channel: grpc.aio.Channel, random: Random, tally: Counter[str]) -> None:
+    def __init__(self, channel: grpc.aio.Channel, random: Random, counters: Counter[str]) -> None:
         self._method = channel.stream_stream(METHOD)
-        self._random, self.tally = random, tally
+        self._random, self.counters = random, counters
         self._call: Any = None
         self._reading: asyncio.Task[None] | None = None
         self._fences = 0
@@ -109,7 +109,7 @@ class Peer:
         answers: list[ServerMessage] = []
         while (message := await self.hear()) is not None:
             if isinstance(message, Fault) and f"protocol {number} " in message.text:
-                self.tally["bad_request"] -= 1
+                self.counters["bad_request"] -= 1
                 break
             answers.append(message)
         self.sent.clear()
@@ -153,19 +153,19 @@ class Peer:
     def _check(self, message: ServerMessage) -> None:
         match message:
             case Fault(code, text):
-                self.tally[code] += 1
+                self.counters[code] += 1
                 if not code or code == "internal" or len(text) < 10 or len(text) > 1000:
                     raise Failure(f"a fault that says too little or too much: {message}"[:2000])
                 self._finished |= "the answer ended" in text
             case Verdict() if message.base in self._places and self.own:
                 self._check_verdict(message)
-                self.tally["verdict"] += 1
+                self.counters["verdict"] += 1
             case _:
-                self.tally[type(message).__name__.lower()] += 1
+                self.counters[type(message).__name__.lower()] += 1
         if isinstance(message, Verdict) and self.place is not None and not self.own:
             self._finished |= bool(message.finish)
             told = message.residual is not None
-            self.tally["residual"] += told
+            self.counters["residual"] += told
             self.place = replace(
                 self.place,
                 resampled=1 if told else None,

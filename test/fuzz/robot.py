@@ -92,7 +92,7 @@ def assert_still_works(scene: Scene, robot: EdgeDecoder) -> None:
     assert robot.tokens == expected.tokens, f"{robot.tokens}, not {expected.tokens}"
 
 
-def fuzz_robot(frames: int, seed: int, tally: Counter[str], failures: list[str]) -> None:
+def fuzz_robot(frames: int, seed: int, counters: Counter[str], failures: list[str]) -> None:
     """So many mutated frames, each to a decoder that waits for another."""
     random = Random(f"robot {seed}")
     all_scenes = scenes()
@@ -101,7 +101,7 @@ def fuzz_robot(frames: int, seed: int, tally: Counter[str], failures: list[str])
         scene = random.choice(all_scenes)
         frame = hostile(random, scene, due)
         try:
-            tally[trial(scene, frame)] += 1
+            counters[trial(scene, frame)] += 1
         except Exception as error:
             failures.append(f"robot in {scene.name}: {error!r} upon {frame[:200].hex()}")
             if len(failures) > 20:

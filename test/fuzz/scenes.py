@@ -111,7 +111,7 @@ class _Talk:
         self._target = _session(1.0, seed)
         proposal = preset.proposal(rule, policy)
         drafter = Drafter(_session(0.5, seed), proposal, (END,))  # type: ignore[arg-type]
-        self._whole = drafter.whole(Branch((), preset.shape))
+        self._finished = drafter.finished(Branch((), preset.shape))
 
     def robot(self) -> EdgeDecoder:
         """A decoder whose first draft, or wish, is on its way."""
@@ -128,13 +128,13 @@ class _Talk:
 
     def _drafted(self) -> Drafted:
         branch = Branch((), self._preset.shape)
-        return Drafted(branch, self._whole.draft.tokens, self._whole)
+        return Drafted(branch, self._finished.draft.tokens, self._finished)
 
     def verdict(self) -> bytes:
         """What the verification says to it."""
         (action,) = self.cloud.handle(self._sent())
         if isinstance(action, Propose):
-            (action,) = self.cloud.handle(Proposed(self._whole.draft))
+            (action,) = self.cloud.handle(Proposed(self._finished.draft))
         assert isinstance(action, Score)
         logits = self._target.forward(action.draft.tokens, action.draft.parents)
         first = self.cloud.handle(Scored(logits))[0]

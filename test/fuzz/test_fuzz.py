@@ -204,7 +204,7 @@ def test_a_draft_that_came_during_a_pass_is_heard_before_its_verdict_is_said() -
     first, second, fault = heard[1:]
     assert (first.base, second.base) == (base, pushed.base)  # type: ignore[union-attr]
     assert isinstance(fault, Fault)
-    assert worker.tally.judged == 2
+    assert worker.counters.judged == 2
 
 
 # The robot's side

@@ -27,13 +27,15 @@ class Drafting:
     proposal: ProposalConfig
     position: int
     ends: tuple[int, ...] = ()
-    guesses: bool = True
+    with_likelihoods: bool = True
 
     def grow(self, shape: Shape) -> FinishedDraft:
         """The draft, grown pass by pass; each pass is over the logits that it asked for."""
         paths: list[Prefix] = []
         random_source = SeededRandomSource(self.proposal.policy.seed)
-        growth = Growth(shape, self.proposal, self.position, self.ends, random_source, self.guesses)
+        growth = Growth(
+            shape, self.proposal, self.position, self.ends, random_source, self.with_likelihoods
+        )
         passes = 0
         while not growth.done:
             asked = [paths[node] if node >= 0 else () for node in growth.frontier]
@@ -42,7 +44,7 @@ class Drafting:
                 paths.append((*(paths[parent] if parent >= 0 else ()), token))
             passes += 1
         assert passes <= shape.depth
-        return growth.whole()
+        return growth.finished()
 
     def beliefs(self, prefix: Prefix) -> np.ndarray:
         """How likely each token is the target's, as far as the drafter knows."""

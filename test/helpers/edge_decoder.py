@@ -46,14 +46,14 @@ def work(prefix: tuple[int, ...], shape: Expansion) -> Work:
     return Work(prefix, (Branch(prefix, shape),))
 
 
-def drafted(robot: EdgeDecoder, tokens: tuple[int, ...], whole: tuple[int, ...] = ()) -> Drafted:
+def drafted(robot: EdgeDecoder, tokens: tuple[int, ...], finished: tuple[int, ...] = ()) -> Drafted:
     """A pass of the draft after the verified tokens."""
     asked = robot._exchange._speculator._working
     branch = asked.branches[0] if asked and asked.branches else Branch((), chain(4))
-    so_far = whole or tokens
+    so_far = finished or tokens
     confidence = ((so_far, 0.9),)
     part = FinishedDraft(Draft(so_far), so_far, len(so_far) - 1, leaves=confidence)
-    return Drafted(branch, tokens, part, done=bool(whole))
+    return Drafted(branch, tokens, part, done=bool(finished))
 
 
 def drafts(robot: EdgeDecoder, tokens: tuple[int, ...], now: float) -> list[Action]:

@@ -98,8 +98,8 @@ def joint_of(
             emitted[tokens] *= 1 + unfinished / rejected
     joint: Joint = defaultdict(float)
     for tokens, mass in emitted.items():
-        for whole, p in continued(target, policy, tokens, length - len(tokens)).items():
-            joint[whole] += mass * p
+        for finished, p in continued(target, policy, tokens, length - len(tokens)).items():
+            joint[finished] += mass * p
     return joint
 
 

@@ -60,8 +60,8 @@ def test_a_draft_is_what_fresh_sessions_would_have_said(
     prefix: tuple[int, ...] = ()
     dice = np.random.default_rng(1)
     for _ in range(4):
-        draft = drafter.whole(Branch(prefix, shape)).draft
-        fresh = Drafter(session(family), proposal).whole(Branch(prefix, shape)).draft
+        draft = drafter.finished(Branch(prefix, shape)).draft
+        fresh = Drafter(session(family), proposal).finished(Branch(prefix, shape)).draft
         assert (draft.tokens, draft.parents) == (fresh.tokens, fresh.parents)
         path: list[int] = []
         while (under := list(draft.children(path[-1] if path else -1))) and dice.random() < 0.7:
@@ -72,7 +72,7 @@ def test_a_draft_is_what_fresh_sessions_would_have_said(
 def test_a_tree_takes_one_pass_a_level_and_the_accepted_path_stays_in_the_cache() -> None:
     counted = Counted(session())
     drafter = Drafter(counted, RECIPES[0])  # type: ignore[arg-type]
-    draft = drafter.whole(Branch((), Expansion((3, 2, 2)))).draft
+    draft = drafter.finished(Branch((), Expansion((3, 2, 2)))).draft
     assert counted.passes == [3, 6]  # prefill gave the first logits; the last level needs none
     assert len(draft) == 3 + 6 + 12
     path = [1, next(iter(draft.children(1)))]
@@ -87,8 +87,8 @@ def test_nothing_follows_an_end_token() -> None:
     logits = vlm().open(prompt_of(vlm())).forward(())[0]
     best, second = likeliest(np.exp(logits.astype(np.float64)), 2)
     drafter = Drafter(session(), RECIPES[0], (best,))
-    assert drafter.whole(Branch((), chain(4))).draft.tokens == (best,)
-    tree = drafter.whole(Branch((), Expansion((2, 2)))).draft
+    assert drafter.finished(Branch((), chain(4))).draft.tokens == (best,)
+    tree = drafter.finished(Branch((), Expansion((2, 2)))).draft
     assert tree.tokens[:2] == (best, second)
     assert list(tree.children(0)) == [] and len(list(tree.children(1))) == 2
 
@@ -102,7 +102,7 @@ def test_a_best_first_tree_keeps_the_likeliest_paths_within_its_budget() -> None
     assert (first.tokens, first.parents) == ((0, 1, 2), (-1, -1, -1))
     growth.grow(np.log([rows[(0,)], rows[(1,)], [0.5, 0.25, 0.25]]).astype(np.float32))
     assert growth.done
-    draft = growth.whole().draft  # .6, .6 * .9 and .3
+    draft = growth.finished().draft  # .6, .6 * .9 and .3
     assert (draft.tokens, draft.parents) == ((0, 1, 0), (-1, -1, 0))
 
 
@@ -126,14 +126,14 @@ def test_an_interrupted_pass_changes_nothing_and_is_made_again() -> None:
     def stop(layer: int, hidden: object) -> None:
         raise InterruptedError
 
-    whole = None
-    while whole is None:
+    finished = None
+    while finished is None:
         with pytest.raises(InterruptedError):
             drafter.step(8, stop)
         (grown,) = drafter.step(8)
-        whole = grown.whole if grown.done else None
-    expected = fresh.whole(branch)
-    assert (whole.draft.tokens, whole.draft.parents) == (
+        finished = grown.finished if grown.done else None
+    expected = fresh.finished(branch)
+    assert (finished.draft.tokens, finished.draft.parents) == (
         expected.draft.tokens,
         expected.draft.parents,
     )
@@ -143,6 +143,6 @@ def test_what_there_is_of_a_draft_can_be_sent_after_any_pass() -> None:
     drafter = Drafter(session(), RECIPES[0])
     drafter.want([Branch((), chain(4))])
     parts = [drafter.step()[0] for _ in range(4)]
-    whole = parts[-1].whole.draft.tokens
-    assert [part.whole.draft.tokens for part in parts] == [whole[: n + 1] for n in range(4)]
+    finished = parts[-1].finished.draft.tokens
+    assert [part.finished.draft.tokens for part in parts] == [finished[: n + 1] for n in range(4)]
     assert [part.done for part in parts] == [False, False, False, True]

@@ -91,7 +91,7 @@ def _presets(vocab: int) -> Iterator[Preset]:
     tree_depth = load_preset("mc_dsd").shape.depth
     for name in preset_names():
         preset = load_preset(name)
-        if not (preset.drafts_on_robot and preset.verified) or preset.speculation.guesses:
+        if not (preset.drafts_on_robot and preset.verified) or preset.speculation.predicts:
             continue
         if not preset.draft_length:
             yield preset

@@ -41,18 +41,18 @@ class MeasuredAnswers:
 
     def row(self) -> Row:
         """The fields of a row that need no other preset's answers."""
-        rounds, ledgers = len(self.rounds), [outcome.stats for outcome in self.outcomes]
-        tested = sum(ledger.tested for ledger in ledgers)
+        rounds, stats = len(self.rounds), [outcome.stats for outcome in self.outcomes]
+        tested = sum(one.tested for one in stats)
         hit = cache_hits(self.rounds).value
         return {
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_round": self.tokens / rounds,
-            "acceptance": sum(ledger.accepted for ledger in ledgers) / tested if tested else None,
+            "acceptance": sum(one.accepted for one in stats) / tested if tested else None,
             "cache_miss": None if hit is None else 1 - hit,
             "robot_idle": self.robot_idle,
             "cloud_idle": self.cloud_idle,
-            "up_bytes_mean": sum(ledger.up_bytes for ledger in ledgers) / rounds,
-            "down_bytes_mean": sum(ledger.down_bytes for ledger in ledgers) / rounds,
-            "resumed": sum(ledger.resumed for ledger in ledgers),
+            "up_bytes_mean": sum(one.up_bytes for one in stats) / rounds,
+            "down_bytes_mean": sum(one.down_bytes for one in stats) / rounds,
+            "resumed": sum(one.resumed for one in stats),
             "equal": self.equal,
         }

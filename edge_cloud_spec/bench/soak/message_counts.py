@@ -27,17 +27,17 @@ class MessageCounts:
 
     def add(self, answer: DecodedAnswer, preset: Preset) -> None:
         """Count one more answer."""
-        outcome, ledger = answer.outcome, answer.outcome.stats
+        outcome, stats = answer.outcome, answer.outcome.stats
         self.answers += 1
         self.equal += answer.equal
         self.tokens += len(outcome.tokens)
-        self.emitted += sum(r.emitted for r in ledger.rounds)
-        self.rounds += len(ledger.rounds)
+        self.emitted += sum(r.emitted for r in stats.rounds)
+        self.rounds += len(stats.rounds)
         if preset.drafts_on_robot:
-            self.on_drafts += sum(r.drafted > 0 for r in ledger.rounds)
+            self.on_drafts += sum(r.drafted > 0 for r in stats.rounds)
         self.sent += answer.drafts_sent
-        self.stale += ledger.stale
-        self.resumed += ledger.resumed
+        self.stale += stats.stale
+        self.resumed += stats.resumed
         self.seconds += outcome.seconds
 
 

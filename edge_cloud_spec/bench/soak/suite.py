@@ -139,7 +139,7 @@ class Soak:
     def all(self) -> Row:
         """All of them together, with the cloud's counts and what has grown."""
         first, last = self._quarters()
-        cloud = asdict(self._harness.worker.tally)
+        cloud = asdict(self._harness.worker.counters)
         return {
             "preset": "all",
             **_figures(total(self.counts.values())),
@@ -151,7 +151,7 @@ class Soak:
 
     def failures(self, lossless: bool) -> list[str]:
         """What was lost, does not agree, or has grown; empty where nothing has."""
-        cloud = self._harness.worker.tally
+        cloud = self._harness.worker.counters
         found = discrepancies(total(self.counts.values()), cloud, lossless)
         first, last = self._quarters()
         if last > first + GROWTH_MB:

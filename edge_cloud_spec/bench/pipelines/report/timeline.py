@@ -132,13 +132,13 @@ def _robot(outcome: Outcome, passes: Sequence[DraftPass]) -> tuple[Span, ...]:
         return len(prefix) in judged and outcome.tokens[: len(prefix)] == prefix
 
     def used(one: Grown) -> bool:
-        prefix, whole = one.branch.prefix, one.whole
+        prefix, finished = one.branch.prefix, one.finished
         if reached(prefix):
             return True
-        if len(whole.draft) > 1:
+        if len(finished.draft) > 1:
             return False
         # it may have computed the token that a verdict adds there, to draft after it
-        bonuses = (whole.best, *(tokens for tokens, _ in whole.guesses))
+        bonuses = (finished.best, *(tokens for tokens, _ in finished.recoveries))
         return any(prefix + bonus in ahead and reached(prefix + bonus) for bonus in bonuses)
 
     def kind(each: DraftPass) -> str:
