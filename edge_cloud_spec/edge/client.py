@@ -1,4 +1,4 @@
-"""The verifier's client: streams of bytes that are opened again after they broke."""
+"""The verifier's client: streams of bytes that reconnect after a break."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .transport import OnReceive
 log = logging.getLogger(__name__)
 
 
-UNREACHABLE_S = 1.0  # without a connection for so long is reported
-LINGER_S = 0.5  # for what is queued when a stream is closed
+UNREACHABLE_S = 1.0  # without a connection for this long, LinkLost is reported
+LINGER_S = 0.5  # to send what is queued when a stream is closed
 
-# What trying again cannot mend, as a fault's code and what to do about it.
-_FINAL = {
+# Statuses that a retry cannot fix: the fault's code, and what to do about it.
+_FATAL = {
     grpc.StatusCode.UNAUTHENTICATED: ("unauthenticated", ""),
     grpc.StatusCode.UNIMPLEMENTED: ("not_a_verifier", "check the address and the versions"),
     grpc.StatusCode.RESOURCE_EXHAUSTED: (
@@ -45,7 +45,7 @@ class ClientSettings:
     """Where the verifier is. ``authority`` is a PEM file with its certificate authority (TLS).
 
     Off loopback TLS is used in any case, with the system's authorities where none is given.
-    ``retry_s``: the pause before a broken stream is tried again.
+    ``retry_s``: seconds before a broken stream reconnects. Raises UserError.
     """
 
     address: str = "127.0.0.1:50151"
@@ -65,57 +65,57 @@ class ClientSettings:
 
 
 class ClientStream:
-    """One decode's stream, made again when it breaks. Its methods may be called from any thread."""
+    """One decode's stream, which reconnects when it breaks. Its methods are for any thread."""
 
     def __init__(self, client: VerifierClient, on_receive: OnReceive) -> None:
         self._client = client
         self._on_receive = on_receive
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        self._lost = False  # and it was reported
+        self._lost = False  # and LinkLost was reported
         self.closing = False
 
     def send(self, data: bytes) -> None:
-        """Queue these bytes; what was queued when a new stream stands is dropped (see LinkUp)."""
+        """Queue these bytes; a reconnect drops what is still queued (see LinkUp)."""
         self._client.run_soon(lambda: self._queue.put_nowait(data))
 
-    def close(self, goodbye: bytes | None = None) -> None:
-        """End the stream once everything queued is out, or at once while it is broken.
+    def close(self, last: bytes | None = None) -> None:
+        """End the stream once everything queued is sent, or at once while it is broken.
 
-        ``goodbye`` is sent last. The cloud ends its side after a Close, which is no loss any more:
-        so the last message and the close are one call.
+        ``last`` is sent before the end. The cloud ends its side after a Close, and that must not
+        count as a lost link: so the last message and the close are one call.
         """
-        self._client.run_soon(lambda: self._close(goodbye))
+        self._client.run_soon(lambda: self._close(last))
 
     def start(self) -> asyncio.Task[None]:
-        """Run on the client's loop, where this is called."""
+        """Run the stream; to be called on the client's loop."""
         self._task = asyncio.ensure_future(self._run())
         return self._task
 
-    def _close(self, goodbye: bytes | None) -> None:
+    def _close(self, last: bytes | None) -> None:
         if self.closing:
             return
         assert self._task is not None
         self.closing = True
-        if goodbye is not None:
-            self._queue.put_nowait(goodbye)
+        if last is not None:
+            self._queue.put_nowait(last)
         self._queue.put_nowait(None)
-        linger = 0.0 if self._lost else LINGER_S  # a cloud that does not end its side is left
+        linger = 0.0 if self._lost else LINGER_S  # for a cloud that does not end its side
         self._task.get_loop().call_later(linger, self._task.cancel)
 
     async def _run(self) -> None:
         try:
             while not self.closing:
                 await self._try_once()
-        except _Final as final:
-            self._on_receive(encode_server(final.fault))
+        except _FatalError as error:
+            self._on_receive(encode_server(error.fault))
         except Exception as error:
             log.exception("a stream failed")
             fault = Fault("link_failed", f"the link failed on the robot ({error!r}); see its log")
             self._on_receive(encode_server(fault))
 
     async def _try_once(self) -> None:
-        """Connect and relay until the stream ends; a pause after it broke."""
+        """Connect and relay until the stream ends; pause after a break."""
         connected = False
         try:
             call = await self._connect()
@@ -129,20 +129,21 @@ class ClientStream:
             reason = "the cloud ended the stream"
         except grpc.aio.AioRpcError as error:
             reason = error.details() or error.code().name
-            if error.code() in _FINAL:
-                code, advice = _FINAL[error.code()]
-                raise _Final(Fault(code, f"{reason}; {advice}" if advice else reason)) from None
+            if error.code() in _FATAL:
+                code, advice = _FATAL[error.code()]
+                text = f"{reason}; {advice}" if advice else reason
+                raise _FatalError(Fault(code, text)) from None
         if not self.closing:
-            self._lose(reason if connected else self._unreachable(reason))
+            self._report_loss(reason if connected else self._unreachable(reason))
             await asyncio.sleep(self._client.settings.retry_s)
 
     async def _connect(self) -> Any:
-        """A connected call; LinkLost is reported already while it is waited for."""
+        """A connected call; LinkLost is reported if that takes longer than UNREACHABLE_S."""
         call = self._client.open_call()
         try:
             await asyncio.wait_for(call.wait_for_connection(), UNREACHABLE_S)
         except asyncio.TimeoutError:
-            self._lose(self._unreachable("nothing answers there"))
+            self._report_loss(self._unreachable("nothing answers there"))
             await call.wait_for_connection()
         return call
 
@@ -151,7 +152,7 @@ class ClientStream:
         advice = "; start one there with edge-cloud-spec serve" if is_loopback(address) else ""
         return f"cannot reach the cloud at {address}: {why}{advice}"
 
-    def _lose(self, reason: str) -> None:
+    def _report_loss(self, reason: str) -> None:
         if not self._lost:
             self._lost = True
             self._on_receive(LinkLost(reason))
@@ -172,8 +173,8 @@ class ClientStream:
         await call.done_writing()
 
 
-class _Final(Exception):
-    """A failure that trying again cannot mend."""
+class _FatalError(Exception):
+    """A failure that a retry cannot fix."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.text)
@@ -181,14 +182,14 @@ class _Final(Exception):
 
 
 class GrpcTransport:
-    """A decode's way to the cloud over a stream of its own."""
+    """The ``Transport`` of one decode over a gRPC stream of its own."""
 
     def __init__(self, stream: ClientStream) -> None:
         self._stream = stream
         self._key = SessionKey()
 
     def send(self, message: ClientMessage) -> int:
-        """Encode and send; the number of bytes."""
+        """Encode and send; returns the number of bytes."""
         data = self._key.sign(encode_client(message))
         if isinstance(message, Close):
             self._stream.close(data)
@@ -197,7 +198,7 @@ class GrpcTransport:
         return len(data)
 
     def close(self) -> None:
-        """End the stream once everything is out."""
+        """End the stream once everything is sent."""
         self._stream.close()
 
 
@@ -214,13 +215,13 @@ class VerifierClient:
         self._thread.start()
 
     def open(self, on_receive: OnReceive) -> ClientStream:
-        """A stream whose messages go to ``on_receive`` (called in the client's thread)."""
+        """A stream that calls ``on_receive`` for each message, in the client's thread."""
         stream = ClientStream(self, on_receive)
         self.run_soon(lambda: self._start(stream))
         return stream
 
     def connect(self, on_receive: OnReceive) -> GrpcTransport:
-        """The way to the cloud for one decode (``DecodeRunner.run``)."""
+        """The transport of one decode (``DecodeRunner.run``)."""
         return GrpcTransport(self.open(on_receive))
 
     def run_soon(self, job: Callable[[], None]) -> None:
@@ -268,6 +269,6 @@ class VerifierClient:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._channel is not None:
             await self._channel.close()
-        rest = asyncio.all_tasks() - {asyncio.current_task()}  # gRPC's own, of calls that ended
-        if rest:
-            await asyncio.wait(rest, timeout=LINGER_S)
+        remaining = asyncio.all_tasks() - {asyncio.current_task()}  # gRPC's own, of ended calls
+        if remaining:
+            await asyncio.wait(remaining, timeout=LINGER_S)

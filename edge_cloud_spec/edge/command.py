@@ -1,4 +1,4 @@
-"""``edge-cloud-spec decode``: one request through the link, words as they are settled."""
+"""``edge-cloud-spec decode``: decode one request and print its words as they are settled."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rule", default="greedy", help=", ".join(RULES))
     parser.add_argument("--temperature", type=float, default=None, help="0.8 unless greedy")
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the sampling, as decode_stats tells of a decision"
+        "--seed", type=int, default=0, help="of the sampling, as decode_stats reports it"
     )
     parser.add_argument("--order", default="action first", help="or 'reason first'")
     parser.add_argument("--json", type=Path, help="write the outcome there")
 
 
 def run_decode(args: argparse.Namespace) -> int:
-    """Decode once; 0 when the answer is whole."""
+    """Decode once; returns 0 when the answer is complete. Raises UserError."""
     temperature = args.temperature
     if temperature is None:
         temperature = temperature_of(args.rule, 0.8)
@@ -67,13 +67,13 @@ def run_decode(args: argparse.Namespace) -> int:
     def show(emit: Emit) -> None:
         print(words.add(emit.tokens), end="", flush=True)
 
-    link = VerifierClient(client_settings)
+    client = VerifierClient(client_settings)
     try:
         runner = DecodeRunner(model, model.spec(rules_text(), 128))
         request = Request(args.instruction, jpeg, args.order)
-        outcome = runner.run(request, settings, secrets.randbits(64), link.connect, show)
+        outcome = runner.run(request, settings, secrets.randbits(64), client.connect, show)
     finally:
-        link.close()
+        client.close()
     print()
     if not outcome.completed:
         raise UserError(outcome.text or outcome.reason)
@@ -88,7 +88,7 @@ def run_decode(args: argparse.Namespace) -> int:
 
 
 def figures_of(outcome: Outcome) -> dict[str, float]:
-    """What one decode cost, flat, for people and JSON."""
+    """What one decode cost, as printed and as written by ``--json``."""
     stats = outcome.stats
     return {
         "tokens": len(outcome.tokens),

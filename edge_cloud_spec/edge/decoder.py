@@ -1,8 +1,8 @@
 """The robot's decoder: a state machine without I/O, ``(event, now) -> actions``.
 
-It owns one decode. Threads, models, links and clocks stand around it (``runner`` in earnest, a
-virtual-time harness in benchmarks). Here is how a decode opens, resumes and ends; what happens
-between is the ``exchange`` of drafts and verdicts.
+It owns one decode. Threads, models, links and clocks are outside it (``runner``; in tests and
+benchmarks also a harness in virtual time). Here is how a decode opens, resumes and ends; what
+happens between is the ``exchange`` of drafts and verdicts.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ WHOLE = ("end", "length")  # how an answer ends that is all there
 
 
 class EdgeDecoder:
-    """One decode: opens it, keeps a draft on its way, and emits what verdicts settle.
+    """One decode: opens it, keeps a draft in flight, and emits what verdicts settle.
 
-    ``patience`` is how long, in seconds, the cloud may leave a message unanswered (link losses
-    included) before the decode is given up; ``deadline`` is when that will be, None while the cloud
-    owes nothing. Only an answer moves it: a link that comes and goes does not.
+    ``patience`` is how long, in seconds, the cloud may take to reply (link losses included) before
+    the decode ends with a timeout; ``deadline`` is when that will be, None while no reply is due.
+    Only a reply moves it: a link that is lost and restored does not.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class EdgeDecoder:
         self._session = ""
         self._spec: bytes | None = None  # digest of the specification asked for last
         self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
-        self._told: PrefixDigest | None = None  # the same as the cloud has it
+        self._cloud_base: PrefixDigest | None = None  # the same, as the cloud has it
         self._exchange = Exchange(
             opening,
             preset,
@@ -88,7 +88,7 @@ class EdgeDecoder:
 
     @property
     def deadline(self) -> float | None:
-        """When the decode will be given up, unless the cloud answers."""
+        """When the decode times out unless the cloud replies, s; None while no reply is due."""
         return self._deadline.deadline
 
     @property
@@ -97,7 +97,10 @@ class EdgeDecoder:
         return self._exchange.width
 
     def start(self, now: float, known_spec: bytes = b"") -> list[Action]:
-        """Begin. With a specification known from before, drafting does not wait for the cloud."""
+        """Begin. With a prompt specification known already, drafting does not wait for the cloud.
+
+        ``now`` in seconds, here and below.
+        """
         if not self._preset.uses_cloud:
             return self._prepare(b"")
         self._deadline.owed(now)
@@ -106,7 +109,7 @@ class EdgeDecoder:
         return [Send(self._opening), *known]
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """What to do upon this event; nothing once the decode is finished."""
+        """The actions that follow from this event; none once the decode is finished."""
         if self.finished:
             return []
         actions = self._on(event, now)
@@ -135,8 +138,8 @@ class EdgeDecoder:
             case Unusable(text):
                 return self._exchange.close("bad_request", text)
             case Tick():
-                late = self._deadline.is_over(now)
-                return self._exchange.close("timeout", self._deadline.why) if late else []
+                is_over = self._deadline.is_over(now)
+                return self._exchange.close("timeout", self._deadline.why) if is_over else []
 
     def _on_message(self, message: ServerMessage, now: float) -> list[Action]:
         match message:
@@ -152,15 +155,15 @@ class EdgeDecoder:
                 return self._exchange.close("fault" if code in ("", *WHOLE) else code, text)
 
     def _prepare(self, spec: bytes) -> list[Action]:
-        """Begin, or begin anew, with this specification; what was drafted under another is void."""
+        """Begin, or begin anew, with this specification; drafts under another are dropped."""
         self._spec = spec_digest(spec)
         self._base = None
-        self._exchange.void()
+        self._exchange.invalidate()
         return [Prepare(spec)]
 
     def _on_prompt(self, prompt: PromptReady, now: float) -> list[Action]:
         if prompt.spec_digest != self._spec:
-            return []  # another one was asked for meanwhile
+            return []  # of a specification that was replaced meanwhile
         self._base = base_digest(self._opening, prompt.digest, prompt.spec_digest)
         self._exchange.begin(self._base, prompt)
         return self._compare_bases() or self._exchange.draft(now)
@@ -173,15 +176,15 @@ class EdgeDecoder:
         if resumed:
             self.stats.resumed += 1
             if not self._exchange.asked:
-                self._deadline.answered()  # nothing is owed meanwhile
-            return self._exchange.again(now)
+                self._deadline.answered()  # no reply is due meanwhile
+            return self._exchange.resend(now)
         self._deadline.answered()
-        self._told = opened.base
+        self._cloud_base = opened.base
         if not self._preset.drafts_on_robot:
             self._base = opened.base
             self._exchange.begin(opened.base)
-            return self._exchange.again(now)
-        if opened.spec:  # the cloud's prompt is not the one we held: begin with what it says
+            return self._exchange.resend(now)
+        if opened.spec:  # the cloud's specification is not the known one: begin with that
             return self._prepare(opened.spec)
         if self._spec is None:
             return self._bad_opened("the cloud did not say how to prompt; update it")
@@ -193,8 +196,8 @@ class EdgeDecoder:
         return self._exchange.close("bad_opened", text)
 
     def _compare_bases(self) -> list[Action]:
-        """End where both sides have made their prompt and differ."""
-        if self._base is None or self._told is None or self._base == self._told:
+        """End the decode if both sides have made their prompt and they differ."""
+        if self._base is None or self._cloud_base is None or self._base == self._cloud_base:
             return []
         text = (
             "robot and cloud make different prompts of the same request; "
@@ -203,11 +206,11 @@ class EdgeDecoder:
         return self._exchange.close("prompt_mismatch", text)
 
     def _resume(self) -> list[Action]:
-        """Say where the robot stands; empty before it and the cloud have begun."""
-        heard = self._exchange.prefix.heard
-        if heard is None or not self._session:
+        """Send the robot's verified prefix; empty before it and the cloud have begun."""
+        shared = self._exchange.prefix.shared
+        if shared is None or not self._session:
             return []
-        return [Send(Resume(self._session, heard))]
+        return [Send(Resume(self._session, shared))]
 
     def _on_link_up(self) -> list[Action]:
         resumed = self._resume()

@@ -11,22 +11,21 @@ from ..decoding.cost_model import Costs, rate, signature, specedge_depth
 from ..decoding.preset import Preset
 from ..decoding.shape import BestFirst, Shape, chain
 from ..decoding.speculation import Speculation
-from .measures import Mean, Measures
+from .measures import MIN_PASS_S, Mean, Measures
 
-PROBE = 3  # passes of the target alone, to learn what they cost
-REPLAN = (4, 8, 16, 32)  # rounds until the next plan; the last for good
-TRIED = 16  # rounds that say something of what a plan yields
-GAIN = 1.03  # another plan has to promise so much more than the one in use
-PRIOR_WEIGHT = 2.0  # measurements that a promise counts for
+PROBE = 3  # passes of the target alone, to measure what they cost
+REPLAN = (4, 8, 16, 32)  # rounds until the next plan; the last one from then on
+TRIED = 16  # rounds after which a plan's yield is measured
+GAIN = 1.03  # another plan has to promise this many times as much as the one in use
+PRIOR_WEIGHT = 2.0  # observations that the assumed yield counts for
 MAX_AHEAD = 8  # drafts beyond the one that is being verified
 MAX_KEPT = 32  # costs whose promises are remembered
-LEAST_S = 1e-4  # of a pass
-RARELY = 100  # the target alone is asked for so many times as much as a round trip takes
+ALONE_ROUND_TRIPS = 100  # round trips' time that the target generates alone for, before a new plan
 
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """What to do next: draft in this shape, or let the cloud go on alone for ``alone`` passes."""
+    """Draft in this shape, or let the cloud generate alone for ``alone`` passes (shape None)."""
 
     shape: Shape | None
     speculation: Speculation
@@ -40,11 +39,11 @@ class DraftPlanner(Protocol):
     """Decides before each draft."""
 
     def plan(self, now: float, tokens: int) -> DraftPlan:
-        """For the next round; so many tokens are verified at this time, in seconds."""
+        """The plan of the next round. ``tokens`` are verified at the time ``now`` (s)."""
 
 
 class FixedPlanner:
-    """What the preset says."""
+    """The preset's own shape and speculation."""
 
     def __init__(self, preset: Preset) -> None:
         self._plan = DraftPlan(preset.shape if preset.drafts_on_robot else None, preset.speculation)
@@ -69,37 +68,37 @@ class VerifyBoundPlanner:
 
 
 class AutoPlanner:
-    """The shape and pipeline that the cost model promises most of, or the target alone.
+    """The shape and pipeline with the highest rate by the cost model, or the target alone.
 
-    What a plan in use really yields is measured, and its promise corrected by it.
+    What a plan in use yields is measured, and corrects the rate that it is promised.
     """
 
     def __init__(self, preset: Preset, measures: Measures) -> None:
         self._preset, self._measures = preset, measures
         self._plan: DraftPlan | None = None
-        self._rounds = 0  # since it was taken
+        self._rounds = 0  # since the plan was made
         self._replans = 0
-        self._knew = False  # what the target's pass costs, when the plan was made
-        self._since = (0.0, 0)  # when the plan was taken, and the tokens then
+        self._verify_was_known = False  # when the plan was made
+        self._since = (0.0, 0)  # when the plan was made (s), and the tokens then
         self._promises: dict[Key, float] = {}  # tokens per second, when the plan was made
 
     def plan(self, now: float, tokens: int) -> DraftPlan:
         measures = self._measures
         if not measures.alone.known:
             return DraftPlan(None, self._preset.speculation, alone=PROBE)
-        learned = measures.verify_known and not self._knew
+        learned = measures.verify_known and not self._verify_was_known
         enough = self._rounds >= REPLAN[min(self._replans, len(REPLAN) - 1)]
         if self._plan is None or self._plan.shape is None or enough or learned:
             self._correct(now, tokens)
             self._plan = self._best()
-            self._knew = measures.verify_known
+            self._verify_was_known = measures.verify_known
             self._replans += not learned
             self._rounds, self._since = 0, (now, tokens)
         self._rounds += 1
         return self._plan
 
     def _correct(self, now: float, tokens: int) -> None:
-        """Learn what the plan in use yields of what it promised."""
+        """Measure what the plan in use yields, as a share of what it promised."""
         since, before = self._since
         plan = self._plan
         if plan is None or plan.shape is None or self._rounds < TRIED or now <= since:
@@ -111,17 +110,17 @@ class AutoPlanner:
 
     @property
     def _usual(self) -> float:
-        """What a plan that was not tried is taken to yield of its promise: no more than others."""
+        """The assumed yield of a plan that was not tried: the mean of all plans, at most 1."""
         yields = self._measures.yields
         return min(1.0, yields[None].value) if None in yields else 1.0
 
     def _promised(self, costs: Costs) -> dict[Key, float]:
-        """Tokens per second of each plan; worked out once for costs that are about the same."""
+        """Tokens per second of each plan; computed once for costs that are about the same."""
         kept, known = self._measures.promises, signature(costs)
         if known not in kept:
             if len(kept) >= MAX_KEPT:
                 del kept[next(iter(kept))]
-            trip = 2 * costs.one_way / max(costs.verify(1), LEAST_S)
+            trip = 2 * costs.one_way / max(costs.verify(1), MIN_PASS_S)
             base = self._preset.speculation
             base = replace(base, ahead=min(MAX_AHEAD, max(base.ahead, 1 + math.ceil(trip))))
             kept[known] = {
@@ -145,11 +144,13 @@ class AutoPlanner:
         drafting = using is not None and using.shape is not None
         if worth(best) > (1 if drafting else GAIN) / costs.alone:
             return DraftPlan(*best)
-        return DraftPlan(None, base, REPLAN[-1] + int(RARELY * 2 * costs.one_way / costs.alone))
+        round_trip = 2 * costs.one_way
+        passes = REPLAN[-1] + int(ALONE_ROUND_TRIPS * round_trip / costs.alone)
+        return DraftPlan(None, base, passes)
 
 
 def planner_of(preset: Preset, measures: Measures) -> DraftPlanner:
-    """The pacing that a preset asks for."""
+    """The planner that a preset's ``pacing`` names."""
     if preset.pacing == "auto":
         return AutoPlanner(preset, measures)
     return (

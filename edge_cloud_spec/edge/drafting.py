@@ -20,7 +20,7 @@ SAMPLE_EVERY = 4  # tokens of the cloud alone, between two drafts that only meas
 
 
 class Drafting:
-    """Keeps a draft on its way, or lets the cloud go on alone, as the preset's planner decides."""
+    """Keeps a draft in flight or lets the cloud generate alone, as the preset's planner decides."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Drafting:
         outstanding: Outstanding,
         speculator: Speculator,
         in_flight: InFlightDrafts,
-        watch: Stopwatch,
+        stopwatch: Stopwatch,
         measures: Measures,
     ) -> None:
         self._speculator = speculator
@@ -37,35 +37,35 @@ class Drafting:
         self._preset = preset
         self._prefix = prefix
         self._outstanding = outstanding
-        self._watch = watch
+        self._stopwatch = stopwatch
         self._measures = measures
         self._planner = planner_of(preset, measures)
-        self._pass_s = 0.0  # of the draft model, last
+        self._pass_s = 0.0  # of the draft model's last pass
 
     @property
     def _verified(self) -> Prefix:
         return tuple(self._prefix.tokens)
 
     def draft(self, now: float) -> list[Action]:
-        """Send the draft after the verified tokens, if it is made already; draft what is wanted."""
+        """Send the draft after the verified tokens, if there is one; draft what the plan wants."""
         verified = self._verified
         self._speculator.settle(verified)
         plan = self._planner.plan(now, len(verified))
         self._speculator.plan(plan.shape, plan.speculation)
         ready = self._speculator.draft_after(verified, plan.speculation.cut)
-        self._watch.begin(now, ready is not None)
+        self._stopwatch.begin(now, ready is not None)
         if plan.shape is None and ready is None:
-            return [*self.work(), *self._leave_alone(plan.alone, now)]
+            return [*self.work(), *self._generate_alone(plan.alone, now)]
         return [*(self._send(ready, now) if ready else []), *self.work()]
 
     def on_drafted(self, drafted: Drafted, now: float) -> list[Action]:
-        """The draft model made a step, or a whole branch."""
+        """The draft model made a pass over a branch, or has finished it."""
         if not self._speculator.wants(drafted.branch) or self._prefix.digest is None:
             return []
         prefix, draft = drafted.branch.prefix, drafted.finished
         here = prefix == self._verified
         if here:
-            self._watch.drafted(drafted.seconds)
+            self._stopwatch.drafted(drafted.seconds)
         if drafted.seconds:
             self._pass_s = drafted.seconds
             self._measures.drafted(drafted.nodes, drafted.seconds)
@@ -85,7 +85,7 @@ class Drafting:
         return [*([] if pushed is None else [Send(pushed)]), *self.work()]
 
     def _cuts(self, prefix: Prefix, part: FinishedDraft, now: float) -> bool:
-        """Whether to send this part of a draft, since the cloud would wait for more of it."""
+        """Whether to send this part of a draft, since the cloud would wait for the rest."""
         least, request = self._speculator.speculation.cut, self._outstanding.request
         if not least or part.draft.depth < least:
             return False
@@ -96,11 +96,11 @@ class Drafting:
         return self._speculator.is_near(prefix) and ready > due
 
     def work(self) -> list[Action]:
-        """Ask the draft model for what is wanted now."""
+        """Let the draft model work on what is wanted now."""
         return [*self._speculator.work(self._verified, self._prefix.room)]
 
     def _send(self, draft: FinishedDraft, now: float) -> list[Action]:
-        self._watch.asked(now)
+        self._stopwatch.asked(now)
         request, is_new = self._in_flight.next(draft, now)
         self._outstanding.ask(request, now)
         return [Send(request.message)] if is_new else []
@@ -113,24 +113,24 @@ class Drafting:
             return [emit, Finish("end" if ended else "length")]
         return [emit, *(self.draft(now) if done else [])]
 
-    def _leave_alone(self, passes: int, now: float) -> list[Action]:
-        """Let the cloud go on without drafts for so many passes."""
-        self._watch.asked(now)
+    def _generate_alone(self, passes: int, now: float) -> list[Action]:
+        """Let the cloud generate without drafts for so many passes."""
+        self._stopwatch.asked(now)
         request = self._alone(len(self._prefix.tokens) + passes)
         self._outstanding.ask(request, now)
         return [Send(request.message)]
 
-    def go_on_alone(self, until: int, now: float) -> list[Action]:
-        """After a verdict on no draft: wait for the next, or draft again as was planned."""
-        self._watch.begin_alone(now)
+    def continue_alone(self, until: int, now: float) -> list[Action]:
+        """After a verdict on no draft: await the next one, or draft again as planned."""
+        self._stopwatch.begin_alone(now)
         if until and len(self._prefix.tokens) >= until:
             return self.draft(now)
         self._outstanding.ask(self._alone(until), now)
         return self._sample_acceptance() if until else []
 
     def generate(self, now: float) -> list[Action]:
-        """Where only the cloud drafts, or nobody: let it go on to the end of the answer."""
-        self._watch.asked(now)
+        """Where the robot does not draft: let the cloud generate to the end of the answer."""
+        self._stopwatch.asked(now)
         if self._outstanding.request is None:
             self._outstanding.ask(self._alone(0), now)
         self._outstanding.ask_again(now)
@@ -142,7 +142,7 @@ class Drafting:
         return AwaitedTokens(Generate(self._prefix.digest, speculative, until))
 
     def _sample_acceptance(self) -> list[Action]:
-        """Draft now and then while the cloud goes on alone, to learn whether it should."""
+        """Draft now and then while the cloud generates alone, to measure the acceptance."""
         verified = self._verified
         self._speculator.settle(verified)
         if len(verified) % SAMPLE_EVERY:

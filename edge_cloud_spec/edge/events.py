@@ -1,4 +1,4 @@
-"""What happens to an edge decoder, and what it wants done."""
+"""The events that an edge decoder handles, and the actions that it returns."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..wire.messages import ClientMessage, ServerMessage
 
 @dataclass(frozen=True)
 class PromptReady:
-    """The prompt stands on the robot. ``digest`` names it, ``spec_digest`` its specification.
+    """The prompt is prefilled on the robot. ``digest`` names it, ``spec_digest`` its specification.
 
-    Tokens are below ``vocabulary``; unsaid, that is all that the wire can name.
+    Tokens are below ``vocabulary``; the default is all that the wire can name.
     """
 
     digest: bytes
@@ -27,7 +27,7 @@ class PromptReady:
 class Drafted:
     """The draft model added ``tokens`` to a branch, which is ``finished`` now; ``done``: for good.
 
-    ``seconds`` is what its pass took over ``nodes`` nodes (0 where another event says it).
+    ``seconds`` is what its pass took over ``nodes`` nodes (0 where another event carries it).
     """
 
     branch: Branch
@@ -40,21 +40,21 @@ class Drafted:
 
 @dataclass(frozen=True)
 class Received:
-    """A message came from the cloud."""
+    """A message arrived from the cloud."""
 
     message: ServerMessage
 
 
 @dataclass(frozen=True)
 class LinkLost:
-    """The stream broke; the link tries again by itself."""
+    """The stream broke; the transport reconnects by itself."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class LinkUp:
-    """A new stream stands after one was lost."""
+    """A new stream is connected after one was lost."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Unusable:
 
 @dataclass(frozen=True)
 class Tick:
-    """The decoder's deadline may have come."""
+    """The decoder's deadline may have passed."""
 
 
 Event = PromptReady | Drafted | Received | LinkLost | LinkUp | Abort | Unusable | Tick
@@ -95,9 +95,9 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Work:
-    """Draft these branches, the first first, several in a pass; a Drafted event for each and pass.
+    """Draft these branches in this order, several in a pass; a Drafted event for each and pass.
 
-    They replace what was worked on. ``verified`` are the answer's tokens so far, which all extend.
+    They replace those of the Work before. ``verified``: the answer so far, which all extend.
     """
 
     verified: tuple[int, ...]
@@ -106,7 +106,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Emit:
-    """Tokens of the answer, settled by a verdict (or by nobody, where ``verified`` is False)."""
+    """Tokens of the answer, settled by a verdict (where ``verified`` is False, by none)."""
 
     position: int
     tokens: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The rounds of one decode, once its prompt stands: drafts are sent, verdicts settle the answer."""
+"""The rounds of one decode once its prompt is ready: drafts are sent, verdicts settle tokens."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .rounds import DecodeStats, Stopwatch
 from .speculator import Prefix, Speculator
 from .verified_prefix import VerifiedPrefix
 
-MAX_DIVERGED = 3  # verdicts of a decode on something else than what the robot sent
+MAX_DIVERGED = 3  # verdicts of a decode that are on another draft than the robot's
 
 
 class Exchange:
-    """Keeps a draft on its way or lets the cloud go on alone; settles what verdicts say.
+    """Keeps a draft in flight or lets the cloud generate alone; settles the tokens of verdicts.
 
-    A verdict's way is ``on_verdict``: it is compared with the open request, measured, settled, and
-    followed by the next draft. All state has its owner: the answer ``VerifiedPrefix``, the request
-    to the cloud ``Outstanding``, drafts and predictions ``Speculator``, pushed drafts
-    ``InFlightDrafts``, both in ``Drafting``.
+    ``on_verdict`` is a verdict's way through the robot: it is compared with the open request,
+    measured, settled, and followed by the next draft. State is owned by ``VerifiedPrefix`` (the
+    answer), ``Outstanding`` (the request to the cloud), ``Speculator`` (drafts and predictions) and
+    ``InFlightDrafts`` (pushed drafts); ``Drafting`` works on the last two. Times in seconds.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Exchange:
         deadline: ReplyDeadline,
         resume: Callable[[], list[Action]],
     ) -> None:
-        """resume: reports to the cloud where the robot stands, and asks for what follows."""
+        """resume: makes the message that tells the cloud the robot's verified prefix."""
         self.prefix = VerifiedPrefix(opening.max_tokens)
         self._preset = preset
         self._measures = measures
@@ -52,18 +52,18 @@ class Exchange:
         self._outstanding = Outstanding(deadline)
         self._speculator = Speculator(preset.speculation)
         self._in_flight = InFlightDrafts(self.prefix, opening.payload, preset, measures)
-        self._watch = Stopwatch()
+        self._stopwatch = Stopwatch()
         self._drafting = Drafting(
             preset,
             self.prefix,
             self._outstanding,
             self._speculator,
             self._in_flight,
-            self._watch,
+            self._stopwatch,
             measures,
         )
         self._resampling = Resampling(opening.split, random_source)
-        self._early = ReorderBuffer()
+        self._early_verdicts = ReorderBuffer()
 
     @property
     def width(self) -> int:
@@ -72,7 +72,7 @@ class Exchange:
 
     @property
     def asked(self) -> bool:
-        """Whether a robot that drafts has asked the cloud for something, and has no reply yet."""
+        """Whether a robot that drafts has sent a request, and has no reply yet."""
         return self._outstanding.request is not None and self._preset.drafts_on_robot
 
     @property
@@ -82,38 +82,38 @@ class Exchange:
     # Beginning and end
 
     def start(self, now: float) -> None:
-        """The decode is asked for."""
-        self._watch.begin(now, ready=True)
+        """The decode is requested."""
+        self._stopwatch.begin(now, ready=True)
 
-    def void(self) -> None:
-        """The prompt is made anew; what was drafted under another is void."""
-        self._speculator.void()
+    def invalidate(self) -> None:
+        """The prompt is made anew: what was drafted under another is dropped."""
+        self._speculator.forget_work()
         self._in_flight.forget_pushed()
-        self._outstanding.void()
-        self.prefix.void()
+        self._outstanding.cancel()
+        self.prefix.invalidate()
 
     def begin(self, base: PrefixDigest, prompt: PromptReady | None = None) -> None:
-        """The prompt stands: on the robot, or where only the cloud drafts, there."""
+        """The prompt is ready: on the robot, or in the cloud where the robot does not draft."""
         self.prefix.begin(base, prompt)
         if prompt is not None:
             self._speculator.begin(prompt.end_tokens)
 
     def forget_pushed(self) -> None:
-        """The link broke, or is a new one; who knows which pushed drafts arrived."""
+        """The link broke or is a new one: which pushed drafts arrived is unknown."""
         self._in_flight.forget_pushed()
 
-    def again(self, now: float) -> list[Action]:
+    def resend(self, now: float) -> list[Action]:
         """Send again what the cloud may not have received."""
         if not self._preset.drafts_on_robot:
             return self._drafting.generate(now)
         return self.pending()
 
     def pending(self) -> list[Action]:
-        """What the cloud is asked for now."""
+        """The open request, to be sent again."""
         return self._outstanding.pending()
 
     def draft(self, now: float) -> list[Action]:
-        """The prompt stands: begin the first round."""
+        """The prompt is ready: begin the first round."""
         return self._drafting.draft(now)
 
     def on_drafted(self, drafted: Drafted, now: float) -> list[Action]:
@@ -122,16 +122,16 @@ class Exchange:
 
     def close(self, reason: str, text: str = "") -> list[Action]:
         """End the decode, here and in the cloud."""
-        goodbye = [Send(Close(self.prefix.resampled))] if self._preset.uses_cloud else []
-        return [*goodbye, Finish(reason, text)]
+        close = [Send(Close(self.prefix.resampled))] if self._preset.uses_cloud else []
+        return [*close, Finish(reason, text)]
 
-    # Verdicts in
+    # Verdicts
 
     def on_verdict(self, verdict: Verdict, now: float) -> list[Action]:
         """The cloud decided on the draft, or on what it did alone."""
         prefix, request = self.prefix, self._outstanding.request
         if verdict.base != prefix.digest or isinstance(request, AwaitedRow):
-            if not self._is_early(verdict):
+            if not self._keep_early(verdict):
                 self._stats.stale += 1
             return []
         drafted, tokens = (0, None) if request is None else request.settled(verdict)
@@ -141,9 +141,9 @@ class Exchange:
         if tokens is None or error:
             return self.close("bad_verdict", f"{error}; the cloud's version may differ")
         if prefix.after(tokens).short != verdict.leads_to:
-            return self._go_back(now)
+            return self._on_divergence(now)
         before = len(prefix.tokens)
-        self._stats.rounds.append(self._watch.round(verdict, before, drafted, len(tokens), now))
+        self._stats.rounds.append(self._stopwatch.round(verdict, before, drafted, len(tokens), now))
         self._learn(verdict, tokens, now)
         rejection = self._resampling.rejection(verdict, drawn)
         prefix.settle(tokens)
@@ -158,7 +158,7 @@ class Exchange:
         rejection: Rejection | None,
         now: float,
     ) -> list[Action]:
-        """What comes after a settled verdict: the end, the recovered token, or the next round."""
+        """What follows a settled verdict: the end, the recovered token, or the next round."""
         if verdict.finish:
             return self.close(verdict.finish)
         if rejection is not None:
@@ -166,25 +166,25 @@ class Exchange:
         if self._preset.drafts_on_robot and self.prefix.room <= 0:
             return self.close("length")
         if isinstance(request, AwaitedTokens):
-            actions = self._drafting.go_on_alone(request.message.until, now)
+            actions = self._drafting.continue_alone(request.message.until, now)
         else:
             actions = self._drafting.draft(now)
         assert self.prefix.digest is not None
-        early = self._early.take(self.prefix.digest)
+        early = self._early_verdicts.take(self.prefix.digest)
         if early is None or self._outstanding.request is None:
             return actions
         return [*actions, *self.on_verdict(early, now)]
 
-    def _is_early(self, verdict: Verdict) -> bool:
-        """Keep a verdict that overtook the one before it: the cloud went straight on."""
+    def _keep_early(self, verdict: Verdict) -> bool:
+        """Keep a verdict that overtook the one before it; False where it is none to be kept."""
         base, here = verdict.base, self.prefix.digest
         if here is None or base.length <= here.length:
             return False
         alone = isinstance(self._outstanding.request, AwaitedTokens)
-        return (alone or self._in_flight.holds(base)) and self._early.keep(verdict, here)
+        return (alone or self._in_flight.holds(base)) and self._early_verdicts.keep(verdict, here)
 
-    def _go_back(self, now: float) -> list[Action]:
-        """Take nothing from a verdict that leads elsewhere: it is on another draft than ours."""
+    def _on_divergence(self, now: float) -> list[Action]:
+        """Drop a verdict that leads to another prefix, since it is on another draft; resume."""
         self._stats.diverged += 1
         if self._stats.diverged > MAX_DIVERGED:
             text = "the cloud's verdicts are not on what the robot drafted"
@@ -193,34 +193,34 @@ class Exchange:
         self._outstanding.ask_again(now)
         return self._resume()
 
-    def _learn(self, verdict: Verdict, came: Prefix, now: float) -> None:
-        """Measure times, and how the draft did, before the verdict is settled."""
+    def _learn(self, verdict: Verdict, tokens: Prefix, now: float) -> None:
+        """Measure times, and how much of the draft was right, before the verdict is settled."""
         verified, measures = self._verified, self._measures
         draft = self._speculator.draft_after(verified)
         alone = isinstance(self._outstanding.request, AwaitedTokens)
         nodes = 0 if alone or draft is None else len(draft.draft)
         if nodes or verified:  # the first token alone costs no pass: the prefill gave its row
-            link = self._watch.link_s(verdict, now) if self._watch.waited else None
+            link = self._stopwatch.link_s(verdict, now) if self._stopwatch.waited else None
             measures.verified(nodes, verdict.verify_s, link)
         if draft is None:
             return
-        predicted = self._speculator.was_predicted((*verified, *came))
+        predicted = self._speculator.was_predicted((*verified, *tokens))
         if predicted is not None and verdict.token is not None:
             measures.exits.observe(float(predicted))
-        measures.judged(draft, came)
+        measures.judged(draft, tokens)
 
     # Split resampling
 
     def _resample(
         self, rejection: Rejection, now: float, dense: TokenDistribution | None = None
     ) -> list[Action]:
-        """Draw the recovered token, and go on; or ask for all of P where the short form ends."""
+        """Draw the recovered token and continue; or request the dense row P if that is needed."""
         prefix, position = self.prefix, len(self.prefix.tokens)
         token = self._resampling.draw(rejection, position, dense)
         if token is None:
             self._stats.fallbacks += 1
             self._outstanding.ask(AwaitedRow(rejection), now)
-            return [*self.pending(), *self._speculator.rest(self._verified)]
+            return [*self.pending(), *self._speculator.pause(self._verified)]
         prefix.resample(token)
         emit = Emit(position, (token,), verified=True)
         if prefix.ends_with(token):
@@ -230,7 +230,7 @@ class Exchange:
         return [emit, *self._drafting.draft(now)]
 
     def on_row(self, message: RowMessage, now: float) -> list[Action]:
-        """All of P came, where the short form ended."""
+        """The dense row P arrived that a resampling needs."""
         request = self._outstanding.request
         if not isinstance(request, AwaitedRow) or message.base != request.rejection.base:
             self._stats.stale += 1
@@ -241,10 +241,10 @@ class Exchange:
         self._outstanding.answered()
         return self._resample(request.rejection, now, message.row)
 
-    # Predictions in
+    # Predictions
 
     def on_prediction(self, message: Prediction) -> list[Action]:
-        """An exit's prediction of the verdict: something to draft after, and nothing else."""
+        """An exit's prediction of the verdict: a prefix to draft after, and nothing else."""
         request = self._outstanding.request
         if message.base != self.prefix.digest or not isinstance(request, AwaitedVerdict):
             self._stats.stale += 1
@@ -259,7 +259,7 @@ class Exchange:
 
 
 def verdict_error(verdict: Verdict, tokens: tuple[int, ...] | None, prefix: VerifiedPrefix) -> str:
-    """Why this verdict, which settles these tokens, cannot be one on our draft; else empty."""
+    """Why this verdict, which settles these tokens, cannot be one on the draft; else empty."""
     if tokens is None:
         return "the cloud accepted tokens that were not drafted"
     if not (tokens or verdict.finish or verdict.residual):

@@ -1,4 +1,4 @@
-"""Drafts on their way: the one that awaits its verdict, and those pushed for predicted prefixes."""
+"""Drafts in flight: the one that awaits its verdict, and those pushed for predicted prefixes."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from .verified_prefix import VerifiedPrefix
 
 
 class InFlightDrafts:
-    """Makes draft messages; knows which the cloud holds for prefixes beyond the verified one."""
+    """Makes draft messages, and keeps those that were pushed for predicted prefixes."""
 
     def __init__(
         self, prefix: VerifiedPrefix, payload: str, preset: Preset, measures: Measures
     ) -> None:
         self._prefix, self._payload, self._preset = prefix, payload, preset
         self._measures = measures
-        self._pushed: dict[PrefixDigest, tuple[DraftMessage, float]] = {}  # and when
+        self._pushed: dict[PrefixDigest, tuple[DraftMessage, float]] = {}  # and when they were sent
         self._round = 0
 
     def forget_pushed(self) -> None:
-        """Who knows what arrived: what was pushed will be sent again in its turn."""
+        """Which pushed drafts arrived is unknown: send each again when its prefix is verified."""
         self._pushed.clear()
 
     def holds(self, base: PrefixDigest) -> bool:
-        """Whether a draft was pushed for this prefix, so that its verdict may come early."""
+        """Whether a draft was pushed for this prefix, so that its verdict may arrive early."""
         return base in self._pushed
 
     def next(self, finished: FinishedDraft, now: float) -> tuple[AwaitedVerdict, bool]:
         """The draft after the verified prefix as a request, and whether it is still to be sent.
 
-        It is not where it was pushed before.
+        It was sent already where it was pushed. ``now`` in seconds.
         """
         here = self._prefix.digest
         assert here is not None
-        there = self._measures.one_way.value
-        # A pushed draft does not name the token that we resampled; the cloud needs it.
+        one_way = self._measures.one_way.value
+        # A pushed draft does not carry the token that the robot resampled; the cloud needs it.
         pushed = self._pushed.get(here) if self._prefix.resampled is None else None
         if pushed is None:
-            message, starts = self._message(tuple(self._prefix.tokens), finished), now + there
+            message, starts = self._message(tuple(self._prefix.tokens), finished), now + one_way
         else:
-            message, starts = pushed[0], max(now - there, pushed[1] + there)
+            message, starts = pushed[0], max(now - one_way, pushed[1] + one_way)
         self._pushed = {
             base: kept for base, kept in self._pushed.items() if base.length > here.length
         }

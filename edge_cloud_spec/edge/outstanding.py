@@ -13,14 +13,20 @@ from .resampling import Rejection
 
 @dataclass(frozen=True)
 class AwaitedVerdict:
-    """On a draft, which was drawn as ``drawn``; the cloud's pass over it ends at ``due`` (s)."""
+    """The verdict on a draft is awaited; the cloud's pass over it ends at about ``due`` (s).
+
+    ``drawn`` is the draft with the rows of Q that it was drawn from, which may not be sent.
+    """
 
     message: DraftMessage
     drawn: Draft
     due: float
 
     def settled(self, verdict: Verdict) -> tuple[int, tuple[int, ...] | None]:
-        """How many tokens were drafted, and what the verdict settles; None: not on this draft."""
+        """How many tokens were drafted, and those that the verdict settles.
+
+        None: it is not a verdict on this draft.
+        """
         draft, last = self.message.draft, _last(verdict)
         if verdict.tokens:  # repeated, and complete in itself
             return len(draft), verdict.tokens + last
@@ -30,24 +36,24 @@ class AwaitedVerdict:
 
 @dataclass(frozen=True)
 class AwaitedTokens:
-    """The cloud goes on alone until the answer has ``message.until`` tokens (0: to its end)."""
+    """The cloud generates alone until the answer has ``message.until`` tokens (0: to its end)."""
 
     message: Generate
 
     def settled(self, verdict: Verdict) -> tuple[int, tuple[int, ...]]:
-        """How many tokens the cloud drafted itself, and what the verdict settles."""
+        """How many tokens the cloud drafted itself, and those that the verdict settles."""
         return verdict.drafted, verdict.tokens + _last(verdict)
 
 
 @dataclass(frozen=True)
 class AwaitedRow:
-    """All of P at a rejected place, where its short form ended before a token was drawn."""
+    """The dense row P at a rejected place is awaited: its short form gave no token."""
 
     rejection: Rejection
 
     @property
     def message(self) -> RowRequest:
-        """As it is sent."""
+        """The request as it is sent."""
         return RowRequest(self.rejection.base)
 
 
@@ -62,7 +68,7 @@ def _last(verdict: Verdict) -> tuple[int, ...]:
 class Outstanding:
     """The open request: ``ask`` opens one where none is open, ``answered`` closes it.
 
-    Nothing open means that the robot drafts, and that the cloud owes nothing.
+    While none is open the robot drafts, and no reply is due.
     """
 
     def __init__(self, deadline: ReplyDeadline) -> None:
@@ -70,24 +76,24 @@ class Outstanding:
         self._deadline = deadline
 
     def ask(self, request: Request, now: float) -> None:
-        """From here on the cloud owes the reply to this."""
+        """Open this request; its reply is due from ``now`` on (s)."""
         assert self.request is None, "one request at a time"
         self.request = request
         self._deadline.owed(now)
 
     def ask_again(self, now: float) -> None:
-        """It owes the same reply still."""
+        """The open request's reply is still due; from ``now`` on (s) where it was not."""
         self._deadline.owed(now)
 
     def pending(self) -> list[Action]:
-        """What to send again where the link broke: all that is asked for."""
+        """What to send again after a lost link: the open request."""
         return [] if self.request is None else [Send(self.request.message)]
 
     def answered(self) -> None:
-        """The reply came."""
+        """The reply arrived."""
         self.request = None
         self._deadline.answered()
 
-    def void(self) -> None:
-        """What was asked for is not wanted any more; whether anything is owed stays as it is."""
+    def cancel(self) -> None:
+        """Drop the open request; the deadline stays as it is."""
         self.request = None

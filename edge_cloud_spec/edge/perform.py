@@ -1,4 +1,4 @@
-"""The one interpreter of what an edge decoder wants done."""
+"""The one interpreter of an edge decoder's actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts that overtook an earlier one: the cloud went straight on to what was pushed."""
+"""Verdicts that overtook an earlier one: the cloud continued with a pushed draft."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ MAX_EARLY = 64
 
 
 class ReorderBuffer:
-    """Kept by the prefix that each is about, until the answer gets there."""
+    """Keeps each verdict by its prefix, until the answer reaches that prefix."""
 
     def __init__(self) -> None:
         self._kept: dict[PrefixDigest, Verdict] = {}
 
     def keep(self, verdict: Verdict, here: PrefixDigest) -> bool:
-        """Keep a verdict beyond ``here``. False where one is known already, or too many are."""
+        """Keep a verdict beyond ``here``. False: one is kept for its prefix, or MAX_EARLY are."""
         for old in [old for old in self._kept if old.length < here.length]:
             del self._kept[old]
         if verdict.base in self._kept or len(self._kept) >= MAX_EARLY:
@@ -24,5 +24,5 @@ class ReorderBuffer:
         return True
 
     def take(self, here: PrefixDigest) -> Verdict | None:
-        """The verdict on what follows ``here``, if it came already."""
+        """The verdict on what follows ``here``, if it arrived already."""
         return self._kept.pop(here, None)

@@ -1,4 +1,4 @@
-"""Split resampling on the robot: the recovered token is ours to draw where the cloud rejects."""
+"""Split resampling on the robot, which draws the recovered token where the cloud rejects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..wire.messages import Residual, Verdict
 
 @dataclass(frozen=True)
 class Rejection:
-    """A rejected place where the recovered token is ours to draw."""
+    """A rejected place where the robot draws the recovered token."""
 
     base: PrefixDigest  # of the draft
     residual: Residual  # what the cloud sent of P
@@ -36,7 +36,7 @@ class Resampling:
         self._random_source = random_source
 
     def rejection(self, verdict: Verdict, drawn: Draft | None) -> Rejection | None:
-        """What this verdict leaves us to draw, with Q there as it was when we drew from it."""
+        """What this verdict leaves the robot to draw, with the Q that the draft was drawn from."""
         path = verdict.path
         if verdict.residual is None or self._split is None:
             return None
@@ -47,7 +47,7 @@ class Resampling:
         return Rejection(verdict.base, verdict.residual, drawn.row(path[-1] if path else -1))
 
     def error(self, verdict: Verdict, drawn: Draft | None, vocabulary: int) -> str:
-        """Why this verdict's residual cannot be one of our draft; else empty."""
+        """Why this verdict's residual cannot be one of the draft; else empty."""
         if verdict.residual is None:
             return ""
         rejection = self.rejection(verdict, drawn)
@@ -59,14 +59,14 @@ class Resampling:
     def draw(
         self, rejection: Rejection, position: int, dense: TokenDistribution | None = None
     ) -> int | None:
-        """The recovered token; None where the short form of P ends, and ``dense`` is needed."""
+        """The recovered token; None where the short form of P gives none without ``dense``."""
         target, row, random_source = rejection.residual, rejection.row, self._random_source
         if isinstance(target, SparseResidual):
             return resample(target, row, position, random_source, dense)
         return resample_from(target, row, position, random_source)
 
 
-def dense_row_error(waiting: Rejection, dense: TokenDistribution, vocabulary: int) -> str:
-    """Why this cannot be the P that a rejection waits for; else empty."""
-    assert isinstance(waiting.residual, SparseResidual)
-    return fallback_error(dense, waiting.residual, waiting.row, vocabulary)
+def dense_row_error(rejection: Rejection, dense: TokenDistribution, vocabulary: int) -> str:
+    """Why this cannot be the P that a rejection awaits; else empty."""
+    assert isinstance(rejection.residual, SparseResidual)
+    return fallback_error(dense, rejection.residual, rejection.row, vocabulary)

@@ -25,18 +25,18 @@ class Round:
 
     @property
     def link_s(self) -> float:
-        """Waiting that no model accounts for: codec, hops and the way there and back."""
+        """Waiting that is no model's: codec, hops and the round trip."""
         return max(0.0, self.settled - self.sent - self.verify_s - self.queue_s)
 
     @property
     def overhead_s(self) -> float:
-        """All of the round that is no model's: queues too, and saying what was settled last."""
+        """All of the round that is no model's: also queues, and emitting what was settled last."""
         return max(0.0, self.settled - self.start - self.draft_s - self.verify_s)
 
 
 @dataclass
 class Stopwatch:
-    """The times of the round under way, which become a ``Round`` with its verdict; in seconds."""
+    """The times of the round under way, in seconds; its verdict makes a ``Round`` of them."""
 
     start: float = 0.0
     sent: float = 0.0
@@ -57,7 +57,7 @@ class Stopwatch:
         self.draft_s += seconds
 
     def asked(self, now: float) -> None:
-        """The cloud is asked for the verdict."""
+        """The request for the verdict is sent."""
         self.sent = now
 
     def round(
@@ -79,7 +79,7 @@ class Stopwatch:
         )
 
     def link_s(self, verdict: Verdict, settled: float) -> float:
-        """Waiting that no model of the cloud accounts for, a drafter there aside."""
+        """Waiting that is not the target's; a drafter in the cloud is not subtracted."""
         return max(0.0, settled - self.sent - verdict.verify_s - verdict.queue_s)
 
 

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """What a robot asks of every decode; ``patience`` in seconds."""
+    """What a robot asks of every decode; ``patience`` (s) is as in ``EdgeDecoder``.
+
+    ``max_tokens``: 0 leaves the length to the prompt's specification. Raises UserError.
+    """
 
     preset: Preset
     rule: str = "greedy"
@@ -50,7 +53,7 @@ class Outcome:
 
     @property
     def completed(self) -> bool:
-        """Whether the answer is whole (ended by the model, or at the length limit)."""
+        """Whether the answer is complete (ended by the model, or at the length limit)."""
         return self.reason in ("end", "length")
 
 
@@ -68,7 +71,7 @@ def opening_of(
     drafter: DrafterNames,
     known_spec: bytes,
 ) -> Open:
-    """The message that starts this decode; known_spec: the prompt specification that is held."""
+    """The message that starts this decode; known_spec: the prompt specification that is known."""
     preset, rule = settings.preset, settings.rule
     return Open(
         nonce=nonce,
@@ -90,9 +93,10 @@ def opening_of(
 
 
 class DecodeRunner:
-    """Runs decodes one after another with one draft model; remembers the cloud's prompt form.
+    """Runs decodes one after another with one draft model; keeps the cloud's prompt specification.
 
-    ``clock`` gives seconds; in virtual time, another than the machine's.
+    ``clock`` gives seconds, in virtual time another than the machine's. ``on_pass``, where it is
+    set, is called after each pass of the draft model. ``measures`` last from decode to decode.
     """
 
     def __init__(
@@ -103,7 +107,7 @@ class DecodeRunner:
     ) -> None:
         self.draft_model = draft_model
         self.clock = clock
-        self._local_spec = local_spec  # for edge_only, where no cloud says how to prompt
+        self._local_spec = local_spec  # for edge_only, where no cloud sends one
         self._known_spec = b""
         self.measures = Measures()
         self.on_pass: OnPass | None = None
@@ -119,8 +123,8 @@ class DecodeRunner:
     ) -> Outcome:
         """Decode one request to its end, in the calling thread.
 
-        ``connect`` gives the way to the cloud, whose bytes are put into the inbox; an Abort put
-        there ends the decode. ``on_emit`` is called as soon as tokens are settled.
+        ``connect`` makes the transport to the cloud, which puts what it receives into the inbox; an
+        Abort put there ends the decode. ``on_emit`` is called as soon as tokens are settled.
         """
         inbox = inbox if inbox is not None else SimpleQueue()
         known, preset = self._known_spec, settings.preset

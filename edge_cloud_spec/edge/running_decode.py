@@ -1,6 +1,6 @@
 """One decode as it runs: its decoder's events are read, its actions are carried out.
 
-One thread runs it all: between two drafted tokens it looks whether something arrived.
+One thread runs it all: between two layers of the draft model it reads what arrived.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .transport import Inbox, Item, Transport
 if TYPE_CHECKING:
     from ..models.vlm import Vlm
 
-# Called after each pass of the draft model: begin, end, nodes, tokens verified meanwhile, what it
-# grew.
+# Called after each pass of the draft model: begin and end (s), nodes, tokens verified when it
+# began, and what it added to each branch.
 OnPass = Callable[[float, float, int, int, Sequence[Grown]], None]
 
 
@@ -53,7 +53,7 @@ class DecodePorts:
 
 
 class _Interrupted(Exception):
-    """The pass under way is for nothing any more."""
+    """The pass under way is not needed any more."""
 
 
 class RunningDecode:
@@ -63,9 +63,9 @@ class RunningDecode:
         self._decoder = decoder
         self._ports = ports
         self._drafter: Drafter | None = None
-        self._late: deque[Event] = deque()  # of a pass that worked on several branches
-        self._work: Work | None = None  # wanted of the draft model, when a pass has ended
-        self._begun: Iterable[Branch] = ()  # what the pass under way is for
+        self._drafted: deque[Event] = deque()  # by the last pass, one for each of its branches
+        self._work: Work | None = None  # for the draft model, when the pass under way has ended
+        self._in_pass: Iterable[Branch] = ()  # what the pass under way is for
         self._finish: Finish | None = None
 
     def to_end(self, known_spec: bytes) -> Finish:
@@ -85,8 +85,8 @@ class RunningDecode:
         perform(self._decoder.handle(event, self._ports.clock()), self)
 
     def _next_event(self) -> Event | None:
-        if self._late:
-            return self._late.popleft()
+        if self._drafted:
+            return self._drafted.popleft()
         if self._work is not None and self._drafter is not None:
             self._drafter.follow(self._work.verified)
             self._drafter.want(self._work.branches)
@@ -96,7 +96,7 @@ class RunningDecode:
             try:
                 return self._read(inbox.get_nowait())
             except Empty:
-                self._late += self._draft_once(self._drafter)
+                self._drafted += self._draft_once(self._drafter)
                 return None
         deadline = self._decoder.deadline
         wait = None if deadline is None else max(0.0, deadline - self._ports.clock())
@@ -124,12 +124,12 @@ class RunningDecode:
         started, verified = ports.clock(), len(self._decoder.tokens)
         width = self._decoder.width
         nodes = drafter.cost(width)
-        self._begun = drafter.next(width)
+        self._in_pass = drafter.next(width)
         try:
             grown = drafter.step(width, self._on_layer)
         except _Interrupted:
             grown = []
-        self._begun = ()
+        self._in_pass = ()
         ended = ports.clock()
         if ports.on_pass is not None:
             ports.on_pass(started, ended, nodes, verified, grown)
@@ -142,15 +142,15 @@ class RunningDecode:
         ]
 
     def _on_layer(self, layer: int, hidden: object) -> None:
-        """Between two layers: do what messages ask for, and end a pass that is for nothing now."""
+        """Between two layers: handle what arrived, and end a pass that is not needed any more."""
         inbox = self._ports.inbox
         while not inbox.empty() and self._finish is None:
             event = self._read(inbox.get_nowait())
             if event is not None:
                 self._handle(event)
         work = self._work
-        void = work is not None and not any(branch in work.branches for branch in self._begun)
-        if void or self._finish is not None:
+        unneeded = work is not None and not any(branch in work.branches for branch in self._in_pass)
+        if unneeded or self._finish is not None:
             raise _Interrupted
 
     # The decoder's actions (``perform``)
@@ -178,7 +178,7 @@ class RunningDecode:
 
     def _prompt_of(self, data: bytes) -> PromptReady | Unusable:
         ports, model = self._ports, self._ports.draft_model
-        self._begun = ()  # a pass over another prompt is for nothing
+        self._in_pass = ()  # a pass over another prompt is not needed
         try:
             spec = ports.spec_of(data)
             model.crop(spec.vocabulary)

@@ -1,4 +1,4 @@
-"""What proves to the cloud that a session is ours: a secret that is on no topic."""
+"""What proves to the cloud that a session is this robot's: a secret that is on no topic."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..wire.messages import Open, Resume, key_of
 class SessionKey:
     """The secret of one decode, added to its messages where they leave for the cloud.
 
-    The first Open carries its hash alone, so that who has seen that message cannot take the session
-    over; what takes a session up again (Resume, or Open once more) carries the secret itself.
+    The first Open carries only its hash, so that whoever sees that message cannot take the session
+    over; a message that continues a session (Resume, or a repeated Open) carries the secret itself.
     """
 
     def __init__(self) -> None:
@@ -21,12 +21,12 @@ class SessionKey:
         self._opened = False
 
     def sign(self, data: bytes) -> bytes:
-        """The bytes of a robot's message as they go to the cloud."""
+        """The bytes of a robot's message as they are sent to the cloud."""
         if kind_of(data) not in ("open", "resume"):
             return data
         try:
             message = decode_client(data)
-        except ValueError:  # the cloud says what is wrong with it
+        except ValueError:  # the cloud reports what is wrong with it
             return data
         if isinstance(message, Open):
             secret = self._secret if self._opened else b""

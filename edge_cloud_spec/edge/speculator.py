@@ -1,9 +1,9 @@
 """What to draft while a verdict is awaited: predicted verdicts, and the cache of pre-drafts.
 
-A prediction is a prefix: the verified tokens and those that a verdict would add. It enters the same
-cache wherever it comes from: all tokens are accepted (PicoSpec 3.2, SpecEdge 4.2), a runner-up
-replaces the first rejected one, or an early exit predicts it (FSD 3). The most confident
-predictions are drafted for first.
+A prediction is a prefix: the verified tokens and those that a verdict would add. Drafts for all
+predictions are in one cache, whatever predicts: that all tokens are accepted (PicoSpec 3.2,
+SpecEdge 4.2), that a runner-up replaces the first rejected one, or an early exit (FSD 3). The most
+confident predictions are drafted for first.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ class Speculator:
     def __init__(self, speculation: Speculation) -> None:
         self.speculation = speculation
         self.shape: Shape | None = None  # of the drafts that are wanted now
-        self._working: Work | None = None  # what was asked of the draft model last
+        self._working: Work | None = None  # the draft model's last Work
         self._ends: frozenset[int] = frozenset()
         self._seeking: set[Branch] = set()  # branches that only look for a bonus token
-        self._near: set[Prefix] = set()  # what the next verdict may lead to
+        self._near: set[Prefix] = set()  # prefixes that the next verdict may lead to
         self._verified: Prefix = ()
         self._drafts: dict[Prefix, FinishedDraft] = {}
-        self._parts: dict[Prefix, FinishedDraft] = {}  # of drafts in the making
+        self._parts: dict[Prefix, FinishedDraft] = {}  # of unfinished drafts
         self._bonuses: dict[Prefix, FinishedDraft] = {}  # the likeliest token after a whole path
         self._predicted: dict[Prefix, float] = {}  # by exits, after the verified prefix
 
     def plan(self, shape: Shape | None, speculation: Speculation) -> None:
-        """What drafts are to look like from now on (None: none are wanted), and what to predict."""
+        """Set the shape of drafts from now on (None: no drafts), and which verdicts to predict."""
         self.shape, self.speculation = shape, speculation
 
-    def void(self) -> None:
-        """What the draft model was asked for last is not wanted any more."""
+    def forget_work(self) -> None:
+        """The draft model's last Work is not wanted any more."""
         self._working = None
 
     def begin(self, end_tokens: tuple[int, ...]) -> None:
-        """A prompt stands; forget what was drafted under another. Nothing follows an end token."""
+        """A prompt is ready: forget drafts under another. Nothing is drafted after an end token."""
         self._ends = frozenset(end_tokens)
-        for held in (self._drafts, self._parts, self._bonuses, self._predicted):
-            held.clear()
+        for kept in (self._drafts, self._parts, self._bonuses, self._predicted):
+            kept.clear()
 
     def settle(self, verified: Prefix) -> None:
-        """These tokens are verified now; what does not extend them is void."""
+        """These tokens are verified now; drop drafts and predictions that do not extend them."""
         self._verified = verified
         size = len(verified)
-        for held in (self._drafts, self._parts, self._bonuses, self._predicted):
-            for prefix in [prefix for prefix in held if prefix[:size] != verified]:
-                del held[prefix]
+        for kept in (self._drafts, self._parts, self._bonuses, self._predicted):
+            for prefix in [prefix for prefix in kept if prefix[:size] != verified]:
+                del kept[prefix]
 
     def draft_after(self, prefix: Prefix, cut: int = 0) -> FinishedDraft | None:
-        """The draft after this prefix, if it is whole or has at least ``cut`` levels (0: whole)."""
+        """The draft after this prefix, if finished or ``cut`` levels deep (0: only if finished)."""
         part = self._parts.get(prefix)
         if cut and part is not None and part.draft.depth >= cut:
             self._drafts.setdefault(prefix, part)
         return self._drafts.get(prefix)
 
     def keep(self, branch: Branch, part: FinishedDraft) -> None:
-        """Keep what there is of a branch, should it have to be cut short."""
+        """Keep the part of a branch that is drafted, in case it is cut short."""
         if branch not in self._seeking:
             self._parts[branch.prefix] = part
 
@@ -77,7 +77,7 @@ class Speculator:
         self._predicted[prefix] = confidence
 
     def drafted(self, branch: Branch, finished: FinishedDraft) -> bool:
-        """A branch is done. False where it only looked for a bonus token."""
+        """A branch is finished. False where it only looked for a bonus token."""
         if branch in self._seeking:
             self._bonuses[branch.prefix] = finished
             return False
@@ -85,11 +85,11 @@ class Speculator:
         return True
 
     def wants(self, branch: Branch) -> bool:
-        """Whether the draft model was asked for this branch last."""
+        """Whether this branch is in the draft model's last Work."""
         return self._working is not None and branch in self._working.branches
 
     def work(self, verified: Prefix, room: int) -> list[Work]:
-        """Ask the draft model for what is wanted now, unless it was asked for just that."""
+        """The Work for what is wanted now, unless it is the last one. room: as in ``branches``."""
         branches = self.branches(self.shape, room) if self.shape is not None else ()
         work = Work(verified, branches)
         if work == self._working:
@@ -97,14 +97,14 @@ class Speculator:
         self._working = work
         return [work]
 
-    def rest(self, verified: Prefix) -> list[Work]:
-        """Ask the draft model for nothing: what comes next is not known to any model."""
+    def pause(self, verified: Prefix) -> list[Work]:
+        """Draft nothing: no model knows the next token."""
         self.settle(verified)
         self._working = Work(verified, ())
         return [self._working]
 
     def branches(self, shape: Shape, room: int) -> tuple[Branch, ...]:
-        """What to draft next, the likeliest first. room: tokens that the answer may still get."""
+        """What to draft next, the most confident first. room: tokens that the answer may get."""
         size = len(self._verified)
         self._seeking.clear()
         branches = []
@@ -131,7 +131,7 @@ class Speculator:
         return prefix in self._near
 
     def _wanted(self) -> Iterator[tuple[float, Prefix, bool, int]]:
-        """Confidence, prefix, whether only the bonus token is looked for there, verdicts away."""
+        """Confidence, prefix, whether only its bonus token is sought, and verdicts ahead."""
         todo: list[tuple[float, Prefix, int]] = [(1.0, self._verified, 0)]
         while todo:
             confidence, prefix, level = todo.pop()

@@ -18,10 +18,10 @@ class Transport(Protocol):
     """Where a decode's messages are sent: a gRPC stream, or the topics of the ROS bridge."""
 
     def send(self, message: ClientMessage) -> int:
-        """Send it; the bytes that it takes on the wire."""
+        """Send it; returns the bytes that it takes on the wire."""
 
     def close(self) -> None:
-        """Nothing more is sent or wanted."""
+        """Send and receive nothing more."""
 
 
-Connect = Callable[[OnReceive], Transport]  # a decode's way to the cloud
+Connect = Callable[[OnReceive], Transport]  # makes the transport of one decode

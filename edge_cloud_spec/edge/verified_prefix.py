@@ -9,38 +9,38 @@ from .events import PromptReady
 class VerifiedPrefix:
     """The verified tokens, their digest as either side has it, and what may follow them.
 
-    ``longest`` is what the robot asked for, in tokens; 0 leaves it to the prompt.
+    ``max_tokens``: the robot's limit on the answer; 0: the prompt's limit alone.
     """
 
-    def __init__(self, longest: int) -> None:
+    def __init__(self, max_tokens: int) -> None:
         self.tokens: list[int] = []
         self.digest: PrefixDigest | None = None  # None until both digest and prompt are known
-        self.heard: PrefixDigest | None = None  # the same without a token that we resampled
-        self.resampled: int | None = None  # our token after the last verdict
-        self._longest = longest
+        self.shared: PrefixDigest | None = None  # without a resampled token: the cloud has it too
+        self.resampled: int | None = None  # the robot's own token after the last verdict
+        self._max_tokens = max_tokens
         self._prompt: PromptReady | None = None
 
     def begin(self, base: PrefixDigest, prompt: PromptReady | None = None) -> None:
         """The empty answer has this digest; the prompt is known where the robot drafts."""
         self._prompt = prompt
-        self.digest = self.heard = base
+        self.digest = self.shared = base
 
-    def void(self) -> None:
-        """The prompt was not the right one."""
-        self._prompt = self.digest = self.heard = None
+    def invalidate(self) -> None:
+        """The prompt is replaced: there is no digest until ``begin``."""
+        self._prompt = self.digest = self.shared = None
 
     def settle(self, tokens: tuple[int, ...]) -> None:
         """A verdict's tokens are the next ones."""
         self._extend(tokens)
-        self.heard, self.resampled = self.digest, None
+        self.shared, self.resampled = self.digest, None
 
     def resample(self, token: int) -> None:
-        """Our own token is the next one; the cloud hears of it with the next message."""
+        """The robot's own token is the next one; the next message carries it to the cloud."""
         self._extend((token,))
         self.resampled = token
 
     def append_unverified(self, tokens: tuple[int, ...]) -> None:
-        """The draft model's own tokens, where no cloud verifies; no digest names them."""
+        """Append the draft model's own tokens, where no cloud verifies; without a digest."""
         self.tokens += tokens
 
     def after(self, tokens: tuple[int, ...]) -> PrefixDigest:
@@ -56,8 +56,8 @@ class VerifiedPrefix:
     def room(self) -> int:
         """How many tokens the answer may still get."""
         assert self._prompt is not None
-        longest = self._prompt.max_tokens
-        return min(self._longest or longest, longest) - len(self.tokens)
+        limit = self._prompt.max_tokens
+        return min(self._max_tokens or limit, limit) - len(self.tokens)
 
     @property
     def vocabulary(self) -> int:

@@ -11,9 +11,9 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.edge.measures import (
-    FLAT,
-    MAX_NODES,
-    SLOPE,
+    FLAT_NODES,
+    MAX_PASS_NODES,
+    VERIFY_SLOPE,
     Mean,
     Measures,
     PassTimes,
@@ -54,13 +54,13 @@ def times(passes: PassTimes, *sizes: int) -> list[float]:
 
 
 def test_pass_times_rise_between_the_sizes_seen_and_slowly_beyond() -> None:
-    passes = PassTimes(0.25, SLOPE)
+    passes = PassTimes(0.25, VERIFY_SLOPE)
     assert passes.largest == 0
     assert times(passes, 0, 5, 100) == [0.25, 0.25, 0.25]
     passes.observe(4, 1.0)
     assert passes.largest == 4
-    assert times(passes, 1, 4, FLAT) == [1.0, 1.0, 1.0]  # as many cost what those seen did
-    assert times(passes, FLAT + 10) == [pytest.approx(1.0 * (1 + 10 * SLOPE))]
+    assert times(passes, 1, 4, FLAT_NODES) == [1.0, 1.0, 1.0]  # as many cost what those seen did
+    assert times(passes, FLAT_NODES + 10) == [pytest.approx(1.0 * (1 + 10 * VERIFY_SLOPE))]
     passes.observe(8, 3.0)
     assert times(passes, 4, 6, 8) == [1.0, 2.0, 3.0]
     passes.observe(6, 0.5)  # more nodes take no less
@@ -68,7 +68,7 @@ def test_pass_times_rise_between_the_sizes_seen_and_slowly_beyond() -> None:
     passes.observe(32, 4.0)
     assert passes.largest == 32
     assert times(passes, 20) == [3.5]
-    assert times(passes, 42) == [pytest.approx(4.0 * (1 + 10 * SLOPE))]
+    assert times(passes, 42) == [pytest.approx(4.0 * (1 + 10 * VERIFY_SLOPE))]
     passes.observe(4, 2.0)
     assert 1.0 < times(passes, 4)[0] < 2.0
 
@@ -93,9 +93,9 @@ def test_what_was_measured_is_what_the_cost_model_is_given() -> None:
     assert (costs.verify(0), costs.verify(2), costs.verify(4)) == (0.4, 0.5, 0.6)
     assert (costs.draft(1), costs.draft(2)) == (0.05, 0.05)
     assert costs.verify(2) == measures.verify_s(2)
-    assert costs.verify(MAX_NODES) == costs.verify(MAX_NODES + 1) == costs.verify(10**6)
-    assert costs.draft(MAX_NODES) == costs.draft(MAX_NODES + 1)
-    assert costs.verify(MAX_NODES) > costs.verify(MAX_NODES - 1)
+    assert costs.verify(MAX_PASS_NODES) == costs.verify(MAX_PASS_NODES + 1) == costs.verify(10**6)
+    assert costs.draft(MAX_PASS_NODES) == costs.draft(MAX_PASS_NODES + 1)
+    assert costs.verify(MAX_PASS_NODES) > costs.verify(MAX_PASS_NODES - 1)
     assert (costs.acceptance, costs.runner_up, costs.exits) == pytest.approx((0.7, 0.4, 0.0))
     for _ in range(2000):
         measures.acceptance.observe(1.0)
