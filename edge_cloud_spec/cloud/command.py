@@ -28,7 +28,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     models.add_argument("--quantize", default="none", help="none, int8, int4 or dynamic-int8")
     models.add_argument("--threads", type=int, default=None, help="torch threads")
     models.add_argument("--max-tokens", type=int, default=128, help="longest answer")
-    models.add_argument("--system-text", default="", help="file to tell the model instead of ours")
+    models.add_argument("--system-text", default="", help="file with another system text")
     link = parser.add_argument_group("link")
     link.add_argument("--address", default="127.0.0.1:50151", help="HOST:PORT (%(default)s)")
     link.add_argument("--certificate", default="", help="PEM file; TLS (with --key)")

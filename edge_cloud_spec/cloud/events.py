@@ -1,4 +1,4 @@
-"""What happens to the verification of a session, and what it wants done."""
+"""The events that the verification of a session handles, and the actions that it returns."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class Send:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """The target's logits [1 + n, V] for the draft, and what they cost in seconds."""
+    """The target's logits [1 + n, V] after the prefix and each node of the draft.
+
+    ``verify_s`` is how long the pass took, ``queue_s`` how long it waited to begin; in seconds.
+    """
 
     logits: NDArray[np.float32]
     verify_s: float = 0.0
@@ -76,7 +79,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Proposed:
-    """What the cloud's own drafter proposes."""
+    """The draft of the cloud's own drafter, and how long it took in seconds."""
 
     draft: Draft
     draft_s: float = 0.0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ModelRunner:
-    """Both under one specification of the prompt, which also says how many tokens they share."""
+    """Target and drafter under one prompt specification, which has their common vocabulary."""
 
     def __init__(
         self, target: Vlm, spec: PromptSpec, drafter: Vlm | None, exits: Exits | None
@@ -39,17 +39,18 @@ class ModelRunner:
         """The target's prompt of a request."""
         return self.target.prompt(_request(opening), self._spec)
 
-    def watch(
-        self, served: CloudSession, draft: Draft, on_predicted: Callable[[Predicted], None]
+    def predictor(
+        self, session: CloudSession, draft: Draft, on_predicted: Callable[[Predicted], None]
     ) -> ExitPredictor | None:
-        """The ``on_layer`` of a pass that reports its exits' predictions, where they are wanted."""
-        opening, verification = served.opening, served.verification
+        """The ``on_layer`` of a pass that reports its exits' predictions; None: none are wanted."""
+        opening, verification = session.opening, session.verification
         if self._exits is None or not opening.predictions or not len(draft):
             return None
 
-        def report(found: ExitPrediction) -> None:
-            if found.token is not None:
-                on_predicted(Predicted(found.path, found.token, found.confidence, found.layer))
+        def report(prediction: ExitPrediction) -> None:
+            path, token = prediction.path, prediction.token
+            if token is not None:
+                on_predicted(Predicted(path, token, prediction.confidence, prediction.layer))
 
         return self._exits.watch(
             draft,
@@ -57,24 +58,24 @@ class ModelRunner:
             opening.policy,
             len(verification.tokens),
             report,
-            first=served.target.known_row,
+            first=session.target.known_row,
             end_tokens=self._spec.end_ids,
             open_at=verification.open_at,
         )
 
-    def propose(self, served: CloudSession, prefix: tuple[int, ...], length: int) -> Draft:
-        """The drafter's chain after this prefix."""
-        return self._drafter_of(served).finished(Branch(prefix, chain(length))).draft
+    def propose(self, session: CloudSession, prefix: tuple[int, ...], length: int) -> Draft:
+        """The drafter's chain after this prefix; raises UserError where there is no drafter."""
+        return self._drafter_of(session).finished(Branch(prefix, chain(length))).draft
 
-    def _drafter_of(self, served: CloudSession) -> Drafter:
-        if served.drafter is None:
+    def _drafter_of(self, session: CloudSession) -> Drafter:
+        if session.drafter is None:
             if self._drafter is None:
                 raise UserError("cloud_sd needs a drafter in the cloud; serve with --drafter")
-            opening = served.opening
-            session = self._drafter.open(self._drafter.prompt(_request(opening), self._spec))
+            opening = session.opening
+            draft_session = self._drafter.open(self._drafter.prompt(_request(opening), self._spec))
             proposal = ProposalConfig(opening.rule, opening.policy)
-            served.drafter = Drafter(session, proposal, self._spec.end_ids)
-        return served.drafter
+            session.drafter = Drafter(draft_session, proposal, self._spec.end_ids)
+        return session.drafter
 
 
 def _request(opening: Open) -> Request:

@@ -1,4 +1,4 @@
-"""Drafts that a robot pushed for prefixes which the answer has not reached yet."""
+"""Drafts that a robot pushed for prefixes that the answer has not reached yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .counters import Counters
 
 
 class PushedDrafts:
-    """The newest of them, bounded in number and bytes; the first for a prefix stands."""
+    """The newest of them, bounded in number and bytes; of a prefix, the first is kept."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -19,9 +19,9 @@ class PushedDrafts:
         return len(self._drafts)
 
     def add(self, message: DraftMessage) -> None:
-        """Keep it until the answer gets to its prefix; raises BadDraft."""
-        held = sum(pushed.draft.nbytes for pushed in self._drafts.values())
-        if held + message.draft.nbytes > MAX_PUSHED_BYTES:
+        """Keep it until the answer reaches its prefix; raises BadDraft where they are too large."""
+        kept = sum(pushed.draft.nbytes for pushed in self._drafts.values())
+        if kept + message.draft.nbytes > MAX_PUSHED_BYTES:
             raise BadDraft(
                 f"pushed drafts would hold more than {MAX_PUSHED_BYTES} bytes; push fewer"
             )
@@ -30,17 +30,17 @@ class PushedDrafts:
         self._keep(dict(list(self._drafts.items())[-MAX_PUSHED:]))
 
     def take(self, here: PrefixDigest) -> DraftMessage | None:
-        """The draft for just this prefix; those for shorter ones are of no use any more."""
+        """The draft for this prefix, if there is one; those for shorter prefixes are dropped."""
         message = self._drafts.pop(here, None)
         self.forget_before(here)
         return message
 
     def forget_before(self, here: PrefixDigest) -> None:
-        """The answer is at ``here``: what is not beyond it is of no use any more."""
+        """The answer is at ``here``: drop the drafts that are not beyond it."""
         self._keep({base: kept for base, kept in self._drafts.items() if base.length > here.length})
 
     def clear(self) -> None:
-        """None of them is of use any more."""
+        """Drop all of them."""
         self._keep({})
 
     def _keep(self, drafts: dict[PrefixDigest, DraftMessage]) -> None:

@@ -1,4 +1,4 @@
-"""What the cloud sends of P at a rejected place, so that the robot can resample."""
+"""The form in which the cloud sends P at a rejected place, so that the robot can resample."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..wire.messages import Residual
 def residual_of(
     target: TokenDistribution | None, split: Split | None, position: int, source: RandomSource
 ) -> Residual | None:
-    """P as ``split`` has it: our exact sparse residual, PicoSpec's top K, or dense (DSSD).
+    """P in the form of ``split``: the exact sparse residual, PicoSpec's top K, or dense (DSSD).
 
     None where nothing was rejected, or the cloud resamples itself.
     """

@@ -1,4 +1,4 @@
-"""What is on its way to a robot, bounded in bytes."""
+"""The messages that wait to be sent to a robot, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from functools import partial
 
 
 class SendQueue:
-    """Messages that a stream's robot has not taken yet; ``take`` on the loop it was made on.
+    """The messages of one stream; ``take`` is for the loop that it is made on.
 
-    Where a robot reads less than it asks for, more than ``most`` bytes come to wait; then they are
+    When more than ``max_bytes`` wait, since the robot does not read what it asks for, they are
     dropped and ``give_up`` is called on the loop, once.
     """
 
-    def __init__(self, most: int, give_up: Callable[[], object]) -> None:
+    def __init__(self, max_bytes: int, give_up: Callable[[], object]) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._most, self._give_up = most, give_up
+        self._max_bytes, self._give_up = max_bytes, give_up
         self._lock = threading.Lock()  # of the two below
         self.size = 0  # bytes that wait, counted at once: the loop may be busy
-        self.over = False  # the robot was given up
+        self.over = False  # too many waited, and the stream is ended
 
     def put(self, data: bytes | None) -> None:
         """Send this after what waits, None to end; from any thread."""
@@ -30,7 +30,7 @@ class SendQueue:
             if self.over:
                 return
             self.size += len(data or b"")
-            self.over = self.size > self._most
+            self.over = self.size > self._max_bytes
         job = self.drop if self.over else partial(self._queue.put_nowait, data)
         with contextlib.suppress(RuntimeError):  # the loop is closed: the server ends
             self._loop.call_soon_threadsafe(job)
@@ -43,7 +43,7 @@ class SendQueue:
         return data
 
     def drop(self) -> None:
-        """Let nothing wait any more, and give the robot up; on the loop."""
+        """Drop what waits, and call ``give_up``; on the loop."""
         self.over = True
         while not self._queue.empty():
             self._queue.get_nowait()

@@ -1,4 +1,4 @@
-"""The verifier as a server: address, TLS, token, health, and a clean end."""
+"""The verifier as a server: address, TLS, token, health and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Where and how to serve. Off loopback, TLS and a token are required.
+    """Where and how to serve. Off loopback, TLS and a token are required; raises UserError.
 
-    ``certificate`` and ``key`` are PEM files; ``grace_s`` is given to open streams at the end.
+    ``certificate`` and ``key`` are PEM files; ``grace_s``: seconds for open streams at the end.
     """
 
     address: str = "127.0.0.1:50151"
@@ -56,7 +56,7 @@ def _read(path: str, what: str) -> bytes:
 
 def _credentials(certificate: str, key: str) -> grpc.ServerCredentials:
     pair = (_read(key, "key"), _read(certificate, "certificate"))
-    try:  # gRPC would only say that it cannot bind
+    try:  # gRPC would only report that it cannot bind
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key, password="")
     except OSError as error:
@@ -101,7 +101,7 @@ class Server:
         return settings.address if settings.address.startswith("unix:") else f"{host}:{port}"
 
     async def stop(self) -> None:
-        """Say NOT_SERVING, give open streams the grace, then end them."""
+        """Report NOT_SERVING, wait for open streams for the grace period, then end them."""
         await self._health.enter_graceful_shutdown()
         if self._server is None:
             return
@@ -127,7 +127,10 @@ async def _serve(worker: Worker, settings: ServerSettings, on_ready: Callable[[s
 def serve(
     worker: Worker, settings: ServerSettings, on_ready: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Serve until SIGINT or SIGTERM. ``on_ready`` gets the address once robots can connect."""
+    """Serve until SIGINT or SIGTERM; raises UserError.
+
+    ``on_ready`` is called with the address once robots can connect.
+    """
     worker.start()
     try:
         asyncio.run(_serve(worker, settings, on_ready))

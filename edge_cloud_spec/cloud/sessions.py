@@ -1,4 +1,4 @@
-"""The sessions that a worker holds, and the streams on which robots listen."""
+"""The sessions that a worker holds, and the streams of their robots."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from .verification import Verification
 if TYPE_CHECKING:
     from ..models.session import Session
 
-Outlet = Callable[[bytes | None], None]  # takes a message's bytes; None ends the stream
+SendBytes = Callable[[bytes | None], None]  # sends a message's bytes; None ends the stream
 
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """How much the worker holds. A session outlives its stream by ``keep_s`` seconds, as long as
+    """How much the worker holds.
 
-    no new one needs its place; a stream that says nothing for ``idle_s`` seconds makes room when
-    room is needed. ``draft_tokens``: of a draft at most. ``queue_bytes``: that wait in a stream,
-    each way; a robot that is behind is not read from, and one that does not read is let go.
+    A session outlives its stream by ``keep_s`` seconds, unless a new one needs its place; the
+    session of a stream that sent nothing for ``idle_s`` seconds is dropped when room is needed.
+    ``draft_tokens``: of a draft at most. ``queue_bytes``: that wait in a stream, each way; a robot
+    that is behind is not read from, and the stream of one that does not read is ended.
     """
 
     sessions: int = 64
@@ -42,23 +43,23 @@ class WorkerLimits:
 class RobotStream:
     """One robot's connection; ``session`` is the one it opened or resumed."""
 
-    def __init__(self, transport: Outlet) -> None:
-        self.transport = transport
+    def __init__(self, send_bytes: SendBytes) -> None:
+        self.send_bytes = send_bytes
         self.session: CloudSession | None = None
-        self.gone = False  # nobody is there any more
+        self.gone = False  # the robot has left
         self.line = Line()
-        self.waiting: deque[tuple[bytes, float]] = deque()  # messages, and when they came
-        # Messages and bytes, counted where they come in, and again where they are taken.
+        self.waiting: deque[tuple[bytes, float]] = deque()  # messages, and when they arrived
+        # Messages and bytes, counted where they arrive, and again where they are taken.
         self._received, self._taken = [0, 0], [0, 0]
 
     def receive(self, data: bytes, now: float) -> None:
-        """Let a message wait that came in."""
+        """Queue a message that arrived at the time ``now`` (s)."""
         self.waiting.append((data, now))
         self._received[0] += 1
         self._received[1] += len(data)
 
     def take(self) -> tuple[bytes, float]:
-        """The next message, and when it came."""
+        """The next message, and when it arrived (s)."""
         data, arrived = self.waiting.popleft()
         self._taken[0] += 1
         self._taken[1] += len(data)
@@ -70,15 +71,19 @@ class RobotStream:
         (messages, size), (taken, taken_size) = self._received, self._taken
         return messages - taken, size - taken_size
 
-    def say(self, message: ServerMessage) -> None:
+    def send(self, message: ServerMessage) -> None:
         """Send this to the robot; from any thread."""
-        self.transport(encode_server(message))
+        self.send_bytes(encode_server(message))
+
+    def end(self) -> None:
+        """End the stream after what was sent; from any thread."""
+        self.send_bytes(None)
 
 
 class CloudSession:
-    """A session as the worker holds it: its verification, its models' caches and who listens.
+    """A session as the worker holds it: its verification, its models' caches and its stream.
 
-    ``prefill`` reads the prompt, which takes its time, at the first use of ``target``.
+    ``prefill`` is called at the first use of ``target``.
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class CloudSession:
         self.drafter: Drafter | None = None
         self.stream: RobotStream | None = None
         self.line = Line()  # of its stream
-        self.arrived = arrived  # the last word, or when its stream broke
+        self.arrived = arrived  # when the last message arrived, or its stream broke, s
 
     @cached_property
     def target(self) -> Session:
@@ -108,82 +113,82 @@ class CloudSession:
 
 
 class Sessions:
-    """The sessions that are held. A stream has one session at most, and a session one stream."""
+    """The sessions by name. A stream has one session at most, and a session one stream."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
-        self._held: dict[str, CloudSession] = {}  # by name
+        self._sessions: dict[str, CloudSession] = {}  # by name
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._sessions)
 
-    def __contains__(self, served: CloudSession) -> bool:
-        return self._held.get(served.verification.session) is served
+    def __contains__(self, session: CloudSession) -> bool:
+        return self._sessions.get(session.verification.session) is session
 
     @property
     def pushed(self) -> int:
         """Drafts of all sessions that wait for their place; from any thread."""
-        return sum(served.verification.pushed for served in list(self._held.values()))
+        return sum(session.verification.pushed for session in list(self._sessions.values()))
 
     def named(self, name: str) -> CloudSession | None:
         """The session of this name."""
-        return self._held.get(name)
+        return self._sessions.get(name)
 
     def of(self, base: PrefixDigest, key: bytes) -> CloudSession | None:
         """The session that was opened with this request and key."""
-        held = (served for served in self._held.values() if served.base == base)
-        return next((served for served in held if served.opening.key == key), None)
+        matching = (session for session in self._sessions.values() if session.base == base)
+        return next((session for session in matching if session.opening.key == key), None)
 
     def make_room(self, now: float) -> bool:
-        """Whether there is room for one more; the session that nobody listens to for longest goes
+        """Whether there is room for one more session.
 
-        where that is needed.
+        Where it is needed, the session without a stream for longest is dropped. ``now`` in seconds.
         """
         self._forget_old(now)
-        if len(self._held) >= self._limits.sessions:
-            abandoned = [served for served in self._held.values() if served.stream is None]
+        if len(self._sessions) >= self._limits.sessions:
+            abandoned = [session for session in self._sessions.values() if session.stream is None]
             if not abandoned:
                 return False
-            self.drop(min(abandoned, key=lambda served: served.arrived), Close())
+            self.drop(min(abandoned, key=lambda session: session.arrived), Close())
         return True
 
-    def attach(self, stream: RobotStream, served: CloudSession) -> None:
+    def attach(self, stream: RobotStream, session: CloudSession) -> None:
         """Hold a session and bind it to this stream; the stream that it had is ended."""
-        if stream.session is not None and stream.session is not served:
+        if stream.session is not None and stream.session is not session:
             self.drop(stream.session, Close())
-        if served.stream is not None and served.stream is not stream:
-            served.stream.session = None
-            served.stream.transport(None)
-        served.stream, stream.session = stream, served
-        served.line = stream.line
-        self._held[served.verification.session] = served
+        if session.stream is not None and session.stream is not stream:
+            session.stream.session = None
+            session.stream.end()
+        session.stream, stream.session = stream, session
+        session.line = stream.line
+        self._sessions[session.verification.session] = session
 
     def leave(self, stream: RobotStream, now: float) -> None:
         """The stream is gone; its session is kept for a while."""
-        served, stream.session = stream.session, None
-        if served is not None and served.stream is stream:
-            served.stream = None
-            served.arrived = now
-            served.verification.pause()
+        session, stream.session = stream.session, None
+        if session is not None and session.stream is stream:
+            session.stream = None
+            session.arrived = now
+            session.verification.pause()
 
-    def drop(self, served: CloudSession, message: Close) -> None:
-        """Forget a session; whoever listened is not bound to it any more."""
-        served.verification.handle(message)
-        self.lose(served)
-        if served.stream is not None:
-            served.stream.session = None
-            served.stream = None
+    def drop(self, session: CloudSession, message: Close) -> None:
+        """Forget a session; its stream has none any more."""
+        session.verification.handle(message)
+        self.lose(session)
+        if session.stream is not None:
+            session.stream.session = None
+            session.stream = None
 
-    def lose(self, served: CloudSession) -> None:
-        """Hold a session no more that cannot go on; its stream stays as it is."""
-        self._held.pop(served.verification.session, None)
+    def lose(self, session: CloudSession) -> None:
+        """Forget a session that cannot continue; its stream stays as it is."""
+        self._sessions.pop(session.verification.session, None)
 
     def _forget_old(self, now: float) -> None:
         """Forget sessions whose robots were silent for too long."""
-        for served in list(self._held.values()):
-            stream = served.stream
+        for session in list(self._sessions.values()):
+            stream = session.stream
             kept = self._limits.keep_s if stream is None else self._limits.idle_s
-            if now - served.arrived > kept:
-                self.drop(served, Close())
+            if now - session.arrived > kept:
+                self.drop(session, Close())
                 if stream is not None:
-                    stream.transport(None)
+                    stream.end()

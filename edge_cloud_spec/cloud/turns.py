@@ -1,4 +1,4 @@
-"""Whose turn it is on the model thread."""
+"""Fair scheduling of the model thread: which stream's job is next."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Line:
 class Turns:
     """Lines that take turns, a job each: next is the line that used the least time.
 
-    So who floods, or asks for what takes long, waits for itself. A line that comes back after a
-    while is owed nothing for it, and a new one begins behind all others. ``put`` may be called from
-    any thread, the rest from the one that does the jobs.
+    So a stream that floods, or asks for long passes, delays only itself. A line gets no credit for
+    the time that it was empty, and a new one begins behind all others. ``put`` may be called from
+    any thread, the other methods from the one that does the jobs.
     """
 
     def __init__(self) -> None:
@@ -38,21 +38,21 @@ class Turns:
             return sum(len(line.jobs) for line in self._lines)
 
     def put(self, line: Line, job: Job) -> None:
-        """Let a job wait at the end of its line."""
+        """Queue a job at the end of its line."""
         with self._lock:
             line.jobs.append(job)
             self._join(line)
         self._due.put(True)
 
     def put_first(self, line: Line, job: Job) -> None:
-        """Let a job wait for its line's next turn."""
+        """Queue a job at the front of its line."""
         with self._lock:
             line.jobs.appendleft(job)
             self._join(line)
         self._due.put(True)
 
     def take(self) -> Job | None:
-        """The job whose turn it is; waits for one if need be. None at the end."""
+        """The job whose turn it is; waits until there is one. None at the end."""
         if not self._due.get():
             return None
         with self._lock:
@@ -64,18 +64,18 @@ class Turns:
         return job
 
     def spend(self, seconds: float) -> None:
-        """Whose turn it is used so much."""
+        """Charge this time to the line whose turn it is."""
         with self._lock:
             self._line.used += seconds
 
     def end(self) -> None:
-        """Let ``take`` come to an end after as many jobs as wait now."""
+        """Let ``take`` return None after as many jobs as wait now."""
         self._due.put(False)
 
     def _join(self, line: Line) -> None:
         if line in self._lines:
             return
-        if not line.used:  # new: behind all, or who makes ever new lines would go before the others
+        if not line.used:  # new: behind all, or a robot that opens new streams would be first
             line.used = max(other.used for other in (self._line, *self._lines))
         elif line is not self._line:
             line.used = max(line.used, self._line.used)

@@ -1,4 +1,4 @@
-"""What a robot may open a session with, and which drafts can be judged there."""
+"""Checks of what a robot sends: the request that opens a session, and its drafts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .verified_answer import VerifiedAnswer
 
 
 def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
-    """Raise UserError where this cannot be served by a target with this tokenizer."""
+    """Raise UserError where a target with this tokenizer cannot serve the request."""
     if opening.protocol != PROTOCOL:
         raise UserError(
             f"robot speaks protocol {opening.protocol} and cloud {PROTOCOL}; "
@@ -47,7 +47,7 @@ def _check_payload(opening: Open) -> None:
 
 @dataclass(frozen=True)
 class DraftRules:
-    """What the drafts of one session must be: of at most ``draft_tokens`` tokens each."""
+    """What the drafts of one session must be, of at most ``draft_tokens`` tokens each."""
 
     opening: Open
     vocabulary: int

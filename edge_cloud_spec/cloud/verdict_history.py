@@ -1,4 +1,4 @@
-"""The verdicts of one session: each is drawn once, and sent again as it was."""
+"""The verdicts of one session: each is drawn once, and repeated as it was."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..wire.messages import Verdict
 
 
 class VerdictHistory:
-    """Verdicts by the prefix that each is about, in the order of the answer.
+    """Verdicts by the prefix of the draft that each is on, in the order of the answer.
 
-    They are kept with their tokens, since the robot may have lost the draft that they judge; of all
-    but the last the residual is dropped, which is the bulk of one and of no use any more.
+    They are kept with their tokens, since the robot may have lost the draft. Only the last keeps
+    its residual, the largest part of a verdict: no robot needs that of an earlier one.
     """
 
     def __init__(self) -> None:
-        self.last: PrefixDigest | None = None  # what the newest is about
+        self.last: PrefixDigest | None = None  # the newest verdict's prefix
         self._kept: dict[PrefixDigest, Verdict] = {}
 
     def __contains__(self, base: PrefixDigest) -> bool:

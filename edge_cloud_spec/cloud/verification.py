@@ -1,7 +1,7 @@
 """Verification of one session: a state machine without I/O, ``event -> actions``.
 
 It owns the verified prefix of one decode on the cloud's side. The worker around it runs the model
-passes that it asks for and sends what it says.
+passes that it asks for and sends its messages.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ EMPTY = Draft(())  # nothing drafted: the target alone
 
 @dataclass(frozen=True)
 class _Pass:
-    """What the target is looking at; ``own`` where the cloud drafted it (or nothing)."""
+    """The draft that the target scores; ``own`` where the cloud drafted it (or nothing)."""
 
     draft: Draft
     own: bool = False
@@ -60,7 +60,7 @@ class _Pass:
 
 
 class Verification:
-    """One session's verdicts. The first draft for a prefix stands; no verdict is drawn again."""
+    """One session's verdicts. The first draft for a prefix counts; no verdict is drawn again."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Verification:
         random_source: RandomSource | None = None,
         counters: Counters | None = None,
     ) -> None:
-        """draft_tokens: of a draft at most. tally: of the whole verifier, where it keeps one."""
+        """draft_tokens: of a draft at most. counters: of all sessions, where they share them."""
         self.session = session
         self.finished = False
         self.counters = counters or Counters()
@@ -92,22 +92,22 @@ class Verification:
 
     @property
     def stale(self) -> int:
-        """Messages that named a place where the answer is not; they changed nothing."""
+        """Messages that name a prefix where the answer is not; they changed nothing."""
         return self.counters.late + self.counters.ignored
 
     @property
     def pushed(self) -> int:
-        """Drafts that wait for the answer to come to their place."""
+        """Drafts that wait for the answer to reach their prefix."""
         return len(self._pushed)
 
     @property
     def generating(self) -> bool:
-        """Whether it goes on by itself after each verdict."""
+        """Whether it continues by itself after each verdict."""
         return self._generating is not None
 
     @property
     def open_at(self) -> int | None:
-        """The leaf after which the draft under way goes on."""
+        """The leaf after which the draft under way continues; None: none."""
         return self._scoring.open_at if self._scoring else None
 
     @property
@@ -117,11 +117,11 @@ class Verification:
 
     @property
     def digest(self) -> PrefixDigest:
-        """Where the verified prefix stands."""
+        """The digest of the verified prefix."""
         return self._answer.digest
 
     def handle(self, event: Event) -> list[Action]:
-        """What to do upon this event. A message that cannot be used gets a Fault; nothing else."""
+        """The actions that follow from this event; for a message that cannot be used, a Fault."""
         match event:
             case DraftMessage():
                 return self._on_draft(event)
@@ -151,7 +151,7 @@ class Verification:
                 return []
 
     def pause(self) -> None:
-        """Nobody listens at present: stop generating (a resumed robot asks again)."""
+        """The session has no stream: stop generating (a robot that resumes asks again)."""
         self._generating = None
 
     @property
@@ -195,7 +195,7 @@ class Verification:
         return [Send(Fault("bad_draft", str(error)))]
 
     def _keep_pushed(self, message: DraftMessage) -> list[Action]:
-        """Keep a draft for a place that the answer may come to."""
+        """Keep a draft for a prefix that the answer may reach."""
         ahead = message.base.length > self.digest.length and message.resampled is None
         if self.finished or not ahead or self._opening.draft_identity == "":
             self.counters.late += 1
@@ -208,7 +208,7 @@ class Verification:
         return []
 
     def _take_pushed(self) -> list[Action]:
-        """Go straight on with the draft that was pushed for just this place."""
+        """Continue with the draft that was pushed for this prefix, if there is one."""
         if self.finished or self._rejected is not None:
             self._pushed.forget_before(self.digest)
             return []
@@ -233,7 +233,7 @@ class Verification:
         missed = self._history.since(base) if self._generating is None else ()
         repeated = [Send(verdict) for verdict in missed]
         self._generating = None if self.finished else message
-        if self._has_gone_far_enough():
+        if self._has_reached_limit():
             self._generating = None
         return [*repeated, *self._continue()]
 
@@ -288,10 +288,11 @@ class Verification:
         self.counters.verdicts += 1
         self._answer.extend(accepted + last)
         self.finished = self.finished or bool(finish)
-        if finish or self._has_gone_far_enough():
+        if finish or self._has_reached_limit():
             self._generating = None
         return [Send(verdict), Commit(path, last), *self._take_pushed(), *self._continue()]
 
-    def _has_gone_far_enough(self) -> bool:
+    def _has_reached_limit(self) -> bool:
+        """Whether the answer has as many tokens as the robot asked to generate."""
         until = self._generating.until if self._generating else 0
         return 0 < until <= len(self.tokens)

@@ -7,7 +7,7 @@ from ..decoding.draft import Draft
 
 
 class VerifiedAnswer:
-    """The verified tokens, the digest of where they stand, and where they end.
+    """The verified tokens, their digest, and where the answer ends.
 
     At most ``max_tokens`` tokens; nothing follows one of ``end_tokens``.
     """
@@ -30,7 +30,7 @@ class VerifiedAnswer:
         self.tokens += tokens
 
     def was_at(self, place: PrefixDigest) -> bool:
-        """Whether this is the answer so far, or a beginning of it."""
+        """Whether this is the digest of the answer so far, or of a prefix of it."""
         return place == self._base.extend(self.tokens[: place.length])
 
     def until_end(
@@ -38,7 +38,7 @@ class VerifiedAnswer:
     ) -> tuple[tuple[int, ...], int | None, str]:
         """Cut an accepted path and the token after it at an end token or at the length limit.
 
-        The third is how the answer ends there: "end", "length", or empty where it does not.
+        Returns the path, the token, and how the answer ends there: "end", "length" or empty.
         """
         for depth, node in enumerate(path, start=1):
             if draft.tokens[node] in self.end_tokens:

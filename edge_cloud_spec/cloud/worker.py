@@ -1,7 +1,7 @@
 """The model thread of the cloud: it owns the models and every session, and runs one pass at a time.
 
 Streams take turns and get the same time: a turn is one message and the pass that it asks for, or
-one more pass of a session that goes on by itself (it generates, or what follows was pushed).
+one more pass of a session that continues by itself (it generates, or the next draft was pushed).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_TEXT = 500  # characters of a fault; what a robot said may be quoted in it
+MAX_TEXT = 500  # characters of a fault, which may quote a robot's message
 
 
 class Worker(threading.Thread):
@@ -57,28 +57,28 @@ class Worker(threading.Thread):
         clock: Callable[[], float] = time.perf_counter,
         exits: Exits | None = None,
     ) -> None:
-        """exits: of the target; they say what a verdict will be while its pass goes on."""
+        """exits: of the target; they predict a verdict while its pass is under way."""
         super().__init__(name="model", daemon=True)
-        self._pair = ModelRunner(target, spec, drafter, exits)
+        self._models = ModelRunner(target, spec, drafter, exits)
         self._spec = spec
         self._spec_bytes = spec.to_bytes()
         self._spec_digest = spec_digest(self._spec_bytes)
         self.limits = limits or WorkerLimits()
         self._clock = clock
-        self._held = Sessions(self.limits)
+        self._sessions = Sessions(self.limits)
         self.counters = Counters()
         self._turns = Turns()
-        self._verdict: Callable[[], None] | None = None  # of the pass that has just ended
+        self._verdict_job: Callable[[], None] | None = None  # of the pass that has just ended
 
     def receive(self, stream: RobotStream, data: bytes) -> None:
         """Queue a message that arrived on this stream; from any thread."""
         stream.receive(data, self._clock())
-        self._turns.put(stream.line, lambda: self._hear(stream))
+        self._turns.put(stream.line, lambda: self._handle_next(stream))
 
     def leave(self, stream: RobotStream) -> None:
         """The stream is gone; its session is kept for a while. From any thread."""
         stream.gone = True
-        self._turns.put(stream.line, lambda: self._held.leave(stream, self._clock()))
+        self._turns.put(stream.line, lambda: self._sessions.leave(stream, self._clock()))
 
     def stop(self) -> None:
         """End the thread after the jobs that wait."""
@@ -90,7 +90,7 @@ class Worker(threading.Thread):
 
     def run_one(self) -> bool:
         """Do the next job, in the calling thread; wait for one if need be. False to end."""
-        job, self._verdict = self._verdict, None
+        job, self._verdict_job = self._verdict_job, None
         if job is None:
             job = self._turns.take()
         if job is None:
@@ -99,27 +99,27 @@ class Worker(threading.Thread):
         try:
             job()
         except Exception:
-            log.exception("a job of the model thread failed; the others go on")
+            log.exception("a job of the model thread failed; the others continue")
         self._turns.spend(self._clock() - started)
         return True
 
     @property
     def sessions(self) -> int:
         """How many sessions are held."""
-        return len(self._held)
+        return len(self._sessions)
 
     @property
     def pushed(self) -> int:
-        """Drafts of all sessions that wait for their place."""
-        return self._held.pushed
+        """Drafts of all sessions that wait for the answer to reach their prefix."""
+        return self._sessions.pushed
 
     @property
     def pending(self) -> bool:
         """Whether a job is queued."""
-        return self._verdict is not None or len(self._turns) > 0
+        return self._verdict_job is not None or len(self._turns) > 0
 
     def _guard(self, stream: RobotStream | None, job: Callable[[], None]) -> None:
-        """Run a job; what goes wrong is told to the robot, and the thread goes on."""
+        """Run a job; an error is sent to the robot as a Fault, and the thread continues."""
         try:
             job()
         except (UserError, ValueError) as error:
@@ -131,15 +131,15 @@ class Worker(threading.Thread):
         else:
             return
         if stream is not None:
-            stream.say(fault)
+            stream.send(fault)
 
-    def _hear(self, stream: RobotStream) -> None:
+    def _handle_next(self, stream: RobotStream) -> None:
         """Handle the next message of this stream, if a pass has not done it already."""
         if not stream.waiting:
             return
         data, arrived = stream.take()
         if stream.gone and kind_of(data) != "close":
-            self.counters.left(kind_of(data))  # its robot says it again, if it comes back
+            self.counters.count_left(kind_of(data))  # if its robot resumes, it sends it again
         else:
             self._guard(stream, partial(self._on_message, stream, data, arrived))
 
@@ -152,7 +152,7 @@ class Worker(threading.Thread):
         elif isinstance(message, Close):
             self._close(stream, message)
         elif stream.session is None:
-            # Sent before the robot knew that its stream is a new one; it resumes and says it again.
+            # Sent before the robot knew that its stream is new; it resumes and sends it again.
             log.debug("a message for no session is dropped")
         else:
             stream.session.arrived = arrived
@@ -160,31 +160,31 @@ class Worker(threading.Thread):
 
     def _close(self, stream: RobotStream, message: Close) -> None:
         if stream.session is not None:
-            self._held.drop(stream.session, message)
-        stream.transport(None)
+            self._sessions.drop(stream.session, message)
+        stream.end()
 
     def _open(self, stream: RobotStream, opening: Open) -> None:
-        check_opening(opening, self._pair.target.tokenizer_digest)
+        check_opening(opening, self._models.target.tokenizer_digest)
         spec = self._spec
-        prompt = self._pair.prompt(opening)
+        prompt = self._models.prompt(opening)
         base = base_digest(opening, prompt.digest, self._spec_digest)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
-        again = self._held.of(base, opening.key)
+        again = self._sessions.of(base, opening.key)
         if again is not None and not again.admits(opening.secret):
             text = "this very request is being decoded for its robot; start a decode of your own"
-            stream.say(Fault("in_use", text))
+            stream.send(Fault("in_use", text))
             return
-        if again is not None:  # the robot lost the link before it heard of its session
+        if again is not None:  # the robot lost the link before it received Opened
             again.verification.pause()
-            self._held.attach(stream, again)
-            stream.say(Opened(again.verification.session, spec_bytes, base))
+            self._sessions.attach(stream, again)
+            stream.send(Opened(again.verification.session, spec_bytes, base))
             return
-        if not self._held.make_room(self._clock()):
+        if not self._sessions.make_room(self._clock()):
             text = f"all {self.limits.sessions} sessions are taken; try again later"
-            stream.say(Fault("overloaded", text))
+            stream.send(Fault("overloaded", text))
             return
         name = secrets.token_hex(8)
-        stream.say(Opened(name, spec_bytes, base))  # the robot prefills while we do
+        stream.send(Opened(name, spec_bytes, base))  # the robot prefills while we do
         verification = Verification(
             name,
             opening,
@@ -195,90 +195,94 @@ class Worker(threading.Thread):
             draft_tokens=self.limits.draft_tokens,
             counters=self.counters,
         )
-        target = self._pair.target
-        served = CloudSession(verification, lambda: target.open(prompt), opening, self._clock())
-        self._held.attach(stream, served)
-        self._later(served, lambda: self._prefill(served))
+        target = self._models.target
+        session = CloudSession(verification, lambda: target.open(prompt), opening, self._clock())
+        self._sessions.attach(stream, session)
+        self._queue_pass(session, lambda: self._prefill(session))
 
-    def _prefill(self, served: CloudSession) -> None:
+    def _prefill(self, session: CloudSession) -> None:
         """Read the prompt ahead of the first draft, unless its robot has left."""
-        if served.stream is not None and not served.stream.gone:
-            _ = served.target
+        if session.stream is not None and not session.stream.gone:
+            _ = session.target
 
     def _resume(self, stream: RobotStream, message: Resume) -> None:
-        served = self._held.named(message.session)
-        if served is None or not served.admits(message.secret):  # who may not know is not told
+        session = self._sessions.named(message.session)
+        if session is None or not session.admits(message.secret):  # one text for both
             text = "the cloud does not hold this session any more; start the decode again"
-            stream.say(Fault("unknown_session", text))
+            stream.send(Fault("unknown_session", text))
             return
-        self._held.attach(stream, served)
-        self._advance(served, message)
+        self._sessions.attach(stream, session)
+        self._advance(session, message)
 
-    def _advance(self, served: CloudSession, event: Event) -> None:
-        for action in served.verification.handle(event):
-            self._perform(served, action, event)
+    def _advance(self, session: CloudSession, event: Event) -> None:
+        for action in session.verification.handle(event):
+            self._perform(session, action, event)
 
-    def _perform(self, served: CloudSession, action: Action, event: Event) -> None:
+    def _perform(self, session: CloudSession, action: Action, event: Event) -> None:
         match action:
             case Send(message):
-                if served.stream is not None:
-                    served.stream.say(message)
+                if session.stream is not None:
+                    session.stream.send(message)
             case Commit(path, tokens):
-                served.target.commit(path)
-                served.target.extend(tokens)
+                session.target.commit(path)
+                session.target.extend(tokens)
             case Extend(tokens):
-                served.target.extend(tokens)
+                session.target.extend(tokens)
             case Score(draft) if isinstance(event, DraftMessage):
-                self._score(served, draft)
+                self._score(session, draft)
             case Score(draft):
-                self._later(served, lambda: self._score(served, draft))
+                self._queue_pass(session, lambda: self._score(session, draft))
             case Propose(prefix, length):
-                self._later(served, lambda: self._propose(served, prefix, length))
+                self._queue_pass(session, lambda: self._propose(session, prefix, length))
 
-    def _later(self, served: CloudSession, job: Callable[[], None]) -> None:
-        """Queue a pass that nobody says a message for, so that others get their turn."""
-        self._turns.put_first(served.line, lambda: self._guard(served.stream, job))
+    def _queue_pass(self, session: CloudSession, job: Callable[[], None]) -> None:
+        """Queue a pass that follows no message, so that other streams get their turn first."""
+        self._turns.put_first(session.line, lambda: self._guard(session.stream, job))
 
-    def _score(self, served: CloudSession, draft: Draft) -> None:
-        if served not in self._held:
+    def _score(self, session: CloudSession, draft: Draft) -> None:
+        if session not in self._sessions:
             return
         started = self._clock()
         try:
-            watch = self._pair.watch(served, draft, lambda found: self._advance(served, found))
-            logits = served.target.forward(draft.tokens, draft.parents, watch)
+            predictor = self._models.predictor(
+                session, draft, lambda found: self._advance(session, found)
+            )
+            logits = session.target.forward(draft.tokens, draft.parents, predictor)
         except Exception:
-            self._held.lose(served)  # it waits for this pass for ever
+            self._sessions.lose(session)  # it would wait for this pass for ever
             raise
         ended = self._clock()
-        queue_s = max(0.0, started - served.arrived)
-        served.arrived = ended  # a generated pass waits from here on
+        queue_s = max(0.0, started - session.arrived)
+        session.arrived = ended  # a generated pass waits from here on
         scored = Scored(logits, ended - started, queue_s)
-        self._verdict = lambda: self._guard(served.stream, lambda: self._settle(served, scored))
+        self._verdict_job = lambda: self._guard(
+            session.stream, lambda: self._settle(session, scored)
+        )
 
-    def _settle(self, served: CloudSession, scored: Scored) -> None:
-        """Say the verdict, after what was pushed while the pass went on: it may go straight on."""
-        stream = served.stream
-        for _ in range(len(stream.waiting) if stream is not None else 0):  # not what comes now
+    def _settle(self, session: CloudSession, scored: Scored) -> None:
+        """Make the verdict, after drafts that were pushed during the pass: one may come next."""
+        stream = session.stream
+        for _ in range(len(stream.waiting) if stream is not None else 0):  # not what arrives now
             if stream is None or kind_of(stream.waiting[0][0]) != "draft":
                 break
-            self._hear(stream)
-        if served in self._held:
-            self._advance(served, scored)
+            self._handle_next(stream)
+        if session in self._sessions:
+            self._advance(session, scored)
 
-    def _propose(self, served: CloudSession, prefix: tuple[int, ...], length: int) -> None:
-        if not served.verification.generating:
-            self._advance(served, Proposed(EMPTY))
+    def _propose(self, session: CloudSession, prefix: tuple[int, ...], length: int) -> None:
+        if not session.verification.generating:
+            self._advance(session, Proposed(EMPTY))
             return
         started = self._clock()
         try:
-            draft = self._pair.propose(served, prefix, length)
+            draft = self._models.propose(session, prefix, length)
         except Exception:
-            served.verification.pause()
-            self._advance(served, Proposed(EMPTY))  # or it waits for this proposal for ever
+            session.verification.pause()
+            self._advance(session, Proposed(EMPTY))  # or it would wait for this for ever
             raise
         draft_s = self._clock() - started
-        served.arrived += draft_s
-        self._advance(served, Proposed(draft, draft_s))
+        session.arrived += draft_s
+        self._advance(session, Proposed(draft, draft_s))
 
 
 def _brief(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..cloud.sessions import Outlet, RobotStream
+from ..cloud.sessions import RobotStream, SendBytes
 from ..cloud.worker import Worker
 from .virtual_time import Timeline
 
@@ -38,9 +38,9 @@ class VirtualCloud:
         """Seconds since the start, as the worker has it."""
         return self._timeline.now + self._ahead
 
-    def stream(self, outlet: Outlet) -> RobotStream:
-        """A robot's new stream; the outlet takes what the worker sends."""
-        self.streams.append(RobotStream(outlet))
+    def stream(self, send_bytes: SendBytes) -> RobotStream:
+        """A robot's new stream; ``send_bytes`` is called with what the worker sends."""
+        self.streams.append(RobotStream(send_bytes))
         return self.streams[-1]
 
     def receive(self, stream: RobotStream, data: bytes) -> None:

@@ -118,7 +118,7 @@ def wordy() -> Iterator[SimpleNamespace]:
 
 def test_a_robot_that_does_not_read_makes_nothing_wait_without_bound(wordy: Any) -> None:
     """Its answers would be 300 MB."""
-    streams = wordy._server._service._outboxes
+    streams = wordy._server._service._queues
     with Deaf(wordy.address) as deaf:
         most = 0
         deaf.say(opening())
@@ -160,7 +160,7 @@ def test_what_a_stream_lets_wait_is_bounded_in_bytes(toy: Any) -> None:
     with Deaf(toy.address) as deaf:
         for _ in range(12):
             deaf.say(large)
-        streams = list(toy._server._service._outboxes)
+        streams = list(toy._server._service._queues)
         go.set()
         (stream,) = streams
         assert 8 * MEGABYTE < stream._received[1] < 14 * MEGABYTE
@@ -176,6 +176,6 @@ def test_streams_without_a_session_make_room_for_others() -> None:
         with Talk(toy.address) as other:
             other.say(opening(nonce=2))
             assert isinstance(other.hear(), Opened)
-        assert len(toy._server._service._outboxes) <= 6
+        assert len(toy._server._service._queues) <= 6
         robot.say(DraftMessage(base, Draft(OWN[:2]), 0))
         assert isinstance(robot.hear(), Verdict)

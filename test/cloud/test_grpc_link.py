@@ -74,7 +74,7 @@ def test_a_stranger_with_the_captured_bytes_does_not_end_the_owners_stream() -> 
 
         def on_emit(emit: Emit) -> None:
             if len(codes) < 9:
-                ((name, served),) = worker._held._held.items()
+                ((name, served),) = worker._sessions._sessions.items()
                 attack(seen[0], Resume(name, PrefixDigest(0, 1)), Resume(name, served.base))
 
         outcome = toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, connect, on_emit)
@@ -94,7 +94,7 @@ def test_a_link_cut_before_opened_is_taken_up_by_its_robot_alone() -> None:
         if isinstance(message := decode_client(data), Open):
             opens.append(message)
             if len(opens) == 1:
-                stream.transport = lambda _: proxy.cut()
+                stream.send_bytes = lambda _: proxy.cut()
         receive(stream, data)
 
     worker.receive = tap  # type: ignore[method-assign]

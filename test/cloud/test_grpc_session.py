@@ -106,7 +106,7 @@ def test_a_full_verifier_says_so_and_has_room_when_a_robot_leaves() -> None:
 
 
 def test_a_failing_model_is_a_fault_and_the_next_session_is_served(toy: Any) -> None:
-    model = toy.worker._pair.target
+    model = toy.worker._models.target
     original = type(model).logits
     with Talk(toy.address) as robot:
         robot.say(opening())

@@ -11,7 +11,7 @@ from edge_cloud_spec.wire.messages import Fault, Opened, Resume, Verdict
 
 def test_abandoned_sessions_make_room_the_oldest_first() -> None:
     worker = cloud(sessions=3)
-    model: Any = worker._pair.target
+    model: Any = worker._models.target
     robots = []
     for nonce in range(3):
         robots.append(Robot(worker).open(nonce))

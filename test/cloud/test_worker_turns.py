@@ -105,7 +105,7 @@ def test_what_comes_while_a_verdict_is_said_waits_for_its_turn() -> None:
 
     robot.draft(2)
     worker.run_one()  # the pass
-    robot.stream.transport = transport
+    robot.stream.send_bytes = transport
     for _ in range(3):
         robot.say(bad)
     worker.run_one()  # the verdict
@@ -140,7 +140,7 @@ def test_a_close_is_heard_from_a_robot_that_has_left() -> None:
 def test_a_prompt_is_not_read_for_a_robot_that_has_left() -> None:
     worker = cloud()
     opened: list[object] = []
-    model: Any = worker._pair.target
+    model: Any = worker._models.target
     original = model.open
     model.open = lambda prompt: (opened.append(prompt), original(prompt))[1]
     robot = Robot(worker)
