@@ -1,9 +1,9 @@
-"""What a shape and a pipeline would yield under measured costs: the cost model of ``auto``.
+"""The rate of a shape and a pipeline under measured costs: the cost model of ``auto``.
 
-A draft model whose beliefs are calibrated grows the same tree every time, so one growth over rows
-that say how often its first and second choice are right tells the tokens of a round and how likely
-each end of it is. A round's time follows from when the draft for the end that comes true reaches
-the cloud: before the verdict is out (it goes straight on), or after it.
+A draft model with calibrated probabilities grows the same tree every time. So one growth over rows
+with the measured acceptance of its first and second choice gives the tokens of a round and the
+probability of each of its ends. The time of a round follows from when the draft for its actual end
+reaches the cloud: before the pass ends (the cloud continues at once), or after it.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from .random_source import SeededRandomSource
 from .shape import Shape
 from .speculation import Speculation
 
-Share = tuple[float, bool]  # of an end of a round, and whether a bonus is missing there
+Share = tuple[float, bool]  # probability of an end of a round, and whether its bonus is missing
 
 EXIT_DEPTH = 0.3  # share of a pass after which an exit has predicted its verdict; assumed
-STEPS = 40  # of a share, in profiles
-SETTLING = 24  # steps after which a Markov chain of rounds is in its long run
+STEPS = 40  # to which shares are rounded, in 0 to 1
+CHAIN_STEPS = 24  # after which a Markov chain of rounds is stationary
 INSTANT = 1e-9  # seconds
-NOTED = 0.1  # share by which a time has to change
-_WORDS = 12  # of the vocabulary that a profile is grown over
+TIME_STEP = 0.1  # relative change of a time that counts as another one
+_VOCABULARY = 12  # tokens of the rows that a profile is grown over
 
 
 @dataclass(frozen=True)
 class Costs:
     """Measured times in seconds and shares from 0 to 1.
 
-    ``draft``: a pass of the draft model over so many nodes. ``verify``: a pass of the target over
-    so many drafted tokens; ``alone``: over none. ``one_way``: the link. ``acceptance``: of the
+    ``draft``: a pass of the draft model over this many nodes. ``verify``: a pass of the target over
+    this many drafted tokens; ``alone``: over none. ``one_way``: the link. ``acceptance``: of the
     draft's first choice, ``runner_up``: of its second, where the first is wrong. ``exits``: share
     of rounds that an early exit predicts.
     """
@@ -61,18 +61,18 @@ class DraftProfile:
     rows: tuple[int, ...]  # nodes whose logits each pass needs
     nodes: int
     tokens: float
-    leaves: tuple[float, ...]  # how likely the verdict ends in one of them
-    recoveries: tuple[float, ...]  # and in a token that was not drafted
+    leaves: tuple[float, ...]  # probabilities that the verdict ends in each leaf
+    recoveries: tuple[float, ...]  # and in each token that was not drafted
 
 
 @lru_cache(maxsize=4096)
 def profile(shape: Shape, acceptance: float, runner_up: float) -> DraftProfile:
-    """Grow the shape over calibrated beliefs."""
-    rest = max(1e-6, (1 - acceptance) * (1 - runner_up)) / (_WORDS - 2)
+    """The profile of a shape, grown over calibrated probabilities; both shares from 0 to 1."""
+    rest = max(1e-6, (1 - acceptance) * (1 - runner_up)) / (_VOCABULARY - 2)
     beliefs = [
         max(1e-6, acceptance),
         max(1e-6, (1 - acceptance) * runner_up),
-        *[rest] * (_WORDS - 2),
+        *[rest] * (_VOCABULARY - 2),
     ]
     row = np.log(np.array(beliefs)).astype(np.float32)
     growth = Growth(
@@ -96,8 +96,8 @@ def profile(shape: Shape, acceptance: float, runner_up: float) -> DraftProfile:
 def rate(shape: Shape, speculation: Speculation, costs: Costs) -> float:
     """Tokens per second that this shape and pipeline promise.
 
-    A draft that the verdict has to wait for is sent at ``speculation.cut`` levels, so rounds differ
-    in their depth: a Markov chain, whose states are the depths of the draft that is verified.
+    A draft that the cloud would wait for is sent at ``speculation.cut`` levels, so that rounds
+    differ in depth: they are a Markov chain, whose states are the depths of the verified draft.
     """
     if not speculation.predicts:
         drafted = _profile_at(shape, shape.depth, costs)
@@ -121,16 +121,16 @@ def _profile_at(shape: Shape, depth: int, costs: Costs) -> DraftProfile:
 def _round(
     shape: Shape, depth: int, least: int, speculation: Speculation, costs: Costs
 ) -> tuple[float, dict[int, float]]:
-    """Of a round whose draft has this depth: its mean time, and how often the next has which.
+    """The mean time (s) of a round whose draft has this depth, and the next depth's probabilities.
 
-    Drafting for the next round begins when this draft is sent, and so one way before its pass. The
-    next draft is due when that pass ends, or a round trip later if it is not pushed.
+    Drafting for the next round begins when this draft is sent, one way before its pass. The next
+    draft is due when that pass ends, or a round trip later if it is not pushed.
     """
     drafted, deepest = _profile_at(shape, depth, costs), _profile_at(shape, shape.depth, costs)
     verify, there = costs.verify(drafted.nodes), costs.one_way
     received = verify + 2 * there
     due = verify if speculation.push else received
-    # with few drafts ahead, a verdict has to be received before the next is begun
+    # with few drafts ahead, a verdict has to arrive before the next draft begins
     begun = max(0.0, 2 * there - (speculation.ahead - 1) * verify) if speculation.push else 0.0
     missed = received + sum(costs.draft(rows) for rows in deepest.rows[:least])
     predictions = _predicted(drafted, speculation, costs)
@@ -153,7 +153,7 @@ def _round(
 
 
 def _predicted(drafted: DraftProfile, speculation: Speculation, costs: Costs) -> tuple[Share, ...]:
-    plain = replace(speculation, width=1, cut=0)  # these do not matter to it
+    plain = replace(speculation, width=1, cut=0)  # neither changes the ends
     return _likely(drafted, plain, _coarse(costs.acceptance), _coarse(costs.runner_up))
 
 
@@ -161,7 +161,7 @@ def _predicted(drafted: DraftProfile, speculation: Speculation, costs: Costs) ->
 def _likely(
     drafted: DraftProfile, speculation: Speculation, acceptance: float, runner_up: float
 ) -> tuple[Share, ...]:
-    """The guessed ends of a round, the likeliest first."""
+    """The predicted ends of a round, the likeliest first."""
     found: list[Share] = []
     if speculation.open:
         found.append((drafted.leaves[0], False))
@@ -176,32 +176,35 @@ def _likely(
 
 
 def _stationary(steps: list[list[float]]) -> NDArray[np.float64]:
-    """The shares of the states of a Markov chain in the long run; steps[i][j] from i to j."""
+    """The stationary shares [n] of a Markov chain; steps[i][j]: probability from i to j."""
     matrix = np.array(steps)
     shares: NDArray[np.float64] = np.full(len(steps), 1 / len(steps))
-    for _ in range(SETTLING):
+    for _ in range(CHAIN_STEPS):
         shares = shares @ matrix
-    settled: NDArray[np.float64] = shares / shares.sum()
-    return settled
+    stationary: NDArray[np.float64] = shares / shares.sum()
+    return stationary
 
 
 def signature(costs: Costs) -> tuple[int, ...]:
-    """Equal for costs that promise about the same of every shape and pipeline."""
+    """Equal for costs under which every shape and pipeline has about the same rate."""
     sizes = (1, 4, 16)
     passes = [*map(costs.draft, sizes), *map(costs.verify, sizes)]
     times = (costs.alone, costs.one_way, *passes)
     shares = (costs.acceptance, costs.runner_up, costs.exits)
     return (
-        *(round(math.log(max(time, INSTANT)) / NOTED) for time in times),
+        *(round(math.log(max(time, INSTANT)) / TIME_STEP) for time in times),
         *(round(share * STEPS) for share in shares),
     )
 
 
 def _coarse(share: float) -> float:
-    """In steps that hardly matter, so that profiles are found again."""
+    """A share rounded to STEPS, so that cached profiles are found again."""
     return round(share * STEPS) / STEPS
 
 
 def specedge_depth(draft: float, rtt: float, verify: float) -> int:
-    """Draft depth at which verify = drafting + rtt, at least 1 (SpecEdge sec. 4.3)."""
+    """Draft depth at which verify = drafting + rtt, at least 1 (SpecEdge sec. 4.3); in seconds.
+
+    ``draft``: of one pass of the draft model, which makes one level.
+    """
     return max(1, round((verify - rtt) / draft))

@@ -1,4 +1,4 @@
-"""The prefix digest: how robot and cloud name the place in the answer that they mean."""
+"""The prefix digest, by which robot and cloud name a prefix of the answer."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class PrefixDigest:
 
 
 def request_digest(*parts: bytes | str | float) -> PrefixDigest:
-    """The digest of the empty prefix of one request, from everything that defines its answer:
+    """The digest of the empty prefix of one request.
 
-    nonce, image, prompt, policy and both models' identities.
+    ``parts``: everything that defines its answer: nonce, image, prompt, policy and both models'
+    identities.
     """
     hashed = hashlib.blake2b(digest_size=8)
     for part in parts:

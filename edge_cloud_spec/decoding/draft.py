@@ -12,12 +12,12 @@ from .token_distribution import TokenDistribution
 
 
 class BadDraft(ValueError):
-    """A draft that cannot be verified; the text says what is wrong with it."""
+    """A draft that cannot be verified; the text names what is wrong with it."""
 
 
 MAX_NODES = 1024  # of any draft
-MAX_DRAFTED = 128  # tokens of a preset's draft: what a verifier takes, unless it is told otherwise
-MAX_PUSHED = 32  # drafts of one decode that the cloud keeps for guesses
+MAX_DRAFTED = 128  # of a preset's draft, and of those that a verifier accepts by default
+MAX_PUSHED = 32  # drafts of one decode that the cloud keeps for predicted prefixes
 MAX_PUSHED_BYTES = 2**24  # of their rows
 SUM_TOLERANCE = 1e-3  # of a row's sum; float32 numbers sum to 1 only up to their rounding
 

@@ -33,9 +33,8 @@ class FinishedDraft:
 
     ``best`` are the tokens of its likeliest path, which ends in the node ``leaf``, and
     ``second_choices`` the model's second choices along it. ``leaves`` are the paths to its leaves,
-    and ``recoveries`` the other ends that the verdict may come to: the tokens of an accepted path
-    and a recovered token that was not proposed there; both with their probabilities, the likeliest
-    first.
+    and ``recoveries`` the other possible ends of the verdict: the tokens of an accepted path and a
+    recovered token that was not proposed there; both with their probabilities, the likeliest first.
     """
 
     draft: Draft
@@ -47,7 +46,7 @@ class FinishedDraft:
 
     @property
     def confidence(self) -> float:
-        """How likely all of the likeliest path is accepted; 0 where that was not worked out."""
+        """How likely all of the likeliest path is accepted; 0 where that was not computed."""
         return self.leaves[0][1] if self.leaves else 0.0
 
 
@@ -56,7 +55,7 @@ MAX_ENDS = 16
 
 
 class Growth:
-    """One draft in the making. ``grow`` takes the logits after the frontier and gives new nodes."""
+    """One unfinished draft. ``grow`` takes the logits after the frontier and returns new nodes."""
 
     def __init__(
         self,

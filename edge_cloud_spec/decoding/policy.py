@@ -19,7 +19,9 @@ class SamplingPolicy:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", float(self.temperature))  # digests tell 0 from 0.0
+        object.__setattr__(
+            self, "temperature", float(self.temperature)
+        )  # 0 and 0.0 hash alike then
         object.__setattr__(self, "top_p", float(self.top_p))
         if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 100):
             raise ValueError(f"temperature must be between 0 and 100, not {self.temperature}")
@@ -37,7 +39,8 @@ GREEDY = SamplingPolicy()
 def scaled_logits(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArray[np.float64]:
     """Logits of the policy's distribution, -inf outside its support; [..., V] to [..., V] float64.
 
-    At temperature 0 the logits come back as they are: only their argmax has a meaning.
+    At temperature 0 the logits are not divided: only their argmax has a meaning. Raises ValueError
+    where a logit is NaN or the largest is infinite.
     """
     scaled = np.asarray(logits, np.float64)
     top = scaled.max(-1, keepdims=True)
@@ -50,9 +53,9 @@ def scaled_logits(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArra
 
 
 def truncated(scaled: NDArray[np.float64], top_k: int, top_p: float) -> NDArray[np.float64]:
-    """Logits [..., V] with -inf outside the ``top_k`` likeliest (0: all; ties stay) and outside
+    """Logits [..., V] with -inf outside the ``top_k`` likeliest tokens (0: all; ties stay).
 
-    the fewest that hold ``top_p`` of the probability.
+    Also outside the fewest of these that hold ``top_p`` of the probability.
     """
     if 0 < top_k < scaled.shape[-1]:
         smallest = np.partition(scaled, -top_k, axis=-1)[..., -top_k, None]

@@ -29,7 +29,7 @@ class Preset:
     cloud sends for it (see ``Split``).
 
     ``verified``: every emitted token was settled by the target. ``exact``: the emitted tokens have
-    the target's own distribution.
+    the target's own distribution. Raises UserError where the choices do not go together.
     """
 
     name: str
@@ -70,10 +70,10 @@ class Preset:
         ]:
             if type(value) is not int or value < 0:
                 raise self._refusal(f"{name} must be a whole number of 0 or more, not {value!r}")
-        guesses = ("all_accepted", "open", "runners_up", "exits", "push")
+        switches = ("all_accepted", "open", "runners_up", "exits", "push")
         for name, value in [
             *((name, getattr(self, name)) for name in ("replacement", "verified", "exact")),
-            *((f"speculation.{name}", getattr(speculation, name)) for name in guesses),
+            *((f"speculation.{name}", getattr(speculation, name)) for name in switches),
         ]:
             if type(value) is not bool:
                 raise self._refusal(f"{name} must be true or false, not {value!r}")

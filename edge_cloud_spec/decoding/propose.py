@@ -61,7 +61,7 @@ def _loudest(scores: NDArray[np.floating], ids: NDArray[np.int64], seed: int, po
 def beliefs(
     logits: NDArray[np.float32], proposal: ProposalConfig, position: int
 ) -> NDArray[np.float64]:
-    """How likely the draft model holds each token [V] to be the target's; float64, sums to 1.
+    """The probability by the draft model that each token [V] is the target's; float64, sums to 1.
 
     Under ``coupled`` the noise is known, so what counts is Q weighed with it.
     """

@@ -11,7 +11,7 @@ from .noise import Purpose, uniform
 
 
 class RandomSource(Protocol):
-    """Makes the two kinds of random choice; one with the same key is the same choice."""
+    """Makes the two kinds of random choice; equal keys give equal choices."""
 
     def accept(self, probability: float, purpose: Purpose, position: int, trial: int = 0) -> bool:
         """True with this probability."""
@@ -23,7 +23,7 @@ class RandomSource(Protocol):
 
 
 class SeededRandomSource:
-    """The chooser of real runs: every choice is a function of (seed, purpose, position, trial)."""
+    """Of real runs: every choice is a function of (seed, purpose, position, trial)."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -28,9 +28,9 @@ class Expansion:
 
 @dataclass(frozen=True)
 class BestFirst:
-    """The ``nodes`` of the highest cumulative probability, found in ``depth`` passes over at most
+    """The ``nodes`` of the highest cumulative probability; nothing is drawn (SpecEdge 4.2).
 
-    ``width`` nodes each (SpecEdge 4.2 and appendix C). Nothing is drawn.
+    They are found in ``depth`` passes over at most ``width`` nodes each (appendix C).
     """
 
     nodes: int
@@ -57,7 +57,7 @@ def chain(length: int) -> Expansion:
 
 @dataclass(frozen=True)
 class Branch:
-    """A draft to be made after ``prefix``: verified tokens, and maybe some that are guessed."""
+    """A draft to be made after ``prefix``: verified tokens, and predicted ones if any."""
 
     prefix: tuple[int, ...]
     shape: Shape

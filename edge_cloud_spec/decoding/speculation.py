@@ -14,8 +14,8 @@ class Speculation:
     likeliest token after it is predicted as the bonus (SpecEdge). ``runners_up``: that the draft's
     own second choice replaces the first rejected token. ``exits``: what early exits predict (FSD).
 
-    ``push``: send a pre-draft as soon as it is whole, so that the cloud goes straight on when its
-    prediction comes true. ``ahead``: how many drafts beyond the one that is being verified; 0 is
+    ``push``: send a pre-draft as soon as it is finished, so that the cloud continues at once when
+    its prediction comes true. ``ahead``: how many drafts beyond the one being verified; 0 is
     stop and wait. ``cut``: the levels after which a draft is cut short and sent, if the cloud
     would wait for more of it (PicoSpec's latency-aware truncation, 3.2); 0 is never. ``width``:
     nodes in one pass of the draft model. Predictions of a confidence below ``least`` are not

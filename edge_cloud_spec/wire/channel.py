@@ -11,7 +11,7 @@ METHOD = "/edge_cloud_spec.v1.Verifier/Decode"
 SERVICE, METHOD_NAME = METHOD[1:].split("/")
 MESSAGE_BYTES = 16 * 2**20  # a camera frame or dense rows; above it a peer is refused
 
-# A dead link is noticed within seconds even when nothing is being said.
+# A dead link is noticed within seconds even when nothing is sent.
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -37,7 +37,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def check_address(address: str) -> None:
-    """UserError where this is neither ``host:port`` nor a ``unix:`` path."""
+    """Raise UserError where this is neither ``host:port`` nor a ``unix:`` path."""
     host, _, port = address.rpartition(":")
     if not (address.startswith("unix:") or (host and port.isdecimal() and int(port) < 2**16)):
         raise UserError(f"the verifier's address must be HOST:PORT, not {address!r}")
@@ -50,12 +50,12 @@ def is_loopback(address: str) -> bool:
         return True
     try:
         return ip_address(host).is_loopback
-    except ValueError:  # a name, and who knows where it leads
+    except ValueError:  # a name, which may resolve to another machine
         return False
 
 
 def read_token(path: str) -> str:
-    """The bearer token in this file (a file, so that no process list shows it); UserError."""
+    """The bearer token in this file (so that no process list shows it); raises UserError."""
     try:
         token = Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

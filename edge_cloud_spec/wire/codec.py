@@ -50,7 +50,7 @@ def _microseconds(seconds: float) -> int:
 
 
 def encode_client(message: ClientMessage) -> bytes:
-    """The bytes of what a robot says."""
+    """The bytes of a robot's message."""
     match message:
         case DraftMessage(base, draft, round_):
             body = pb.Draft(
@@ -108,12 +108,12 @@ def encode_client(message: ClientMessage) -> bytes:
 
 
 def kind_of(data: bytes) -> str:
-    """What a client's message is (draft, open, ...), by its first byte alone; empty: unknown."""
+    """The kind of a client's message (draft, open, ...), by its first byte; empty: unknown."""
     return _KINDS.get(data[0], "") if data else ""
 
 
 def decode_client(data: bytes) -> ClientMessage:
-    """Read what a robot said; raises WireError, or ValueError of a value out of range."""
+    """Read a robot's message; raises WireError, or ValueError for a value out of range."""
     try:
         wrapped = pb.ClientMessage.FromString(data)
     except DecodeError as error:
@@ -177,7 +177,7 @@ def _read_draft(m: pb.Draft) -> DraftMessage:
 
 
 def encode_server(message: ServerMessage) -> bytes:
-    """The bytes of what a cloud says."""
+    """The bytes of a cloud's message."""
     match message:
         case Prediction(base, path, token, confidence, layer):
             chain = is_chain(path)
@@ -220,7 +220,7 @@ def encode_server(message: ServerMessage) -> bytes:
 
 
 def decode_server(data: bytes) -> ServerMessage:
-    """Read what a cloud said; raises WireError."""
+    """Read a cloud's message; raises WireError."""
     try:
         wrapped = pb.ServerMessage.FromString(data)
     except DecodeError as error:

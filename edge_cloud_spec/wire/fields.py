@@ -22,7 +22,7 @@ def write_digest(digest: PrefixDigest) -> pb.Digest:
 
 
 def read_digest(digest: pb.Digest) -> PrefixDigest:
-    """What ``write_digest`` was given."""
+    """The inverse of ``write_digest``."""
     return PrefixDigest(digest.length, digest.hash)
 
 
@@ -32,14 +32,14 @@ def read_optional(message: Any, field: str) -> int | None:
 
 
 def write_split(split: Split | None) -> pb.Split | None:
-    """What a robot asks of a residual; None: the cloud resamples."""
+    """The form of residual that a robot asks for; None: the cloud resamples."""
     if split is None:
         return None
     return pb.Split(residual=split.residual, top_k=split.top_k, tail=split.tail)
 
 
 def read_split(split: pb.Split) -> Split:
-    """What ``write_split`` was given."""
+    """The inverse of ``write_split``."""
     return Split(split.residual, split.top_k, split.tail)
 
 
@@ -57,7 +57,7 @@ def write_residual(residual: Residual | None) -> pb.Residual | None:
 
 
 def read_residual(residual: pb.Residual) -> Residual:
-    """What ``write_residual`` was given; raises WireError."""
+    """The inverse of ``write_residual``; raises WireError."""
     top = read_row(residual.top)
     if not residual.HasField("tail"):
         return top
@@ -82,12 +82,12 @@ def read_row(rows: pb.Rows) -> TokenDistribution:
 
 
 def is_chain(path: tuple[int, ...]) -> bool:
-    """Whether a path is that of a chain, which a count of nodes names."""
+    """Whether a path is the beginning of a chain, so that its length names it."""
     return path == tuple(range(len(path)))
 
 
 def read_path(path: Sequence[int], accepted: int) -> tuple[int, ...]:
-    """A tree's path is named, a chain's counted."""
+    """A path from its nodes (of a tree) or its length (of a chain); raises WireError."""
     if max(accepted, len(path)) > MAX_NODES:
         raise WireError("more is accepted than a draft holds")
     return tuple(path) or tuple(range(accepted))

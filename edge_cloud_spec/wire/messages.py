@@ -16,7 +16,7 @@ PROTOCOL = 2
 
 @dataclass(frozen=True)
 class Open:
-    """Start a decode: everything that defines the answer, and what the robot already holds.
+    """Start a decode: everything that defines the answer, and what the robot has already.
 
     ``key`` is the hash of the session's secret; ``secret`` is given where the request is repeated.
     """
@@ -47,7 +47,7 @@ class DraftMessage:
     """Proposed tokens after the prefix that ``base`` names.
 
     ``resampled`` is the last token of that prefix, where the robot drew it after a rejection.
-    The draft goes on after its leaf ``open_at``: a verdict that comes there is to be left open.
+    Another draft continues after its leaf ``open_at``: a verdict that ends there is left open.
     """
 
     base: PrefixDigest
@@ -59,7 +59,7 @@ class DraftMessage:
 
 @dataclass(frozen=True)
 class Generate:
-    """Let the cloud go on alone from ``base``, with its own drafter where ``speculative``.
+    """Let the cloud generate alone from ``base``, with its own drafter where ``speculative``.
 
     It stops when the answer has ``until`` tokens (0: at its end).
     """
@@ -71,7 +71,7 @@ class Generate:
 
 @dataclass(frozen=True)
 class Resume:
-    """Take up a session whose stream was lost; ``base`` is where the robot stands."""
+    """Continue a session whose stream was lost; ``base`` is the robot's verified prefix."""
 
     session: str
     base: PrefixDigest
@@ -97,7 +97,10 @@ ClientMessage = Open | DraftMessage | Generate | Resume | Close | RowRequest
 
 @dataclass(frozen=True)
 class Opened:
-    """The session stands. ``spec`` is empty where the robot named the same one."""
+    """The session is open. ``spec`` is empty where the robot named the same one.
+
+    ``base`` is the digest of the verified prefix: of the empty answer, or where a robot resumed.
+    """
 
     session: str
     spec: bytes
@@ -111,11 +114,11 @@ Residual = TokenDistribution | SparseResidual
 class Verdict:
     """The final answer to a draft: the accepted path, then a recovered or bonus token.
 
-    Without a token it is open, has ended before, or carries the ``residual`` that the robot draws
+    Without a token it is open, ends in the path, or carries the ``residual`` that the robot draws
     the recovered token from. ``tokens`` are the accepted tokens themselves where the cloud drafted,
-    and in a verdict that is said again (else empty); ``finish`` is "end", "length" or empty.
-    ``leads_to`` is the ``PrefixDigest.short`` of the prefix after all of these: a robot that
-    arrives elsewhere takes nothing from it. Times in seconds.
+    and in a repeated verdict (else empty); ``finish`` is "end", "length" or empty. ``leads_to`` is
+    the ``PrefixDigest.short`` of the prefix after all of these: a robot that would come to another
+    prefix drops the verdict. Times in seconds.
     """
 
     base: PrefixDigest
@@ -133,9 +136,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Prediction:
-    """An early exit's guess at the verdict on the draft at ``base``; never acted on.
+    """An early exit's prediction of the verdict on the draft at ``base``; never acted on.
 
-    ``layer`` is the last one that it saw; ``confidence`` from 0 to 1.
+    ``layer`` is the number of layers before the exit; ``confidence`` from 0 to 1.
     """
 
     base: PrefixDigest
@@ -155,7 +158,7 @@ class RowMessage:
 
 @dataclass(frozen=True)
 class Fault:
-    """The cloud will not go on with this decode. The text names the thing and says what to do."""
+    """The cloud cannot continue this decode. The text names what is wrong and what to do."""
 
     code: str
     text: str
@@ -165,11 +168,11 @@ ServerMessage = Opened | Prediction | Verdict | RowMessage | Fault
 
 
 class WireError(ValueError):
-    """Bytes that are not a message of this protocol; the text says why."""
+    """Bytes that are not a message of this protocol; the text is the reason."""
 
 
 def key_of(secret: bytes) -> bytes:
-    """16 bytes by which a session knows its robot's secret; empty for none."""
+    """16 bytes, the hash of a session's secret; empty for none."""
     return hashlib.blake2b(secret, digest_size=16).digest() if secret else b""
 
 
@@ -179,7 +182,7 @@ def spec_digest(spec: bytes) -> bytes:
 
 
 def base_digest(opening: Open, prompt_digest: bytes, spec: bytes) -> PrefixDigest:
-    """Where a decode starts, named alike on both sides from everything that defines its answer.
+    """The digest of a decode's empty answer, the same on both sides if they make the same prompt.
 
     The prompt digest covers the image's bytes, ``spec`` (a ``spec_digest``) the target's identity,
     its end tokens and its vocabulary: a draft made under another specification is stale.

@@ -22,7 +22,7 @@ def pack_ids(ids: NDArray[np.int64], bits: int) -> bytes:
 
 
 def unpack_ids(data: bytes, count: int, bits: int) -> NDArray[np.int64]:
-    """What ``pack_ids`` was given; raises WireError."""
+    """The inverse of ``pack_ids``, ids [count]; raises WireError."""
     if not 1 <= bits <= 31 or len(data) != (count * bits + 7) // 8:
         raise WireError(f"{len(data)} bytes are not {count} ids of {bits} bits each")
     each = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[: count * bits]
@@ -34,7 +34,7 @@ def unpack_ids(data: bytes, count: int, bits: int) -> NDArray[np.int64]:
 
 
 def write_rows(rows: Sequence[TokenDistribution]) -> pb.Rows:
-    """Rows as they are; where one is sparse, all name their ids."""
+    """Rows as protobuf; where one is sparse, all carry their ids."""
     numbers = b"".join(row.probabilities.astype("<f4").tobytes() for row in rows)
     sizes = [len(row.probabilities) for row in rows]
     if all(row.ids is None for row in rows):
@@ -47,7 +47,7 @@ def write_rows(rows: Sequence[TokenDistribution]) -> pb.Rows:
 
 
 def read_rows(rows: pb.Rows) -> tuple[TokenDistribution, ...]:
-    """What ``write_rows`` was given; raises WireError."""
+    """The inverse of ``write_rows``; raises WireError."""
     if len(rows.sizes) > MAX_NODES:
         raise WireError(f"a draft has at most {MAX_NODES} rows, not {len(rows.sizes)}")
     total = sum(rows.sizes)
