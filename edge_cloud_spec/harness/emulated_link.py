@@ -14,10 +14,11 @@ BYTES_PER_MBIT = 1e6 / 8
 
 @dataclass(frozen=True)
 class LinkProfile:
-    """What a message meets on its way.
+    """Delay, jitter, rate and outages of a link.
 
-    Each way takes ``delay_ms`` and evenly up to ``jitter_ms`` more, and carries ``rate_mbit``
-    Mbit/s (0: any). An outage of ``outage_s`` seconds begins every ``outage_every_s`` (0: never).
+    Each way takes ``delay_ms`` plus a uniform jitter of up to ``jitter_ms``, and carries
+    ``rate_mbit`` Mbit/s (0: unlimited). An outage of ``outage_s`` seconds begins every
+    ``outage_every_s`` seconds (0: never). Raises UserError.
     """
 
     delay_ms: float = 0.0
@@ -43,16 +44,16 @@ class LinkProfile:
 
 
 class Direction:
-    """One way over the link; what was sent first arrives first, as in any stream."""
+    """One direction of the link; messages arrive in the order in which they are sent."""
 
     def __init__(self, profile: LinkProfile, seed: int) -> None:
         self._profile = profile
         self._random = Random(seed)
-        self._free = 0.0  # when the last byte so far is out
+        self._free = 0.0  # when the last byte so far is sent
         self._last = 0.0  # and when it arrives
 
     def arrival(self, now: float, size: int) -> float:
-        """When ``size`` bytes that are sent now are there; all times in seconds."""
+        """When ``size`` bytes that are sent at ``now`` arrive; all times in seconds."""
         profile = self._profile
         rate = profile.rate_mbit * BYTES_PER_MBIT
         self._free = max(self._free, now) + (size / rate if rate else 0.0)
@@ -61,5 +62,5 @@ class Direction:
         return self._last
 
     def clear(self) -> None:
-        """An outage: what was on its way is lost, and holds nothing up."""
+        """An outage: what was in flight is lost, and delays nothing after it."""
         self._free = self._last = 0.0

@@ -10,26 +10,26 @@ from ..wire.codec import decode_server
 from ..wire.messages import ClientMessage, Close, Verdict
 from .virtual_link import Arrival, VirtualLink
 
-# What can happen to one message. cut: the link breaks at it, and it is lost with all that is on its
-# way. lost: it alone never comes. repeated: it comes again later. late: others overtake it.
+# What can happen to one message. cut: the link breaks at it, and it is lost with all that is in
+# flight. lost: it alone never arrives. repeated: it arrives again later. late: others overtake it.
 FAULTS = ("cut", "lost", "repeated", "late")
 LATE_S = 0.35
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a decode meets: shares of 1, times in seconds."""
+    """The conditions of a decode: shares from 0 to 1, times in seconds."""
 
     delay: float = 0.05
     jitter: float = 0.2
     duplicated: float = 0.0
     reordered: bool = False  # verdicts overtake one another
     cuts: float = 0.0  # how often the link breaks, 1/s
-    max_cuts: int = 12  # then it holds
+    max_cuts: int = 12  # after these it does not break
     outage: float = 0.5  # at most, after each
     restart: float = 0.0  # of the server at a cut: it forgets every session
-    cloud_job: float = 0.02  # what the cloud takes for a job
-    draft_pass: float = 0.03  # what a pass of the draft model takes
+    cloud_job: float = 0.02  # of a job in the cloud
+    draft_pass: float = 0.03  # of a pass of the draft model
 
 
 class InjectedFaults:
@@ -41,7 +41,7 @@ class InjectedFaults:
     def __init__(self, random: Random, conditions: Conditions, faults: Mapping[int, str]) -> None:
         self.messages = 0  # sent so far, both ways
         self.cuts = 0
-        self.left_out = False  # whether one is missing in its place though the link stands
+        self.left_out = False  # whether one was lost or late though the link was up
         self._random, self._conditions, self._faults = random, conditions, faults
         self._up_free = self._down_free = 0.0  # when the last message that is in order arrives
 
@@ -54,7 +54,7 @@ class InjectedFaults:
     def up(self, message: ClientMessage, size: int, now: float) -> Iterable[Arrival]:
         """In order, but for what comes late."""
         fault = self._fault()
-        self.left_out |= fault in ("lost", "late")  # what follows it means nothing without it
+        self.left_out |= fault in ("lost", "late")  # what follows cannot be used without it
         arrivals = self._later(fault, now)
         if fault not in ("cut", "lost", "late"):
             for _ in range(1 if isinstance(message, Close) else self._copies()):
@@ -86,7 +86,7 @@ class InjectedFaults:
         return now + self._delay()
 
     def clear(self) -> None:
-        """Nothing is on its way."""
+        """Nothing is in flight."""
         self._up_free = self._down_free = 0.0
 
     def stream_s(self) -> float:

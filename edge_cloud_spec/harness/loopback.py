@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..models.session import Session
 
 SPEC = b"face to face"
-LONGEST = 2**31  # tokens; no answer is cut
+NO_LIMIT = 2**31  # tokens; no answer is that long
 
 REQUEST = Request("find", b"")
 
@@ -46,8 +46,8 @@ def over_the_codec(
 ) -> tuple[ClientMessage | ServerMessage, int]:
     """A message as it arrives, and its bytes."""
     if isinstance(message, ServerMessage):
-        said = encode_server(message)
-        return decode_server(said), len(said)
+        sent = encode_server(message)
+        return decode_server(sent), len(sent)
     data = encode_client(message)
     return decode_client(data), len(data)
 
@@ -73,13 +73,13 @@ class LoopbackPair:
         random_source: RandomSource | None = None,
         wire: Wire = over_the_codec,
         end_tokens: tuple[int, ...] = (),
-        max_tokens: int = LONGEST,
+        max_tokens: int = NO_LIMIT,
         verify_s: float = 0.0,
         queue_s: float = 0.0,
     ) -> None:
         """sessions: the draft model's, then the target's. random_source: of all three that draw.
 
-        verify_s, queue_s: what verdicts say that a pass and the waiting for it took, in seconds.
+        verify_s, queue_s: the times in its verdicts, of a pass and of waiting for it, in seconds.
         """
         draft_session, self._target = sessions
         self._wire = wire
@@ -101,7 +101,7 @@ class LoopbackPair:
             random_source=random_source,
         )
         self.up_bytes = self.down_bytes = 0  # of all messages so far
-        self.row_bytes = 0  # of those down, dense rows that the robot had to ask for
+        self.row_bytes = 0  # of those down, dense rows that the robot requested
         self.draft: Draft | None = None  # of the last round
         self.verdict: Verdict | None = None
         self.emitted: tuple[int, ...] = ()
@@ -117,7 +117,7 @@ class LoopbackPair:
         return self.robot.finished
 
     def round(self) -> None:
-        """Draft once, and settle it with whatever the two have to say to each other."""
+        """Draft once, and exchange messages until the draft is settled."""
         work, self._work = self._work, None
         assert work is not None
         branch = work.branches[0]
@@ -140,7 +140,7 @@ class LoopbackPair:
     # The robot's actions (``perform``)
 
     def send(self, message: ClientMessage) -> None:
-        """The cloud answers at once, after the pass that it takes."""
+        """The cloud handles it at once, with the pass that it needs."""
         arrived, size = self._wire(message)
         self.up_bytes += size
         assert not isinstance(arrived, ServerMessage | Open)
@@ -171,4 +171,4 @@ class LoopbackPair:
         self.emitted += emit.tokens
 
     def finish(self, finish: Finish) -> None:
-        """The decoder knows it itself."""
+        """Nothing to do: see ``finished``."""

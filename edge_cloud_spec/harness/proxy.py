@@ -15,7 +15,7 @@ CHUNK = 65_536  # bytes
 
 
 class Proxy:
-    """Listens at ``address`` and passes on to ``to``; an outage breaks every connection."""
+    """Listens at ``address`` and forwards to ``to``; an outage breaks every connection."""
 
     def __init__(self, to: str, profile: LinkProfile, seed: int = 0) -> None:
         host, _, port = to.rpartition(":")
@@ -31,7 +31,7 @@ class Proxy:
         self.address = self._run(self._start())
 
     def close(self) -> None:
-        """Break what is connected and end the thread."""
+        """Break all connections and end the thread."""
         self._run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -42,7 +42,7 @@ class Proxy:
 
     async def _start(self) -> str:
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
-        self._outages = asyncio.ensure_future(self._have_outages())
+        self._outages = asyncio.ensure_future(self._run_outages())
         return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def _stop(self) -> None:
@@ -50,10 +50,10 @@ class Proxy:
         self._outages.cancel()
         self._out = True
         self._cut()
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.gather(*rest, return_exceptions=True)
+        remaining = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*remaining, return_exceptions=True)
 
-    async def _have_outages(self) -> None:
+    async def _run_outages(self) -> None:
         start = self._loop.time()
         for begin, end in self._profile.outages():
             await asyncio.sleep(start + begin - self._loop.time())
@@ -92,20 +92,20 @@ class Proxy:
     async def _relay(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction
     ) -> None:
-        """Until either end is gone."""
-        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        writing = asyncio.ensure_future(self._write(writer, under_way))
+        """Forward until either end is gone."""
+        in_flight: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        writing = asyncio.ensure_future(self._write(writer, in_flight))
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK):
-                under_way.put_nowait((way.arrival(self._loop.time(), len(data)), data))
-        under_way.put_nowait((way.arrival(self._loop.time(), 0), b""))
+                in_flight.put_nowait((way.arrival(self._loop.time(), len(data)), data))
+        in_flight.put_nowait((way.arrival(self._loop.time(), 0), b""))
         await writing
 
     async def _write(
-        self, writer: asyncio.StreamWriter, under_way: asyncio.Queue[tuple[float, bytes]]
+        self, writer: asyncio.StreamWriter, in_flight: asyncio.Queue[tuple[float, bytes]]
     ) -> None:
         while True:
-            arrival, data = await under_way.get()
+            arrival, data = await in_flight.get()
             await asyncio.sleep(arrival - self._loop.time())
             if not data or writer.transport.is_closing():
                 writer.close()

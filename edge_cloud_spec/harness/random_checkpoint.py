@@ -12,6 +12,8 @@ import numpy as np
 import torch
 import transformers
 
+from ..models.load import FAMILIES
+
 SPECIAL = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -55,9 +57,8 @@ class CheckpointShape:
 
 
 TINY = CheckpointShape()
-MILLION_7 = CheckpointShape(256, 768, 6, 4, 2, 128, 4, 4)
-BILLION_01 = CheckpointShape(768, 2048, 16, 12, 4, 256, 4, 4)
-BILLION_05 = CheckpointShape(1024, 4096, 32, 16, 4, 512, 6, 8)
+SHAPE_100M = CheckpointShape(768, 2048, 16, 12, 4, 256, 4, 4)  # about 0.1 billion weights
+SHAPE_500M = CheckpointShape(1024, 4096, 32, 16, 4, 512, 6, 8)
 
 
 def make_checkpoint(
@@ -79,10 +80,10 @@ def make_checkpoint(
     config = _config(family, shape, tokenizer)
     config.tie_word_embeddings = follows is None
     torch.manual_seed(seed)
-    model = getattr(transformers, _CLASSES[family])(config).eval()
+    model = getattr(transformers, FAMILIES[family])(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if name.endswith(".bias"):  # zero by default, and then a lost bias goes unseen
+            if name.endswith(".bias"):  # zero by default, which would hide a lost bias
                 weight.normal_(0, 0.02)
         if follows is not None:
             _follow(model, follows)
@@ -107,8 +108,8 @@ def make_checkpoint(
 
 def make_pair(
     directory: Path,
-    target: CheckpointShape = BILLION_05,
-    drafter: CheckpointShape = BILLION_01,
+    target: CheckpointShape = SHAPE_500M,
+    drafter: CheckpointShape = SHAPE_100M,
     *,
     agreement: float = 0.8,
     seed: int = 0,
@@ -132,13 +133,13 @@ def make_pair(
     follows = np.full(len(tokenizer), -1)
     follows[cycle] = np.roll(cycle, -1)
     errs = rng.permutation(len(cycle))[round(agreement * len(cycle)) :]
-    guesses = follows.copy()
-    guesses[cycle[errs]] = np.roll(cycle, -2)[errs]
+    drafted = follows.copy()
+    drafted[cycle[errs]] = np.roll(cycle, -2)[errs]
     options: dict[str, Any] = {"family": family, "tokenizer_from": first}
     return (
         make_checkpoint(first, shape=target, seed=seed, follows=follows, **options),
         make_checkpoint(
-            directory / "drafter", shape=drafter, seed=seed + 1, follows=guesses, **options
+            directory / "drafter", shape=drafter, seed=seed + 1, follows=drafted, **options
         ),
     )
 
@@ -156,13 +157,6 @@ def _follow(model: Any, follows: np.ndarray) -> None:
     # The right logit is about `size * spread`, the others' spread its root: bring it to 12.
     head *= 12.0 / (embeddings.shape[1] * float(embeddings.std()))
     model.lm_head.weight.copy_(head)
-
-
-_CLASSES = {
-    "qwen2_vl": "Qwen2VLForConditionalGeneration",
-    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
-    "qwen3_vl": "Qwen3VLForConditionalGeneration",
-}
 
 
 def _copy_tokenizer(source: Path | None, directory: Path) -> Any:

@@ -18,8 +18,8 @@ from .server import InProcessServer
 MAX_LATE = 0.01  # seconds
 
 
-class Sleep:
-    """``time.sleep`` that makes up in the next one for being late."""
+class PunctualSleep:
+    """``time.sleep``, shortened by as much as the call before it was late."""
 
     def __init__(self) -> None:
         self._late = 0.0
@@ -41,30 +41,32 @@ class RealHarness:
         limits: WorkerLimits | None = None,
     ) -> None:
         self._started = time.perf_counter()
-        self.cloud_busy = BusyTime(Sleep())
+        self.cloud_busy = BusyTime(PunctualSleep())
         self.worker = scripted_worker(regime, time.perf_counter, self.cloud_busy, limits)
         self._cloud = InProcessServer(self.worker)
         self._proxy = Proxy(self._cloud.address, profile, seed)
-        self._link = VerifierClient(ClientSettings(self._proxy.address))
+        self._client = VerifierClient(ClientSettings(self._proxy.address))
         patience = PATIENCE + profile.outage_s
-        self.robot = ScriptedRobot(regime, self._link.connect, time.perf_counter, Sleep(), patience)
+        self.robot = ScriptedRobot(
+            regime, self._client.connect, time.perf_counter, PunctualSleep(), patience
+        )
 
     def clock(self) -> float:
         """Seconds since the start."""
         return time.perf_counter() - self._started
 
     def rest(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let this much time pass."""
         time.sleep(seconds)
 
     def tasks(self) -> int:
-        """Of asyncio, at both ends."""
+        """How many asyncio tasks there are, at both ends."""
         counted: Future[int] = Future()
-        self._link.run_soon(lambda: counted.set_result(len(asyncio.all_tasks())))
+        self._client.run_soon(lambda: counted.set_result(len(asyncio.all_tasks())))
         return counted.result() + len(asyncio.all_tasks(self._cloud.loop))
 
     def close(self) -> None:
         """End everything; no thread stays."""
-        self._link.close()
+        self._client.close()
         self._proxy.close()
         self._cloud.stop()

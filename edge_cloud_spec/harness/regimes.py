@@ -12,12 +12,12 @@ from ..errors import UserError
 from ..share import share
 
 CUSTOM = "custom"
-COSTS = ("draft_ms", "verify_ms", "ar_ms", "alpha")  # what a regime cannot do without
+COSTS = ("draft_ms", "verify_ms", "ar_ms", "alpha")  # what a regime must give
 
 
 @dataclass(frozen=True)
 class Regime:
-    """What two models and a link cost, and how often the draft is right.
+    """What two models and a link cost, and how often the draft is right; raises UserError.
 
     ``runner_up``: share of the draft's misses in which its second choice is the target's.
     ``exit_hit``: share of rounds in which an exit after ``exit_depth`` of the pass gives the
@@ -59,7 +59,7 @@ class Regime:
         return replace(self, one_way_ms=rtt_ms / 2, published=published)
 
     def draft_pass_ms(self, width: int) -> float:
-        """A pass of the draft model over this many branches at once."""
+        """Time of a pass of the draft model over this many branches at once, ms."""
         widths = sorted(self.width_factors)
         factors = [self.width_factors[each] for each in widths]
         if width > widths[-1]:
@@ -67,7 +67,7 @@ class Regime:
         return self.draft_ms * float(np.interp(width, widths, factors))
 
     def verify_pass_ms(self, tokens: int) -> float:
-        """A pass of the target over this many drafted tokens."""
+        """Time of a pass of the target over this many drafted tokens, ms."""
         return self.verify_ms * (1 + self.per_token * max(0, tokens - self.flat_tokens))
 
 

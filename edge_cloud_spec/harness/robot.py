@@ -1,4 +1,4 @@
-"""The scripted robot of both harnesses: decodes over whatever link and clock it is given."""
+"""The scripted robot of both harnesses, which decodes over the link and clock that it is given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 60.0  # s
 
 @dataclass(frozen=True)
 class DecodedAnswer:
-    """A decode's outcome beside the target's own tokens."""
+    """A decode's outcome, and the target's own tokens."""
 
     outcome: Outcome
     own: tuple[int, ...]
@@ -28,7 +28,7 @@ class DecodedAnswer:
 
     @property
     def equal(self) -> bool:
-        """Whether it is whole, and to the last token what the target alone would have said."""
+        """Whether it is complete and has exactly the target's own tokens."""
         return self.outcome.completed and self.outcome.tokens == self.own
 
 
@@ -49,7 +49,7 @@ class ScriptedRobot:
         patience: float = PATIENCE,
         inbox: Callable[[], Inbox] = SimpleQueue,
     ) -> None:
-        """patience: seconds that the cloud may leave a message unanswered, outages included."""
+        """patience: seconds that the cloud may take to reply, outages included."""
         self.regime = regime
         self._connect, self._inbox, self._patience = connect, inbox, patience
         self._nonce = 0
@@ -61,7 +61,7 @@ class ScriptedRobot:
     def decode(
         self, preset: Preset, tokens: int, seed: int, policy: SamplingPolicy = GREEDY
     ) -> DecodedAnswer:
-        """The answer of this seed, of so many tokens; chains have the regime's length."""
+        """Decode the answer of this seed to this many tokens; chains have the regime's length."""
         preset = with_regime_length(preset, self.regime)
         rule = "coupled" if policy.temperature else "greedy"
         settings = DecodeSettings(preset, rule, policy, tokens, self._patience)

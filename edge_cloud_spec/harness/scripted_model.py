@@ -64,7 +64,7 @@ class ScriptedModel:
         self.passes = 0
 
     def open(self, prompt: bytes = b"") -> ScriptedSession:
-        """A session whose prompt is `prompt` (a real one's digest, say)."""
+        """A session whose prompt is `prompt` (such as a real prompt's digest)."""
         self._take(self.cost.prefill)
         return ScriptedSession(self, mix(self.seed, int.from_bytes(prompt, "little") & _MASK))
 

@@ -1,4 +1,4 @@
-"""A scripted pair in the place of two VLMs: its passes take what a regime says they cost.
+"""A scripted pair in the place of two VLMs; its passes take the times of a regime.
 
 ``sleep`` lets that time pass: ``time.sleep`` in real time, a virtual clock's in virtual time.
 """
@@ -33,7 +33,7 @@ OnPass = Callable[[str, float, int], None]  # verify or draft, ms, drafted token
 
 
 class BusyTime:
-    """Lets time pass, and adds it up: ``total`` seconds of passes so far."""
+    """A sleep that adds up its time: ``total`` seconds of passes so far."""
 
     def __init__(self, sleep: Sleep) -> None:
         self._sleep = sleep
@@ -44,7 +44,7 @@ class BusyTime:
         self._sleep(seconds)
 
 
-# The end token is outside the vocabulary: an answer is as long as it was asked to be.
+# The end token is outside the vocabulary: an answer has as many tokens as were asked for.
 SPEC = PromptSpec(
     "scripted", "", ImageSpec(784, 784, 14, 2, 2), (VOCABULARY,), 2**20, "scripted", VOCABULARY
 )
@@ -90,10 +90,10 @@ class ScriptedVlm(CalibratedModel):
         return _ScriptedPrompt(int.from_bytes(request.jpeg, "little"), request.image_digest)
 
     def spend(self, rows: int) -> None:
-        """Its sessions know what a pass is over, and take the time."""
+        """Nothing: its sessions take the time of a pass."""
 
     def take(self, ms: float) -> None:
-        """Let a pass take so long."""
+        """Let the time of a pass go by."""
         self._sleep(ms / 1e3)
 
     def passed(self, kind: str, ms: float, drafted: int = 0) -> None:
@@ -141,7 +141,7 @@ class TargetVlm(ScriptedVlm):
 
 
 class _TargetSession(ScriptedSession):
-    """A session whose pass has an exit on its way."""
+    """A session whose pass has an exit."""
 
     _model: TargetVlm
 
@@ -182,7 +182,7 @@ class ScriptedExits:
         rule: str,
         policy: SamplingPolicy,
         position: int,
-        tell: Callable[[Predicted], None],
+        on_prediction: Callable[[Predicted], None],
         *,
         first: np.ndarray | None = None,
         end_tokens: Iterable[int] = (),
@@ -190,7 +190,7 @@ class ScriptedExits:
     ) -> Callable[[np.ndarray], None]:
         """See ``Exits.watch``; what it returns takes the pass's logits [1 + n, V]."""
 
-        def look(logits: np.ndarray) -> None:
+        def predict(logits: np.ndarray) -> None:
             random_source = SeededRandomSource(policy.seed)
             taken = accept(rule, draft, logits, policy, position, random_source, open_at=open_at)
             token = taken.token
@@ -199,9 +199,9 @@ class ScriptedExits:
             drawn = reduce(mix, draft.tokens, position)
             if drawn / 2**64 >= self._hit:
                 token = (token + 1 + drawn % (VOCABULARY - 1)) % VOCABULARY
-            tell(Predicted(taken.path, token, self._hit, self._layer))
+            on_prediction(Predicted(taken.path, token, self._hit, self._layer))
 
-        return look
+        return predict
 
 
 def scripted_worker(

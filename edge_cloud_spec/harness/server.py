@@ -10,7 +10,7 @@ from typing import Any
 from ..cloud.server import Server, ServerSettings
 from ..cloud.worker import Worker
 
-PATIENCE = 100.0  # s
+TIMEOUT_S = 100.0
 
 
 class InProcessServer:
@@ -36,15 +36,15 @@ class InProcessServer:
         if self._server is not None:
             self._run(self._server.stop())
         self.worker.stop()
-        self.worker.join(timeout=PATIENCE)
-        self._run(_rest())
+        self.worker.join(timeout=TIMEOUT_S)
+        self._run(_end_tasks())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout=PATIENCE)
+        self._thread.join(timeout=TIMEOUT_S)
         self.loop.close()
         assert not self.worker.is_alive()
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=PATIENCE)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=TIMEOUT_S)
 
     def __enter__(self) -> InProcessServer:
         return self
@@ -53,9 +53,9 @@ class InProcessServer:
         self.stop()
 
 
-async def _rest() -> None:
-    """Let the tasks that are left end, as asyncio.run does."""
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
+async def _end_tasks() -> None:
+    """Cancel the remaining tasks, as asyncio.run does."""
+    remaining = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in remaining:
         task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.gather(*remaining, return_exceptions=True)

@@ -38,7 +38,7 @@ def _row(seed: int, prefix: tuple[int, ...], vocabulary: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ToyPrompt:
-    """A prompt is no more than its name."""
+    """A prompt that is nothing but its digest."""
 
     digest: bytes
 
@@ -46,7 +46,7 @@ class ToyPrompt:
 class ToyVlm:
     """Logits are a function of seed and prefix.
 
-    ``draft_noise`` is how far a draft model is off: the scale of what is added to the target's.
+    ``draft_noise`` is the scale of what a draft model adds to the target's logits; 0: the target.
     """
 
     identity = "toy"
@@ -83,11 +83,11 @@ class ToyVlm:
         return self.logits(state)
 
     def spend(self, rows: int) -> None:
-        """A pass costs nothing here; the link and the worker have their times."""
+        """A pass costs nothing here; the link and the worker take time."""
 
 
 LAYERS = 2  # of a toy draft model; after each, a pass may be interrupted
-PROMPT_S = 0.1  # what it takes to make a prompt
+PROMPT_S = 0.1  # to make a prompt
 
 
 class ToyDrafter(ToyVlm):

@@ -13,8 +13,7 @@ from ..wire.messages import ClientMessage, ServerMessage
 class DraftPass:
     """A pass of the robot's draft model, and what it added to which drafts.
 
-    ``verified``: tokens that the robot knew to be settled when it began. A pass that was
-    interrupted has grown nothing.
+    ``verified``: verified tokens when it began. A pass that was interrupted has grown nothing.
     """
 
     start: float
@@ -26,7 +25,7 @@ class DraftPass:
 
 @dataclass(frozen=True)
 class CloudPass:
-    """A pass in the cloud. kind: ``verify``, over so many ``drafted`` tokens, or ``draft``."""
+    """A pass in the cloud. kind: ``verify``, over this many ``drafted`` tokens, or ``draft``."""
 
     start: float
     end: float
@@ -36,7 +35,7 @@ class CloudPass:
 
 @dataclass(frozen=True)
 class Hop:
-    """A message on its way; ``size`` in bytes."""
+    """A message in flight; ``size`` in bytes."""
 
     left: float
     arrived: float
@@ -59,5 +58,5 @@ class Trace:
         self.robot.append(DraftPass(start, end, nodes, verified, tuple(grown)))
 
     def cut(self, now: float) -> None:
-        """The link is lost, with all that is on its way."""
+        """The link is lost, with all that is in flight."""
         self.hops = [hop for hop in self.hops if hop.arrived <= now]

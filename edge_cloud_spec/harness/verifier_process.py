@@ -44,11 +44,11 @@ class VerifierProcess:
         return self._process.pid
 
     def stop(self) -> int:
-        """Ask it to end; its exit status."""
+        """Ask it to end; returns its exit status."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """End it without a word, as a power cut does."""
+        """End it with SIGKILL, as a power cut would; returns its exit status."""
         return self._end(signal.SIGKILL)
 
     def _end(self, number: int) -> int:

@@ -58,7 +58,7 @@ class ProfileImpairments:
         return now
 
     def clear(self) -> None:
-        """Nothing is on its way."""
+        """Nothing is in flight."""
         self._up.clear()
         self._down.clear()
 
@@ -111,11 +111,11 @@ class VirtualHarness:
         return self.timeline.now
 
     def rest(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let this much time pass."""
         self.timeline.sleep(seconds)
 
     def tasks(self) -> int:
-        """Of asyncio: there are none."""
+        """How many asyncio tasks there are: none."""
         return 0
 
     def close(self) -> None:

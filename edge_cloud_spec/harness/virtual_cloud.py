@@ -8,7 +8,7 @@ from ..cloud.sessions import RobotStream, SendBytes
 from ..cloud.worker import Worker
 from .virtual_time import Timeline
 
-# Makes a worker, given its clock and what lets the time of a pass go by, both in seconds.
+# Makes a worker, given its clock and its sleep, both in seconds.
 MakeWorker = Callable[[Callable[[], float], Callable[[float], None]], Worker]
 
 
@@ -30,12 +30,12 @@ class VirtualCloud:
         self._job_s, self._on_job = job_s, on_job
         self._ahead = 0.0  # seconds into the job under way
         self._free_at = 0.0
-        self._woken = False
+        self._is_scheduled = False
         self.worker = make_worker(self.clock, self._sleep)
         self.streams: list[RobotStream] = []  # that the worker knows
 
     def clock(self) -> float:
-        """Seconds since the start, as the worker has it."""
+        """Seconds since the start, on the worker's clock."""
         return self._timeline.now + self._ahead
 
     def stream(self, send_bytes: SendBytes) -> RobotStream:
@@ -56,7 +56,7 @@ class VirtualCloud:
             self._wake()
 
     def restart(self) -> None:
-        """The server is another one now, which knows no stream and no session."""
+        """Replace the server by a new one, without streams and sessions."""
         self.worker = self._make_worker(self.clock, self._sleep)
         self.streams = []
 
@@ -64,12 +64,12 @@ class VirtualCloud:
         self._ahead += seconds
 
     def _wake(self) -> None:
-        if not self._woken and self.worker.pending:
-            self._woken = True
+        if not self._is_scheduled and self.worker.pending:
+            self._is_scheduled = True
             self._timeline.at(self._free_at, self._work)
 
     def _work(self) -> None:
-        self._woken = False
+        self._is_scheduled = False
         if not self.worker.pending:  # it was restarted
             return
         self.worker.run_one()

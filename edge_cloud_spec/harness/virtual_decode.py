@@ -34,9 +34,9 @@ NONCE = 7
 
 
 class Decode:
-    """The whole of it; ``run`` continues until the robot is finished.
+    """The decode with its robot, link and cloud; ``run`` continues until the robot is finished.
 
-    ``on_event``, ``on_send`` and ``on_emit`` are for tests that look on.
+    ``on_event``, ``on_send`` and ``on_emit`` are for tests to override.
     """
 
     def __init__(
@@ -55,9 +55,7 @@ class Decode:
         spec: PromptSpec | None = None,
         faults: Mapping[int, str] | None = None,
     ) -> None:
-        """draft_noise: how far the draft model is off the target (see ``ToyVlm``). faults: what
-        happens to a message, by its number in both directions together.
-        """
+        """draft_noise: see ``ToyVlm``. faults: see ``InjectedFaults``. patience: seconds."""
         conditions = conditions or Conditions()
         self.preset = load_preset(preset) if isinstance(preset, str) else preset
         self.settings = DecodeSettings(self.preset, rule, policy, max_tokens, patience)
@@ -83,12 +81,12 @@ class Decode:
 
     @property
     def decoder(self) -> EdgeDecoder:
-        """The robot's, once it runs."""
+        """The robot's decoder, once it runs."""
         return self._runner.decoder
 
     @property
     def worker(self) -> Worker:
-        """The cloud's."""
+        """The cloud's worker."""
         return self._cloud.worker
 
     @property
@@ -98,7 +96,7 @@ class Decode:
 
     @property
     def sessions(self) -> list[Verification]:
-        """The cloud's side: of the session that the robot knows, or of all that there were."""
+        """The cloud's verifications: of the session that the robot knows, else of all sessions."""
         named = self._verifications.get(self._session)
         return list(self._verifications.values()) if named is None else [named]
 
@@ -116,7 +114,7 @@ class Decode:
         return self.outcome
 
     def settle(self) -> None:
-        """After the end: what is on its way arrives, and the cloud does what it has to do."""
+        """After the end: what is in flight arrives, and the cloud does its remaining jobs."""
         self.timeline.drain()
 
     def on_event(self, event: Event) -> Event:
@@ -153,7 +151,7 @@ class Decode:
 
 
 class _Recorded:
-    """A transport whose messages are looked at."""
+    """A transport that reports each message that it sends."""
 
     def __init__(self, transport: Transport, on_send: Callable[[ClientMessage], None]) -> None:
         self._transport, self._on_send = transport, on_send
@@ -165,7 +163,7 @@ class _Recorded:
 
 
 class _Runner(DecodeRunner):
-    """A runner whose decoder's events are looked at."""
+    """A runner whose decoder reports its events."""
 
     decoder: EdgeDecoder
 
@@ -181,7 +179,7 @@ class _Runner(DecodeRunner):
 
 
 class _WatchedDecoder(EdgeDecoder):
-    """A decoder whose events are looked at."""
+    """A decoder that reports its events."""
 
     def __init__(self, on_event: Callable[[Event], Event], *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)

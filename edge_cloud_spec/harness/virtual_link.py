@@ -32,9 +32,8 @@ class Impairments(Protocol):
         """Plan when the link is cut and restored."""
 
     def up(self, message: ClientMessage, size: int, now: float) -> Iterable[Arrival]:
-        """When this message, which is sent now, arrives in the cloud: once, not at all or often.
-
-        It may cut the link.
+        """When this message, which is sent at ``now``, arrives in the cloud: not at all, or more
+        than once, too. It may cut the link.
         """
 
     def down(self, data: bytes, now: float) -> Iterable[Arrival]:
@@ -47,13 +46,13 @@ class Impairments(Protocol):
         """When the cloud notices that a stream is cut."""
 
     def clear(self) -> None:
-        """The link is cut: what was on its way is lost, and holds nothing up."""
+        """The link is cut: what was in flight is lost, and delays nothing after it."""
 
     def stream_s(self) -> float:
         """How long a new stream takes, once the link is restored."""
 
     def notice_s(self) -> float:
-        """How long the robot takes to notice that a new stream stands."""
+        """How long the robot takes to notice that a new stream is connected."""
 
 
 class VirtualLink:
@@ -73,10 +72,10 @@ class VirtualLink:
         impairments.start(self)
 
     def connect(self, on_receive: OnReceive) -> VirtualStream:
-        """The way to the cloud for one decode (``DecodeRunner.run``)."""
+        """The transport of one decode (``DecodeRunner.run``)."""
         self._stream = VirtualStream(self, on_receive)
         if self.is_up:
-            self._stream.stand()
+            self._stream.open()
         else:
             self._stream.cut()
         return self._stream
@@ -96,37 +95,37 @@ class VirtualLink:
             self.trace.cut(self.timeline.now)
 
     def restore(self) -> None:
-        """It carries again; a new stream stands after a while."""
+        """The link works again; the stream is opened again after ``Impairments.stream_s``."""
         self.is_up = True
-        self.timeline.after(self.impairments.stream_s(), self._stand_again)
+        self.timeline.after(self.impairments.stream_s(), self._reopen)
 
-    def _stand_again(self) -> None:
+    def _reopen(self) -> None:
         if self._stream and self.is_up:
-            self._stream.stand_again()
+            self._stream.reopen()
 
 
 class VirtualStream:
-    """One decode's stream. What is on its way when it is cut is lost."""
+    """One decode's stream. What is in flight when it is cut is lost."""
 
     def __init__(self, link: VirtualLink, on_receive: OnReceive) -> None:
         self._link, self._on_receive = link, on_receive
         self._far: RobotStream | None = None  # as the cloud knows it
         self.closed = False
 
-    def stand(self) -> None:
-        """The cloud knows it from now on."""
+    def open(self) -> None:
+        """Connect it to the cloud."""
         self._far = far = self._link.cloud.stream(lambda data: self._answer(far, data))
 
-    def stand_again(self) -> None:
-        """A new one stands in the place of the one that was cut."""
+    def reopen(self) -> None:
+        """Connect it again after a cut."""
         if self._far is None and not self.closed:
-            self.stand()
+            self.open()
             self._link.timeline.after(
                 self._link.impairments.notice_s(), lambda: self._deliver(LinkUp())
             )
 
     def cut(self) -> None:
-        """It breaks."""
+        """The link is cut."""
         link, far = self._link, self._far
         self._far = None
         if far is not None:

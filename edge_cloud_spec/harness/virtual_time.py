@@ -12,7 +12,7 @@ from ..edge.transport import Item
 
 
 class Hung(Exception):
-    """Nothing will ever happen, or it goes on for ever."""
+    """Nothing is due any more, or there is no end."""
 
 
 class Timeline:
@@ -25,15 +25,15 @@ class Timeline:
         self._steps, self._max_steps = 0, max_steps
 
     def at(self, time: float, job: Callable[[], None]) -> None:
-        """Do this job then."""
+        """Do this job at this time, s."""
         heapq.heappush(self._due, (max(time, self.now), next(self._order), job))
 
     def after(self, delay: float, job: Callable[[], None]) -> None:
-        """Do this job so much later."""
+        """Do this job after ``delay`` seconds."""
         self.at(self.now + delay, job)
 
     def step(self, until: float) -> bool:
-        """Do what is due next; False when that is nothing before ``until``, which it is then."""
+        """Do the next job; False when none is due before ``until``, to which the time is set."""
         self._steps += 1
         if self._steps > self._max_steps:
             raise Hung(f"no end after {self._max_steps} steps")
@@ -47,7 +47,7 @@ class Timeline:
         return True
 
     def sleep(self, seconds: float) -> None:
-        """Let so much time pass, with all that happens in it."""
+        """Let this much time pass, and do the jobs that are due in it."""
         until = self.now + seconds
         while self.step(until):
             pass

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from ...decoding.token_distribution import distribution_of
 from ...errors import UserError
-from ...harness.loopback import LONGEST, LoopbackPair
+from ...harness.loopback import NO_LIMIT, LoopbackPair
 from ...harness.power_law import NOISE, TAILS, power_law_pair
 from ...harness.scripted_model import mix
 from ..command import Row
@@ -148,7 +148,7 @@ def _pair(case: Case, sessions: Any, seed: int, ends: tuple[int, ...] = ()) -> L
         sessions,
         case.vocab,
         end_tokens=ends,
-        max_tokens=MAX_TOKENS if ends else LONGEST,
+        max_tokens=MAX_TOKENS if ends else NO_LIMIT,
         verify_s=VERIFY_S,
         queue_s=QUEUE_S,
     )
