@@ -1,4 +1,4 @@
-"""Reading presets: ``config/presets/NAME.yaml``, or a file of one's own."""
+"""Reading presets: ``config/presets/NAME.yaml``, or another file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .share import share
 
 
 def preset_names() -> tuple[str, ...]:
-    """The presets that there are."""
+    """The names of the packaged presets, sorted."""
     return tuple(sorted(path.stem for path in (share() / "config/presets").glob("*.yaml")))
 
 
 def load_preset(name: str) -> Preset:
-    """Read a preset by name, or by the path of a YAML file; raises UserError."""
+    """Read a preset by its name, or from the path of a YAML file; raises UserError."""
     path = Path(name) if name.endswith(".yaml") else share() / f"config/presets/{name}.yaml"
     if not path.is_file():
         raise UserError(f"there is no preset {name!r}; choose one of {', '.join(preset_names())}")
@@ -52,7 +52,7 @@ def _parts(chosen: dict[str, Any]) -> dict[str, Any]:
     for name, kind in (("best_first", BestFirst), ("speculation", Speculation)):
         given = parts.pop(name, None)
         if given is None:
-            continue  # as if it were left out
+            continue  # an empty field is one that is left out
         known = [field.name for field in fields(kind)]
         if not isinstance(given, dict) or set(given) - set(known):
             raise TypeError(f"{name} must be a mapping of {', '.join(known)}")

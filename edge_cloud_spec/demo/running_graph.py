@@ -91,7 +91,7 @@ def launch_graph(
             if time.monotonic() - begun > timeout:
                 name = next(iter(waiting))
                 raise UserError(
-                    f"{name} is not up after {timeout:g} s: {processes.last_words(name)}"
+                    f"{name} is not up after {timeout:g} s: {processes.last_error(name)}"
                 )
             time.sleep(0.1)
         time.sleep(DISCOVERY)

@@ -42,7 +42,7 @@ class KeyValueCache:
         return self._buffer.shape[3]
 
     def reserve(self, rows: int, valid: int) -> None:
-        """Make room for `rows` rows, keeping the first `valid`."""
+        """Make room for `rows` rows in all, keeping the first `valid`."""
         if rows <= self.capacity:
             return
         old = self._buffer

@@ -1,4 +1,4 @@
-"""The draft model at work: several drafts after predicted prefixes, grown a level each pass."""
+"""The draft model's work: several drafts after predicted prefixes, which grow a level a pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Grown:
-    """What a pass added to a branch: a level, the draft so far, and whether it is ``done``."""
+    """What a pass adds to a branch: a level, the draft so far, and whether it is ``done``."""
 
     branch: Branch
     level: Level
@@ -49,25 +49,25 @@ class Drafter:
         random_source: RandomSource | None = None,
         with_likelihoods: bool = False,
     ) -> None:
-        """Nothing is drafted after ``end_tokens``. guesses: as in ``Growth``."""
+        """Nothing is drafted after ``end_tokens``. with_likelihoods: as in ``Growth``."""
         self._with_likelihoods = with_likelihoods
         self._session = session
         self._proposal = proposal
         self._ends = tuple(end_tokens)
         self._random_source = random_source or SeededRandomSource(proposal.policy.seed)
         self._verified: tuple[int, ...] = ()
-        self._nodes: dict[tuple[int, ...], int] = {(): -1}  # by their tokens after the prefix
+        self._nodes: dict[tuple[int, ...], int] = {(): -1}  # by the tokens of their paths
         self._wanted: tuple[Branch, ...] = ()
         self._growing: dict[Branch, _Growing] = {}
 
     def follow(self, prefix: Sequence[int]) -> None:
         """Make these verified tokens the prefix; what is computed of and after them is kept."""
         verified = tuple(prefix)
-        held = self._session.tokens
-        pairs = zip(held, verified, strict=False)
+        before = self._session.tokens
+        pairs = zip(before, verified, strict=False)
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         after: dict[tuple[int, ...], int] = {}
-        if shared < len(held):
+        if shared < len(before):
             self._session.truncate(shared)
         else:
             fresh = verified[shared:]
@@ -132,7 +132,7 @@ class Drafter:
         return grown
 
     def finished(self, branch: Branch) -> FinishedDraft:
-        """A finished draft, after verified tokens."""
+        """The finished draft of a branch whose prefix is verified."""
         self.follow(branch.prefix)
         self.want([branch])
         while True:

@@ -17,14 +17,14 @@ from ..decoding.policy import SamplingPolicy, scaled_logits
 from ..decoding.propose import coupled_token
 
 NOTHING = -1  # the token after an end token
-CERTAIN = 0.999  # a likelier token is taken without the noise, which would change one in a thousand
+CERTAIN = 0.999  # the noise is left out for a likelier token: it changes fewer than 1 in 1000
 
 
 @dataclass(frozen=True)
 class ExitPrediction:
-    """What an exit takes the verdict to be; never acted on.
+    """An exit's prediction of the verdict; never acted on.
 
-    layer: how many of the target's layers it rests on. path: nodes of the draft, root to leaf.
+    layer: how many of the target's layers are before it. path: nodes of the draft, root to leaf.
     token: the recovered or bonus token; None where the answer ends with the path, or the verdict is
     open. confidence: that all of it is right, from 0 to 1.
     """
@@ -60,9 +60,9 @@ class ExitPredictor:
     _reported: tuple[int | None, ...] | None = None
 
     def __call__(self, index: int, hidden: Tensor) -> None:
-        """After the target's layer of this index.
+        """Called after the target's layer of this index.
 
-        hidden: rows [m, E] of the nodes, after that of the prefix where it was left to compute.
+        hidden: rows [m, E] of the nodes, after the prefix's row where the pass computes that too.
         """
         layer = index + 1
         if layer not in self.layers:

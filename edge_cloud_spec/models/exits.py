@@ -53,7 +53,7 @@ class Adapter(nn.Module):
 
 
 def _normed(rows: Tensor) -> Tensor:
-    """RMSNorm without its weight, in as few operations as can be: a small pass is short."""
+    """RMSNorm without its weight, in few operations: in a small pass each of them counts."""
     length: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
     scale: float = rows.shape[-1] ** -0.5
     return rows / (length * scale)
@@ -69,7 +69,7 @@ class Exits:
         shortlist: Iterable[int],
         dtype: torch.dtype | None = None,
     ) -> None:
-        """adapters: by how many layers come before. shortlist: token ids; none: all there are.
+        """adapters: by the number of layers before. shortlist: token ids; empty: all tokens.
 
         dtype: of the computation (default: the target's). Crop the target's vocabulary before.
         """
@@ -114,7 +114,7 @@ class Exits:
             ) from error
 
     def save(self, folder: Path, shortlist: Iterable[int]) -> None:
-        """Write them into ``folder`` for ``load``, in fp16, with this shortlist (none: all)."""
+        """Write them into ``folder`` for ``load``, in fp16, with this shortlist (empty: all)."""
         folder.mkdir(parents=True, exist_ok=True)
         weights = {
             f"{layer}.{name}": value.detach().half().cpu().contiguous()
@@ -143,7 +143,7 @@ class Exits:
         return F.linear(_normed(rows), head).float()
 
     def over(self, tokens: Sequence[int]) -> tuple[NDArray[np.int64], Tensor | None]:
-        """Token ids [S], those of the shortlist and these, and their rows [S, E] of the head.
+        """The shortlist with these tokens: ids [S], and their rows [S, E] of the head.
 
         None in place of the rows: the whole vocabulary and the target's own head.
         """
@@ -215,7 +215,7 @@ def _adapter(weights: dict[str, Tensor], layer: int) -> Adapter:
 
 
 def _weights_of(vlm: Vlm) -> str:
-    """The part of a model's identity that names its weights, however they are computed with."""
+    """The part of a model's identity that names its weights, without dtype and quantization."""
     return vlm.identity.split(":")[1]
 
 

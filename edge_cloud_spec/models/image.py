@@ -1,4 +1,4 @@
-"""One path from JPEG bytes to the patches that the vision part reads, for robot and cloud alike."""
+"""From JPEG bytes to the patches that the vision part reads, the same for robot and cloud."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import UserError
 MAX_PIXELS = 2**21  # of a camera's frame (1920 x 1080 is less), unless the model can use more
 MAX_SCANS = 16  # of a progressive JPEG (10 are usual): each costs as much as a whole picture
 MAX_SEGMENTS = 64  # of a JPEG before its pixels: each is parsed
-MAX_BESIDE = 16  # chunks of a PNG beside its pixels: each may be inflated
+MAX_OTHER_CHUNKS = 16  # of a PNG, not of pixels: each may be inflated
 MAX_CHUNKS = 4096  # of a PNG in all
 MAX_SIDE = 8192
 MAX_ASPECT = 200  # of the family's own resize rule
@@ -42,14 +42,14 @@ class ImageSpec:
 
     @property
     def max_frame_pixels(self) -> int:
-        """Of a frame that is taken: what the model can use, or what cameras usually send."""
+        """The limit on a camera frame: what the model can use, or what cameras usually send."""
         return max(MAX_PIXELS, self.max_pixels)
 
 
 def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """RGB image from JPEG (or PNG) bytes; UserError when it is damaged or absurd in size.
+    """RGB image from JPEG (or PNG) bytes; raises UserError when it is damaged or too large.
 
-    What would cost more than a frame of ``max_pixels`` does is refused before it is decoded.
+    What would cost more to decode than a frame of ``max_pixels`` is refused before that.
     """
     if not data:
         raise UserError("the camera frame is empty: check the camera topic")
@@ -57,8 +57,8 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
         raise UserError(
             f"the camera frame has {len(data)} bytes, more than {4 * max_pixels}: shrink it"
         )
-    too_many = _jpeg_is_in_pieces if data[:2] == b"\xff\xd8" else _png_is_in_pieces
-    if too_many(data):
+    has_too_many_parts = _is_split_jpeg if data[:2] == b"\xff\xd8" else _is_split_png
+    if has_too_many_parts(data):
         raise UserError("the camera frame is in too many parts: send a plain JPEG")
     try:
         image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
@@ -72,7 +72,7 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
         raise UserError(f"the camera frame is damaged ({error}): send another frame") from error
 
 
-def _jpeg_is_in_pieces(data: bytes) -> bool:
+def _is_split_jpeg(data: bytes) -> bool:
     """Whether it has more segments or scans than a camera's pictures; read from their headers."""
     at, segments = 2, 0
     while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] not in (b"\xda", b""):
@@ -83,13 +83,13 @@ def _jpeg_is_in_pieces(data: bytes) -> bool:
     return data.count(b"\xff\xda") > MAX_SCANS
 
 
-def _png_is_in_pieces(data: bytes) -> bool:
+def _is_split_png(data: bytes) -> bool:
     """Whether it has more chunks than a picture needs; read from their headers."""
     at, chunks, others = 8, 0, 0
     while at + 8 <= len(data):
         others += data[at + 4 : at + 8] != b"IDAT"
         chunks += 1
-        if others > MAX_BESIDE or chunks > MAX_CHUNKS:
+        if others > MAX_OTHER_CHUNKS or chunks > MAX_CHUNKS:
             return True
         at += 12 + int.from_bytes(data[at : at + 4], "big")
     return False

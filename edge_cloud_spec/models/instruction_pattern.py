@@ -1,4 +1,4 @@
-"""The instructions that a checkpoint was trained to understand, where it names them."""
+"""The pattern of instructions that a checkpoint was trained on, where it has one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE = "edge_cloud_spec.json"
 
 
 def instruction_pattern(directory: str | Path) -> re.Pattern[str] | None:
-    """The pattern of understood instructions; None where the checkpoint sets no limit.
+    """The pattern of instructions that a checkpoint understands; None where it has none.
 
     Raises UserError when the file is damaged.
     """

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-PACK_ROWS = 8  # of the products that weights are laid out for: a drafted chain, not a prefill
+PACK_ROWS = 8  # that the packed layout is made for: a drafted chain, not a prefill
 FEW_ROWS = 4  # and with so many rows a large product is faster than with one (4.3 to 3.2 ms)
 LARGE = 1 << 19  # weights
 
 
 def is_plain(module: nn.Module) -> bool:
-    """A linear layer of ordinary numbers; quantized weights are tensor subclasses."""
+    """Whether this is a linear layer without quantization, whose weights are tensor subclasses."""
     return type(module) is nn.Linear and type(module.weight.data) is Tensor
 
 
@@ -71,7 +71,7 @@ class PackedLinear(nn.Module):
 
 
 def can_pack(module: nn.Module) -> bool:
-    """Plain float32 on a CPU, and a torch whose oneDNN takes packed weights."""
+    """Whether this is plain float32 on a CPU, and torch's oneDNN takes packed weights."""
     return (
         isinstance(module, nn.Linear)
         and is_plain(module)

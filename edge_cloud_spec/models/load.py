@@ -1,4 +1,4 @@
-"""Loading a model from a local directory or the hub: one code for all three families."""
+"""Loading a model of any of the three families from a local directory or the hub."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def load(
         raise UserError(
             f"{directory} holds a {family!r} model: choose one of {', '.join(FAMILIES)}"
         )
-    check_quantization(quantize, device, family, config)
+    check_quantization(quantize, device, config)
     weights = weight_files(directory)
     preprocessing = _image_preprocessing(directory)
     if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
@@ -99,7 +99,7 @@ def load(
 
 @contextmanager
 def _quiet(long: bool) -> Iterator[None]:
-    """No progress bar for what is loaded in a moment, and no warnings of libraries about libraries.
+    """Without a progress bar unless loading takes ``long``, and without libraries' warnings.
 
     torchao, which transformers imports in any case, warns of GPU kernels that a CPU lacks.
     """
@@ -219,7 +219,7 @@ def _model(
 
     kind = getattr(transformers, FAMILIES[family])
     options: dict[str, Any] = {"attn_implementation": "sdpa", "use_safetensors": True}
-    if "quantization_config" in config:  # its kernels want to be loaded where they will run
+    if "quantization_config" in config:  # its kernels have to be loaded on their device
         options["device_map"] = {"": device}
     model, report = kind.from_pretrained(
         directory, dtype=dtype, local_files_only=True, output_loading_info=True, **options
@@ -236,7 +236,7 @@ def _model(
 
 
 def _identity(family: str, directory: Path, weights: list[Path], dtype: str, quantize: str) -> str:
-    """Names the numbers that will be computed; large files are known by size, head and tail."""
+    """Names a model's weights and arithmetic; files are hashed by size, first and last megabyte."""
     whole = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=8)
     for path in weights:
         with path.open("rb") as file:

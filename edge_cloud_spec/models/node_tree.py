@@ -31,7 +31,7 @@ class NodeTree:
         return self._attends is None
 
     def append(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
-        """More nodes, without logits so far; ValueError where a parent is no earlier node."""
+        """Add nodes, without logits so far; ValueError where a parent is no earlier node."""
         if len(parents) != len(tokens):
             raise ValueError(f"{len(tokens)} tokens but {len(parents)} parents")
         before, chain = len(self.tokens), self._attends is None
@@ -47,7 +47,7 @@ class NodeTree:
             self._attends = self._attention(before)
 
     def _attention(self, before: int) -> NDArray[np.bool_]:
-        """Who attends to whom, where ``before`` nodes have their rows already."""
+        """Which node attends to which [nodes, nodes]; the rows of ``before`` nodes are known."""
         total = len(self.tokens)
         attends = np.tri(total, dtype=bool)  # right for a chain
         if self._attends is not None:

@@ -24,7 +24,7 @@ ORDERS = ("action first", "reason first")
 
 @dataclass(frozen=True)
 class Request:
-    """What the operator wants and what the robot sees: `jpeg` as it came from the camera."""
+    """The instruction and the camera's frame: `jpeg` as it came from the camera."""
 
     instruction: str
     jpeg: bytes
@@ -62,7 +62,7 @@ class PromptSpec:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PromptSpec:
-        """UserError when the bytes are not a specification of this version."""
+        """The inverse of ``to_bytes``; UserError when it is no specification of this version."""
         try:
             fields = json.loads(data)
             fields["image"] = ImageSpec(**fields["image"])

@@ -13,8 +13,8 @@ from ..errors import UserError
 KINDS = ("none", "int8", "int4", "dynamic-int8")
 
 
-def check_quantization(kind: str, device: str, model_type: str, config: dict[str, Any]) -> None:
-    """UserError when `kind` is unknown or cannot run here."""
+def check_quantization(kind: str, device: str, config: dict[str, Any]) -> None:
+    """Raise UserError when `kind` is unknown, or cannot be used on this device and checkpoint."""
     if kind not in KINDS:
         raise UserError(f"quantization {kind!r} is unknown: choose one of {', '.join(KINDS)}")
     if kind == "none":
@@ -34,8 +34,8 @@ def check_quantization(kind: str, device: str, model_type: str, config: dict[str
 def quantize_linears(module: nn.Module, kind: str) -> None:
     """Quantize the linear layers below `module` in place.
 
-    Only the text layers come here: embeddings, head and the vision part, which runs once a frame,
-    stay as they are.
+    `kind` is one of KINDS. For text layers only: embeddings, head and the vision part, which runs
+    once a frame, stay as they are. Raises UserError where torchao is missing.
     """
     if kind == "none":
         return

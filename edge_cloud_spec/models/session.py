@@ -124,7 +124,7 @@ class Session:
         self._nodes = kept
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Known tokens after the prefix; the next forward computes them."""
+        """Add known tokens to the prefix; the next forward computes them."""
         self._nodes = NodeTree()
         self._tokens += self._checked(tokens)
 
@@ -194,7 +194,7 @@ def forward_together(
     tokens: Sequence[Sequence[int]],
     parents: Sequence[Sequence[int] | None],
 ) -> list[NDArray[np.float32]]:
-    """`forward` of several sessions of one model in one pass: the weights are read once for all.
+    """`forward` of several sessions of one model in one pass, which reads the weights only once.
 
     Nothing is padded and no cache is copied, whatever the lengths.
     """

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class TextStream:
-    """Text of a growing answer; a character whose bytes are not all there yet is held back."""
+    """Text of a growing answer, without the last character while its bytes are incomplete."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -25,7 +25,7 @@ class TextStream:
 
 
 class TokenTexts:
-    """Each token as text of its own, for people to read; cached, since drafts wait for it."""
+    """The text of each token by itself, for people to read; cached, since drafts wait for it."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

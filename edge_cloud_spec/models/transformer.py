@@ -1,4 +1,4 @@
-"""The text half of the three families as one lean pass over its own weights.
+"""The text part of the three families, as a forward pass with little overhead.
 
 transformers' forward spends most of a small model's decode step in Python (masks, hooks, output
 records, one rotary embedding per layer and head group); a drafter takes hundreds of such steps a

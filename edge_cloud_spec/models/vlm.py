@@ -29,7 +29,7 @@ class LruCache(Generic[Value]):
         self._values: OrderedDict[Hashable, Value] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The value of `key`, from `make` where it is not held; now the one used last."""
+        """The value of `key`, from `make` where it is not cached; now the one used last."""
         value = self._values.pop(key, None)
         if value is None:
             value = make()

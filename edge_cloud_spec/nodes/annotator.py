@@ -1,6 +1,6 @@
 """The annotator node: the camera's picture with the verified words and the navigator's status.
 
-``python -m edge_cloud_spec.nodes.annotator --ros-args ...``; for RViz and people, no node needs it.
+``python -m edge_cloud_spec.nodes.annotator --ros-args ...``; for RViz, no other node needs it.
 """
 
 from __future__ import annotations

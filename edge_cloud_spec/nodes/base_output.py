@@ -20,13 +20,13 @@ SPORT_TOPIC = "/api/sport/request"
 
 
 class Output(Protocol):
-    """Where a base's commands are sent."""
+    """Sends commands to a base."""
 
     def command(self, velocity: Velocity) -> None:
         """Move at ``velocity``."""
 
     def stop(self, repeat: int) -> None:
-        """Stand still; called with 0, 1, 2, ... (an odd number of times)."""
+        """Send one message of a stop; called with 0, 1, 2, ... (an odd number of times)."""
 
 
 class TwistOutput:

@@ -40,7 +40,7 @@ def duration(seconds: float) -> Duration:
 
 
 def to_draft(message: DraftMessage, words: list[str], draft_s: float) -> Draft:
-    """A draft for the topic ``draft``; header, request and sequence are the sender's."""
+    """A draft for the topic ``draft``; the sender sets header, request and sequence."""
     return Draft(
         round=message.round,
         base_length=message.base.length,
@@ -65,7 +65,7 @@ def to_request(message: ClientMessage, preset: str) -> DecodeRequest:
 
 
 def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> Verdict | Prediction:
-    """What came from the cloud, or from the link itself, for ``verdict`` or ``prediction``."""
+    """What the cloud sent, or the link reports, for the topic ``verdict`` or ``prediction``."""
     if not isinstance(item, bytes):
         message: Verdict | Prediction = _link_event(item)
     else:
@@ -77,7 +77,7 @@ def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> V
 
 
 def from_verdict(verdict: Verdict) -> bytes | LinkLost | LinkUp:
-    """What ``to_topic`` was given."""
+    """The inverse of ``to_topic``, for the topic ``verdict``."""
     if verdict.kind == Verdict.LINK_LOST:
         return LinkLost(verdict.text)
     if verdict.kind == Verdict.LINK_UP:

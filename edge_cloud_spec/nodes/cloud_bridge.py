@@ -28,7 +28,7 @@ from .run import spin
 from .subscription_thread import SubscriptionThread
 
 MAX_REQUESTS = 16  # open streams; one more closes the oldest
-MAX_HELD = 256  # messages of one request that wait for an earlier one; more are dropped
+MAX_WAITING = 256  # messages of one request that wait for an earlier one; more are dropped
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,20 @@ class BridgeSettings:
 
 
 class _RequestStream:
-    """One request's stream. Its messages come on two topics; ``sequence`` puts them in order."""
+    """One request's stream. Its messages arrive on two topics; ``sequence`` is their order."""
 
     def __init__(self, stream: ClientStream) -> None:
         self._stream = stream
         self._key = SessionKey()
         self._next = 0
-        self._held: dict[int, tuple[bytes, bool]] = {}
+        self._waiting: dict[int, tuple[bytes, bool]] = {}  # payload, and whether it is the last
 
     def send(self, sequence: int, payload: bytes, last: bool) -> bool:
-        """Send all messages that are in order by now; True when the request's last one was sent."""
-        if sequence >= self._next and len(self._held) < MAX_HELD:
-            self._held[sequence] = (payload, last)
-        while self._next in self._held:
-            data, ends = self._held.pop(self._next)
+        """Send all messages whose turn it is; True when the request's last one was sent."""
+        if sequence >= self._next and len(self._waiting) < MAX_WAITING:
+            self._waiting[sequence] = (payload, last)
+        while self._next in self._waiting:
+            data, ends = self._waiting.pop(self._next)
             self._next += 1
             signed = self._key.sign(data)
             if ends:
@@ -119,7 +119,7 @@ class CloudBridge(Node):
         return _RequestStream(self._client.open(lambda item: self._on_item(request_id, item)))
 
     def _on_item(self, request_id: str, item: bytes | LinkLost | LinkUp) -> None:
-        """From the stream to the topic, in the client's thread without another hop."""
+        """Publish what the stream received, in the client's thread."""
         message = to_topic(item, self.get_clock().now().to_msg(), request_id)
         if isinstance(message, Prediction):
             self._predictions.publish(message)

@@ -11,7 +11,7 @@ from ..errors import exit_status
 
 
 def main() -> int:
-    """`edge-cloud-spec serve` with these arguments, but for those that launch adds for nodes."""
+    """`edge-cloud-spec serve` with these arguments, without those that launch adds for nodes."""
     arguments = sys.argv[1:]
     if "--ros-args" in arguments:
         arguments = arguments[: arguments.index("--ros-args")]

@@ -15,7 +15,7 @@ SETTLE_S = 3.0  # s; an idle navigator that has not settled a decision by then d
 
 @dataclass(frozen=True)
 class CameraFrame:
-    """A camera frame as both models receive it, and when it was taken (ROS time)."""
+    """A camera frame as both models receive it, and the ROS time at which it was taken."""
 
     jpeg: bytes
     stamp: Time
@@ -25,7 +25,7 @@ class CameraFrame:
 class DecisionTask:
     """A decision to make: for which instruction, on which frame.
 
-    ``stops`` is the navigator's count of stops and releases when the frame came: the decision
+    ``stops`` is the navigator's count of stops and releases when the frame arrived: the decision
     moves the robot only if that count has not changed since.
     """
 
@@ -38,7 +38,7 @@ class DecisionGate:
     """Shared by the callbacks, which update it, and the model thread, which waits on it.
 
     A decision is due when there is an instruction, the navigator has settled the last decision
-    and welcomes the next, and a frame came after that, and after the last stop or release.
+    and welcomes the next, and a frame arrived after that and after the last stop or release.
     """
 
     def __init__(self) -> None:
@@ -57,14 +57,14 @@ class DecisionGate:
         return self._instruction
 
     def set_instruction(self, instruction: str) -> None:
-        """Follow this instruction from now on; decide on a frame that comes after it."""
+        """Follow this instruction from now on; decide on a frame that arrives after it."""
         with self._changed:
             self._instruction = instruction
             self._frame = None
             self._changed.notify()
 
     def clear_instruction(self, instruction: str = "") -> bool:
-        """Follow none any more, or not this one; whether one was followed and none is now."""
+        """Stop following any instruction, or this one; whether that ended one."""
         with self._changed:
             followed = self._instruction
             if instruction in ("", followed):
@@ -72,13 +72,13 @@ class DecisionGate:
             return bool(followed) and not self._instruction
 
     def update_frame(self, frame: CameraFrame) -> None:
-        """A frame came."""
+        """A frame arrived."""
         with self._changed:
             self._frame = frame
             self._changed.notify()
 
     def update_status(self, status: Status) -> bool:
-        """The navigator's status; only a frame that comes after it shows the robot in that state.
+        """The navigator's status; only a frame that arrives after it shows the robot in that state.
 
         Returns whether the robot was stopped or released, so that no earlier decision moves it.
         """

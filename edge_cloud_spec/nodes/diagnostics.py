@@ -11,14 +11,14 @@ from .qos import RELIABLE
 
 
 class Diagnostics:
-    """Publishes one ``DiagnosticStatus`` under the node's name; when is up to the node."""
+    """Publishes one ``DiagnosticStatus`` under the node's name, whenever the node calls."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", RELIABLE)
 
     def publish(self, message: str, values: Mapping[str, object], warning: bool = False) -> None:
-        """Level WARN for a ``warning``, else OK."""
+        """Publish this status; level WARN for a ``warning``, else OK."""
         level = DiagnosticStatus.WARN if warning else DiagnosticStatus.OK
         status = DiagnosticStatus(level=level, name=self._node.get_name(), message=message)
         status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]

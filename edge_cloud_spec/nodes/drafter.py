@@ -44,7 +44,7 @@ from .verified_words import VerifiedWords
 
 
 class DrafterNode(Node):
-    """Callbacks only pass on what came; decisions are decoded in a thread of their own."""
+    """Callbacks only hand over what arrived; decisions are decoded in a thread of their own."""
 
     def __init__(self) -> None:
         super().__init__("drafter")
@@ -152,7 +152,7 @@ class DrafterNode(Node):
             except UserError as error:
                 self._report_problem(str(error))
                 self._gate.pause(self._settings.value.retry)
-            except Exception as error:  # a decision may fail; the node goes on
+            except Exception as error:  # a decision may fail; the node continues
                 self._report_problem(f"a decision failed: {error!r}")
                 self._gate.pause(self._settings.value.retry)
 

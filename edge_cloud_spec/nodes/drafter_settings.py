@@ -51,8 +51,8 @@ class DrafterSettings:
         except UserError as error:
             raise ValueError(f"preset: {error}") from None
 
-    # A preset file that changes on disk between two decisions goes unnoticed; the next change of
-    # any parameter makes new settings, which read it again.
+    # A change of the preset's file alone has no effect; the next change of any parameter makes new
+    # settings, which read it again.
     @cached_property
     def loaded_preset(self) -> Preset:
         """The preset, read once when these settings are made."""

@@ -14,7 +14,10 @@ _CHANNELS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}
 
 
 def encode_frame(message: Image, quality: int = 90) -> bytes:
-    """JPEG bytes of a raw image, encoded once for robot and cloud; raises UserError."""
+    """JPEG bytes of a raw image, encoded once for robot and cloud; raises UserError.
+
+    ``quality``: of the JPEG, 1 to 95.
+    """
     channels = _CHANNELS.get(message.encoding)
     if channels is None:
         raise UserError(

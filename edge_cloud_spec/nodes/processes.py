@@ -68,15 +68,15 @@ class Processes:
         return {name: process.pid for name, process in self._running.items()}
 
     def check(self) -> None:
-        """Raise UserError if one has ended by itself."""
+        """Raise UserError if a process has ended by itself."""
         for name, process in self._running.items():
             status = process.poll()
             if status is not None:
                 how = _exit_text(status)
-                raise UserError(f"{name} ended by itself ({how}): {self.last_words(name)}")
+                raise UserError(f"{name} ended by itself ({how}): {self.last_error(name)}")
 
-    def last_words(self, name: str) -> str:
-        """The line of its output most likely to say why it ended, and where its log is."""
+    def last_error(self, name: str) -> str:
+        """The last line of its output that names an error, else the last one; and its log."""
         log = self._log(name)
         lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower()] or lines

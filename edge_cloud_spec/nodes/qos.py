@@ -6,9 +6,9 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 
 # Camera and odometry: best effort, since the next message replaces a lost one.
 SENSOR_DATA = qos_profile_sensor_data
-# States: who subscribes later still receives the newest message.
+# States: a late subscriber still receives the newest message.
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-# What a person or another node sends now and then; as ROS's own default.
+# Commands and reports that are sent now and then; as ROS's own default.
 RELIABLE = QoSProfile(depth=10)
 # The messages of a decode, of which many follow each other within milliseconds.
 DECODE = QoSProfile(depth=100)

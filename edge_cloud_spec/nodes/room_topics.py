@@ -20,13 +20,13 @@ from ..sim.world import World
 from .qos import LATCHED, RELIABLE, SENSOR_DATA
 from .room_markers import path_marker, room_markers
 
-STILL = 0.02  # m/s and rad/s under which the base stands
+STILL = 0.02  # m/s and rad/s below which the base stands still
 OPTICAL = Quaternion(x=-0.5, y=0.5, z=-0.5, w=0.5)  # z ahead, x to the right, y down
 STEP = 0.05  # m between two points of the path
 
 
 class RoomTopics:
-    """Publishers of one room; used by the room's thread only.
+    """Publishers of one room, for the room's thread only.
 
     Transforms are published where ``tf2_msgs`` is installed (a full ROS has it): RViz needs them.
     """

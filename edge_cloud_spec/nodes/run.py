@@ -26,7 +26,7 @@ def spin(make: Callable[[], Node]) -> int:
     ``close()`` of the node, if it has one, is called while ROS still works, so that a node can
     publish its last messages. A launch sends SIGINT twice: the second one comes during the shutdown
     and does nothing. A UserError from ``make`` ends the program with status 2 and one sentence;
-    what a callback raises is logged and the node goes on.
+    what a callback raises is logged and the node continues.
 
     One thread serves all callbacks: rclpy's multi-threaded executor submits a callback that its
     pool has not started to the pool again and again, and on a busy machine an e_stop then waits for

@@ -1,4 +1,4 @@
-"""The simulator node: a Go2 stand-in in its room, with the topics that a real robot has.
+"""The simulator node: a simulated Go2 in its room, with the topics that a real robot has.
 
 ``python -m edge_cloud_spec.nodes.simulator --ros-args ...``; room, physics and camera are those
 of ``sim``.
@@ -153,13 +153,13 @@ class SimulatorNode(Node):
 
 
 class _Rate:
-    """Says when something is due ``rate`` times a second; what was missed is not made up for."""
+    """When something is due that happens ``rate`` times a second; what was missed is skipped."""
 
     def __init__(self, rate: float) -> None:
         self._period, self._next = 1 / rate, 0.0
 
     def is_due(self, now: float) -> bool:
-        if now < self._next - CYCLE / 4:  # updates come a little early or late
+        if now < self._next - CYCLE / 4:  # updates are a little early or late
             return False
         self._next = max(self._next + self._period, now - self._period)
         return True

@@ -1,4 +1,4 @@
-"""Subscriptions outside the executor: for a stop, and for what a model waits for."""
+"""Subscriptions outside the executor: for stops, and for messages that a model waits for."""
 
 from __future__ import annotations
 

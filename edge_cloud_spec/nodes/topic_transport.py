@@ -32,7 +32,10 @@ class BridgeTopics:
         subscriptions.subscribe(Prediction, "prediction", self._on_prediction, DECODE)
 
     def wait_for_bridge(self, seconds: float) -> None:
-        """Topics lose what is published before the other side was discovered; raises UserError."""
+        """Wait until the bridge is on the topics, which lose what is published before that.
+
+        Raises UserError after this many seconds.
+        """
         end = time.monotonic() + seconds
         while not (
             self.requests.get_subscription_count()
@@ -51,7 +54,7 @@ class BridgeTopics:
         return TopicTransport(self, request_id, stamp, preset)
 
     def disconnect(self, request_id: str) -> None:
-        """Drop what comes for this request from now on."""
+        """Drop what arrives for this request from now on."""
         self._receivers.pop(request_id, None)
 
     def _on_verdict(self, message: Verdict) -> None:
@@ -66,7 +69,7 @@ class BridgeTopics:
 
 
 class TopicTransport:
-    """A decode's way to the cloud (``edge.runner.Transport``) over the bridge's topics."""
+    """The ``edge.transport.Transport`` of one decode over the bridge's topics."""
 
     def __init__(self, topics: BridgeTopics, request_id: str, stamp: Time, preset: str) -> None:
         self._topics, self._request_id, self._stamp = topics, request_id, stamp
@@ -75,7 +78,7 @@ class TopicTransport:
         self._draft_began = time.perf_counter()
 
     def send(self, message: ClientMessage) -> int:
-        """Publish it; the bytes of its payload."""
+        """Publish it; returns the bytes of its payload."""
         out: Draft | DecodeRequest
         if isinstance(message, DraftMessage):
             words = self._topics.texts.of(message.draft.tokens)
@@ -92,7 +95,7 @@ class TopicTransport:
         return len(out.payload)
 
     def restart_draft_time(self) -> None:
-        """A verdict came: the ``draft_time`` of the next draft counts from here."""
+        """A verdict arrived: the ``draft_time`` of the next draft counts from here."""
         self._draft_began = time.perf_counter()
 
     def close(self) -> None:
