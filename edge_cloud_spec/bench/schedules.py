@@ -28,7 +28,7 @@ from ..harness.toy import spec_of
 from ..harness.virtual_decode import Decode
 from ..harness.virtual_time import Hung
 from ..presets import load_preset, preset_names
-from ..wire.messages import Close
+from ..wire.messages import COMPLETE, Close
 from .command import Row
 from .options import check_counts
 
@@ -215,7 +215,7 @@ def run_schedule(schedule: Schedule) -> ScheduleResult:
     wrong = mismatch(decode)
     if wrong:
         return ScheduleResult("wrong", wrong, messages, counts)
-    if finish.reason in ("end", "length"):
+    if finish.reason in COMPLETE:
         return ScheduleResult("", "", messages, counts)
     given_up = finish.reason == "timeout" and decode.faults.left_out
     verdict = "timeout" if given_up else "failed"
@@ -274,7 +274,7 @@ def mismatch(decode: Decode) -> str:
     answers = [tuple(held.tokens) for held in decode.sessions]
     if not any(_is_prefix(tuple(emitted), held, drawn) for held in answers or [()]):
         return f"{emitted} was emitted, the cloud holds {answers}"
-    completed = finish.reason in ("end", "length")
+    completed = finish.reason in COMPLETE
     if decode.settings.rule == "rejection":
         return ""
     own, end = decode.own_answer()

@@ -10,7 +10,7 @@ from ..decoding.draft import MAX_DRAFTED, MAX_NODES
 from ..errors import UserError
 from ..models import EMBEDDED
 from ..share import rules_text
-from ..wire.channel import read_token
+from ..wire.channel import DEFAULT_ADDRESS, read_token
 from .server import ServerSettings, serve
 from .sessions import WorkerLimits
 from .worker import Worker
@@ -30,7 +30,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     models.add_argument("--max-tokens", type=int, default=128, help="longest answer")
     models.add_argument("--system-text", default="", help="file with another system text")
     link = parser.add_argument_group("link")
-    link.add_argument("--address", default="127.0.0.1:50151", help="HOST:PORT (%(default)s)")
+    link.add_argument("--address", default=DEFAULT_ADDRESS, help="HOST:PORT (%(default)s)")
     link.add_argument("--certificate", default="", help="PEM file; TLS (with --key)")
     link.add_argument("--key", default="", help="PEM file of the certificate's key")
     link.add_argument("--token-file", default="", help="file with the token robots must show")

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
 from ..errors import UserError
-from ..wire.channel import SERVER_OPTIONS, SERVICE, check_address, is_loopback
+from ..wire.channel import DEFAULT_ADDRESS, SERVER_OPTIONS, SERVICE, check_address, is_loopback
 from .service import DecodeService
 from .worker import Worker
 
@@ -30,7 +30,7 @@ class ServerSettings:
     ``certificate`` and ``key`` are PEM files; ``grace_s``: seconds for open streams at the end.
     """
 
-    address: str = "127.0.0.1:50151"
+    address: str = DEFAULT_ADDRESS
     certificate: str = ""
     key: str = ""
     token: str = ""

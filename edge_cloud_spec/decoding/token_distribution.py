@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .noise import Purpose
-from .policy import SamplingPolicy, scaled_logits, truncated
+from .policy import SamplingPolicy, scaled_logits, softmax, truncated
 from .random_source import RandomSource
 
 
@@ -87,15 +87,9 @@ def distribution_of(
     scaled = truncated(scaled, top_k, top_p)
     inside = scaled > -np.inf
     if inside.all():
-        return TokenDistribution(_softmax(scaled))
+        return TokenDistribution(softmax(scaled).astype(np.float32))
     ids = np.flatnonzero(inside)
-    return TokenDistribution(_softmax(scaled[ids]), ids)
-
-
-def _softmax(scaled: NDArray[np.float64]) -> NDArray[np.float32]:
-    weights = np.exp(scaled - scaled.max())
-    shares: NDArray[np.float32] = (weights / weights.sum()).astype(np.float32)
-    return shares
+    return TokenDistribution(softmax(scaled[ids]).astype(np.float32), ids)
 
 
 def residual(target: TokenDistribution, draft: TokenDistribution) -> TokenDistribution:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from ..wire.messages import COMPLETE
 from .decision import Decision, ShownRound
 from .draft_text import branched, joined
 from .run_event import ActionStarted, DecisionFinished, ProblemReported, RoundSettled, RunEvent
@@ -78,7 +79,7 @@ class ConsoleView:
 
     def _cost(self, decision: Decision) -> None:
         stats = decision.stats
-        if decision.finish not in ("end", "length"):
+        if decision.finish not in COMPLETE:
             self._problem(f"decision {decision.number} ended without an answer: {decision.finish}")
             return
         parts = [f"{stats['tokens']} tokens, {stats['tokens_per_second']:.0f} a second"]

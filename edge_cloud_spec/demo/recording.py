@@ -10,7 +10,7 @@ from ..errors import UserError
 from ..models.prompt import PromptSpec
 from ..nodes.graph import Value
 from ..wire.codec import decode_client, decode_server
-from ..wire.messages import Open, Opened, WireError
+from ..wire.messages import COMPLETE, Open, Opened, WireError
 from .bag import read_bag
 from .decision import Decision
 from .run_log import RunLog
@@ -70,7 +70,7 @@ def read_recording(folder: Path) -> Recording:
         elif topic == "decode_request" and opening is None:
             opening = _opening(message.payload.tobytes())
     shown = {frame.stamp for frame in frames}
-    ended = [d for d in run_log.decisions.values() if d.finish in ("end", "length")]
+    ended = [d for d in run_log.decisions.values() if d.finish in COMPLETE]
     decisions = tuple(d for d in ended if d.stamp in shown)
     for needed, what in ((frames, CAMERA), (instructions, "instruction"), (decisions, "decisions")):
         if not needed:

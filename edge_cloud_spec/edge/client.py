@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from ..errors import UserError
-from ..wire.channel import CLIENT_OPTIONS, METHOD, check_address, is_loopback
+from ..wire.channel import CLIENT_OPTIONS, DEFAULT_ADDRESS, METHOD, check_address, is_loopback
 from ..wire.codec import encode_client, encode_server
 from ..wire.messages import ClientMessage, Close, Fault
 from .events import LinkLost, LinkUp
@@ -48,7 +48,7 @@ class ClientSettings:
     ``retry_s``: seconds before a broken stream reconnects. Raises UserError.
     """
 
-    address: str = "127.0.0.1:50151"
+    address: str = DEFAULT_ADDRESS
     authority: str = ""
     token: str = ""
     retry_s: float = 0.2

@@ -14,7 +14,7 @@ from ..instruction import check_instruction
 from ..models import EMBEDDED
 from ..presets import load_preset, preset_names
 from ..share import rules_text
-from ..wire.channel import read_token
+from ..wire.channel import DEFAULT_ADDRESS, read_token
 from .client import ClientSettings, VerifierClient
 from .events import Emit
 from .runner import DecodeRunner, DecodeSettings, Outcome
@@ -24,7 +24,7 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``decode``."""
     parser.add_argument("image", type=Path, help="a JPEG file")
     parser.add_argument("instruction", help="such as 'find the silver bottle'")
-    parser.add_argument("--cloud", default="127.0.0.1:50151", help="the verifier's HOST:PORT")
+    parser.add_argument("--cloud", default=DEFAULT_ADDRESS, help="the verifier's HOST:PORT")
     parser.add_argument("--authority", default="", help="PEM file of its certificate authority")
     parser.add_argument("--token-file", default="", help="file with the verifier's token")
     parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="the draft model")

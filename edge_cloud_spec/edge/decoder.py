@@ -11,6 +11,7 @@ from ..decoding.digest import PrefixDigest
 from ..decoding.preset import Preset
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..wire.messages import (
+    COMPLETE,
     Fault,
     Open,
     Opened,
@@ -41,8 +42,6 @@ from .exchange import Exchange
 from .measures import Measures
 from .reply_deadline import ReplyDeadline
 from .rounds import DecodeStats
-
-WHOLE = ("end", "length")  # how an answer ends that is all there
 
 
 class EdgeDecoder:
@@ -152,7 +151,7 @@ class EdgeDecoder:
             case Opened():
                 return self._on_opened(message, now)
             case Fault(code, text):  # must not pass for the end of an answer, whatever its code
-                return self._exchange.close("fault" if code in ("", *WHOLE) else code, text)
+                return self._exchange.close("fault" if code in ("", *COMPLETE) else code, text)
 
     def _prepare(self, spec: bytes) -> list[Action]:
         """Begin, or begin anew, with this specification; drafts under another are dropped."""

@@ -12,7 +12,7 @@ from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
 from ..decoding.rule import check_rule
 from ..models.prompt import PromptSpec, Request
-from ..wire.messages import Open, spec_digest
+from ..wire.messages import COMPLETE, Open, spec_digest
 from .decoder import EdgeDecoder
 from .events import Emit
 from .measures import Measures
@@ -54,7 +54,7 @@ class Outcome:
     @property
     def completed(self) -> bool:
         """Whether the answer is complete (ended by the model, or at the length limit)."""
-        return self.reason in ("end", "length")
+        return self.reason in COMPLETE
 
 
 class DrafterNames(Protocol):

@@ -15,7 +15,7 @@ LARGE = 1 << 19  # weights
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether this is a linear layer without quantization, whose weights are tensor subclasses."""
+    """Whether this is an ordinary linear layer; quantized weights are tensor subclasses."""
     return type(module) is nn.Linear and type(module.weight.data) is Tensor
 
 

@@ -19,7 +19,7 @@ from ..bounds import check_bounds, described
 from ..edge.client import ClientSettings, ClientStream, VerifierClient
 from ..edge.events import LinkLost, LinkUp
 from ..edge.session_key import SessionKey
-from ..wire.channel import read_token
+from ..wire.channel import DEFAULT_ADDRESS, read_token
 from .bridge_messages import to_topic
 from .diagnostics import Diagnostics
 from .parameters import Parameters
@@ -35,7 +35,7 @@ MAX_WAITING = 256  # messages of one request that wait for an earlier one; more 
 class BridgeSettings:
     """Where the verifier is, and how robot and verifier authenticate each other."""
 
-    cloud: str = described("127.0.0.1:50151", "the verifier's HOST:PORT", fixed=True)
+    cloud: str = described(DEFAULT_ADDRESS, "the verifier's HOST:PORT", fixed=True)
     authority: str = described("", "PEM file of the verifier's certificate authority", fixed=True)
     token_file: str = described("", "file that holds the verifier's bearer token", fixed=True)
 

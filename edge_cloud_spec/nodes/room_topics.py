@@ -95,7 +95,7 @@ class RoomTopics:
         state = task_state(self._room, world.pose, world.velocity, self._touching, self._contacts)
         self._outcome.publish(String(data=json.dumps({"time": round(world.time, 3), **state})))
 
-    def publish_markers(self, world: World, now: Time) -> None:
+    def publish_markers(self, now: Time) -> None:
         """The room and the path so far; repeated for an RViz that starts late."""
         markers = room_markers(self._room, self._odom, now)
         markers.append(path_marker(self._room, self._path, self._odom, now))

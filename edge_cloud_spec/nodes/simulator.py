@@ -147,7 +147,7 @@ class SimulatorNode(Node):
             if outcome.is_due(last):
                 topics.publish_outcome(world)
             if markers.is_due(last):
-                topics.publish_markers(world, now)
+                topics.publish_markers(now)
             if picture.is_due(last):
                 topics.publish_picture(camera, world.eye, now)
 

@@ -9,6 +9,7 @@ from ..errors import UserError
 
 METHOD = "/edge_cloud_spec.v1.Verifier/Decode"
 SERVICE, METHOD_NAME = METHOD[1:].split("/")
+DEFAULT_ADDRESS = "127.0.0.1:50151"  # of a verifier on this machine
 MESSAGE_BYTES = 16 * 2**20  # a camera frame or dense rows; above it a peer is refused
 
 # A dead link is noticed within seconds even when nothing is sent.

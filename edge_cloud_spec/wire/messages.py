@@ -109,6 +109,8 @@ class Opened:
 
 Residual = TokenDistribution | SparseResidual
 
+COMPLETE = ("end", "length")  # how a complete answer finishes: by its end token, or at its limit
+
 
 @dataclass(frozen=True)
 class Verdict:

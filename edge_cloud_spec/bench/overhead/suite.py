@@ -33,6 +33,7 @@ from ...harness.random_checkpoint import TINY, make_pair
 from ...harness.verifier_process import VerifierProcess
 from ...nodes.graph import GraphSettings
 from ...nodes.qos import SENSOR_DATA
+from ...wire.messages import COMPLETE
 from ..command import Row
 from ..ros_graph import RosGraph, node_command
 from .baseline import Sizes
@@ -154,7 +155,7 @@ class _ProjectPath:
         self._camera.publish(message)
         self.ros.wait_for(lambda: self._stats, "a decode's statistics")
         stats = self._stats[-1]
-        if stats.finish_reason not in ("end", "length"):
+        if stats.finish_reason not in COMPLETE:
             raise UserError(f"a decode ended with {stats.finish_reason}")
         return stats
 
