@@ -32,12 +32,12 @@ def described(default: bool | str, about: str, fixed: bool = False) -> Any:
 def check_bounds(config: Any) -> None:
     """Raise ValueError naming the first field of a dataclass that is out of its range."""
     for item in fields(config):
-        complaint = complaint_about(item.name, getattr(config, item.name), item.metadata)
-        if complaint:
-            raise ValueError(complaint)
+        error = field_error(item.name, getattr(config, item.name), item.metadata)
+        if error:
+            raise ValueError(error)
 
 
-def complaint_about(name: str, value: Any, metadata: Any) -> str:
+def field_error(name: str, value: Any, metadata: Any) -> str:
     """What is wrong with ``value`` for the field ``name``, in one sentence; empty if nothing is."""
     if "range" in metadata:
         low, high = metadata["range"]

@@ -115,9 +115,9 @@ class ExitsBench:
                 session.extend(last)
             predictions = [] if with_exits else predictions
             begun = time.perf_counter()
-            watch = None
+            predictor = None
             if with_exits:
-                watch = self.exits.watch(
+                predictor = self.exits.predictor(
                     draft,
                     rule,
                     policy,
@@ -126,7 +126,7 @@ class ExitsBench:
                     first=first,
                     end_tokens=self.spec.end_ids,
                 )
-            logits = session.forward(draft.tokens, draft.parents, watch)
+            logits = session.forward(draft.tokens, draft.parents, predictor)
             seconds[with_exits] += time.perf_counter() - begun
         return predictions, logits, seconds[True], seconds[False]
 

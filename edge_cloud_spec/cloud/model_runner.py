@@ -52,7 +52,7 @@ class ModelRunner:
             if token is not None:
                 on_predicted(Predicted(path, token, prediction.confidence, prediction.layer))
 
-        return self._exits.watch(
+        return self._exits.predictor(
             draft,
             opening.rule,
             opening.policy,

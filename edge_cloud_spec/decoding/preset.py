@@ -132,7 +132,7 @@ class Preset:
             raise self._refusal("give one of draft_length, expansion and best_first")
         if self.draft_length > 64:
             raise self._refusal("draft_length must be 1 to 64")
-        if any(size < 1 for size in self.expansion) or self.shape.most > MAX_DRAFTED:
+        if any(size < 1 for size in self.expansion) or self.shape.max_nodes > MAX_DRAFTED:
             raise self._refusal(f"a tree has 1 to {MAX_DRAFTED} nodes, and children at each level")
         if self.best_first is not None and min(astuple(self.best_first)) < 1:
             raise self._refusal("best_first needs nodes, depth and width of at least 1")

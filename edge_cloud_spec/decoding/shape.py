@@ -17,8 +17,8 @@ class Expansion:
         return len(self.sizes)
 
     @property
-    def most(self) -> int:
-        """Nodes at most."""
+    def max_nodes(self) -> int:
+        """The most nodes that a draft of this shape has."""
         return sum(prod(self.sizes[: level + 1]) for level in range(len(self.sizes)))
 
     def within(self, depth: int) -> Expansion:
@@ -38,8 +38,8 @@ class BestFirst:
     width: int
 
     @property
-    def most(self) -> int:
-        """Nodes at most."""
+    def max_nodes(self) -> int:
+        """The most nodes that a draft of this shape has."""
         return self.nodes
 
     def within(self, depth: int) -> BestFirst:

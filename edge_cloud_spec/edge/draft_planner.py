@@ -62,7 +62,7 @@ class VerifyBoundPlanner:
         shape, costs = self._preset.shape, self._measures.costs()
         if self._measures.verify_known:
             width = shape.width if isinstance(shape, BestFirst) else 1
-            verify = costs.verify(shape.most)
+            verify = costs.verify(shape.max_nodes)
             shape = shape.within(specedge_depth(costs.draft(width), 2 * costs.one_way, verify))
         return DraftPlan(shape, self._preset.speculation)
 
@@ -125,8 +125,8 @@ class AutoPlanner:
             base = replace(base, ahead=min(MAX_AHEAD, max(base.ahead, 1 + math.ceil(trip))))
             kept[known] = {
                 (shape, speculation): rate(shape, speculation, costs)
-                for shape in menu()
-                for speculation in pipelines(base, shape.depth)
+                for shape in candidate_shapes()
+                for speculation in candidate_pipelines(base, shape.depth)
             }
         return kept[known]
 
@@ -161,14 +161,14 @@ def planner_of(preset: Preset, measures: Measures) -> DraftPlanner:
 
 
 @lru_cache(maxsize=1)
-def menu() -> tuple[Shape, ...]:
+def candidate_shapes() -> tuple[Shape, ...]:
     """The shapes that ``auto`` chooses from."""
     trees = [BestFirst(16, depth, width) for depth in (2, 4, 8) for width in (2, 3, 4)]
     return (*map(chain, (1, 2, 4, 8)), *trees)
 
 
 @lru_cache(maxsize=64)
-def pipelines(base: Speculation, depth: int) -> tuple[Speculation, ...]:
+def candidate_pipelines(base: Speculation, depth: int) -> tuple[Speculation, ...]:
     """The pipelines that ``auto`` chooses from."""
     return tuple(
         replace(base, width=width, cut=cut)

@@ -176,7 +176,7 @@ class ScriptedExits:
         self._hit = regime.exit_hit
         self._layer = round(100 * regime.exit_depth)
 
-    def watch(
+    def predictor(
         self,
         draft: Draft,
         rule: str,
@@ -188,7 +188,7 @@ class ScriptedExits:
         end_tokens: Iterable[int] = (),
         open_at: int | None = None,
     ) -> Callable[[np.ndarray], None]:
-        """See ``Exits.watch``; what it returns takes the pass's logits [1 + n, V]."""
+        """See ``Exits.predictor``; what it returns takes the pass's logits [1 + n, V]."""
 
         def predict(logits: np.ndarray) -> None:
             random_source = SeededRandomSource(policy.seed)

@@ -155,7 +155,7 @@ class Exits:
         ids = np.array(sorted(more), np.int64)
         return np.append(self._ids, ids), torch.cat([self._head, self._rows_of_head(ids)])
 
-    def watch(
+    def predictor(
         self,
         draft: Draft,
         rule: str,

@@ -10,7 +10,7 @@ from .answer import NotAnAction, read_answer
 from .events import Words
 
 REMEMBERED = 64  # requests that came before the current one
-LONGEST = 20_000  # characters of one answer
+MAX_CHARACTERS = 20_000  # characters of one answer
 SAME_FRAME = 0.01  # s; steady time of one frame as seen from two messages
 
 
@@ -72,7 +72,7 @@ class AnswerAssembler:
             return self._settle(words, None, str(problem))
         if action is not None:
             return self._settle(words, action, "")
-        if words.finished or len(self._text) > LONGEST:
+        if words.finished or len(self._text) > MAX_CHARACTERS:
             return self._settle(words, None, f"{self._text[:80]!r} ends without an action")
         return None
 

@@ -20,7 +20,7 @@ from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValu
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from ..bounds import complaint_about
+from ..bounds import field_error
 
 T = TypeVar("T")
 
@@ -55,7 +55,9 @@ class Parameters(Generic[T]):
                 node.set_parameters([Parameter(name, value=start)])
             else:
                 node.declare_parameter(name, start, descriptor, ignore_override=True)
-            problem = str(bad) if isinstance(bad, ValueError) else _complaint(name, metadata, start)
+            problem = (
+                str(bad) if isinstance(bad, ValueError) else _error_text(name, metadata, start)
+            )
             self.problems[name] = problem
             node.get_logger().error(f"parameter {problem}; it stays at {start!r}")
 
@@ -112,12 +114,12 @@ def _fit(name: str, start: Any, value: Any, metadata: Any) -> Any:
     """``value`` in the type of the field; raises ValueError naming the parameter."""
     if type(start) is float and type(value) is int:
         value = float(value)  # YAML and `ros2 param set` take 1 for an integer
-    if type(value) is not type(start) or complaint_about(name, value, metadata):
-        raise ValueError(_complaint(name, metadata, start, value))
+    if type(value) is not type(start) or field_error(name, value, metadata):
+        raise ValueError(_error_text(name, metadata, start, value))
     return value
 
 
-def _complaint(name: str, metadata: Any, start: Any, value: Any = MISSING) -> str:
+def _error_text(name: str, metadata: Any, start: Any, value: Any = MISSING) -> str:
     given = "" if value is MISSING else f", not {value!r}"
     if "range" in metadata:
         low, high = metadata["range"]

@@ -50,7 +50,7 @@ def test_a_profile_counts_out_what_becomes_of_an_expansion(
         level = [p * chance for p in level for chance in chances[:size]]
         reached += sum(level)
     assert told.rows == tuple(rows)
-    assert told.nodes == Expansion(sizes).most
+    assert told.nodes == Expansion(sizes).max_nodes
     assert told.tokens == pytest.approx(1 + reached, rel=1e-4)
     assert told.leaves == pytest.approx(sorted(level, reverse=True)[:MAX_ENDS], rel=1e-4)
     best = sorted(recoveries, reverse=True)[:MAX_ENDS]

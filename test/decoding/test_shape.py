@@ -22,7 +22,7 @@ from edge_cloud_spec.decoding.shape import BestFirst, Branch, Expansion, Shape, 
     ],
 )
 def test_a_shape_says_how_many_nodes_it_has_at_most(shape: Shape, most: int) -> None:
-    assert shape.most == most
+    assert shape.max_nodes == most
     drafting = Drafting(Model(1, VOCABULARY, 1.0), ProposalConfig("greedy", GREEDY), 0)
     if most:
         assert len(drafting.grow(shape).draft) == most

@@ -19,8 +19,8 @@ from edge_cloud_spec.edge.draft_planner import (
     DraftPlan,
     FixedPlanner,
     VerifyBoundPlanner,
-    menu,
-    pipelines,
+    candidate_pipelines,
+    candidate_shapes,
     planner_of,
 )
 from edge_cloud_spec.edge.measures import Mean, Measures
@@ -79,7 +79,9 @@ def best(measures: Measures, told: Speculation) -> float:
     """The most that any plan of the menu promises."""
     costs = measures.costs()
     return max(
-        rate(shape, each, costs) for shape in menu() for each in pipelines(told, shape.depth)
+        rate(shape, each, costs)
+        for shape in candidate_shapes()
+        for each in candidate_pipelines(told, shape.depth)
     )
 
 
@@ -89,7 +91,7 @@ def test_auto_learns_what_the_target_costs_first_and_then_takes_the_best_plan() 
     )
     measures = known()
     plan = AutoPlanner(AUTO, measures).plan(0.0, 0)
-    assert plan.shape in menu() and plan.alone == 0
+    assert plan.shape in candidate_shapes() and plan.alone == 0
     assert plan.shape is not None
     promised = rate(plan.shape, plan.speculation, measures.costs())
     assert promised == pytest.approx(best(measures, plan.speculation))
@@ -207,7 +209,7 @@ def test_what_was_promised_is_worked_out_once_for_costs_that_are_about_the_same(
 
 
 def test_the_menu_has_chains_and_trees_and_pipelines_that_fit_them() -> None:
-    shapes = menu()
+    shapes = candidate_shapes()
     assert len(set(shapes)) == len(shapes)
     assert {shape for shape in shapes if not isinstance(shape, BestFirst)} == {
         chain(length) for length in (1, 2, 4, 8)
@@ -215,7 +217,7 @@ def test_the_menu_has_chains_and_trees_and_pipelines_that_fit_them() -> None:
     trees = [shape for shape in shapes if isinstance(shape, BestFirst)]
     assert trees and all(shape.depth >= 2 and shape.width >= 2 for shape in trees)
     for depth in (1, 2, 8):
-        told = pipelines(AUTO.speculation, depth)
+        told = candidate_pipelines(AUTO.speculation, depth)
         assert len(set(told)) == len(told)
         assert all(1 <= each.cut <= depth for each in told)
         assert {each.width for each in told} == {4, 16}

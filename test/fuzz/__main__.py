@@ -38,7 +38,7 @@ MEGABYTE = 2**20
 
 
 @dataclass(frozen=True)
-class Census:
+class ResourceCounts:
     """What must not grow."""
 
     memory: int  # resident bytes of this process, which holds the verifier
@@ -46,7 +46,7 @@ class Census:
     threads: int
     tasks: int  # of the server's loop
 
-    def grown(self, before: Census) -> list[str]:
+    def grown(self, before: ResourceCounts) -> list[str]:
         """What has grown too much since."""
         spare = max(20 * MEGABYTE, before.memory // 10)
         bounds = {
@@ -68,8 +68,8 @@ class Report:
     answers: Counter[str] = field(default_factory=Counter)  # kinds, faults by their code
     robot: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
-    before: Census | None = None
-    after: Census | None = None
+    before: ResourceCounts | None = None
+    after: ResourceCounts | None = None
 
 
 class _Alarm(logging.Handler):
@@ -136,9 +136,9 @@ async def _rounds(
         report.slowest = max(report.slowest, time.perf_counter() - begin)
         number += 1
         if report.before is None and report.frames >= frames / 5:
-            report.before = _census(cloud)
+            report.before = _count_resources(cloud)
         if progress and number % 50 == 0:
-            memory = _census(cloud).memory / MEGABYTE
+            memory = _count_resources(cloud).memory / MEGABYTE
             print(f"{report.frames} frames, {memory:.0f} MB, {dict(report.answers)}", flush=True)
     report.failures += await _growth(cloud, report)
 
@@ -147,7 +147,7 @@ async def _growth(cloud: Cloud, report: Report) -> list[str]:
     """What has grown, and stays so when all is quiet."""
     grown: list[str] = []
     for _ in range(5):
-        report.after = _census(cloud)
+        report.after = _count_resources(cloud)
         grown = report.after.grown(report.before or report.after)
         if not grown:
             break
@@ -168,13 +168,13 @@ async def _batch(peer: Hostile, report: Report, frames: list[bytes] | None) -> N
     report.frames += len(frames) if frames else BATCH
 
 
-def _census(cloud: Cloud) -> Census:
+def _count_resources(cloud: Cloud) -> ResourceCounts:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)  # or what the last giant took counts, though it is free
     tasks = len(asyncio.all_tasks(cloud.loop))
     sessions = cloud.worker.sessions
-    return Census(_resident(), sessions, threading.active_count(), tasks)
+    return ResourceCounts(_resident(), sessions, threading.active_count(), tasks)
 
 
 def _resident() -> int:

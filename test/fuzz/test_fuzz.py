@@ -11,7 +11,7 @@ import grpc.aio
 import numpy as np
 import pytest
 from fuzz import drafts, peers, robot
-from fuzz.__main__ import Census, run
+from fuzz.__main__ import ResourceCounts, run
 from fuzz.answers import flaws_of
 from fuzz.draft_flaws import FLAWS, twins
 from fuzz.peers import Bystander, Hostile, Peer
@@ -91,9 +91,9 @@ def test_a_robot_that_trusts_what_it_is_told_is_found_out(monkeypatch: pytest.Mo
 
 
 def test_what_grows_is_named() -> None:
-    before = Census(memory=2**28, sessions=7, threads=4, tasks=26)
-    assert Census(2**28 + 2**24, 7, 4, 26).grown(before) == []
-    grown = Census(2**29, 64, 40, 300).grown(before)
+    before = ResourceCounts(memory=2**28, sessions=7, threads=4, tasks=26)
+    assert ResourceCounts(2**28 + 2**24, 7, 4, 26).grown(before) == []
+    grown = ResourceCounts(2**29, 64, 40, 300).grown(before)
     assert [text.split(":")[0] for text in grown] == ["memory", "sessions", "threads", "tasks"]
 
 

@@ -91,10 +91,10 @@ def scored(
     rule = "coupled" if policy.temperature else "greedy"
     first = None if session.length else session.forward(())[0]
     predictions: list[ExitPrediction] = []
-    watch = exits.watch(
+    predictor = exits.predictor(
         draft, rule, policy, session.length, predictions.append, first=first, **options
     )
-    return predictions, session.forward(draft.tokens, draft.parents, watch)
+    return predictions, session.forward(draft.tokens, draft.parents, predictor)
 
 
 def verdict(draft: Draft, logits: np.ndarray, policy: SamplingPolicy, at: int) -> Acceptance:
@@ -153,12 +153,12 @@ def test_only_what_is_new_is_told() -> None:
     model = helper.vlm()
     exits = Exits(model, {1: identity(), 2: identity(), 3: identity()}, range(100))
     draft, reported = Draft((5, 6)), list[ExitPrediction]()
-    watch = exits.watch(draft, "greedy", SamplingPolicy(), 4, reported.append)
-    assert watch is not None
+    predictor = exits.predictor(draft, "greedy", SamplingPolicy(), 4, reported.append)
+    assert predictor is not None
     torch.manual_seed(0)
     one, other = torch.randn(2, 3, HIDDEN)
     for index, hidden in enumerate((one, one, other)):
-        watch(index, hidden)
+        predictor(index, hidden)
     assert [prediction.layer for prediction in reported] == [1, 3]
     assert (reported[0].path, reported[0].token) != (reported[1].path, reported[1].token)
 
@@ -167,9 +167,9 @@ def test_layers_without_an_exit_cost_nothing_and_say_nothing() -> None:
     model = helper.vlm()
     reported: list[ExitPrediction] = []
     exits = Exits(model, {2: identity()}, range(100))
-    watch = exits.watch(Draft((5, 6)), "greedy", SamplingPolicy(), 4, reported.append)
-    assert watch is not None
-    watch(0, torch.full((3, HIDDEN), float("nan")))
+    predictor = exits.predictor(Draft((5, 6)), "greedy", SamplingPolicy(), 4, reported.append)
+    assert predictor is not None
+    predictor(0, torch.full((3, HIDDEN), float("nan")))
     assert not reported
 
 
@@ -190,8 +190,8 @@ def test_a_row_that_is_known_already_is_needed_for_a_guess() -> None:
     session = session_after(model, 0, policy)
     reported: list[ExitPrediction] = []
     draft = drafted(session, policy, 2, tree=False)
-    watch = exits.watch(draft, "greedy", policy, 0, reported.append)
-    session.forward(draft.tokens, None, watch)
+    predictor = exits.predictor(draft, "greedy", policy, 0, reported.append)
+    session.forward(draft.tokens, None, predictor)
     assert not reported
     (prediction,), _ = scored(session, exits, draft, policy)
     assert prediction.path == (0, 1)
@@ -213,8 +213,8 @@ def test_nothing_is_guessed_after_an_end_token_or_where_the_draft_goes_on() -> N
 def test_under_rejection_there_are_no_guesses() -> None:
     exits = Exits(helper.vlm(), {1: identity()}, range(9))
     policy = SamplingPolicy(1.0)
-    assert exits.watch(Draft((5,)), "rejection", policy, 0, print) is None
-    assert exits.watch(Draft(()), "greedy", SamplingPolicy(), 0, print) is None
+    assert exits.predictor(Draft((5,)), "rejection", policy, 0, print) is None
+    assert exits.predictor(Draft(()), "greedy", SamplingPolicy(), 0, print) is None
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:

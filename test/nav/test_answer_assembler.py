@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.action import parse_action
 from edge_cloud_spec.nav.answer_assembler import (
-    LONGEST,
+    MAX_CHARACTERS,
     REMEMBERED,
     SAME_FRAME,
     AnswerAssembler,
@@ -116,7 +116,7 @@ def test_so_many_requests_are_remembered() -> None:
     assert listener.hear(words("0", text="action: stop;", age=0.0), 300.0) is not None
 
 
-@pytest.mark.parametrize(("size", "ends"), [(LONGEST, False), (LONGEST + 1, True)])
+@pytest.mark.parametrize(("size", "ends"), [(MAX_CHARACTERS, False), (MAX_CHARACTERS + 1, True)])
 def test_an_answer_that_never_ends_is_given_up(size: int, ends: bool) -> None:
     listener = AnswerAssembler()
     text = "reason: " + "x" * (size - 8)

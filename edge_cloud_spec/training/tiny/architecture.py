@@ -132,14 +132,14 @@ def save_pair_model(model: Qwen3VLForConditionalGeneration, folder: Path) -> Non
         "do_convert_rgb": True,
         "resample": 3,
     }
-    understood = {
+    language = {
         "instructions": INSTRUCTION.pattern,
         "phrases": list(PHRASES),
         "names": list(NAMES),
         "orders": list(ORDERS),
     }
     _write(folder / "preprocessor_config.json", preprocessing)
-    _write(folder / "edge_cloud_spec.json", understood)
+    _write(folder / "edge_cloud_spec.json", language)
 
 
 def _write(path: Path, value: object) -> None:
