@@ -21,3 +21,8 @@ def check_rule(rule: str, temperature: float) -> None:
 def temperature_of(rule: str, sampling: float) -> float:
     """The temperature of a decode: 0 under greedy, ``sampling`` under the rules that sample."""
     return 0.0 if rule == "greedy" else sampling
+
+
+def seeded_rule(temperature: float) -> str:
+    """The rule whose answer depends on the seed alone, not on drafts: at 0 greedy, else coupled."""
+    return "coupled" if temperature else "greedy"

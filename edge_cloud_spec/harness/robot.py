@@ -9,6 +9,7 @@ from typing import Any
 
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
+from ..decoding.rule import seeded_rule
 from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ..edge.transport import Connect, Inbox, OnReceive, Transport
 from ..wire.messages import ClientMessage, DraftMessage
@@ -63,7 +64,7 @@ class ScriptedRobot:
     ) -> DecodedAnswer:
         """Decode the answer of this seed to this many tokens; chains have the regime's length."""
         preset = with_regime_length(preset, self.regime)
-        rule = "coupled" if policy.temperature else "greedy"
+        rule = seeded_rule(policy.temperature)
         settings = DecodeSettings(preset, rule, policy, tokens, self._patience)
         counted = _Counted(self._connect)
         self._nonce += 1

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
+from ...decoding.rule import seeded_rule
 from ...edge.client import ClientSettings, VerifierClient
 from ...edge.rounds import Round
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
@@ -119,7 +120,7 @@ class EmbeddedRobot:
         self._client.close()
 
     def _run(self, request: Request, policy: SamplingPolicy) -> Outcome:
-        rule = "coupled" if policy.temperature else "greedy"
+        rule = seeded_rule(policy.temperature)
         settings = DecodeSettings(self.preset, rule, policy, patience=self._patience)
         self._passes.clear()
         return self._runner.run(request, settings, secrets.randbits(64), self._client.connect)
@@ -164,7 +165,7 @@ def _row(robot: EmbeddedRobot, baseline: EmbeddedRobot, rtt_ms: float, policies:
     return {
         "regime": "embedded",
         "preset": robot.preset.name,
-        "rule": "coupled" if policies[0].temperature else "greedy",
+        "rule": seeded_rule(policies[0].temperature),
         "rtt_ms": rtt_ms,
         "harness": "grpc",
         **done.row(),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
+from ...decoding.rule import seeded_rule
 from ...errors import UserError
 from ...harness.regimes import CUSTOM, Regime
 from ...presets import load_preset
@@ -167,7 +168,7 @@ def _row(regime: Regime, preset: Preset, args: argparse.Namespace) -> Row:
     row: Row = {
         "regime": regime.name,
         "preset": preset.name,
-        "rule": "coupled" if args.temperature else "greedy",
+        "rule": seeded_rule(args.temperature),
         "rtt_ms": regime.rtt_ms,
         "harness": args.harness,
         **done.row(),
