@@ -75,7 +75,7 @@ class Verification:
         random_source: RandomSource | None = None,
         counters: Counters | None = None,
     ) -> None:
-        """draft_tokens: of a draft at most. tally: of the whole verifier, where it keeps one."""
+        """draft_tokens: of a draft at most. counters: of the whole verifier, where it keeps one."""
         self.session = session
         self.finished = False
         self.counters = counters or Counters()

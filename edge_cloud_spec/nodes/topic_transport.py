@@ -66,7 +66,7 @@ class BridgeTopics:
 
 
 class TopicTransport:
-    """A decode's way to the cloud (``edge.runner.Transport``) over the bridge's topics."""
+    """A decode's way to the cloud (``edge.transport.Transport``) over the bridge's topics."""
 
     def __init__(self, topics: BridgeTopics, request_id: str, stamp: Time, preset: str) -> None:
         self._topics, self._request_id, self._stamp = topics, request_id, stamp
