@@ -49,7 +49,7 @@ class Drafter:
         random_source: RandomSource | None = None,
         with_likelihoods: bool = False,
     ) -> None:
-        """Nothing is drafted after ``end_tokens``. guesses: as in ``Growth``."""
+        """Nothing is drafted after ``end_tokens``. with_likelihoods: as in ``Growth``."""
         self._with_likelihoods = with_likelihoods
         self._session = session
         self._proposal = proposal
