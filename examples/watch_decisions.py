@@ -43,7 +43,7 @@ class DecisionWatcher(Node):
         print(f"{message.request_id} {mark}, {message.finish_reason}: {message.answer}", flush=True)
 
     def _on_command(self, message: NavCommand) -> None:
-        """The action was whole, often before the answer is: the robot begins to move."""
+        """An action is complete, often before its answer: the robot begins to move, or stops."""
         size = f"{message.magnitude:+.2f} m"  # forward is positive
         if message.action in (NavCommand.TURN, NavCommand.SEARCH):
             size = f"{math.degrees(message.magnitude):+.0f} degrees"  # left is positive

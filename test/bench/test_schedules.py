@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -15,13 +16,19 @@ from edge_cloud_spec.bench.schedules import (
     run_schedule,
     single_and_paired_faults,
 )
+from edge_cloud_spec.cloud.events import Action as CloudAction
 from edge_cloud_spec.cloud.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.edge.events import Work
+from edge_cloud_spec.decoding.growth import FinishedDraft
+from edge_cloud_spec.edge.drafting import Drafting
+from edge_cloud_spec.edge.events import Action, Work
+from edge_cloud_spec.edge.outstanding import AwaitedVerdict
 from edge_cloud_spec.edge.speculator import Speculator
 from edge_cloud_spec.harness.fault_injection import FAULTS
 from edge_cloud_spec.presets import load_preset, preset_names
+from edge_cloud_spec.wire.messages import Resume
 
+NOWHERE = PrefixDigest(10_000, 0)  # where no answer ever is
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
 
 
@@ -56,18 +63,33 @@ def draft_on(self: Speculator, verified: tuple[int, ...]) -> list[Work]:
     return []
 
 
+SEND = Drafting._send
+
+
+def misremembered(self: Drafting, draft: FinishedDraft, now: float) -> list[Action]:
+    """Send a draft, and take every third for another one."""
+    actions = SEND(self, draft, now)
+    request = self._outstanding.request
+    assert isinstance(request, AwaitedVerdict)
+    if request.message.round % 3 == 0:
+        tokens = tuple(1 if token == 0 else token - 1 for token in draft.draft.tokens)
+        other = replace(request.message, draft=replace(request.message.draft, tokens=tokens))
+        self._outstanding.request = replace(request, message=other)
+    return actions
+
+
 def test_they_notice_drafts_that_are_sent_while_all_of_p_is_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Speculator, "rest", draft_on)
+    monkeypatch.setattr(Speculator, "pause", draft_on)
     assert any(end.verdict == "failed" for _, end in fates(VERIFIED, 0))
 
 
 def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the defect put back: what a robot emits that does not compare, and one that does."""
-    monkeypatch.setattr(Speculator, "rest", draft_on)
+    """By a robot that holds another draft than it sent: one that compares, one that does not."""
+    monkeypatch.setattr(Drafting, "_send", misremembered)
     with monkeypatch.context() as blind:
         blind.setattr(PrefixDigest, "short", property(lambda self: 0))
         wrong = [schedule for schedule, end in fates(["picospec"], 1) if end.verdict == "wrong"]
@@ -81,9 +103,12 @@ def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitt
 def test_they_notice_a_session_that_forgets_the_place_before_an_adopted_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def knows(self: Verification, place: PrefixDigest) -> bool:
-        return place == self._digest or place in self._kept
+    resume = Verification._on_resume
 
-    monkeypatch.setattr(Verification, "_was_at", knows)
+    def forgets(self: Verification, message: Resume) -> list[CloudAction]:
+        known = message.base == self.digest or message.base in self._history
+        return resume(self, message if known else Resume(message.session, NOWHERE))
+
+    monkeypatch.setattr(Verification, "_on_resume", forgets)
     found = (end for _, end in fates(VERIFIED, 0) if end.verdict == "failed")
     assert "unknown_prefix" in next(found).why

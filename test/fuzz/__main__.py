@@ -1,6 +1,6 @@
 """Mutated frames against a real verifier: it must not crash, hang or grow, nor harm a session.
 
-.venv/bin/python test/fuzz.py --frames 100000 --seed 0
+PYTHONPATH=test .venv/bin/python -m fuzz --frames 100000 --seed 0
 """
 
 from __future__ import annotations
