@@ -74,7 +74,7 @@ class DraftRules:
         self.check(message, answer.max_tokens - message.base.length)
 
     def check(self, message: DraftMessage, room: int) -> None:
-        """Raise BadDraft where a draft after so many tokens of room cannot be judged."""
+        """Raise BadDraft where a draft cannot be judged where ``room`` tokens may follow."""
         draft, open_at = message.draft, message.open_at
         if len(draft) > self.draft_tokens:
             raise BadDraft(

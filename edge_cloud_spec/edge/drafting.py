@@ -114,7 +114,7 @@ class Drafting:
         return [emit, *(self.draft(now) if done else [])]
 
     def _generate_alone(self, passes: int, now: float) -> list[Action]:
-        """Let the cloud generate without drafts for so many passes."""
+        """Let the cloud generate without drafts for this many passes."""
         self._stopwatch.asked(now)
         request = self._alone(len(self._prefix.tokens) + passes)
         self._outstanding.ask(request, now)

@@ -66,7 +66,7 @@ class Abort:
 
 @dataclass(frozen=True)
 class Unusable:
-    """The robot itself cannot make a prompt of the request; ``text`` says why."""
+    """The robot itself cannot make a prompt of the request; ``text`` is why."""
 
     text: str
 

@@ -58,7 +58,7 @@ class PassTimes:
         self._seen: dict[int, Mean] = {}
 
     def observe(self, nodes: int, seconds: float) -> None:
-        """Add the time of a pass over so many nodes."""
+        """Add the time of a pass over this many nodes."""
         self._seen.setdefault(nodes, Mean(seconds, decay=TIME_DECAY)).observe(seconds)
 
     @property
@@ -97,11 +97,14 @@ class Measures:
         return self._verify.largest > 0
 
     def drafted(self, nodes: int, seconds: float) -> None:
-        """A pass of the draft model over so many nodes."""
+        """Add a pass of the draft model over this many nodes."""
         self._draft.observe(nodes, seconds)
 
     def verified(self, nodes: int, seconds: float, link: float | None) -> None:
-        """A pass of the target over so many drafted tokens; ``link``: round trip (s), if known."""
+        """Add a pass of the target over this many drafted tokens; ``link``: the round trip, if known.
+
+        Both in seconds.
+        """
         if link is not None:
             self.one_way.observe(link / 2)
         if not nodes:
@@ -120,7 +123,7 @@ class Measures:
                 self.runner_up.observe(float(tokens[along] == draft.second_choices[along]))
 
     def verify_s(self, nodes: int) -> float:
-        """Seconds of a pass of the target over so many drafted tokens."""
+        """Seconds of a pass of the target over this many drafted tokens."""
         return float(self._verify.at(np.array([nodes]))[0])
 
     def costs(self) -> Costs:

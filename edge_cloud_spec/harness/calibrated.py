@@ -1,4 +1,4 @@
-"""Two scripted models that agree as often as a regime says; their probabilities are calibrated."""
+"""Two scripted models that agree as often as a regime gives; their probabilities are calibrated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CalibratedModel:
 
     As target: the right token far above all others. As draft model: the right token first at a
     share ``alpha`` of all prefixes, and second at a share ``runner_up`` of the others; its
-    probabilities say just that, so its beliefs are calibrated.
+    probabilities are these shares: they are calibrated.
     """
 
     def __init__(self, alpha: float = 1.0, runner_up: float = 0.0) -> None:

@@ -141,7 +141,7 @@ class ScriptedSession:
         return np.stack([self._model.row(at) for at in self._node_states[begin:]])
 
     def _spend(self, rows: int, on_layer: object) -> None:
-        """Let a pass over so many rows take its time."""
+        """Let a pass over this many rows take its time."""
         if rows:
             self._model.spend(rows)
 

@@ -41,7 +41,7 @@ class ExitPredictor:
 
     ``on_prediction`` is called with each prediction that has other tokens than the last one.
     layers: after how many there are exits. ids: tokens [S] that they may predict. logits: float32
-    [m, S] from hidden rows [m, E] after so many layers. position: of the first drafted token in the
+    [m, S] from hidden rows [m, E] after these layers. position: of the first drafted token in the
     answer. first: logits [V] after the prefix, for a pass that leaves them out. open_at: the leaf
     after which the draft continues, so that the verdict is open there.
     """

@@ -32,7 +32,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.bdp_probe", 0),  # or a fast client's stream is given 16 MB to fill
-    ("grpc.http2.lookahead_bytes", 2**20),  # a round trip brings so much of a message
+    ("grpc.http2.lookahead_bytes", 2**20),  # bytes of a message in a round trip
     ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a coin toss
 )
 
