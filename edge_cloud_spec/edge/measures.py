@@ -101,9 +101,9 @@ class Measures:
         self._draft.observe(nodes, seconds)
 
     def verified(self, nodes: int, seconds: float, link: float | None) -> None:
-        """Add a pass of the target over this many drafted tokens; ``link``: the round trip, if known.
+        """Add a pass of the target over this many drafted tokens.
 
-        Both in seconds.
+        ``link``: the round trip, if it is known; in seconds, as the pass.
         """
         if link is not None:
             self.one_way.observe(link / 2)
