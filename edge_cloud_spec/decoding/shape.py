@@ -14,6 +14,7 @@ class Expansion:
 
     @property
     def depth(self) -> int:
+        """Levels of the tree."""
         return len(self.sizes)
 
     @property

@@ -98,10 +98,12 @@ class DecodeStats:
 
     @property
     def drafted(self) -> int:
+        """Drafted tokens of all rounds."""
         return sum(r.drafted for r in self.rounds)
 
     @property
     def accepted(self) -> int:
+        """Accepted tokens of all rounds."""
         return sum(r.accepted for r in self.rounds)
 
     @property

@@ -32,6 +32,7 @@ class CalibratedModel:
         return mix(seed, 0)
 
     def after(self, state: int, token: int) -> int:
+        """The state of the prefix with one token more."""
         return mix(state, token + 3)
 
     def row(self, state: int) -> np.ndarray:

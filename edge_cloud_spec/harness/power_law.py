@@ -48,6 +48,7 @@ class PowerLaw:
         return ScriptedSession(self, mix(seed, 0))
 
     def after(self, state: int, token: int) -> int:
+        """The state of the prefix with one token more."""
         return mix(state, token + 3)
 
     def row(self, state: int) -> NDArray[np.float32]:

@@ -53,6 +53,7 @@ class CheckpointShape:
 
     @property
     def head_dim(self) -> int:
+        """Width of an attention head."""
         return self.hidden // self.heads
 
 

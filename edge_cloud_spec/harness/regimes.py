@@ -51,6 +51,7 @@ class Regime:
 
     @property
     def rtt_ms(self) -> float:
+        """The round trip."""
         return 2 * self.one_way_ms
 
     def with_rtt(self, rtt_ms: float) -> Regime:

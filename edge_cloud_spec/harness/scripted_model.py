@@ -113,10 +113,12 @@ class ScriptedSession:
 
     @property
     def length(self) -> int:
+        """See `Session.length`."""
         return len(self._tokens)
 
     @property
     def tokens(self) -> tuple[int, ...]:
+        """See `Session.tokens`."""
         return tuple(self._tokens)
 
     def forward(
@@ -179,12 +181,14 @@ class ScriptedSession:
             self._parents.append(above)
 
     def extend(self, tokens: Sequence[int]) -> None:
+        """See `Session.extend`."""
         self._drop_nodes()
         for token in tokens:
             self._tokens.append(int(token))
             self._states.append(self._model.after(self._states[-1], int(token)))
 
     def truncate(self, length: int) -> None:
+        """See `Session.truncate`."""
         if not 0 <= length <= len(self._tokens):
             raise ValueError(f"cannot truncate {len(self._tokens)} tokens to {length}")
         self._drop_nodes()

@@ -84,9 +84,11 @@ class ScriptedVlm(CalibratedModel):
         self._sleep = sleep
 
     def crop(self, vocabulary: int) -> None:
+        """See `Vlm.crop`; there is one vocabulary."""
         assert vocabulary == VOCABULARY
 
     def prompt(self, request: Request, spec: PromptSpec) -> _ScriptedPrompt:
+        """The prompt of a request made by ``request_of``."""
         return _ScriptedPrompt(int.from_bytes(request.jpeg, "little"), request.image_digest)
 
     def spend(self, rows: int) -> None:
