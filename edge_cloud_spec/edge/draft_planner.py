@@ -20,7 +20,7 @@ GAIN = 1.03  # another plan has to promise this many times as much as the one in
 PRIOR_WEIGHT = 2.0  # observations that the assumed yield counts for
 MAX_AHEAD = 8  # drafts beyond the one that is being verified
 MAX_KEPT = 32  # costs whose promises are remembered
-ALONE_ROUND_TRIPS = 100  # round trips' time that the target generates alone for, before a new plan
+ALONE_ROUND_TRIPS = 100  # for whose time the target generates alone, before a new plan
 
 
 @dataclass(frozen=True)

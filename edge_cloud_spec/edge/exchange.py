@@ -43,7 +43,7 @@ class Exchange:
         deadline: ReplyDeadline,
         resume: Callable[[], list[Action]],
     ) -> None:
-        """resume: makes the message that tells the cloud the robot's verified prefix."""
+        """resume: makes the message that carries the robot's verified prefix to the cloud."""
         self.prefix = VerifiedPrefix(opening.max_tokens)
         self._preset = preset
         self._measures = measures

@@ -99,7 +99,7 @@ ClientMessage = Open | DraftMessage | Generate | Resume | Close | RowRequest
 class Opened:
     """The session is open. ``spec`` is empty where the robot named the same one.
 
-    ``base`` is the digest of the verified prefix: of the empty answer, or where a robot resumed.
+    ``base`` is the digest of the empty answer; after a Resume, of the cloud's verified prefix.
     """
 
     session: str
