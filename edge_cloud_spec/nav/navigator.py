@@ -93,7 +93,7 @@ class Navigator:
         self.settings = settings or Settings()
         self.stops = stops
         self.status = Status("idle", NOBODY, "started", stops)
-        self._listener = AnswerAssembler()
+        self._assembler = AnswerAssembler()
         self._refused: Counter[str] = Counter(refused=0, expired=0, not_arrived=0)
         self._run: _Run | None = None
         self._latest = NOBODY
@@ -106,7 +106,7 @@ class Navigator:
     @property
     def counts(self) -> dict[str, int]:
         """Messages and actions dropped so far, by cause."""
-        return {**self._listener.counts, **self._refused}
+        return {**self._assembler.counts, **self._refused}
 
     @property
     def moving(self) -> bool:
@@ -120,7 +120,7 @@ class Navigator:
         if isinstance(event, Odometry):
             return self._locate(event, now)
         if isinstance(event, Words):
-            settled = self._listener.hear(event, now)
+            settled = self._assembler.hear(event, now)
             return [] if settled is None else self._decide(settled, now)
         if isinstance(event, EStop):
             return self._latch("e_stop", "e_stop is on" if event.on else "", now)
