@@ -133,7 +133,8 @@ class Drafting:
         self._stopwatch.asked(now)
         if self._outstanding.request is None:
             self._outstanding.ask(self._alone(0), now)
-        self._outstanding.ask_again(now)
+        else:
+            self._outstanding.ask_again(now)
         return self._outstanding.pending()
 
     def _alone(self, until: int) -> AwaitedTokens:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.bench.pipelines.report.timeline import (
-    Timeline,
+    DecodeTimeline,
     idle,
     representative_start,
     timeline_of,
@@ -86,7 +86,7 @@ def test_the_cloud_never_waits_while_it_holds_the_draft_of_its_place(
     assert not passes or min(passes) >= free  # what the end of the answer came before
 
 
-def lanes(preset: str, **changes: float) -> Timeline:
+def lanes(preset: str, **changes: float) -> DecodeTimeline:
     regime = replace(load_regime("fsd-llama7b-rtx"), **changes)
     answer, trace = decode(regime, preset, 120, 1)
     return timeline_of(answer.outcome, trace)

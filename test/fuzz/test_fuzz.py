@@ -57,9 +57,10 @@ from edge_cloud_spec.wire.messages import (
 
 
 def run_apart(frames: int, seed: int) -> Report:
-    """In a process of its own: an error in the log fails a run, and gRPC's one poller logs one
+    """In a process of its own.
 
-    where another test's event loop, of the same process, was closed before its last event.
+    An error in the log fails a run, and gRPC's poller, one for all loops of a process, logs one
+    where another test's loop was closed before its last event.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(run, frames, seed).result()

@@ -42,7 +42,7 @@ class Arrow:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class DecodeTimeline:
     """All of a decode, or a part of it; ``settled`` are times and tokens of verdicts."""
 
     robot: tuple[Span, ...]
@@ -55,7 +55,7 @@ class Timeline:
         """From the beginning to the last verdict."""
         return sum(tokens for _, tokens in self.settled) / self.settled[-1][0]
 
-    def between(self, begin: float, end: float) -> Timeline:
+    def between(self, begin: float, end: float) -> DecodeTimeline:
         """The part between two times, with times from its beginning."""
 
         def spans(lane: Sequence[Span]) -> tuple[Span, ...]:
@@ -65,7 +65,7 @@ class Timeline:
                 if s.end > begin and s.start < end
             )
 
-        return Timeline(
+        return DecodeTimeline(
             spans(self.robot),
             spans(self.cloud),
             tuple(
@@ -77,7 +77,7 @@ class Timeline:
         )
 
 
-def representative_start(timeline: Timeline, length: float) -> float:
+def representative_start(timeline: DecodeTimeline, length: float) -> float:
     """Where the part of this length begins that is most like the whole, in speed and idle time.
 
     It begins at a verdict, once the draft planner's measurements are stable.
@@ -94,7 +94,7 @@ def representative_start(timeline: Timeline, length: float) -> float:
     return min(begins, key=difference, default=max(0.0, last - length))
 
 
-def timeline_of(outcome: Outcome, trace: Trace) -> Timeline:
+def timeline_of(outcome: Outcome, trace: Trace) -> DecodeTimeline:
     """The timeline of a finished decode."""
     settled = tuple((r.settled, r.emitted) for r in outcome.stats.rounds)
     messages = (hop.message for hop in trace.hops)
@@ -105,7 +105,7 @@ def timeline_of(outcome: Outcome, trace: Trace) -> Timeline:
         arrows.append(_arrow(hop, settled, verdicts, drafted))
         if isinstance(hop.message, DraftMessage):
             drafted.add(hop.message.base)
-    return Timeline(
+    return DecodeTimeline(
         _robot(outcome, trace.robot),
         tuple(_cloud(each) for each in trace.cloud),
         tuple(arrow for arrow in arrows if arrow is not None),

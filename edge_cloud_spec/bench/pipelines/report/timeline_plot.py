@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from ....drawing import COLOURS, plain
 from ....harness.regimes import Regime
-from .timeline import Arrow, Span, Timeline, idle, representative_start
+from .timeline import Arrow, DecodeTimeline, Span, idle, representative_start
 
 ROUNDS = 6  # of stop and wait; the length of a panel
 ROBOT, CLOUD, TALL = 2.3, 0.0, 0.62  # vertical positions of the lanes
@@ -40,7 +40,7 @@ ARROWS = {
 TAILS = {"prediction": "o", "wrong prediction": "x"}
 
 
-def draw_timeline(path: Path, regime: Regime, decodes: Mapping[str, Timeline]) -> None:
+def draw_timeline(path: Path, regime: Regime, decodes: Mapping[str, DecodeTimeline]) -> None:
     """A plot of an equally long part of the decode under each preset."""
     length = ROUNDS * (regime.gamma * regime.draft_ms + regime.rtt_ms + regime.verify_ms)
     figure, panels = pyplot.subplots(
@@ -61,7 +61,7 @@ def draw_timeline(path: Path, regime: Regime, decodes: Mapping[str, Timeline]) -
     pyplot.close(figure)
 
 
-def _draw(axes: Axes, title: str, part: Timeline, length: float) -> None:
+def _draw(axes: Axes, title: str, part: DecodeTimeline, length: float) -> None:
     for lane, at in ((part.robot, ROBOT), (part.cloud, CLOUD)):
         axes.broken_barh([(0, length)], (at, TALL), facecolors=COLOURS["waiting"], alpha=0.55)
         for span in lane:

@@ -18,7 +18,7 @@ from .claims import PublishedClaim
 from .estimate import estimated_speedup
 from .page import page
 from .speedup_plot import Curve, draw_curves
-from .timeline import Timeline, timeline_of
+from .timeline import DecodeTimeline, timeline_of
 from .timeline_plot import draw_timeline
 
 MAX_TRACED = 400  # tokens of the answers whose timelines are drawn
@@ -66,7 +66,7 @@ class ReportFolder:
         index.write_text(page(self._regimes, rows, self._claims(rows)), "utf-8")
         return index
 
-    def _timeline(self, regime: Regime, preset: Preset) -> Timeline:
+    def _timeline(self, regime: Regime, preset: Preset) -> DecodeTimeline:
         """Of a decode in virtual time, also where the rows were measured in real time."""
         link = replace(self._links[regime.name], delay_ms=regime.one_way_ms)
         trace = Trace()
