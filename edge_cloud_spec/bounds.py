@@ -1,7 +1,8 @@
 """Configuration fields with their range and their purpose.
 
 A frozen dataclass built from these checks itself with ``check_bounds`` in ``__post_init__``; the
-ROS nodes declare the same fields as parameters with the same ranges (``nodes/parameters.py``).
+ROS nodes declare the same fields as parameters with the same ranges
+(``nodes/runtime/parameters.py``).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def _demo(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
 
 
 def _replay(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .demo.replay import add_replay_arguments, run_replay
+    from .replay.command import add_replay_arguments, run_replay
 
     add_replay_arguments(parser)
     return run_replay

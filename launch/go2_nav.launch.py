@@ -1,4 +1,4 @@
-"""`ros2 launch edge_cloud_spec go2_nav.launch.py`: the node graph of `nodes/graph.py`."""
+"""`ros2 launch edge_cloud_spec go2_nav.launch.py`: the node graph of `bringup/graph.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
+from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nodes.graph import GraphSettings, NodeSpec, graph
 
 ARGUMENTS = {
     "cloud": ("local", "HOST:PORT of the verifier; local: one is started on this machine"),

@@ -18,10 +18,10 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import try_shutdown
 
-from ..demo.running_graph import free_domain
+from ..bringup.graph import GraphSettings, Value, command, graph
+from ..bringup.processes import Processes, Program
+from ..bringup.running_graph import free_domain
 from ..errors import UserError
-from ..nodes.graph import GraphSettings, Value, command, graph
-from ..nodes.processes import Processes, Program
 
 STARTUP_TIMEOUT = 240.0  # s; on two busy cores, starting takes long
 

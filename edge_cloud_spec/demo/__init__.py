@@ -1,4 +1,4 @@
-"""The demo and the replay: starting the node graph, observing its topics, reporting what happened.
+"""The demo: a robot follows an instruction in a simulated room, live and in a report.
 
 Nothing here decides or moves; all that is reported was received on topics.
 """

@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 from .. import __version__
-from .decision import Decision
-from .draft_text import branched, joined
-from .run_log import RunLog
+from ..observe.decision import Decision
+from ..observe.draft_text import branched, joined
+from ..observe.run_log import RunLog
 from .run_result import RunResult
 
 _SUMS = ("tokens", "rounds", "drafted", "accepted", "stale", "up_bytes", "down_bytes")

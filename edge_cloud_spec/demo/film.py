@@ -12,9 +12,9 @@ import imageio.v2 as imageio
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .decision import Decision
-from .draft_text import joined
-from .run_log import RunLog
+from ..observe.decision import Decision
+from ..observe.draft_text import joined
+from ..observe.run_log import RunLog
 from .run_result import RunResult
 
 SIDE, STRIP = 448, 144  # pixels; multiples of 16, as video encoders like them

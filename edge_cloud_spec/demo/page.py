@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from ..document import document
-from .console_view import size
+from ..observe.console_view import size
 
 
 def page(numbers: dict[str, Any], film: str) -> str:

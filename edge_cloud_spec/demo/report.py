@@ -8,12 +8,12 @@ from typing import Any
 
 from PIL import Image
 
+from ..observe.run_log import RunLog
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
 from .figures import figures
 from .film import write_film
 from .page import page
-from .run_log import RunLog
 from .run_result import RunResult
 from .timeline import draw_timeline
 

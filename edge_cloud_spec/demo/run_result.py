@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .run_log import RunLog
+from ..observe.run_log import RunLog
 
 PERMANENT_FAILURES = {
     *("unauthenticated", "not_a_verifier", "too_large", "bad_request", "prompt_mismatch"),

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from ..drawing import COLOURS, plain
-from .decision import Decision, ShownRound
-from .run_log import RunLog
+from ..observe.decision import Decision, ShownRound
+from ..observe.run_log import RunLog
 
 
 def draw_timeline(path: Path, run_log: RunLog) -> None:

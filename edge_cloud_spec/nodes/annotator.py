@@ -17,8 +17,8 @@ from std_msgs.msg import String
 from edge_cloud_spec.msg import VerifiedTokens
 
 from ..nav.status import Status
-from .qos import DECODE, LATCHED, SENSOR_DATA
-from .run import spin
+from .runtime.qos import DECODE, LATCHED, SENSOR_DATA
+from .runtime.run import spin
 
 WIDTH = 480  # pixels of the published picture
 LINE = 22  # pixels

@@ -13,7 +13,7 @@ from rclpy.node import Node
 
 from ..errors import UserError
 from ..nav.pose import Velocity
-from .qos import RELIABLE
+from .runtime.qos import RELIABLE
 
 API_MOVE, API_STOP = 1008, 1003  # unitree_api/msg/Request, header.identity.api_id
 SPORT_TOPIC = "/api/sport/request"

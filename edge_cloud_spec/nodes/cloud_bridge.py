@@ -21,11 +21,11 @@ from ..edge.events import LinkLost, LinkUp
 from ..edge.session_key import SessionKey
 from ..wire.channel import DEFAULT_ADDRESS, read_token
 from .bridge_messages import to_topic
-from .diagnostics import Diagnostics
-from .parameters import Parameters
-from .qos import DECODE
-from .run import spin
-from .subscription_thread import SubscriptionThread
+from .runtime.diagnostics import Diagnostics
+from .runtime.parameters import Parameters
+from .runtime.qos import DECODE
+from .runtime.run import spin
+from .runtime.subscription_thread import SubscriptionThread
 
 MAX_REQUESTS = 16  # open streams; one more closes the oldest
 MAX_WAITING = 256  # messages of one request that wait for an earlier one; more are dropped

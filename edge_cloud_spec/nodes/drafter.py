@@ -32,13 +32,13 @@ from ..nav.status import Status
 from ..share import rules_text
 from .decision_gate import CameraFrame, DecisionGate, DecisionTask
 from .decode_stats import to_decode_stats
-from .diagnostics import Diagnostics
 from .drafter_settings import DrafterSettings
 from .frame import encode_frame
-from .parameters import Parameters
-from .qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
-from .run import spin
-from .subscription_thread import SubscriptionThread
+from .runtime.diagnostics import Diagnostics
+from .runtime.parameters import Parameters
+from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
+from .runtime.run import spin
+from .runtime.subscription_thread import SubscriptionThread
 from .topic_transport import BridgeTopics, TopicTransport
 from .verified_words import VerifiedWords
 

@@ -43,12 +43,12 @@ from ..nav.navigator import Navigator, Settings
 from ..nav.pose import Pose
 from ..nav.watchdog import REPEATS, Watchdog
 from .base_output import Output, SportOutput, TwistOutput
-from .diagnostics import Diagnostics
 from .markers import action_markers, no_markers
-from .parameters import Parameters
-from .qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
-from .run import spin
-from .subscription_thread import SubscriptionThread
+from .runtime.diagnostics import Diagnostics
+from .runtime.parameters import Parameters
+from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
+from .runtime.run import spin
+from .runtime.subscription_thread import SubscriptionThread
 
 ACTIONS = {
     "stop": NavCommand.STOP,

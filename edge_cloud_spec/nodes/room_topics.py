@@ -17,8 +17,8 @@ from ..sim.camera import FIELD_OF_VIEW, FORWARD, HEIGHT, Camera, Eye, encode_jpe
 from ..sim.episode import REACH, thing_in_front
 from ..sim.room import Pose, Room
 from ..sim.world import World
-from .qos import LATCHED, RELIABLE, SENSOR_DATA
 from .room_markers import path_marker, room_markers
+from .runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 
 STILL = 0.02  # m/s and rad/s below which the base stands still
 OPTICAL = Quaternion(x=-0.5, y=0.5, z=-0.5, w=0.5)  # z ahead, x to the right, y down

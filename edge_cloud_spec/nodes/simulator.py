@@ -23,10 +23,10 @@ from ..sim.kinds import KINDS
 from ..sim.room import Room, make_room
 from ..sim.scene import Scene
 from ..sim.world import World
-from .parameters import Parameters
-from .qos import RELIABLE
 from .room_topics import RoomTopics
-from .run import spin
+from .runtime.parameters import Parameters
+from .runtime.qos import RELIABLE
+from .runtime.run import spin
 
 CYCLE = 0.02  # s between two updates: the newest command is applied and physics caught up
 MAX_STEP = 0.5  # s of physics in one update; what a longer pause of the machine missed is skipped

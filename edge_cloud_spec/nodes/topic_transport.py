@@ -14,8 +14,8 @@ from ..errors import UserError
 from ..models.text import TokenTexts
 from ..wire.messages import ClientMessage, DraftMessage
 from .bridge_messages import from_verdict, to_draft, to_request
-from .qos import DECODE
-from .subscription_thread import SubscriptionThread
+from .runtime.qos import DECODE
+from .runtime.subscription_thread import SubscriptionThread
 
 
 class BridgeTopics:

@@ -18,8 +18,8 @@ pytest.importorskip("mujoco")
 from rosbags.highlevel import AnyReader
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.demo.bag import types
 from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.observe.bag import types
 
 needs_pair = pytest.mark.skipif(
     not (EMBEDDED / "target").is_dir(), reason="the embedded pair is not in this checkout"

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.demo.console_view import words_of
-from edge_cloud_spec.demo.decision import ShownRound
-from edge_cloud_spec.demo.draft_text import after, joined
-from edge_cloud_spec.demo.run_event import DecisionFinished, RoundSettled
-from edge_cloud_spec.demo.run_log import STATS, RunLog
+from edge_cloud_spec.observe.console_view import words_of
+from edge_cloud_spec.observe.decision import ShownRound
+from edge_cloud_spec.observe.draft_text import after, joined
+from edge_cloud_spec.observe.run_event import DecisionFinished, RoundSettled
+from edge_cloud_spec.observe.run_log import STATS, RunLog
 
 
 @pytest.mark.parametrize("words_first", [True, False])

@@ -12,8 +12,8 @@ pytest.importorskip("mujoco")
 
 from helpers.topic_messages import message, outcome, said, settled
 
-from edge_cloud_spec.demo.run_log import RunLog
 from edge_cloud_spec.demo.run_result import PERMANENT_FAILURES, result_of
+from edge_cloud_spec.observe.run_log import RunLog
 
 
 @pytest.mark.parametrize(

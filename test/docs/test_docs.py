@@ -183,11 +183,11 @@ RIGHT = """# A `page`, and more
 [`stop`](edge_cloud_spec/bench/stop/suite.py)
 [`rounds.py`](edge_cloud_spec/edge/rounds.py)
 `decoding/accept.py`, `accept.py`, `decoding/accept.py:rejection`, `config/presets/NAME.yaml`,
-`docs/`, `nodes/graph`, `camera/image_raw`, `std_msgs/String`, `/models/small`, `drive.json`,
+`docs/`, `bringup/graph`, `camera/image_raw`, `std_msgs/String`, `/models/small`, `drive.json`,
 `Draft`, `Draft.children`, `speculation.exits`, `output.stop_nudge`, `Verdict.leads_to`, `cloud_ar`,
 `nav_status`, `MAX_NODES`, `ROS_DOMAIN_ID`,
 `test_package_xml_and_the_python_package_have_one_version`,
-`resample(...)`, `min(1, P/Q)`, `torch.compile`, `Twist`, `edge_cloud_spec.nodes.graph`
+`resample(...)`, `min(1, P/Q)`, `torch.compile`, `Twist`, `edge_cloud_spec.bringup.graph`
 ```sh
 edge-cloud-spec bench drive --scenes 100 --json drive.json   # a comment
 edge-cloud-spec serve --address 0.0.0.0:50151 \\

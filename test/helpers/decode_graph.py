@@ -24,7 +24,7 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
-from edge_cloud_spec.nodes.qos import LATCHED
+from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
 INSTRUCTION = "find the silver bottle"
 

@@ -13,13 +13,13 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
 from edge_cloud_spec.decoding.noise import decision_seed
-from edge_cloud_spec.demo.decision import Decision
-from edge_cloud_spec.demo.observer import Observer
-from edge_cloud_spec.demo.player import Player
-from edge_cloud_spec.demo.recording import RecordedFrame, Recording
 from edge_cloud_spec.harness.random_checkpoint import make_checkpoint
 from edge_cloud_spec.msg import Verdict
 from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.observe.decision import Decision
+from edge_cloud_spec.observe.observer import Observer
+from edge_cloud_spec.replay.player import Player
+from edge_cloud_spec.replay.recording import RecordedFrame, Recording
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ HANGING = """
 import sys, time
 from std_msgs.msg import Empty
 from edge_cloud_spec.nodes.navigator import NavigatorNode
-from edge_cloud_spec.nodes.run import spin
+from edge_cloud_spec.nodes.runtime.run import spin
 
 class Hanging(NavigatorNode):
     def __init__(self):

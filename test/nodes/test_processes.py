@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_cloud_spec.bringup.processes import Processes, Program
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nodes.processes import Processes, Program
 
 STAY = """
 import signal, time
@@ -24,7 +24,7 @@ time.sleep(600)
 def test_processes_that_will_not_end_are_ended(tmp_path: Path) -> None:
     stubborn = Program("stubborn", [sys.executable, "-c", STAY])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edge_cloud_spec.nodes.processes.GRACE", 0.2)
+        patch.setattr("edge_cloud_spec.bringup.processes.GRACE", 0.2)
         with Processes([stubborn], {}, tmp_path) as processes:
             while "here" not in (tmp_path / "stubborn.log").read_text():
                 time.sleep(0.02)
@@ -47,7 +47,7 @@ def test_a_part_that_ends_by_itself_is_named_with_its_last_words(tmp_path: Path)
 def test_nothing_outlives_a_demo_that_was_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time, pathlib\n"
-        "from edge_cloud_spec.nodes.processes import Processes, Program\n"
+        "from edge_cloud_spec.bringup.processes import Processes, Program\n"
         f"program = Program('child', [sys.executable, '-c', {STAY.replace('(2, 15)', '()')!r}])\n"
         f"with Processes([program], {{}}, pathlib.Path({str(tmp_path)!r})) as p:\n"
         "    print(p.pids['child'], flush=True)\n"

@@ -14,7 +14,7 @@ from rclpy.node import Node  # noqa: E402
 from rclpy.qos import QoSProfile  # noqa: E402
 from std_msgs.msg import UInt32  # noqa: E402
 
-from edge_cloud_spec.nodes.qos import DECODE, LATCHED, RELIABLE  # noqa: E402
+from edge_cloud_spec.nodes.runtime.qos import DECODE, LATCHED, RELIABLE  # noqa: E402
 
 TIMEOUT = 60.0  # s; only a hung test takes that long
 

@@ -29,7 +29,7 @@ from edge_cloud_spec.msg import (
     Verdict,
     VerifiedTokens,
 )
-from edge_cloud_spec.nodes.qos import SENSOR_DATA
+from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 from edge_cloud_spec.wire.codec import decode_client, encode_client
 from edge_cloud_spec.wire.messages import DraftMessage, Open, Resume
 

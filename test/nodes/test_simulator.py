@@ -24,7 +24,7 @@ from sensor_msgs.msg import CameraInfo, CompressedImage  # noqa: E402
 from std_msgs.msg import String  # noqa: E402
 from visualization_msgs.msg import MarkerArray  # noqa: E402
 
-from edge_cloud_spec.nodes.qos import LATCHED, SENSOR_DATA  # noqa: E402
+from edge_cloud_spec.nodes.runtime.qos import LATCHED, SENSOR_DATA  # noqa: E402
 from edge_cloud_spec.sim.camera import decode_jpeg  # noqa: E402
 from edge_cloud_spec.sim.room import make_room  # noqa: E402
 

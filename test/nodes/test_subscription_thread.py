@@ -13,7 +13,7 @@ from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.node import Node  # noqa: E402
 from std_msgs.msg import UInt32  # noqa: E402
 
-from edge_cloud_spec.nodes.subscription_thread import SubscriptionThread  # noqa: E402
+from edge_cloud_spec.nodes.runtime.subscription_thread import SubscriptionThread  # noqa: E402
 
 PATIENCE = 60.0  # s; only a hung test takes that long
 

@@ -19,13 +19,13 @@ import pytest
 import yaml
 
 import edge_cloud_spec
+from edge_cloud_spec.bringup.graph import GraphSettings, command, graph
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.instruction_pattern import instruction_pattern
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
 from edge_cloud_spec.nodes.drafter_settings import DrafterSettings
-from edge_cloud_spec.nodes.graph import GraphSettings, command, graph
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.simulator import SimulatorSettings
 from edge_cloud_spec.share import share

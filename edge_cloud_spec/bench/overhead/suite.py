@@ -28,11 +28,11 @@ from std_msgs.msg import String
 
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
 
+from ...bringup.graph import GraphSettings
 from ...errors import UserError
 from ...harness.random_checkpoint import TINY, make_pair
 from ...harness.verifier_process import VerifierProcess
-from ...nodes.graph import GraphSettings
-from ...nodes.qos import SENSOR_DATA
+from ...nodes.runtime.qos import SENSOR_DATA
 from ...wire.messages import COMPLETE
 from ..command import Row
 from ..ros_graph import RosGraph, node_command

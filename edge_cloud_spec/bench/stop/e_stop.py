@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ...bringup.graph import GraphSettings
 from ...errors import UserError
 from ...harness.random_checkpoint import TINY, make_pair
 from ...harness.verifier_process import VerifierProcess
-from ...nodes.graph import GraphSettings
 from ..ros_graph import RosGraph, node_command
 from .robot_probe import RobotProbe
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ...bringup.graph import GraphSettings
 from ...errors import UserError
 from ...harness.verifier_process import VerifierProcess
-from ...nodes.graph import GraphSettings
 from ...sim.room import make_room
 from ..ros_graph import RosGraph, node_command
 from .robot_probe import RobotProbe

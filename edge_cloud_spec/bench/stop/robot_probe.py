@@ -13,7 +13,7 @@ from std_msgs.msg import Bool, String
 from edge_cloud_spec.msg import DecodeRequest, DecodeStats, NavCommand, VerifiedTokens
 
 from ...nav.status import Status
-from ...nodes.qos import LATCHED, SENSOR_DATA
+from ...nodes.runtime.qos import LATCHED, SENSOR_DATA
 
 STANDING = (0.02, 0.02)  # m/s, rad/s under which the base stands, as the simulator has it
 MOVING = (0.1, 0.2)  # m/s, rad/s from which it certainly moves

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..bringup.graph import Value
 from ..decoding.noise import seed_and_number
 from ..errors import UserError
 from ..models.prompt import PromptSpec
-from ..nodes.graph import Value
+from ..observe.bag import read_bag
+from ..observe.decision import Decision
+from ..observe.run_log import RunLog
 from ..wire.codec import decode_client, decode_server
 from ..wire.messages import COMPLETE, Open, Opened, WireError
-from .bag import read_bag
-from .decision import Decision
-from .run_log import RunLog
 
 CAMERA = "camera/image_raw/compressed"
 DECODE_TOPICS = (

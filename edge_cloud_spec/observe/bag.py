@@ -39,7 +39,7 @@ class BagWriter:
         self._writer = Writer(folder, version=VERSION, storage_plugin=StoragePlugin.MCAP)
         self._writer.open()
         self._connections = {
-            topic: self._writer.add_connection(f"/{topic}", kind, typestore=store)
+            topic: self._writer.add_connection(f"/{topic.lstrip('/')}", kind, typestore=store)
             for topic, kind in topics.items()
         }
 

@@ -20,7 +20,7 @@ from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValu
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from ..bounds import field_error
+from ...bounds import field_error
 
 T = TypeVar("T")
 

@@ -11,9 +11,6 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray
-from geometry_msgs.msg import Twist
-from nav_msgs.msg import Odometry
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
@@ -21,21 +18,10 @@ from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from rclpy.signals import SignalHandlerOptions
 from rclpy.subscription import Subscription
-from sensor_msgs.msg import CameraInfo, CompressedImage
-from std_msgs.msg import Bool, String
-from visualization_msgs.msg import MarkerArray
+from std_msgs.msg import String
 
-from edge_cloud_spec.msg import (
-    DecodeRequest,
-    DecodeStats,
-    Draft,
-    NavCommand,
-    Prediction,
-    Verdict,
-    VerifiedTokens,
-)
-
-from ..nodes.qos import LATCHED, SENSOR_DATA
+from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
+from ..nodes.topics import TOPICS
 from .bag import BagWriter
 from .run_event import RunEvent
 from .run_log import RunLog
@@ -43,28 +29,9 @@ from .run_log import RunLog
 T = TypeVar("T")
 
 RELIABLE = QoSProfile(depth=200)
+"""For publishing, and for all that is observed but what is best effort or latched."""
 
-TOPICS: dict[str, tuple[type[Any], QoSProfile]] = {
-    "camera/image_raw/compressed": (CompressedImage, SENSOR_DATA),
-    "camera/camera_info": (CameraInfo, SENSOR_DATA),
-    "odom": (Odometry, SENSOR_DATA),
-    "cmd_vel": (Twist, RELIABLE),
-    "e_stop": (Bool, RELIABLE),
-    "instruction": (String, RELIABLE),
-    "instruction_status": (String, LATCHED),
-    "decode_request": (DecodeRequest, RELIABLE),
-    "draft": (Draft, RELIABLE),
-    "prediction": (Prediction, RELIABLE),
-    "verdict": (Verdict, RELIABLE),
-    "verified_tokens": (VerifiedTokens, RELIABLE),
-    "nav_command": (NavCommand, RELIABLE),
-    "nav_status": (String, LATCHED),
-    "decode_stats": (DecodeStats, RELIABLE),
-    "markers": (MarkerArray, RELIABLE),
-    "diagnostics": (DiagnosticArray, RELIABLE),
-    "sim/outcome": (String, LATCHED),
-}
-BAG_ONLY = {"camera/camera_info", "odom", "cmd_vel", "markers", "diagnostics", "prediction"}
+BAG_ONLY = {"camera/camera_info", "odom", "cmd_vel", "markers", "/diagnostics", "prediction"}
 """Topics that the run log does not use."""
 
 # Whether rclpy passes on when a message was sent; Humble's does not.
@@ -93,6 +60,7 @@ class Observer:
         self._bag = BagWriter(bag, kinds) if bag is not None else None
         self._zero = time.monotonic()
         for topic, (kind, qos) in TOPICS.items():
+            qos = qos if qos in (SENSOR_DATA, LATCHED) else RELIABLE
             self.node.create_subscription(kind, topic, self._callback(topic, kind), qos, raw=True)
         self._instruction = self.node.create_publisher(String, "instruction", RELIABLE)
         self._executor = SingleThreadedExecutor(context=self._context)

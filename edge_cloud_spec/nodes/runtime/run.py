@@ -15,7 +15,7 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from ..errors import UserError
+from ...errors import UserError
 
 EXIT_TIMEOUT = 10.0  # s for threads to end after the node was closed
 

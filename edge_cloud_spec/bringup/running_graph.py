@@ -15,9 +15,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ..errors import UserError
-from ..nodes.graph import LOCAL, GraphSettings, NodeSpec, Value, command, graph
-from ..nodes.processes import Processes, Program
-from .observer import Observer
+from ..observe.observer import Observer
+from .graph import LOCAL, GraphSettings, NodeSpec, Value, command, graph
+from .processes import Processes, Program
 
 DOMAINS = range(1, 101)  # values of ROS_DOMAIN_ID whose ports every Linux leaves free
 DISCOVERY = 0.5  # s that nodes need to discover each other after the observer has them all

@@ -19,15 +19,15 @@ from pathlib import Path
 from rich.console import Console
 
 from .. import __version__
+from ..bringup.graph import LOCAL, GraphSettings
+from ..bringup.running_graph import LaunchConfig, free_address, launch_graph
+from ..bringup.signals import signals_as_interrupt
 from ..errors import UserError
-from ..nodes.graph import LOCAL, GraphSettings
-from .console_view import ConsoleView
-from .draft_text import joined
-from .observer import Observer
+from ..observe.console_view import ConsoleView
+from ..observe.draft_text import joined
+from ..observe.observer import Observer
 from .player import DecisionComparison, Player
 from .recording import Recording, read_recording, target_of
-from .running_graph import LaunchConfig, free_address, launch_graph
-from .signals import signals_as_interrupt
 
 REPRODUCIBLE = ("greedy", "coupled")  # rules whose answer depends on frame, target, seed only
 

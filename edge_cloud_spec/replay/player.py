@@ -15,9 +15,9 @@ from std_msgs.msg import String
 from ..decoding.noise import seed_and_number
 from ..errors import UserError
 from ..nav.status import NOBODY, Status
-from ..nodes.qos import LATCHED, SENSOR_DATA
-from .decision import Decision
-from .observer import Observer
+from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
+from ..observe.decision import Decision
+from ..observe.observer import Observer
 from .recording import CAMERA, RecordedFrame, Recording
 
 QUIET = 0.5  # s before a decision's frame without another, which could be taken in its place

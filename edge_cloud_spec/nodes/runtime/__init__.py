@@ -1,0 +1,1 @@
+"""What every node is made with: its parameters, QoS, threads, diagnostics, and its program."""

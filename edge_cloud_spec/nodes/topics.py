@@ -1,0 +1,46 @@
+"""The graph's topics: names, types and QoS, in one table. Names are relative but /diagnostics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import Twist
+from nav_msgs.msg import Odometry
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import CameraInfo, CompressedImage
+from std_msgs.msg import Bool, String
+from visualization_msgs.msg import MarkerArray
+
+from edge_cloud_spec.msg import (
+    DecodeRequest,
+    DecodeStats,
+    Draft,
+    NavCommand,
+    Prediction,
+    Verdict,
+    VerifiedTokens,
+)
+
+from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
+
+TOPICS: dict[str, tuple[type[Any], QoSProfile]] = {
+    "camera/image_raw/compressed": (CompressedImage, SENSOR_DATA),
+    "camera/camera_info": (CameraInfo, SENSOR_DATA),
+    "odom": (Odometry, SENSOR_DATA),
+    "cmd_vel": (Twist, RELIABLE),
+    "e_stop": (Bool, RELIABLE),
+    "instruction": (String, RELIABLE),
+    "instruction_status": (String, LATCHED),
+    "decode_request": (DecodeRequest, DECODE),
+    "draft": (Draft, DECODE),
+    "prediction": (Prediction, DECODE),
+    "verdict": (Verdict, DECODE),
+    "verified_tokens": (VerifiedTokens, DECODE),
+    "nav_command": (NavCommand, RELIABLE),
+    "nav_status": (String, LATCHED),
+    "decode_stats": (DecodeStats, RELIABLE),
+    "markers": (MarkerArray, RELIABLE),
+    "/diagnostics": (DiagnosticArray, RELIABLE),
+    "sim/outcome": (String, LATCHED),
+}
