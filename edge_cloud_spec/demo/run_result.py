@@ -12,6 +12,14 @@ PERMANENT_FAILURES = {
 }
 """Finish reasons of a decision that every retry would have again."""
 
+NOT_DONE = {
+    "failed": "not done",
+    "not_found": "not found",
+    "blocked": "blocked",
+    "given_up": "given up",
+}
+"""States of ``instruction_status`` that end a run without success, as a sentence begins."""
+
 SETTLING_TIME = 4.0  # s after "done" within which the base must stand
 
 
@@ -31,8 +39,8 @@ def result_of(run_log: RunLog, instruction: str, now: float, timeout: float) -> 
     stands within reach of the named object, facing it.
     """
     state, _, detail = run_log.instruction_status.partition(" ")
-    if state == "failed":
-        return RunResult(False, f"not done: {detail}", now)
+    if state in NOT_DONE:
+        return RunResult(False, f"{NOT_DONE[state]}: {detail}", now)
     if why := _permanent_failure(run_log):
         return RunResult(False, f"not done: {why}", now)
     outcome = run_log.outcome

@@ -50,6 +50,17 @@ def test_a_refused_instruction_and_a_late_robot_are_failures_with_a_reason() -> 
     assert refused is not None and not refused.success and "is empty" in refused.text
 
 
+@pytest.mark.parametrize("state", ["not_found", "blocked", "given_up"])
+def test_a_mission_that_ended_elsewhere_ends_the_run_at_once_with_its_sentence(state: str) -> None:
+    run_log = RunLog()
+    run_log.on_message("sim/outcome", outcome(success=False, distance=2.0), 1.0)
+    said_so = said(f"{state} find the red box: 3 motions in a row did not arrive")
+    run_log.on_message("instruction_status", said_so, 2.0)
+    end = result_of(run_log, "find the red box", 2.0, 90.0)
+    assert end is not None and not end.success
+    assert end.text.startswith(state.replace("_", " ") + ": find the red box: 3 motions")
+
+
 def fault(text: str, kind: int = 3) -> SimpleNamespace:
     return message(kind=kind, text=text, payload=b"")
 

@@ -1,0 +1,206 @@
+"""When an instruction is over: found, not found, blocked, given up. No I/O, no clock, no thread."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..bounds import bounded, check_bounds
+from ..instruction import is_stop, normalized
+from .action import Action
+from .events import EStop, Instruction, Tick
+from .motion import Steps
+from .status import Status
+
+ARRIVED, REFUSED = "done: ", "refused: "  # how the navigator's details begin
+
+
+def frames_all_around(search: float) -> int:
+    """How many searches of ``search`` degrees see everything around the robot, and one more."""
+    return math.ceil(360.0 / abs(search)) + 1
+
+
+@dataclass(frozen=True)
+class MissionSettings:
+    """What ends an instruction. Raises ValueError naming a field that is out of its range."""
+
+    search_frames: int = bounded(
+        frames_all_around(Steps().search), 2, 1000, "searches in a row that end it as not found"
+    )
+    blocked_after: int = bounded(3, 1, 1000, "motions in a row that do not arrive: it is blocked")
+    failed_after: int = bounded(
+        30, 1, 10_000, "decisions in a row that are no action, or are refused: it is given up"
+    )
+    max_decisions: int = bounded(100, 1, 100_000, "it is given up after so many decisions")
+    max_seconds: float = bounded(600.0, 1.0, 86_400.0, "it is given up after this long, s")
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+@dataclass(frozen=True)
+class Began:
+    """The decision ``request`` on this instruction began."""
+
+    request: str
+    instruction: str
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The decision's words are settled; ``action`` None: they hold no action."""
+
+    request: str
+    action: Action | None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The decision came to no answer; ``by_link``: the cloud could not be reached."""
+
+    request: str
+    why: str
+    by_link: bool = False
+
+
+Event = Instruction | EStop | Tick | Began | Decided | Failed | Status
+
+
+@dataclass(frozen=True)
+class End:
+    """How a mission ended: ``done``, ``not_found``, ``blocked`` or ``given_up``.
+
+    ``why`` is empty for ``done``; ``str`` is what ``instruction_status`` says.
+    """
+
+    state: str
+    instruction: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.state} {self.instruction}" + (f": {self.why}" if self.why else "")
+
+
+class Mission:
+    """``on(event, now)`` answers with the end of the instruction that is followed, once.
+
+    A mission begins with an instruction. ``stop`` and e_stop end it without a word, since whoever
+    stops the robot knows. Only a decision that began in this mission, and its motion, count: each
+    once. A decision that failed looked nowhere, and a turn that did not arrive did not either. An
+    unreachable cloud ends nothing before ``max_seconds``: the robot stands, and goes on when the
+    cloud is back.
+    """
+
+    def __init__(self, settings: MissionSettings | None = None) -> None:
+        self.settings = settings or MissionSettings()
+        self.instruction = ""
+        self.trouble = ""  # why the last decision failed; empty after one that did not
+        self._begin("", 0.0)
+
+    def on(self, event: Event, now: float) -> End | None:
+        """What this event ends at ``now`` (steady seconds); None: the mission goes on."""
+        if isinstance(event, Instruction):
+            self._begin("" if is_stop(event.text) else normalized(event.text), now)
+        elif isinstance(event, EStop):
+            if event.on:
+                self._begin("", now)
+        elif self.instruction and not isinstance(event, Tick):
+            self._count(event)
+        end = self._end(now) if self.instruction else None
+        if end is not None:
+            self._begin("", now)
+        return end
+
+    def _begin(self, instruction: str, now: float) -> None:
+        self.instruction, self.trouble, self._begun_at = instruction, "", now
+        self._decisions = self._failed = self._refused = self._searched = self._blocked = 0
+        self._deciding: set[str] = set()  # decisions that have not said their action
+        self._unsettled: set[str] = set()  # decisions whose motion has not ended
+        self._running: Status | None = None  # the navigator's, while it moves
+        self._detail = ""  # of the last motion that did not arrive, or of the last refusal
+        self._found = False
+
+    def _count(self, event: Began | Decided | Failed | Status) -> None:
+        if isinstance(event, Status):
+            self._on_status(event)
+        elif isinstance(event, Began):
+            if event.instruction == self.instruction:
+                self._deciding.add(event.request)
+                self._unsettled.add(event.request)
+        elif event.request in self._deciding:
+            self._deciding.remove(event.request)
+            if isinstance(event, Failed):
+                self._fail(event)
+            else:
+                self._decide(event.action)
+
+    def _fail(self, event: Failed) -> None:
+        self.trouble = event.why
+        self._failed += not event.by_link
+
+    def _decide(self, action: Action | None) -> None:
+        self._decisions += 1
+        if action is None:
+            self.trouble = "the answer holds no action"
+            self._failed += 1
+            return
+        self.trouble, self._failed = "", 0
+        self._found = action.verb == "stop"
+        if action.verb != "search":
+            self._searched = 0
+
+    # Motions, by the navigator's status
+
+    def _on_status(self, status: Status) -> None:
+        before, self._running = self._running, None
+        if status.state in ("moving", "ready"):
+            self._running, self._refused = status, 0
+            if before is not None and before.state == "ready" and before.request != status.request:
+                self._settle(before.request, before.detail)  # the next took over near its end
+        elif status.state == "stopped":
+            self._searched = self._blocked = 0  # whoever stopped it may have carried it away
+        elif status.detail.startswith(ARRIVED):
+            self._settle(status.request, status.detail[len(ARRIVED) :])
+        elif before is not None and before.request == status.request:
+            self._settle(status.request, "", status.detail)
+        elif status.detail.startswith(REFUSED) and status.request in self._unsettled:
+            self._unsettled.remove(status.request)
+            self._refused += 1
+            self._detail = status.detail[len(REFUSED) :]
+
+    def _settle(self, request: str, arrived: str, problem: str = "") -> None:
+        """The motion of a request is over: this action ``arrived``, or did not, for a problem."""
+        if request not in self._unsettled:
+            return
+        self._unsettled.remove(request)
+        if problem == "stop":  # that is no motion; its decision ends the mission
+            return
+        self._detail = problem
+        self._blocked = 0 if arrived else self._blocked + 1
+        if arrived == "search":
+            self._searched += 1
+        elif arrived:
+            self._searched = 0
+
+    def _end(self, now: float) -> End | None:
+        settings, after = self.settings, "; the last: "
+        if self._found:
+            return End("done", self.instruction)
+        if self._searched >= settings.search_frames:
+            why = f"not seen on {self._searched} frames all around"
+            return End("not_found", self.instruction, why)
+        if self._blocked >= settings.blocked_after:
+            why = f"{self._blocked} motions in a row did not arrive{after}{self._detail}"
+            return End("blocked", self.instruction, why)
+        if self._failed >= settings.failed_after:
+            why = f"{self._failed} decisions in a row failed{after}{self.trouble}"
+        elif self._refused >= settings.failed_after:
+            why = f"the navigator refused {self._refused} decisions in a row{after}{self._detail}"
+        elif self._decisions >= settings.max_decisions:
+            why = f"not reached after {self._decisions} decisions"
+        elif now - self._begun_at >= settings.max_seconds:
+            why = f"not reached after {now - self._begun_at:.0f} s"
+            why += after + self.trouble if self.trouble else ""
+        else:
+            return None
+        return End("given_up", self.instruction, why)
