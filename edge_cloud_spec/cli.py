@@ -92,7 +92,7 @@ def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
 
 
 def _doctor(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .doctor import add_doctor_arguments, run
+    from .doctor.command import add_doctor_arguments, run
 
     add_doctor_arguments(parser)
     return run

@@ -64,6 +64,15 @@ class ClientSettings:
         return bool(self.authority) or not is_loopback(self.address)
 
 
+def open_channel(settings: ClientSettings) -> grpc.aio.Channel:
+    """A channel to the verifier; on the loop that will use it."""
+    if not settings.secure:
+        return grpc.aio.insecure_channel(settings.address, options=CLIENT_OPTIONS)
+    roots = Path(settings.authority).read_bytes() if settings.authority else None
+    credentials = grpc.ssl_channel_credentials(roots)
+    return grpc.aio.secure_channel(settings.address, credentials, options=CLIENT_OPTIONS)
+
+
 class ClientStream:
     """One decode's stream, which reconnects when it breaks. Its methods are for any thread."""
 
@@ -241,18 +250,10 @@ class VerifierClient:
     def open_call(self) -> Any:
         """A fresh bidirectional call of raw bytes; on the client's loop."""
         if self._channel is None:
-            self._channel = self._connect()
+            self._channel = open_channel(self.settings)
             self._method = self._channel.stream_stream(METHOD)
         token = self.settings.token
         return self._method(metadata=(("authorization", f"Bearer {token}"),) if token else None)
-
-    def _connect(self) -> grpc.aio.Channel:
-        settings = self.settings
-        if not settings.secure:
-            return grpc.aio.insecure_channel(settings.address, options=CLIENT_OPTIONS)
-        roots = Path(settings.authority).read_bytes() if settings.authority else None
-        credentials = grpc.ssl_channel_credentials(roots)
-        return grpc.aio.secure_channel(settings.address, credentials, options=CLIENT_OPTIONS)
 
     def _start(self, stream: ClientStream) -> None:
         task = stream.start()

@@ -1,27 +1,67 @@
-"""The state of a node on the topic ``/diagnostics``."""
+"""The state of a node on the topic ``/diagnostics``, once a second: its heartbeat, too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+import socket
+from collections.abc import Iterable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.node import Node
 
+from ..health.health import Health, Level
 from .qos import RELIABLE
+
+PERIOD_S = 1.0
+INSTANCE = "instance"  # the key of a number that each start of a node draws anew
 
 
 class Diagnostics:
-    """Publishes one ``DiagnosticStatus`` under the node's name, whenever the node calls."""
+    """Publishes a node's health under its fully qualified name, whenever the node calls.
+
+    It declares the parameter ``hardware_id``: which robot this is; empty: the namespace without
+    its first slash, or the host's name where there is none.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        about = ParameterDescriptor(
+            description="which robot this is, in diagnostics; empty: the namespace, or the host"
+        )
+        if not node.has_parameter("hardware_id"):
+            node.declare_parameter("hardware_id", "", about)
+        self._instance = secrets.token_hex(4)
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", RELIABLE)
+
+    @property
+    def hardware_id(self) -> str:
+        """Which robot this is."""
+        given = str(self._node.get_parameter("hardware_id").value)
+        return given or self._node.get_namespace().strip("/") or socket.gethostname()
+
+    def show(self, health: Health, others: Mapping[str, Health] | None = None) -> None:
+        """Publish this health; ``others`` go beside it under ``<node>: <key>``."""
+        name = self._node.get_fully_qualified_name()
+        named = [(name, health), *((f"{name}: {k}", h) for k, h in (others or {}).items())]
+        self._publish(self._status(name, health) for name, health in named)
 
     def publish(self, message: str, values: Mapping[str, object], warning: bool = False) -> None:
         """Publish this status; level WARN for a ``warning``, else OK."""
-        level = DiagnosticStatus.WARN if warning else DiagnosticStatus.OK
-        status = DiagnosticStatus(level=level, name=self._node.get_name(), message=message)
+        self.show(Health(Level.WARN if warning else Level.OK, message, values=values))
+
+    def _status(self, name: str, health: Health) -> DiagnosticStatus:
+        status = DiagnosticStatus(
+            level=bytes([health.level]),
+            name=name,
+            message=str(health),
+            hardware_id=self.hardware_id,
+        )
+        values = {**health.values, INSTANCE: self._instance}
         status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
-        array = DiagnosticArray(status=[status])
+        return status
+
+    def _publish(self, statuses: Iterable[DiagnosticStatus]) -> None:
+        array = DiagnosticArray(status=list(statuses))
         array.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(array)

@@ -1,0 +1,26 @@
+"""Whether this robot could decode with a verifier: reached, trusted, let in, serving."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..edge.client import ClientSettings, open_channel
+from ..edge.probe import CloudState, probe
+from .finding import FAIL, OK, Finding
+
+
+def check_cloud(settings: ClientSettings) -> Finding:
+    """Open a stream to the verifier with the token and close it at once."""
+    state = asyncio.run(_probe(settings))
+    if state.serves:
+        how = "over TLS" if settings.secure else "without TLS"
+        token = "takes the token" if settings.token else "asks for no token"
+        return Finding(
+            "cloud", OK, f"{state.text} {how}, {token}, answers in {state.round_trip * 1e3:.1f} ms"
+        )
+    return Finding("cloud", FAIL, f"{state.text} ({state.kind})", state.advice)
+
+
+async def _probe(settings: ClientSettings) -> CloudState:
+    async with open_channel(settings) as channel:
+        return await probe(channel, settings)

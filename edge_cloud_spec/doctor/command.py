@@ -1,0 +1,85 @@
+"""The command ``doctor``: its options, its checks in their order, its report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from .. import __version__
+from ..edge.client import ClientSettings
+from ..errors import UserError
+from ..models import EMBEDDED
+from ..wire.channel import read_token
+from .checkpoint import check_model
+from .cloud import check_cloud
+from .finding import FAIL, Finding
+from .machine import (
+    check_libraries,
+    check_messages,
+    check_python,
+    check_ros,
+    check_simulator,
+    check_threads,
+)
+
+Check = Callable[[], Iterable[Finding]]
+
+
+def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``doctor``."""
+    parser.add_argument("--cloud", default="", metavar="HOST:PORT", help="a verifier to reach")
+    parser.add_argument("--authority", default="", help="PEM file of its certificate authority")
+    parser.add_argument("--token-file", default="", help="file with the token that it asks for")
+    parser.add_argument("--target", default=str(EMBEDDED / "target"), help="model directory")
+    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="model directory")
+    parser.add_argument("--json", default="", metavar="FILE", help="write the findings there too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print every finding; 0 if nothing failed, else 1."""
+    findings = []
+    for check in _checks(args):
+        for finding in check():
+            findings.append(finding)
+            print(finding, flush=True)
+    if args.json:
+        _write(args.json, findings)
+    return 1 if any(finding.state == FAIL for finding in findings) else 0
+
+
+def _checks(args: argparse.Namespace) -> list[Check]:
+    checks: list[Check] = [
+        lambda: [check_python()],
+        lambda: [check_libraries()],
+        lambda: [check_ros()],
+        lambda: [check_messages()],
+        lambda: [check_simulator()],
+        lambda: [check_model("target", args.target)],
+        lambda: [check_model("drafter", args.drafter)],
+        lambda: [check_threads()],
+    ]
+    if args.cloud:
+        settings = _client_settings(args)
+        checks.append(lambda: [check_cloud(settings)])
+    return checks
+
+
+def _client_settings(args: argparse.Namespace) -> ClientSettings:
+    token = read_token(args.token_file) if args.token_file else ""
+    return ClientSettings(args.cloud, args.authority, token)
+
+
+def _write(file: str, findings: list[Finding]) -> None:
+    report = {
+        "suite": "doctor",
+        "seed": 0,
+        "versions": {"edge_cloud_spec": __version__},
+        "rows": [asdict(finding) for finding in findings],
+    }
+    try:
+        Path(file).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from None

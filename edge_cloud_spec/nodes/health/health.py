@@ -1,0 +1,76 @@
+"""What is so, how bad it is, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+
+class Level(IntEnum):
+    """The levels of diagnostic_msgs/DiagnosticStatus, with their numbers."""
+
+    OK = 0
+    WARN = 1
+    ERROR = 2
+    STALE = 3
+
+
+SEVERITY = (Level.OK, Level.WARN, Level.STALE, Level.ERROR)  # the worst last
+
+
+@dataclass(frozen=True)
+class Health:
+    """One thing that was looked at: ``message`` says what is so, ``advice`` what to do about it.
+
+    ``advice`` is empty where nothing needs doing. ``values`` are for machines and plots.
+    """
+
+    level: Level
+    message: str
+    advice: str = ""
+    values: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.advice}" if self.advice else self.message
+
+    @property
+    def severity(self) -> int:
+        """0 for OK; more is worse."""
+        return SEVERITY.index(self.level)
+
+
+def worst_of(healths: Iterable[Health]) -> Health:
+    """All of these as one: the worst level, what is wrong (the worst first), every value.
+
+    Where nothing is wrong, the first one's message; of nothing at all, OK without a message.
+    """
+    found = list(healths)
+    if not found:
+        return Health(Level.OK, "")
+    values = {name: value for health in found for name, value in health.values.items()}
+    wrong = sorted((h for h in found if h.severity), key=lambda h: -h.severity)
+    if not wrong:
+        return replace(found[0], values=values)
+    return Health(wrong[0].level, " | ".join(map(str, wrong)), values=values)
+
+
+class RecentProblem:
+    """The last problem that was reported, until it is ``lifetime`` seconds old or cleared."""
+
+    def __init__(self, lifetime: float) -> None:
+        self._lifetime = lifetime
+        self._text = ""
+        self._at = 0.0
+
+    def report(self, text: str, now: float) -> None:
+        """Something failed at ``now`` (steady seconds)."""
+        self._text, self._at = text, now
+
+    def clear(self) -> None:
+        """It works again."""
+        self._text = ""
+
+    def text(self, now: float) -> str:
+        """The problem; empty where there is none any more."""
+        return self._text if now - self._at < self._lifetime else ""
