@@ -54,7 +54,7 @@ wire:
 messages setup: $(VENV)/.package
 
 # The checkout's code, edge_cloud_spec.msg and the edge-cloud-spec command, installed to be edited.
-$(VENV)/.package: $(wildcard msg/*.msg) CMakeLists.txt package.xml setup.py pyproject.toml $(VENV)/.requirements
+$(VENV)/.package: $(wildcard msg/*.msg action/*.action) CMakeLists.txt package.xml setup.py pyproject.toml $(VENV)/.requirements
 	@echo "building the ROS 2 messages"
 	@$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@

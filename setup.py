@@ -45,7 +45,7 @@ def build_environment(prefixes: list[str]) -> dict[str, str]:
 
 
 class BuildMessages(Command):
-    """Generate, compile and stage msg/*.msg, then hand the staged files to setuptools."""
+    """Generate, compile and stage msg/ and action/, then hand the staged files to setuptools."""
 
     description = "build the ROS 2 messages"
     user_options = ()
@@ -117,7 +117,8 @@ class BuildMessages(Command):
         self.distribution.data_files.append((str(where.parent), [os.path.relpath(source)]))
 
     def get_source_files(self) -> list[str]:
-        return [os.path.relpath(p, ROOT) for p in [ROOT / "CMakeLists.txt", *ROOT.glob("msg/*")]]
+        interfaces = [*ROOT.glob("msg/*"), *ROOT.glob("action/*")]
+        return [os.path.relpath(p, ROOT) for p in [ROOT / "CMakeLists.txt", *interfaces]]
 
     def get_outputs(self) -> list[str]:
         return []

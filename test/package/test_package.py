@@ -71,6 +71,12 @@ def test_every_message_is_generated() -> None:
         getattr(package, file.stem)()
 
 
+def test_every_action_is_generated() -> None:
+    package = importlib.import_module("edge_cloud_spec.action")
+    for file in (ROOT / "action").glob("*.action"):
+        getattr(package, file.stem).Goal()
+
+
 def test_every_executable_is_a_main_of_the_package() -> None:
     for module in executables().values():
         assert callable(importlib.import_module(f"edge_cloud_spec.{module}").main)

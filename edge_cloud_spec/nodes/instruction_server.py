@@ -1,0 +1,178 @@
+"""The instruction server node: an instruction as a goal, with feedback, a result and a cancel.
+
+``python -m edge_cloud_spec.nodes.instruction_server --ros-args ...``. It says on the topic
+``instruction`` what an operator would, and reads the answers on the topics that everybody reads.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.clock import Clock, ClockType
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from std_msgs.msg import String
+
+from edge_cloud_spec.action import NavigateByInstruction
+from edge_cloud_spec.msg import VerifiedTokens
+
+from ..bounds import bounded, check_bounds
+from ..instruction import is_stop
+from ..nav.followed_goal import FollowedGoal, GoalEnd
+from .runtime.diagnostics import Diagnostics
+from .runtime.parameters import Parameters
+from .runtime.qos import DECODE, RELIABLE
+from .runtime.run import spin
+
+ACTION = "navigate_by_instruction"
+STATUSES = QoSProfile(depth=20, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How long the server waits for the drafter. Raises ValueError for a field out of its range."""
+
+    answer_timeout: float = bounded(
+        5.0, 0.5, 60.0, "the drafter takes an instruction, or a stop, within so long, s"
+    )
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+class _Goal(FollowedGoal):
+    """A goal and its client's handle."""
+
+    def __init__(self, handle: Any, now: float) -> None:
+        super().__init__(handle.request.instruction)
+        self.handle = handle
+        self.asked_at = now  # when the instruction, or the stop, was published
+
+
+class InstructionServer(Node):
+    """One goal at a time; the next takes its place, as the next instruction does.
+
+    A goal whose client has gone goes on, as an instruction does whose operator has gone: the
+    mission's own ends bound it. All callbacks are served by one thread.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("instruction_server")
+        self._settings = Parameters(self, ServerSettings())
+        self._goal: _Goal | None = None
+        self._clock_of_waits = Clock(clock_type=ClockType.STEADY_TIME)
+        self._instruction = self.create_publisher(String, "instruction", RELIABLE)
+        # Not one status may be missed, however fast they follow each other.
+        self.create_subscription(String, "instruction_status", self._on_status, STATUSES)
+        self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
+        self._diagnostics = Diagnostics(self)
+        self.create_timer(1.0, self._check, clock=self._clock_of_waits)
+        self._server = ActionServer(
+            self,
+            NavigateByInstruction,
+            ACTION,
+            self._refuse,
+            goal_callback=self._on_goal,
+            handle_accepted_callback=self._on_accepted,
+            cancel_callback=self._on_cancel,
+        )
+
+    # Goals
+
+    def _on_goal(self, request: Any) -> GoalResponse:
+        if is_stop(request.instruction):  # never to be followed, always to be obeyed
+            self._publish(request.instruction)
+            return GoalResponse.REJECT
+        return GoalResponse.ACCEPT
+
+    def _on_accepted(self, handle: Any) -> None:
+        self._end(GoalEnd("cancelled", "another goal came"))
+        goal = self._goal = _Goal(handle, self._now)
+        self._publish(goal.instruction)
+        self._feed(goal)
+
+    def _on_cancel(self, handle: Any) -> CancelResponse:
+        goal = self._goal
+        if goal is not None and goal.handle.goal_id == handle.goal_id:
+            goal.asked_at = self._now
+            self._publish("stop")
+        return CancelResponse.ACCEPT
+
+    def _refuse(self, handle: Any) -> Any:
+        """Never called: each goal is executed with a callback of its own."""
+        raise NotImplementedError
+
+    def _end(self, end: GoalEnd) -> None:
+        # rclpy polls a coroutine that waits without a pause, so a goal is executed when it is over.
+        goal, self._goal = self._goal, None
+        if goal is not None:
+            goal.handle.execute(lambda handle: self._result(handle, end, goal.decisions))
+
+    def _result(self, handle: Any, end: GoalEnd, decisions: int) -> Any:
+        if handle.is_cancel_requested:
+            handle.canceled()
+        elif end.outcome == "found":
+            handle.succeed()
+        else:
+            handle.abort()
+        return NavigateByInstruction.Result(
+            outcome=end.outcome, message=end.message, decisions=decisions
+        )
+
+    # What the drafter says
+
+    def _on_status(self, message: String) -> None:
+        if self._goal is not None:
+            end = self._goal.on_status(message.data)
+            self._feed(self._goal)
+            if end is not None:
+                self._end(end)
+
+    def _on_words(self, message: VerifiedTokens) -> None:
+        goal = self._goal
+        about = (message.request_id, message.instruction, message.answer, message.finished)
+        if goal is not None and goal.on_words(*about):
+            self._feed(goal)
+
+    def _feed(self, goal: _Goal) -> None:
+        goal.handle.publish_feedback(
+            NavigateByInstruction.Feedback(
+                state=goal.state, words=goal.words, decisions=goal.decisions
+            )
+        )
+
+    def _check(self) -> None:
+        goal = self._goal
+        if goal is not None:
+            self._check_goal(goal)
+        self._diagnostics.publish("no goal" if goal is None else goal.instruction, {})
+
+    def _check_goal(self, goal: _Goal) -> None:
+        overdue = self._now - goal.asked_at > self._settings.value.answer_timeout
+        if goal.handle.is_cancel_requested and overdue:
+            self._end(GoalEnd("cancelled", "stop was published, but no drafter confirmed it"))
+        elif goal.state == "waiting" and overdue:
+            self._publish("stop")  # whoever takes it now would move a robot that nobody expects to
+            self._end(GoalEnd("failed", "no drafter took the instruction; does the graph run?"))
+        elif goal.state == "following" and not self.count_publishers("instruction_status"):
+            self._publish("stop")
+            self._end(GoalEnd("failed", "the drafter is gone"))
+
+    @property
+    def _now(self) -> float:
+        return float(self._clock_of_waits.now().nanoseconds / 1e9)
+
+    def _publish(self, text: str) -> None:
+        self._instruction.publish(String(data=text))
+
+
+def main() -> int:
+    """Run the node until a signal."""
+    return spin(InstructionServer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The action NavigateByInstruction, by rclpy's own client, where this test plays the drafter."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import rclpy
+from action_msgs.msg import GoalStatus
+from rclpy.action import ActionClient
+from rclpy.context import Context
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from std_msgs.msg import String
+
+from edge_cloud_spec.action import NavigateByInstruction
+from edge_cloud_spec.msg import VerifiedTokens
+from edge_cloud_spec.nodes.runtime.qos import LATCHED
+
+BOX, BALL = "find the red box", "find the yellow ball"
+
+
+class Drafter:
+    """The drafter's side of the topics, and a client of the action."""
+
+    def __init__(self) -> None:
+        self._context = Context()
+        rclpy.init(context=self._context)
+        self.node = Node("bench", context=self._context)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self.heard: list[str] = []
+        self.feedback: list[Any] = []
+        self.answers = True  # whether an instruction is taken, and a stop obeyed
+        self.node.create_subscription(String, "instruction", self._on_instruction, 10)
+        self.status = self.node.create_publisher(String, "instruction_status", LATCHED)
+        self.words = self.node.create_publisher(VerifiedTokens, "verified_tokens", 10)
+        self.client = ActionClient(self.node, NavigateByInstruction, "navigate_by_instruction")
+
+    def _on_instruction(self, message: String) -> None:
+        self.heard.append(message.data)
+        if self.answers:
+            stop = message.data == "stop"
+            self.say("idle told to stop" if stop else f"following {message.data}")
+
+    def say(self, line: str) -> None:
+        self.status.publish(String(data=line))
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        end = time.monotonic() + 60.0
+        while not condition():
+            assert time.monotonic() < end, (self.heard, self.feedback)
+            self._executor.spin_once(timeout_sec=0.05)
+
+    def call(self, future: Any) -> Any:
+        self.until(future.done)
+        return future.result()
+
+    def ask(self, text: str) -> Any:
+        """The handle of a goal, once the drafter heard of it."""
+        goal = NavigateByInstruction.Goal(instruction=text)
+        sent = self.client.send_goal_async(goal, lambda m: self.feedback.append(m.feedback))
+        handle = self.call(sent)
+        self.until(lambda: text in self.heard)
+        return handle
+
+    def result(self, handle: Any) -> tuple[int, str, str]:
+        reply = self.call(handle.get_result_async())
+        return reply.status, reply.result.outcome, reply.result.message
+
+    def close(self) -> None:
+        self._executor.shutdown()
+        self.node.destroy_node()
+        rclpy.shutdown(context=self._context)
+
+
+@pytest.fixture(scope="module")
+def server(domain: int) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "edge_cloud_spec.nodes.instruction_server"]
+    process = subprocess.Popen([*command, "--ros-args", "-p", "answer_timeout:=2.0"])
+    yield process
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 0
+
+
+@pytest.fixture
+def drafter(server: subprocess.Popen[bytes]) -> Iterator[Drafter]:
+    drafter = Drafter()
+    drafter.until(drafter.client.server_is_ready)
+    for publisher in (drafter.status, drafter.words):
+        drafter.until(publisher.get_subscription_count)
+    drafter.until(lambda: drafter.node.count_publishers("instruction"))
+    yield drafter
+    drafter.close()
+
+
+def test_a_goal_becomes_an_instruction_with_feedback_and_a_result(drafter: Drafter) -> None:
+    drafter.say(f"done {BOX}")  # of an earlier instruction
+    handle = drafter.ask(BOX)
+    drafter.until(lambda: any(f.state == "following" for f in drafter.feedback))
+    words = VerifiedTokens(request_id="r1", instruction=BOX, answer="action: search;")
+    words.finished = True
+    drafter.words.publish(words)
+    drafter.until(lambda: drafter.feedback[-1].words == "action: search;")
+    assert drafter.feedback[-1].decisions == 1
+    drafter.say(f"done {BOX}")
+    assert drafter.result(handle) == (GoalStatus.STATUS_SUCCEEDED, "found", BOX)
+
+
+@pytest.mark.parametrize("state", ["not_found", "blocked", "given_up", "failed"])
+def test_an_end_without_success_aborts_with_its_sentence(drafter: Drafter, state: str) -> None:
+    handle = drafter.ask(BOX)
+    drafter.say(f"{state} {BOX}: why")
+    assert drafter.result(handle) == (GoalStatus.STATUS_ABORTED, state, f"{BOX}: why")
+
+
+def test_a_cancel_publishes_stop_and_is_done_when_the_drafter_obeyed(drafter: Drafter) -> None:
+    handle = drafter.ask(BOX)
+    drafter.until(lambda: any(f.state == "following" for f in drafter.feedback))
+    drafter.call(handle.cancel_goal_async())
+    assert drafter.result(handle) == (GoalStatus.STATUS_CANCELED, "cancelled", "told to stop")
+    assert drafter.heard == [BOX, "stop"]
+
+
+def test_a_cancel_that_nobody_confirms_says_so(drafter: Drafter) -> None:
+    handle = drafter.ask(BOX)
+    drafter.answers = False
+    drafter.call(handle.cancel_goal_async())
+    status, outcome, message = drafter.result(handle)
+    assert (status, outcome) == (GoalStatus.STATUS_CANCELED, "cancelled")
+    assert "no drafter confirmed" in message and "stop" in drafter.heard
+
+
+def test_the_next_goal_takes_the_place_of_the_first(drafter: Drafter) -> None:
+    first, second = drafter.ask(BOX), drafter.ask(BALL)
+    assert drafter.result(first)[:2] == (GoalStatus.STATUS_ABORTED, "cancelled")
+    drafter.say(f"done {BALL}")
+    assert drafter.result(second)[1] == "found"
+    assert drafter.heard == [BOX, BALL], "no stop between them"
+
+
+def test_an_instruction_on_the_topic_takes_the_place_of_a_goal(drafter: Drafter) -> None:
+    handle = drafter.ask(BOX)
+    drafter.until(lambda: any(f.state == "following" for f in drafter.feedback))
+    drafter.say(f"following {BALL}")
+    assert drafter.result(handle)[:2] == (GoalStatus.STATUS_ABORTED, "cancelled")
+
+
+def test_a_goal_that_no_drafter_takes_fails_and_is_taken_back(drafter: Drafter) -> None:
+    drafter.answers = False
+    handle = drafter.ask(BOX)
+    status, outcome, message = drafter.result(handle)
+    assert (status, outcome) == (GoalStatus.STATUS_ABORTED, "failed") and "no drafter" in message
+    drafter.until(lambda: drafter.heard == [BOX, "stop"])
+
+
+def test_the_goal_stop_stops_and_is_followed_by_nothing(drafter: Drafter) -> None:
+    handle = drafter.ask("stop")
+    assert not handle.accepted and drafter.heard == ["stop"]
+
+
+def test_a_client_that_goes_leaves_its_goal_to_the_missions_own_end(
+    drafter: Drafter, server: subprocess.Popen[bytes]
+) -> None:
+    drafter.ask(BOX)
+    drafter.client.destroy()
+    drafter.say(f"given_up {BOX}: not reached after 100 decisions")
+    other = drafter.client = ActionClient(
+        drafter.node, NavigateByInstruction, "navigate_by_instruction"
+    )
+    drafter.until(other.server_is_ready)
+    handle = drafter.ask(BALL)
+    drafter.say(f"done {BALL}")
+    assert drafter.result(handle)[1] == "found"
+    assert drafter.heard == [BOX, BALL] and server.poll() is None
