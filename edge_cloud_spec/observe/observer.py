@@ -22,7 +22,7 @@ from std_msgs.msg import String
 
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..nodes.topics import TOPICS
-from .bag import BagWriter
+from .bag_writer import BagWriter
 from .run_event import RunEvent
 from .run_log import RunLog
 
