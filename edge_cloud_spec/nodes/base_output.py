@@ -6,17 +6,30 @@ Both have the methods ``command(velocity)`` and ``stop(repeat)``, for any thread
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Protocol
 
 from geometry_msgs.msg import Twist, TwistStamped
 from rclpy.node import Node
 
+from ..bounds import bounded, chosen, described
 from ..errors import UserError
 from ..nav.pose import Velocity
 from .runtime.qos import RELIABLE
 
 API_MOVE, API_STOP = 1008, 1003  # unitree_api/msg/Request, header.identity.api_id
 SPORT_TOPIC = "/api/sport/request"
+
+
+@dataclass(frozen=True)
+class OutputSettings:
+    """How the base receives velocities."""
+
+    kind: str = chosen("twist", ("twist", "unitree_sport"), "what the base takes", fixed=True)
+    stamped: bool = described(False, "twist: send TwistStamped", fixed=True)
+    stop_nudge: float = bounded(
+        0.001, 0.0, 0.004, "twist: every other Twist of a stop moves ahead at this, m/s", fixed=True
+    )
 
 
 class Output(Protocol):
@@ -85,3 +98,10 @@ class SportOutput:
         request.header.identity.api_id = api
         request.parameter = "" if parameter is None else json.dumps(parameter)
         self._publisher.publish(request)
+
+
+def make_output(node: Node, settings: OutputSettings, base_frame: str) -> Output:
+    """The output that these settings ask for; raises UserError."""
+    if settings.kind == "unitree_sport":
+        return SportOutput(node)
+    return TwistOutput(node, settings.stamped, base_frame, settings.stop_nudge)

@@ -11,8 +11,6 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from rclpy.node import Node
-
 from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
 from ..bounds import check_bounds, described
@@ -21,8 +19,7 @@ from ..edge.events import LinkLost, LinkUp
 from ..edge.session_key import SessionKey
 from ..wire.channel import DEFAULT_ADDRESS, read_token
 from .bridge_messages import to_topic
-from .runtime.diagnostics import Diagnostics
-from .runtime.parameters import Parameters
+from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
@@ -70,31 +67,38 @@ class _RequestStream:
         self._stream.close()
 
 
-class CloudBridge(Node):
+class CloudBridge(ManagedNode):
     """Topics ``decode_request`` and ``draft`` to the cloud, ``verdict`` back."""
 
     def __init__(self) -> None:
         super().__init__("cloud_bridge")
-        settings = Parameters(self, BridgeSettings()).value
-        self._client = VerifierClient(client_settings(settings))
+        self._config = self.parameters(BridgeSettings())
         self._streams: OrderedDict[str, _RequestStream] = OrderedDict()
         self._lock = threading.Lock()
         self._up = True
         self._counts = {"up_bytes": 0, "down_bytes": 0, "link_losses": 0}
+
+    def load(self) -> None:
+        """Read the address and the secrets; raises UserError."""
+        self._client_settings = client_settings(self._config.value)
         self._verdicts = self.create_publisher(Verdict, "verdict", DECODE)
         self._predictions = self.create_publisher(Prediction, "prediction", DECODE)
-        self._diagnostics = Diagnostics(self)
+
+    def begin(self) -> None:
+        """Relay from now on."""
+        self._up = True
+        self._client = VerifierClient(self._client_settings)
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         subscriptions.subscribe(DecodeRequest, "decode_request", self._on_request, DECODE)
         subscriptions.subscribe(Draft, "draft", self._on_draft, DECODE)
         subscriptions.start()
-        self.create_timer(1.0, self._diagnose)
-        self.get_logger().info(f"relaying to the verifier at {settings.cloud}")
+        self.get_logger().info(f"relaying to the verifier at {self._client_settings.address}")
 
-    def close(self) -> None:
+    def halt(self) -> None:
         """End all streams."""
         self._subscription_thread.close()
         self._client.close()
+        self._streams.clear()
 
     def _on_request(self, message: DecodeRequest) -> None:
         last = message.kind == DecodeRequest.CLOSE
@@ -133,9 +137,10 @@ class CloudBridge(Node):
             self._up = True
             self._counts["down_bytes"] += len(item) if isinstance(item, bytes) else 0
 
-    def _diagnose(self) -> None:
+    def diagnose(self) -> None:
+        """Publish whether the link is up, and what went over it."""
         message = "connected" if self._up else "the link to the cloud is lost"
-        self._diagnostics.publish(message, self._counts, warning=not self._up)
+        self.diagnostics.publish(message, self._counts, warning=not self._up)
 
 
 def client_settings(settings: BridgeSettings) -> ClientSettings:

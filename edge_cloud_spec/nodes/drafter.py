@@ -11,7 +11,6 @@ import threading
 from itertools import count
 from queue import SimpleQueue
 
-from rclpy.node import Node
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
@@ -34,22 +33,28 @@ from .decision_gate import CameraFrame, DecisionGate, DecisionTask
 from .decode_stats import to_decode_stats
 from .drafter_settings import DrafterSettings
 from .frame import encode_frame
-from .runtime.diagnostics import Diagnostics
-from .runtime.parameters import Parameters
+from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 from .topic_transport import BridgeTopics, TopicTransport
 from .verified_words import VerifiedWords
 
+HALT_S = 2.0  # s to wait for a decision that was aborted
 
-class DrafterNode(Node):
+
+class DrafterNode(ManagedNode):
     """Callbacks only hand over what arrived; decisions are decoded in a thread of their own."""
 
     def __init__(self) -> None:
         super().__init__("drafter")
-        self._settings = Parameters(self, DrafterSettings(), self._on_parameters)
+        self._settings = self.parameters(DrafterSettings(), self._on_parameters)
         self._numbers = count(self._settings.value.first_decision)
+        self._inbox: Inbox | None = None
+        self._last_problem = ""
+
+    def load(self) -> None:
+        """Load the model; raises UserError."""
         model = self._settings.value.model
         path = model.path or str(EMBEDDED / "drafter")
         self._instruction_pattern = instruction_pattern(path)
@@ -63,35 +68,47 @@ class DrafterNode(Node):
         local_spec = self._model.spec(rules_text(), self._settings.value.max_tokens)
         self._runner = DecodeRunner(self._model, local_spec)
         self._gate = DecisionGate()
-        self._inbox: Inbox | None = None
-        self._last_problem = ""
         self._verified_tokens = self.create_publisher(VerifiedTokens, "verified_tokens", DECODE)
         self._stats = self.create_publisher(DecodeStats, "decode_stats", RELIABLE)
         self._instruction_status = self.create_publisher(String, "instruction_status", LATCHED)
-        self._diagnostics = Diagnostics(self)
+        self._bridge = BridgeTopics(self, TokenTexts(self._model.tokenizer))
+        self._no_decision = threading.Event()
+        self._no_decision.set()
+        self._thread = threading.Thread(target=self._decide_forever, name="model", daemon=True)
+        self._thread.start()
+        self._publish_status("idle", "the drafter is not active")
+        self.get_logger().info(f"drafting with {self._model.identity}")
+
+    def begin(self) -> None:
+        """Hear instructions, frames and the cloud from now on."""
         self.create_subscription(
             CompressedImage, "camera/image_raw/compressed", self._on_compressed, SENSOR_DATA
         )
         self.create_subscription(Image, "camera/image_raw", self._on_image, SENSOR_DATA)
         self.create_subscription(String, "nav_status", self._on_status, LATCHED)
-        self.create_timer(1.0, self._diagnose)
         subscriptions = self._subscription_thread = SubscriptionThread(self)
-        texts = TokenTexts(self._model.tokenizer)
-        self._bridge = BridgeTopics(self, subscriptions, texts)
+        self._bridge.subscribe(subscriptions)
         subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
         subscriptions.subscribe(Bool, "e_stop", self._on_e_stop, RELIABLE)
-        subscriptions.start()
         self._publish_status("idle")
-        self._thread = threading.Thread(target=self._decide_forever, name="model", daemon=True)
-        self._thread.start()
-        self.get_logger().info(f"drafting with {self._model.identity}")
+        subscriptions.start()
 
-    def close(self) -> None:
-        """Abort the running decision and end the threads."""
-        self._gate.close()
-        self._abort("the drafter ends")
-        self._thread.join(timeout=2.0)
+    def halt(self) -> None:
+        """Abort the running decision, and follow no instruction."""
+        self._gate.clear_instruction()
+        self._abort("the drafter is not active")
         self._subscription_thread.close()
+        self._gate.clear_instruction()  # one that came in between
+        self._publish_status("idle", "the drafter is not active")
+        self._no_decision.wait(HALT_S)
+
+    def unload(self) -> None:
+        """End the model's thread and free the model; raises UserError while a decision runs."""
+        self._gate.close()
+        self._thread.join(HALT_S)
+        if self._thread.is_alive():
+            raise UserError("a decision has not ended yet; try again")
+        del self._runner, self._model, self._bridge
 
     # Callbacks
 
@@ -170,18 +187,28 @@ class DrafterNode(Node):
             return transport
 
         def on_emit(emit: Emit) -> None:
+            if not self.active:
+                return
             words.emit(emit)
             if transport is not None:
                 transport.restart_draft_time()
 
-        self._inbox = SimpleQueue()
-        self._gate.begin_decision(request_id)
         request = Request(task.instruction, frame.jpeg, settings.order)
         nonce = int(request_id, 16)
-        outcome = self._runner.run(request, decode, nonce, connect, on_emit, self._inbox)
-        self._inbox = None
-        self._gate.end_decision()
-        words.finish(outcome.reason)
+        self._no_decision.clear()
+        self._gate.begin_decision(request_id)
+        self._inbox = SimpleQueue()
+        reason = "failed"
+        try:
+            if self._gate.instruction != task.instruction:
+                self._abort("another instruction came")  # before there was an inbox
+            outcome = self._runner.run(request, decode, nonce, connect, on_emit, self._inbox)
+            reason = outcome.reason
+        finally:
+            self._inbox = None
+            self._gate.end_decision()
+            words.finish(reason)
+            self._no_decision.set()
         stats = to_decode_stats(request_id, frame.stamp, settings, decode.policy.seed, outcome)
         self._stats.publish(stats)
         self._conclude(task.instruction, outcome, words.answer)
@@ -213,9 +240,10 @@ class DrafterNode(Node):
         self._last_problem = problem
         self.get_logger().error(problem)
 
-    def _diagnose(self) -> None:
+    def diagnose(self) -> None:
+        """Publish the instruction that is followed, and the last problem."""
         message = self._gate.instruction or "no instruction"
-        self._diagnostics.publish(message, {"last problem": self._last_problem})
+        self.diagnostics.publish(message, {"last problem": self._last_problem})
 
 
 def main() -> int:

@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from nav_msgs.msg import Odometry as OdometryMsg
 from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
-from rclpy.node import Node
 from rclpy.time import Time
 from std_msgs.msg import Bool, String
 from visualization_msgs.msg import MarkerArray
 
 from edge_cloud_spec.msg import NavCommand, VerifiedTokens
 
-from ..bounds import bounded, chosen, described
+from ..bounds import bounded, described
 from ..nav.budget import PERIOD
 from ..nav.events import (
     Announce,
@@ -42,31 +41,20 @@ from ..nav.events import (
 from ..nav.navigator import Navigator, Settings
 from ..nav.pose import Pose
 from ..nav.watchdog import REPEATS, Watchdog
-from .base_output import Output, SportOutput, TwistOutput
+from .base_output import Output, OutputSettings, make_output
 from .markers import action_markers, no_markers
-from .runtime.diagnostics import Diagnostics
-from .runtime.parameters import Parameters
+from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
+INACTIVE = "the navigator is not active"
 ACTIONS = {
     "stop": NavCommand.STOP,
     "move": NavCommand.MOVE,
     "turn": NavCommand.TURN,
     "search": NavCommand.SEARCH,
 }
-
-
-@dataclass(frozen=True)
-class OutputSettings:
-    """How the base receives velocities."""
-
-    kind: str = chosen("twist", ("twist", "unitree_sport"), "what the base takes", fixed=True)
-    stamped: bool = described(False, "twist: send TwistStamped", fixed=True)
-    stop_nudge: float = bounded(
-        0.001, 0.0, 0.004, "twist: every other Twist of a stop moves ahead at this, m/s", fixed=True
-    )
 
 
 @dataclass(frozen=True)
@@ -78,53 +66,61 @@ class NodeSettings(Settings):
     base_frame: str = described("base_link", "frame of the base, for stamps and markers", True)
 
 
-class NavigatorNode(Node):
+class NavigatorNode(ManagedNode):
     """Topics and threads around ``Navigator``: one lock, held for one event at a time.
 
-    e_stop and ``stop`` have a thread of their own, so no other callback delays them; the watchdog
-    has another, which needs neither the executor nor the lock.
+    e_stop and ``stop`` have threads of their own, so no other callback delays them; the watchdog
+    has another, which needs neither the executor nor the lock. e_stop is heard in every state of
+    the node. A robot that was deactivated needs another instruction to move again.
     """
 
     def __init__(self) -> None:
         super().__init__("navigator")
         self._lock = threading.Lock()
-        self._config = Parameters(self, NodeSettings(), self._on_parameters)
-        settings = self._config.value
-        self._base_frame = settings.base_frame
-        self._navigator = Navigator(settings, secrets.randbits(32))
-        self._output: Output = (
-            SportOutput(self)
-            if settings.output.kind == "unitree_sport"
-            else TwistOutput(
-                self, settings.output.stamped, settings.base_frame, settings.output.stop_nudge
-            )
-        )
+        self._config = self.parameters(NodeSettings(), self._on_parameters)
+        self._navigator = Navigator(self._config.value, secrets.randbits(32))
+        self._navigator.on(Hold(INACTIVE), time.monotonic())
+        self._output: Output | None = None  # in an unconfigured node
         self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
         self._last_problem = ""
+        self._stops = SubscriptionThread(self)
+        self._stops.subscribe(Bool, "e_stop", self._on_e_stop, RELIABLE)
+        self._stops.start()
+
+    def load(self) -> None:
+        """Make what commands and reports go out on; raises UserError."""
+        settings = self._config.value
+        self._base_frame = settings.base_frame
         self._commands = self.create_publisher(NavCommand, "nav_command", RELIABLE)
         self._status = self.create_publisher(String, "nav_status", LATCHED)
         self._markers = self.create_publisher(MarkerArray, "markers", RELIABLE)
-        self._diagnostics = Diagnostics(self)
-        self._watchdog = Watchdog(self._output.stop, settings.watchdog)
+        output = make_output(self, settings.output, settings.base_frame)
+        with self._lock:
+            self._output = output
+            self._navigator.settings = settings
+            self._carry_out(Show(self._navigator.status))
+
+    def begin(self) -> None:
+        """Hear words, odometry and instructions from now on."""
+        assert self._output is not None
+        self._watchdog = Watchdog(self._output.stop, self._config.value.watchdog)
         self._watchdog.start()
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        subscriptions = self._subscription_thread = SubscriptionThread(self)
-        subscriptions.subscribe(Bool, "e_stop", self._on_e_stop, RELIABLE)
-        subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
+        self._instructions = SubscriptionThread(self)
+        self._instructions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
         self.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
-        self.create_timer(PERIOD, self._on_tick, clock=steady)
-        self.create_timer(1.0, self._diagnose, clock=steady)
-        self._carry_out(Show(self._navigator.status))
+        self.create_timer(PERIOD, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
         self._on_parameters()
-        subscriptions.start()
+        self._instructions.start()
 
-    def close(self) -> None:
-        """Stop the robot for good: no watchdog runs after this."""
+    def halt(self) -> None:
+        """Stop the robot, and let nothing move it: no watchdog runs after this."""
+        assert self._output is not None
         self._output.stop(0)
         if self._lock.acquire(timeout=0.5):  # a callback that hangs must not prevent the rest
             try:
-                self._run(Hold("the navigator ends"))
+                self._run(Instruction("stop"))
+                self._run(Hold(INACTIVE))
                 self._repeat = REPEATS
                 for repeat in range(3):
                     time.sleep(0.02)
@@ -132,13 +128,23 @@ class NavigatorNode(Node):
             finally:
                 self._lock.release()
         self._watchdog.close()
-        self._subscription_thread.close()
+        self._instructions.close()
+
+    def unload(self) -> None:
+        """Command nothing any more."""
+        with self._lock:
+            self._output = None
+
+    def close(self) -> None:
+        """Halt and unload for good."""
+        super().close()
+        self._stops.close()
 
     # Callbacks
 
     def _on_e_stop(self, message: Bool) -> None:
-        if message.data:
-            self._output.stop(0)  # at once, whichever thread holds the lock
+        if message.data and (output := self._output) is not None:
+            output.stop(0)  # at once, whichever thread holds the lock
         self._handle(EStop(message.data))
 
     def _on_instruction(self, message: String) -> None:
@@ -169,12 +175,14 @@ class NavigatorNode(Node):
 
     def _on_tick(self) -> None:
         with self._lock:
-            if self._repeat < REPEATS:
+            if self._output is not None and self._repeat < REPEATS:
                 self._output.stop(self._repeat)
                 self._repeat += 1
             self._run(Tick())
 
     def _on_parameters(self, names: frozenset[str] = frozenset()) -> None:
+        if not self.active:
+            return  # read when it is configured, and again when it is activated
         why = "; ".join(self._config.problems.values())
         with self._lock:
             self._navigator.settings = self._config.value
@@ -191,13 +199,16 @@ class NavigatorNode(Node):
             self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
+        if self._output is None:
+            return
         if isinstance(effect, Drive):
             self._repeat = REPEATS
             self._watchdog.feed(effect.until, effect.stop_by)
             self._output.command(effect.velocity)
         elif isinstance(effect, Halt):
             self._output.stop(0)
-            self._watchdog.calm()
+            if self.active:
+                self._watchdog.calm()
             self._repeat = 1
         elif isinstance(effect, Report):
             self._last_problem = effect.problem
@@ -224,11 +235,12 @@ class NavigatorNode(Node):
         self._commands.publish(message)
         self._markers.publish(action_markers(str(announce.action), goal, self._base_frame, now))
 
-    def _diagnose(self) -> None:
+    def diagnose(self) -> None:
+        """Publish the robot's status, and what was dropped so far."""
         with self._lock:
             status, counts = self._navigator.status, self._navigator.counts
         values = {**counts, "watchdog": self._watchdog.fired, "last problem": self._last_problem}
-        self._diagnostics.publish(str(status), values, warning=status.state == "stopped")
+        self.diagnostics.publish(str(status), values, warning=status.state == "stopped")
 
 
 def main() -> int:

@@ -21,13 +21,16 @@ from .runtime.subscription_thread import SubscriptionThread
 class BridgeTopics:
     """The topics of all decodes; each message from the cloud is given to its request's decode."""
 
-    def __init__(self, node: Node, subscriptions: SubscriptionThread, texts: TokenTexts) -> None:
-        """``texts`` gives the words of a draft; the caller starts ``subscriptions``."""
+    def __init__(self, node: Node, texts: TokenTexts) -> None:
+        """``texts`` gives the words of a draft."""
         self._node = node
         self.texts = texts
         self._receivers: dict[str, OnReceive] = {}
         self.requests = node.create_publisher(DecodeRequest, "decode_request", DECODE)
         self.drafts = node.create_publisher(Draft, "draft", DECODE)
+
+    def subscribe(self, subscriptions: SubscriptionThread) -> None:
+        """Hear what the bridge says; the caller starts ``subscriptions``."""
         subscriptions.subscribe(Verdict, "verdict", self._on_verdict, DECODE)
         subscriptions.subscribe(Prediction, "prediction", self._on_prediction, DECODE)
 

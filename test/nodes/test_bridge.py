@@ -106,6 +106,7 @@ def robot(recorder: Recorder) -> Iterator[Robot]:
     given = ["--ros-args", "-p", f"cloud:={recorder.address}"]
     rclpy.init(args=given)
     bridge, node = CloudBridge(), Node("robot")
+    bridge.bring_up()
     yield Robot(node)
     bridge.close()
     for each in (bridge, node):

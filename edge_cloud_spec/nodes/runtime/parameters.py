@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
 from rcl_interfaces.msg import (
@@ -21,6 +22,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from ...bounds import field_error
+from ...errors import UserError
 
 T = TypeVar("T")
 
@@ -31,7 +33,8 @@ class Parameters(Generic[T]):
     A bad value is refused with a reason that names the parameter, and the old value stays. A
     parameter with a bad value at the start keeps its default; that is logged and listed in
     ``problems`` (parameter name -> sentence) until a good value is set. ``on_change`` is called
-    with the names of each good change, in the thread that serves parameters.
+    with the names of each good change, in the thread that serves parameters. Fields that are
+    ``fixed`` are refused while ``frozen``: from the start, or once a managed node is configured.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Parameters(Generic[T]):
     ) -> None:
         self.value = default
         self.problems: dict[str, str] = {}
+        self.frozen = True
         self._fields = _flatten(default)
         self._on_change = on_change
         for name, (start, metadata) in self._fields.items():
@@ -78,9 +82,33 @@ class Parameters(Generic[T]):
 
     def _with(self, name: str, value: Any) -> tuple[Any, Any, Any]:
         start, metadata = self._fields[name]
-        if metadata.get("fixed") and value != _flatten(self.value)[name][0]:
-            raise ValueError(f"{name} is read at the start only; set it there and start again")
+        fixed = self.frozen and metadata.get("fixed")
+        if fixed and value != _flatten(self.value)[name][0]:
+            raise ValueError(
+                f"{name} is read at the start only; set it there and start again "
+                "(a managed node: clean it up, set it, configure it again)"
+            )
         return start, value, metadata
+
+
+def refuse_unknown_parameters(node: Node) -> None:
+    """Raise UserError for a parameter that was given to the node and that it does not have."""
+    known = node._parameters  # rclpy has no public name for either
+    unknown = [
+        name
+        for name in node._parameter_overrides
+        if name not in known and not name.startswith("qos_overrides.")
+    ]
+    if not unknown:
+        return
+    said = []
+    for name in sorted(unknown):
+        near = get_close_matches(name, known, 1)
+        said.append(f"{name} (did you mean {near[0]}?)" if near else name)
+    where = node.get_fully_qualified_name()
+    raise UserError(
+        f"{where} has no parameter {', '.join(said)}; look at the parameter file and at -p"
+    )
 
 
 def _flatten(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:

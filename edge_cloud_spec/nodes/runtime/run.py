@@ -16,17 +16,20 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from ...errors import UserError
+from .managed_node import ManagedNode
+from .parameters import refuse_unknown_parameters
 
-EXIT_TIMEOUT = 10.0  # s for threads to end after the node was closed
+EXIT_TIMEOUT = 4.0  # s for threads to end after the node was closed; a launch kills after 5
 
 
 def spin(make: Callable[[], Node]) -> int:
     """Make a node and serve it until SIGINT or SIGTERM; returns the exit status.
 
+    A managed node is configured and activated first, unless its parameter ``autostart`` is false.
     ``close()`` of the node, if it has one, is called while ROS still works, so that a node can
     publish its last messages. A launch sends SIGINT twice: the second one comes during the shutdown
-    and does nothing. A UserError from ``make`` ends the program with status 2 and one sentence;
-    what a callback raises is logged and the node continues.
+    and does nothing. A UserError from ``make``, or at configuring, ends the program with status 2
+    and one sentence; what a callback raises is logged and the node continues.
 
     One thread serves all callbacks: rclpy's multi-threaded executor submits a callback that its
     pool has not started to the pool again and again, and on a busy machine an e_stop then waits for
@@ -43,30 +46,70 @@ def spin(make: Callable[[], Node]) -> int:
     try:
         _init()
         node = make()
+        if not isinstance(node, ManagedNode):  # which does this when it is configured
+            refuse_unknown_parameters(node)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         rclpy.try_shutdown()
         return 2
-    executor = SingleThreadedExecutor()
-    executor.add_node(node)
-    thread = threading.Thread(target=_serve, args=(executor, node, stop), name="executor")
-    thread.start()
+    service = _Service(node, stop)
+    service.start()
     try:
         while not stop.wait(1.0) and rclpy.ok():
             pass
     finally:
         stop.set()
+        _exit_within(EXIT_TIMEOUT)
         close = getattr(node, "close", None)
         if close is not None:
             close()
-        _exit_within(EXIT_TIMEOUT)
-        executor.shutdown(timeout_sec=2.0)
-        thread.join(2.0)
+        service.close()
         node.destroy_node()
         rclpy.try_shutdown()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # a late one must not interrupt the exit
-    return 0
+    return service.status
+
+
+class _Service(threading.Thread):
+    """The thread that brings a managed node up and serves a node's callbacks until ``stop``."""
+
+    def __init__(self, node: Node, stop: threading.Event) -> None:
+        super().__init__(name="executor")
+        self.status = 0
+        self._node, self._stop_event = node, stop
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(node)
+
+    def run(self) -> None:
+        node, stop = self._node, self._stop_event
+        if isinstance(node, ManagedNode) and node.autostart:
+            try:
+                node.bring_up()
+            except UserError as error:
+                print(f"error: {error}", file=sys.stderr, flush=True)
+                self.status = 2
+                stop.set()
+        while not stop.is_set() and rclpy.ok():
+            try:
+                self._executor.spin()
+            except ExternalShutdownException:
+                return
+            except UserError as error:
+                node.get_logger().error(str(error))
+            except Exception as error:
+                if stop.is_set():
+                    return
+                node.get_logger().error(f"a callback failed, going on: {error!r}")
+                node.get_logger().debug(traceback.format_exc())
+                stop.wait(0.01)  # a callback that always fails must not occupy the processor
+
+    def close(self) -> None:
+        """End the thread; a node that loads a model is not waited for, and the program ends."""
+        self._executor.shutdown(timeout_sec=2.0)
+        self.join(2.0)
+        if self.is_alive() and getattr(self._node, "in_transition", False):
+            os._exit(self.status)
 
 
 def _exit_within(seconds: float) -> None:
@@ -87,19 +130,3 @@ def _init() -> None:
     except Exception as error:  # the classes differ between distributions
         first = str(error).strip().partition("\n")[0]
         raise UserError(f"ROS does not take the arguments or a parameter file: {first}") from error
-
-
-def _serve(executor: SingleThreadedExecutor, node: Node, stop: threading.Event) -> None:
-    while not stop.is_set() and rclpy.ok():
-        try:
-            executor.spin()
-        except ExternalShutdownException:
-            return
-        except UserError as error:
-            node.get_logger().error(str(error))
-        except Exception as error:
-            if stop.is_set():
-                return
-            node.get_logger().error(f"a callback failed, going on: {error!r}")
-            node.get_logger().debug(traceback.format_exc())
-            stop.wait(0.01)  # a callback that always fails must not occupy the processor

@@ -1,0 +1,244 @@
+"""Managed nodes: what a lifecycle manager configures and activates, or the node by itself."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from rcl_interfaces.msg import ParameterDescriptor
+from rclpy.clock import Clock, ClockType
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+
+from ...errors import UserError
+from .diagnostics import Diagnostics
+from .parameters import Parameters, refuse_unknown_parameters
+
+T = TypeVar("T")
+
+AUTOSTART = "autostart"
+_KINDS = ("publisher", "subscription", "timer", "service", "client")
+_SUCCESS = TransitionCallbackReturn.SUCCESS
+_FAILURE = TransitionCallbackReturn.FAILURE
+_ERROR = TransitionCallbackReturn.ERROR
+
+
+class ManagedNode(LifecycleNode):
+    """A lifecycle node; a subclass says in four methods what its transitions do.
+
+    ``load`` (configure) and ``begin`` (activate) may raise UserError; then the transition fails,
+    and its sentence is in ``problem``. ``halt`` (deactivate) stops the robot first and cannot fail.
+    ``unload`` (cleanup) frees what ``load`` took; a UserError keeps the node inactive. They run in
+    the executor's thread; ``halt`` and ``unload`` also in the main thread, at the program's end.
+    Publishers, subscriptions and timers made in ``load`` and ``begin`` are destroyed here, after
+    ``unload`` and ``halt``.
+
+    Publishers are plain ones: a lifecycle publisher drops what an inactive node publishes, but an
+    inactive node here has nothing that publishes, except reports and stops, which must go out.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.problem = ""  # why the last transition failed
+        self.configured = False
+        self.active = False
+        self.in_transition = False
+        self._brings_up = False
+        about = "configure and activate without a lifecycle manager; read at the start only"
+        descriptor = ParameterDescriptor(description=about, read_only=True)
+        self.autostart = bool(self.declare_parameter(AUTOSTART, True, descriptor).value)
+        self.diagnostics = Diagnostics(self)
+        self._parameters_of: list[Parameters[Any]] = []
+        self._loaded: list[tuple[str, Any]] = []
+        self._begun: list[tuple[str, Any]] = []
+        self._answer_refused_transitions()
+        self.create_timer(1.0, self._diagnose, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+    # What a subclass says
+
+    def load(self) -> None:
+        """Read parameters and files, load models, make publishers."""
+
+    def begin(self) -> None:
+        """Subscribe, and start threads."""
+
+    def halt(self) -> None:
+        """Stop the robot, then what ``begin`` started."""
+
+    def unload(self) -> None:
+        """Free what ``load`` took."""
+
+    def diagnose(self) -> None:
+        """Publish the diagnostics of an active node; once a second."""
+
+    # For a subclass
+
+    def parameters(
+        self, default: T, on_change: Callable[[frozenset[str]], None] | None = None
+    ) -> Parameters[T]:
+        """Declare parameters; those that are ``fixed`` can be set until the node is configured."""
+        parameters = Parameters(self, default, on_change)
+        parameters.frozen = False
+        self._parameters_of.append(parameters)
+        return parameters
+
+    # For the program
+
+    def bring_up(self) -> None:
+        """Configure and activate; raises UserError."""
+        self._brings_up = True  # the caller says the problem, once
+        try:
+            triggers: tuple[Callable[[], Any], ...] = (
+                self.trigger_configure,
+                self.trigger_activate,
+            )
+            for trigger in triggers:
+                if trigger() != _SUCCESS:
+                    raise UserError(self.problem)
+        finally:
+            self._brings_up = False
+
+    def close(self) -> None:
+        """Halt and unload for good; for the main thread, while the executor may hang."""
+        if self.active:
+            self.active = False
+            self.halt()
+        if self.configured:
+            self.configured = False
+            try:
+                self.unload()
+            except UserError as error:
+                self.get_logger().warning(str(error))
+
+    # Transitions
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Configure."""
+        return self._transition(self._configure, _FAILURE)
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Activate."""
+        return self._transition(self._activate, _FAILURE)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Deactivate; what ``halt`` raises ends in ``on_error``."""
+        return self._transition(self._deactivate, _ERROR)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Clean up."""
+        return self._transition(self._clean_up, _FAILURE)
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Deactivate and clean up, from whatever state."""
+        return self._transition(self._shut_down, _ERROR)
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """After an error the node is unconfigured, and can be configured again."""
+        return self._transition(self._shut_down, _FAILURE)
+
+    def _transition(
+        self, carry_out: Callable[[], None], otherwise: TransitionCallbackReturn
+    ) -> TransitionCallbackReturn:
+        self.problem = ""
+        self.in_transition = True
+        try:
+            carry_out()
+        except UserError as error:
+            self.problem = str(error)
+        except Exception as error:
+            self.problem = f"{carry_out.__name__.strip('_')} failed: {error!r}"
+            self.get_logger().debug(traceback.format_exc())
+        finally:
+            self.in_transition = False
+        if not self.problem:
+            return _SUCCESS
+        if not self._brings_up:
+            self.get_logger().error(self.problem)
+        return otherwise
+
+    def _configure(self) -> None:
+        refuse_unknown_parameters(self)
+        before = self._entities()
+        try:
+            self.load()
+        except BaseException:
+            self._destroy(self._made_since(before))
+            raise
+        self._loaded = self._made_since(before)
+        self._freeze(True)
+        self.configured = True
+
+    def _activate(self) -> None:
+        before = self._entities()
+        self.active = True
+        try:
+            self.begin()
+        except BaseException:
+            self.active = False
+            self._destroy(self._made_since(before))
+            raise
+        self._begun = self._made_since(before)
+
+    def _deactivate(self) -> None:
+        self.active = False
+        try:
+            self.halt()
+        finally:
+            self._destroy(self._begun)
+            self._begun = []
+
+    def _clean_up(self) -> None:
+        self.unload()
+        self._destroy(self._loaded)
+        self._loaded = []
+        self.configured = False
+        self._freeze(False)
+
+    def _shut_down(self) -> None:
+        if self.active:
+            self._deactivate()
+        if self.configured:
+            self._clean_up()
+
+    def _freeze(self, frozen: bool) -> None:
+        for parameters in self._parameters_of:
+            parameters.frozen = frozen
+
+    # Entities
+
+    def _entities(self) -> list[tuple[str, Any]]:
+        return [(kind, entity) for kind in _KINDS for entity in getattr(self, f"{kind}s")]
+
+    def _made_since(self, before: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        known = {id(entity) for _, entity in before}
+        return [(kind, entity) for kind, entity in self._entities() if id(entity) not in known]
+
+    def _destroy(self, entities: list[tuple[str, Any]]) -> None:
+        for kind, entity in entities:
+            getattr(self, f"destroy_{kind}")(entity)
+
+    # Reports
+
+    def _diagnose(self) -> None:
+        if self.active:
+            self.diagnose()
+        else:
+            state = "inactive" if self.configured else "unconfigured"
+            self.diagnostics.publish(
+                f"{state}: {self.problem}" if self.problem else state, {}, warning=True
+            )
+
+    def _answer_refused_transitions(self) -> None:
+        """Answer a transition that the state does not have; rclpy raises, and never answers."""
+        service = self._service_change_state
+        change_state = service.callback
+
+        def answer(request: Any, response: Any) -> Any:
+            try:
+                return change_state(request, response)
+            except Exception as error:
+                self.get_logger().warning(f"no such transition now: {error}")
+                response.success = False
+                return response
+
+        service.callback = answer

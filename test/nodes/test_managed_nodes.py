@@ -1,0 +1,166 @@
+"""Drafter, bridge and navigator as managed nodes, over the services that `ros2 lifecycle` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rclpy")
+from helpers.lifecycle import (
+    ACTIVATE,
+    ACTIVE,
+    CLEAN_UP,
+    CONFIGURE,
+    DEACTIVATE,
+    FINALIZED,
+    INACTIVE,
+    SHUT_DOWN,
+    UNCONFIGURED,
+    ManagedProcess,
+    Manager,
+)
+from helpers.navigator_bench import Bench
+from rcl_interfaces.msg import Parameter, ParameterValue
+from rcl_interfaces.srv import SetParameters
+from std_msgs.msg import Bool, String
+
+CYCLES = 5
+TURN = "action: turn left large;"
+NODES = ("navigator", "cloud_bridge", "drafter")
+
+Start = Callable[..., ManagedProcess]
+
+
+@pytest.fixture
+def start_managed() -> Iterator[Start]:
+    running: list[ManagedProcess] = []
+
+    def begin(module: str, *arguments: str, autostart: bool = False) -> ManagedProcess:
+        running.append(ManagedProcess(module, *arguments, autostart=autostart))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_goes_back_and_forth_without_a_leak(
+    name: str, bench: Bench, start_managed: Start
+) -> None:
+    process = start_managed(name)
+    manager = Manager(name, bench, bench.executor_)
+    assert manager.state == UNCONFIGURED
+    assert not manager.change(ACTIVATE), "refused, and answered"
+    threads, memory = [], []
+    for _ in range(CYCLES):
+        assert manager.change(CONFIGURE) and manager.state == INACTIVE
+        for _ in range(2):
+            assert manager.change(ACTIVATE) and manager.state == ACTIVE
+            threads.append(process.threads)
+            assert manager.change(DEACTIVATE) and manager.state == INACTIVE
+        assert manager.change(CLEAN_UP) and manager.state == UNCONFIGURED
+        memory.append(process.memory)
+    assert max(threads[2:]) <= max(threads[:2]), threads
+    assert memory[-1] < memory[0] * 1.1, memory
+    assert manager.change(SHUT_DOWN) and manager.state == FINALIZED
+    status, errors = process.end()
+    assert status == 0 and "Traceback" not in errors
+
+
+def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
+    bench: Bench, start_managed: Start
+) -> None:
+    start_managed("navigator")
+    manager = Manager("navigator", bench, bench.executor_)
+    assert manager.change(CONFIGURE)
+    bench.until(lambda: bench.states and bench.said("stopped", "-", "the navigator is not active"))
+    assert not bench.words.get_subscription_count(), "nothing is kept for later"
+    assert manager.change(ACTIVATE)
+    for each in (bench.words, bench.instruction):
+        bench.until(each.get_subscription_count)
+    bench.until(lambda: bench.state.state == "idle")
+    bench.say(TURN, "r1", instruction="find it")
+    bench.until(lambda: bench.turning)
+
+    assert manager.change(DEACTIVATE)
+    moved = len(bench.twists)
+    bench.until(lambda: bench.said("stopped", "r1", "told to stop; the navigator is not active"))
+    before = bench.state.stops
+    bench.instruction.publish(String(data="find it"))
+    bench.say(TURN, "r2", instruction="find it")
+    bench.e_stop.publish(Bool(data=True))  # the only message that an inactive navigator hears
+    bench.until(lambda: "e_stop is on" in bench.states[-1])
+
+    assert manager.change(ACTIVATE)
+    for each in (bench.words, bench.instruction):
+        bench.until(each.get_subscription_count)
+    bench.until(lambda: bench.state.detail == "told to stop; e_stop is on")
+    bench.e_stop.publish(Bool(data=False))
+    bench.until(lambda: bench.state.detail == "told to stop")
+    bench.say(TURN, "r3", instruction="find it")
+    bench.until(lambda: bench.said("stopped", "r3"))
+    bench.instruction.publish(String(data="find it"))
+    bench.until(lambda: bench.state.state == "idle")
+    bench.say(TURN, "r4", instruction="find it", stops=before)
+    bench.until(lambda: bench.said("idle", "r4", "refused: its frame is from before"))
+    assert not any(abs(twist.angular.z) > 0 for twist in bench.twists[moved:])
+    assert [command.request_id for command in bench.commands] == ["r1"]
+    bench.say(TURN, "r5", instruction="find it")
+    bench.until(lambda: bench.turning)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "why"),
+    [
+        ("cloud_bridge", "authority:=/no/authority.pem", "/no/authority.pem is not a file"),
+        ("cloud_bridge", "token_file:=/no/token", "/no/token"),
+        ("cloud_bridge", "cloud:=nowhere", "nowhere"),
+        ("drafter", "model.path:=/no/model", "/no/model"),
+        ("navigator", "output.kind:=unitree_sport", "unitree_api is not installed"),
+        ("navigator", "limits.sped:=0.2", "no parameter limits.sped (did you mean limits.speed?)"),
+        ("simulator", "camera_rat:=3.0", "no parameter camera_rat (did you mean camera_rate?)"),
+    ],
+)
+def test_a_node_that_cannot_be_configured_ends_with_one_sentence_and_status_2(
+    name: str, given: str, why: str, start_managed: Start, domain: int
+) -> None:
+    process = start_managed(name, given, autostart=True).process
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    said = [line for line in errors.splitlines() if "type hash" not in line]
+    assert len(said) == 1 and said[0].startswith("error: ") and why in said[0], errors
+
+
+def test_without_autostart_a_failed_configure_can_be_mended(
+    bench: Bench, start_managed: Start, tmp_path: Path
+) -> None:
+    process = start_managed("cloud_bridge", "token_file:=/no/token")
+    manager = Manager("cloud_bridge", bench, bench.executor_)
+    for _ in range(2):
+        assert not manager.change(CONFIGURE) and manager.state == UNCONFIGURED
+    token = tmp_path / "token"
+    token.write_text("secret")
+    client = bench.create_client(SetParameters, "cloud_bridge/set_parameters")
+
+    def put(value: str) -> bool:
+        bench.until(client.service_is_ready)
+        parameter = Parameter(
+            name="token_file", value=ParameterValue(type=4, string_value=str(value))
+        )
+        done = client.call_async(SetParameters.Request(parameters=[parameter]))
+        bench.until(done.done)
+        return bool(done.result().results[0].successful)
+
+    assert put(str(token))
+    assert manager.change(CONFIGURE)
+    assert not put("/another"), "fixed once it is configured"
+    assert manager.change(ACTIVATE) and manager.state == ACTIVE
+    status, errors = process.end()
+    assert (
+        status == 0
+        and errors.count("file /no/token cannot be read") == 2
+        and "Traceback" not in errors
+    )
