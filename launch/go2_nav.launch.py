@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from launch import LaunchContext, LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
+from launch_ros.parameter_descriptions import ParameterValue
 
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
 from edge_cloud_spec.errors import UserError
@@ -48,6 +51,14 @@ def _settings(context: LaunchContext) -> GraphSettings:
     )
 
 
+def _parameters(spec: NodeSpec) -> dict[str, Any]:
+    # a text is a text, also one that YAML would read as a number, or as an error (a URDF)
+    return {
+        name: ParameterValue(value, value_type=str) if isinstance(value, str) else value
+        for name, value in spec.parameters
+    }
+
+
 def _action(spec: NodeSpec, settings: GraphSettings) -> Node:
     if not spec.is_node:
         return Node(
@@ -62,7 +73,7 @@ def _action(spec: NodeSpec, settings: GraphSettings) -> Node:
         name=spec.name,
         namespace=spec.namespace,
         arguments=list(spec.arguments),
-        parameters=[settings.parameter_file, dict(spec.parameters)],
+        parameters=[settings.parameter_file, _parameters(spec)],
         remappings=list(spec.remappings),
         output="screen",
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import UserError
@@ -72,7 +72,8 @@ class NodeSpec:
     """One process of the graph.
 
     ``parameters`` go before those of the parameter file. ``arguments`` are plain command line
-    arguments. ``is_node`` is false for a program that takes no ROS arguments.
+    arguments; ``folder`` of our package has the module. ``is_node`` is false for a program that
+    takes no ROS arguments.
     """
 
     executable: str
@@ -82,6 +83,7 @@ class NodeSpec:
     remappings: tuple[tuple[str, str], ...] = ()
     arguments: tuple[str, ...] = ()
     package: str = PACKAGE
+    folder: str = "nodes"
     is_node: bool = True
 
 
@@ -98,7 +100,9 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     model = _given({"model.path": settings.drafter})
     specs.append(_node("drafter", settings, preset=settings.preset, **model))
     if settings.rviz:
-        specs.append(_node("annotator", settings))
+        specs.append(replace(_node("annotator", settings), folder="observe"))
+        if settings.sim:  # a robot's own driver describes it
+            specs.append(_robot_model(settings))
         picture = str(share() / "config/go2_nav.rviz")
         specs.append(
             NodeSpec(
@@ -111,6 +115,18 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
 def _node(name: str, settings: GraphSettings, **parameters: Value) -> NodeSpec:
     return NodeSpec(
         name, name, settings.namespace, tuple(parameters.items()), remappings=settings.renames
+    )
+
+
+def _robot_model(settings: GraphSettings) -> NodeSpec:
+    """Publishes robot_description and the transforms of its joints."""
+    name, text = "robot_state_publisher", (share() / "config/go2.urdf").read_text("utf-8")
+    return NodeSpec(
+        name,
+        name,
+        settings.namespace,
+        (("robot_description", text),),
+        package="robot_state_publisher",
     )
 
 
@@ -131,7 +147,7 @@ def _verifier(settings: GraphSettings) -> NodeSpec:
 
 def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
     """The command line that starts one of our own processes without ROS's launch."""
-    argv = [sys.executable, "-m", f"{PACKAGE}.nodes.{spec.executable}", *spec.arguments]
+    argv = [sys.executable, "-m", f"{PACKAGE}.{spec.folder}.{spec.executable}", *spec.arguments]
     if not spec.is_node:
         return argv
     argv += ["--ros-args", "-r", f"__node:={spec.name}"]

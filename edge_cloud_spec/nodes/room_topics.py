@@ -8,6 +8,7 @@ import math
 from geometry_msgs.msg import Quaternion, TransformStamped
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
+from rclpy.qos import QoSProfile
 from rclpy.time import Time
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from std_msgs.msg import String
@@ -23,12 +24,18 @@ from .runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 STILL = 0.02  # m/s and rad/s below which the base stands still
 OPTICAL = Quaternion(x=-0.5, y=0.5, z=-0.5, w=0.5)  # z ahead, x to the right, y down
 STEP = 0.05  # m between two points of the path
+TRANSFORMS = QoSProfile(depth=100)  # as tf2's broadcaster
+NO_TRANSFORMS = (
+    "tf2_msgs is not installed, so no transforms are published and RViz places no robot: "
+    "apt install ros-$ROS_DISTRO-tf2-msgs"
+)
 
 
 class RoomTopics:
     """Publishers of one room, for the room's thread only.
 
     Transforms are published where ``tf2_msgs`` is installed (a full ROS has it): RViz needs them.
+    ``problem`` says so where it is not.
     """
 
     def __init__(
@@ -45,13 +52,18 @@ class RoomTopics:
         self._markers = node.create_publisher(MarkerArray, "markers", RELIABLE)
         self._path = [room.start]
         self._contacts, self._touching = 0, False
+        self.problem = ""
         try:
             from tf2_msgs.msg import TFMessage
         except ImportError:
             self._transforms = None
+            self.problem = NO_TRANSFORMS
         else:
-            self._transforms = node.create_publisher(TFMessage, "/tf", 100)
+            self._transforms = node.create_publisher(TFMessage, "/tf", TRANSFORMS)
+            self._fixed = node.create_publisher(TFMessage, "/tf_static", LATCHED)
             self._tf_message = TFMessage
+            fixed = camera_transform(base, camera, node.get_clock().now())
+            self._fixed.publish(TFMessage(transforms=[fixed]))
 
     def update(self, world: World) -> None:
         """Add to the path and to the count of contacts."""
@@ -86,9 +98,7 @@ class RoomTopics:
         if self._transforms is not None:
             moving = _transform(self._odom, self._base, now, state.x, state.y, 0.0)
             moving.transform.rotation = message.pose.pose.orientation
-            fixed = _transform(self._base, self._camera, now, FORWARD, 0.0, HEIGHT)
-            fixed.transform.rotation = OPTICAL
-            self._transforms.publish(self._tf_message(transforms=[moving, fixed]))
+            self._transforms.publish(self._tf_message(transforms=[moving]))
 
     def publish_outcome(self, world: World) -> None:
         """The state of the task, as JSON (``task_state``)."""
@@ -140,6 +150,13 @@ def camera_info(size: int) -> CameraInfo:
     info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
     info.p = [focal, 0.0, middle, 0.0, 0.0, focal, middle, 0.0, 0.0, 0.0, 1.0, 0.0]
     return info
+
+
+def camera_transform(base: str, camera: str, now: Time) -> TransformStamped:
+    """Where the camera is on the base; config/go2.urdf says the same."""
+    fixed = _transform(base, camera, now, FORWARD, 0.0, HEIGHT)
+    fixed.transform.rotation = OPTICAL
+    return fixed
 
 
 def _about_z(yaw: float) -> Quaternion:

@@ -79,6 +79,8 @@ class SimulatorNode(Node):
             self.settings.base_frame,
             self.settings.camera_frame,
         )
+        if self._topics.problem:
+            self.get_logger().warning(self._topics.problem)
         self._commands: deque[tuple[float, float, float]] = deque(maxlen=1)
         kind = TwistStamped if self.settings.stamped_commands else Twist
         self.create_subscription(kind, "cmd_vel", self._on_command, RELIABLE)

@@ -6,9 +6,9 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import Twist
-from nav_msgs.msg import Odometry
+from nav_msgs.msg import Odometry, Path
 from rclpy.qos import QoSProfile
-from sensor_msgs.msg import CameraInfo, CompressedImage
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from std_msgs.msg import Bool, String
 from visualization_msgs.msg import MarkerArray
 
@@ -43,4 +43,11 @@ TOPICS: dict[str, tuple[type[Any], QoSProfile]] = {
     "markers": (MarkerArray, RELIABLE),
     "/diagnostics": (DiagnosticArray, RELIABLE),
     "sim/outcome": (String, LATCHED),
+}
+
+# The annotator's, for people: made only while somebody subscribes, and in no bag.
+DRAWN: dict[str, tuple[type[Any], QoSProfile]] = {
+    "image_annotated": (Image, RELIABLE),
+    "image_annotated/compressed": (CompressedImage, SENSOR_DATA),
+    "path": (Path, RELIABLE),
 }

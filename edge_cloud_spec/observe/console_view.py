@@ -11,10 +11,17 @@ from rich.text import Text
 
 from ..wire.messages import COMPLETE
 from .decision import Decision, ShownRound
-from .draft_text import branched, joined
+from .draft_words import Fate, words_of_round
 from .run_event import ActionStarted, DecisionFinished, ProblemReported, RoundSettled, RunEvent
 
 MARGIN = 9  # columns before the words
+MARKS: dict[Fate, tuple[str, str, str]] = {  # before the words, their style, behind them
+    "accepted": ("", "green", ""),
+    "rejected": ("[-", "red strike", "-]"),
+    "left": ("(+", "dim", ")"),
+    "own": ("{+", "bold yellow", "+}"),
+    "unverified": ("", "magenta", ""),
+}
 
 
 class ConsoleView:
@@ -114,17 +121,13 @@ def words_of(round_: ShownRound, verified: bool = True) -> Text:
     A tree's branches are separated by |, and (+9) are nine words of branches that were left before.
     Words that were not drafted on the robot have no marks.
     """
-    if not round_.drafted:
-        return Text(round_.own, "bold yellow" if verified else "magenta")
-    text = Text(joined(round_.kept), "green")
-    for before, words, behind, style in (
-        ("[-", branched(round_.branches), "-]", "red strike"),
-        ("(+", f"{round_.others}" if round_.others else "", ")", "dim"),
-        ("{+", round_.own, "+}", "bold yellow"),
-    ):
-        if words:
-            text.append(" " if text.plain else "")
-            text.append(f"{before}{words}{behind}", style)
+    text = Text()
+    for words in words_of_round(round_, verified):
+        before, style, behind = MARKS[words.fate]
+        if not round_.drafted:
+            before = behind = ""
+        text.append(" " if text.plain else "")
+        text.append(f"{before}{words.text}{behind}", style)
     return text
 
 

@@ -25,9 +25,14 @@ STATS = (
 
 
 class RunLog:
-    """Grows by ``on_message``; read under the observer's lock, or after the run."""
+    """Grows by ``on_message``; read under the observer's lock, or after the run.
 
-    def __init__(self) -> None:
+    ``keep``: how many of the newest decisions (and of each other list's entries) are kept; None:
+    all.
+    """
+
+    def __init__(self, keep: int | None = None) -> None:
+        self._keep, self._count = keep, 0
         self.decisions: dict[str, Decision] = {}
         self.outcomes: list[tuple[float, dict[str, Any]]] = []
         self.frames: list[tuple[float, bytes]] = []
@@ -57,14 +62,24 @@ class RunLog:
     def on_message(self, topic: str, message: Any, now: float) -> list[RunEvent]:
         """Take a message of ``topic`` (a relative name) received at ``now``."""
         handler = self._handlers.get(topic)
-        return list(handler(message, now)) if handler is not None else []
+        events = list(handler(message, now)) if handler is not None else []
+        if self._keep is not None:
+            self._forget(self._keep)
+        return events
+
+    def _forget(self, keep: int) -> None:
+        while len(self.decisions) > keep:
+            del self.decisions[next(iter(self.decisions))]
+        entries: tuple[list[Any], ...] = (self.outcomes, self.frames, self.opened, self.statuses)
+        for entry in entries:
+            del entry[:-keep]
 
     def _decision(self, message: Any, now: float) -> Decision:
         request = message.request_id
         if request not in self.decisions:
-            number, stamp = len(self.decisions) + 1, message.header.stamp
+            self._count, stamp = self._count + 1, message.header.stamp
             self.decisions[request] = Decision(
-                number,
+                self._count,
                 request,
                 now,
                 stamp=stamp.sec * 10**9 + stamp.nanosec,

@@ -1,0 +1,137 @@
+"""The annotator node: the camera's picture with the decision's words, and the robot's path.
+
+``python -m edge_cloud_spec.observe.annotator --ros-args ...``; for RViz, no other node needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from typing import Any
+
+import cv2
+import numpy as np
+from geometry_msgs.msg import PoseStamped
+from nav_msgs.msg import Odometry, Path
+from rclpy.node import Node
+from sensor_msgs.msg import CompressedImage, Image
+from std_msgs.msg import Header, String
+
+from ..errors import UserError
+from ..nav.status import Status
+from ..nodes.frame import encode_frame
+from ..nodes.runtime.qos import DECODE, LATCHED, SENSOR_DATA
+from ..nodes.runtime.run import spin
+from ..nodes.topics import DRAWN, TOPICS
+from .annotated_picture import Caption, annotate
+from .draft_words import words_of_decision
+from .run_log import RunLog
+
+DECISIONS = 2  # that are remembered
+WORDS = ("decode_request", "draft", "verdict", "verified_tokens", "decode_stats")
+STEP = 0.05  # m between two points of the path
+POINTS = 4000  # of the path: 200 m
+
+
+class Annotator(Node):
+    """Draws only while there is a subscriber.
+
+    The picture is published raw as well as compressed: RViz shows a compressed one only where
+    image_transport's plugins are installed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("annotator")
+        self._run_log, self._instruction = RunLog(DECISIONS), ""
+        self._status = self._link = ""
+        self._raw, self._compressed, self._paths = (
+            self.create_publisher(kind, topic, qos) for topic, (kind, qos) in DRAWN.items()
+        )
+        self._path = Path()
+        self.create_subscription(
+            CompressedImage, "camera/image_raw/compressed", self._on_compressed, SENSOR_DATA
+        )
+        self.create_subscription(Image, "camera/image_raw", self._on_image, SENSOR_DATA)
+        self.create_subscription(Odometry, "odom", self._on_odometry, SENSOR_DATA)
+        self.create_subscription(String, "nav_status", self._on_status, LATCHED)
+        self.create_subscription(String, "link_state", self._on_link, LATCHED)
+        for topic in WORDS:
+            self.create_subscription(TOPICS[topic][0], topic, self._listener(topic), DECODE)
+        self.create_timer(1.0, self._publish_path)
+
+    def _listener(self, topic: str) -> Any:
+        def listen(message: Any) -> None:
+            self._run_log.on_message(topic, message, self.get_clock().now().nanoseconds / 1e9)
+            self._instruction = getattr(message, "instruction", "") or self._instruction
+
+        return listen
+
+    def _on_status(self, message: String) -> None:
+        with contextlib.suppress(ValueError):
+            self._status = Status.parse(message.data).text
+
+    def _on_link(self, message: String) -> None:
+        self._link = message.data
+
+    # Pictures
+
+    def _on_compressed(self, message: CompressedImage) -> None:
+        self._draw(message.data, message.header)
+
+    def _on_image(self, message: Image) -> None:
+        if self.count_publishers("camera/image_raw/compressed"):
+            return  # the same pictures come compressed
+        if self._wanted:
+            with contextlib.suppress(UserError):  # the drafter reports what is wrong with it
+                self._draw(encode_frame(message), message.header)
+
+    @property
+    def _wanted(self) -> bool:
+        return bool(self._raw.get_subscription_count() or self._compressed.get_subscription_count())
+
+    def _draw(self, jpeg: Any, header: Header) -> None:
+        if not self._wanted:
+            return
+        picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
+        if picture is None:
+            return  # the drafter reports what is wrong with it
+        decision = next(reversed(self._run_log.decisions.values()), None)
+        words = words_of_decision(decision) if decision is not None else []
+        sheet = annotate(picture, Caption(self._instruction, words, self._status, self._link))
+        if self._raw.get_subscription_count():
+            height, width, channels = sheet.shape
+            raw = Image(header=header, height=height, width=width, encoding="bgr8")
+            raw.step, raw.data = width * channels, sheet.tobytes()
+            self._raw.publish(raw)
+        if self._compressed.get_subscription_count():
+            encoded, data = cv2.imencode(".jpg", sheet)
+            if encoded:
+                self._compressed.publish(
+                    CompressedImage(header=header, format="jpeg", data=data.tobytes())
+                )
+
+    # Path
+
+    def _on_odometry(self, message: Odometry) -> None:
+        place, poses = message.pose.pose.position, self._path.poses
+        if poses:
+            last = poses[-1].pose.position
+            if math.hypot(place.x - last.x, place.y - last.y) < STEP:
+                return
+        poses.append(PoseStamped(header=message.header, pose=message.pose.pose))
+        del poses[:-POINTS]
+        self._path.header = message.header
+
+    def _publish_path(self) -> None:
+        if self._path.poses and self._paths.get_subscription_count():
+            self._paths.publish(self._path)
+
+
+def main() -> int:
+    """Run the node until a signal."""
+    return spin(Annotator)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

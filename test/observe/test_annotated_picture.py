@@ -1,0 +1,94 @@
+"""What people see in RViz's picture."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.topic_messages import draft, message, settled, verdict
+
+from edge_cloud_spec.observe.annotated_picture import COLOURS, LINE, WIDTH, Caption, annotate
+from edge_cloud_spec.observe.draft_words import Fate, Words, words_of_decision
+from edge_cloud_spec.observe.run_log import RunLog
+
+
+def sheet_of(*words: Words, **caption: str) -> np.ndarray:
+    return annotate(np.full((100, 200, 3), 90, np.uint8), Caption(words=words, **caption))
+
+
+def has(sheet: np.ndarray, colour: tuple[int, int, int]) -> bool:
+    """Whether something is drawn in this colour, be it only as thin as an antialiased line."""
+    drawn = sheet.reshape(-1, 3)[sheet.reshape(-1, 3).max(axis=1) > 80].astype(float)
+    hues = drawn / drawn.max(axis=1, keepdims=True)
+    return bool((abs(hues - np.array(colour) / max(colour)) < 0.05).all(axis=1).any())
+
+
+def test_the_picture_keeps_its_shape_and_words_stand_below_it() -> None:
+    sheet = sheet_of(Words("action: stop;", "accepted"), instruction="find it", status="idle")
+    assert sheet.shape[1] == WIDTH
+    assert (sheet[: WIDTH // 2] == 90).all()
+    assert sheet[WIDTH // 2 :].any()
+    assert not sheet_of()[WIDTH // 2 :].any()
+
+
+@pytest.mark.parametrize("fate", COLOURS)
+def test_each_fate_of_words_has_its_colour(fate: Fate) -> None:
+    others = {name: colour for name, colour in COLOURS.items() if name != fate}
+    assert COLOURS[fate] not in others.values()
+    words = sheet_of(Words("IIII", fate))[WIDTH // 2 : -LINE]  # the legend has all of them
+    assert has(words, COLOURS[fate])
+    assert not any(has(words, colour) for colour in others.values())
+
+
+def test_the_links_state_is_told_by_word_and_colour() -> None:
+    drawn = {state: sheet_of(link=f"{state} 40 ms") for state in ("cloud", "degraded", "lost")}
+    assert len({sheet.tobytes() for sheet in drawn.values()}) == 3
+
+
+def test_of_a_long_answer_the_newest_words_are_shown() -> None:
+    long = [Words(f"word{number}", "accepted") for number in range(200)]
+    assert not has(sheet_of(*long)[WIDTH // 2 : -LINE], COLOURS["own"])
+    assert has(sheet_of(*long, Words("IIII", "own"))[WIDTH // 2 : -LINE], COLOURS["own"])
+
+
+def test_words_that_cannot_be_drawn_do_no_harm() -> None:
+    tiny = np.zeros((1, 1, 3), np.uint8)
+    annotate(tiny, Caption("найди", [Words("\x00 … " + "x" * 500, "rejected")], "…", "… …"))
+
+
+def told(run_log: RunLog) -> list[tuple[str, str]]:
+    [decision] = run_log.decisions.values()
+    return [(words.text, words.fate) for words in words_of_decision(decision)]
+
+
+def test_words_are_drafted_then_accepted_rejected_or_the_clouds_own() -> None:
+    run_log = RunLog()
+    run_log.on_message("draft", draft(0, ["turn", "left", "medium", ";"]), 1.0)
+    assert told(run_log) == [("turn left medium;", "drafted")]
+    run_log.on_message("verdict", verdict(0, 0, 1), 2.0)
+    run_log.on_message("verified_tokens", settled(0, "turn left small", [1, 2, 3]), 2.0)
+    settled_words = [("turn left", "accepted"), ("medium;", "rejected"), ("small", "own")]
+    assert told(run_log) == settled_words
+    # A push for a prefix that did not come true is not shown, the draft for the one that did is.
+    run_log.on_message("draft", draft(5, ["stop"], hash=2), 2.1)
+    assert told(run_log) == settled_words
+    run_log.on_message("draft", draft(3, [";"], hash=3), 2.2)
+    assert told(run_log) == [*settled_words, (";", "drafted")]
+
+
+def test_words_without_a_verdict_are_never_shown_as_verified() -> None:
+    run_log = RunLog()
+    run_log.on_message(
+        "verified_tokens", settled(0, "turn left small", [1, 2, 3], verified=False), 2.0
+    )
+    assert told(run_log) == [("turn left small", "unverified")]
+
+
+def test_a_log_that_keeps_two_decisions_forgets_the_others() -> None:
+    run_log = RunLog(keep=2)
+    for number in range(10):
+        asked = message(kind=0, seed=number)
+        asked.request_id = f"r{number}"
+        run_log.on_message("decode_request", asked, float(number))
+        run_log.on_message("nav_status", type("Said", (), {"data": "idle"}), float(number))
+    assert [d.number for d in run_log.decisions.values()] == [9, 10]
+    assert len(run_log.statuses) == 2
