@@ -99,6 +99,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     specs.append(_node("navigator", settings))
     model = _given({"model.path": settings.drafter})
     specs.append(_node("drafter", settings, preset=settings.preset, **model))
+    specs.append(_node("instruction_server", settings))
     if settings.rviz:
         specs.append(replace(_node("annotator", settings), folder="observe"))
         if settings.sim:  # a robot's own driver describes it

@@ -33,14 +33,14 @@ FOREIGN = OTHERS | {
     *("queue", "rclpy", "threading", "time", "torch", "torchao", "transformers", "yaml"),
 }
 DATA = re.compile(r"\.(csv|gif|html|jpg|json|mcap|mp4|org|pem|png|safetensors|txt)$")
-SOURCES = (".py", ".md", ".proto", ".msg", ".toml", ".yaml", ".rviz", ".xml")
+SOURCES = (".action", ".py", ".md", ".proto", ".msg", ".toml", ".yaml", ".rviz", ".xml")
 
 
 @cache
 def symbols() -> Symbols:
-    folders = ("edge_cloud_spec", "examples", "launch", "msg")
+    folders = ("action", "edge_cloud_spec", "examples", "launch", "msg")
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
-    return Symbols(path for path in files if path.suffix in (".py", ".msg", ".proto"))
+    return Symbols(path for path in files if path.suffix in (".action", ".py", ".msg", ".proto"))
 
 
 @cache
@@ -53,7 +53,7 @@ def folders() -> frozenset[str]:
 @cache
 def words() -> frozenset[str]:
     """Every word of our files but the documents: topics, parameters, presets and tests too."""
-    names = ("edge_cloud_spec", "config", "launch", "msg", "requirements", "test")
+    names = ("action", "edge_cloud_spec", "config", "launch", "msg", "requirements", "test")
     files = [file for name in names for file in (ROOT / name).rglob("*")]
     files += [
         ROOT / name for name in ("CMakeLists.txt", "Makefile", "package.xml", "pyproject.toml")

@@ -11,7 +11,7 @@ Members = dict[str, set[str]]
 
 
 class Symbols:
-    """Modules, classes, functions and attributes of Python files; messages of .msg and .proto."""
+    """What Python files define, and the messages of .msg, .action and .proto."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self.names: set[str] = set()
@@ -21,7 +21,7 @@ class Symbols:
         for path in files:
             if path.suffix == ".py":
                 self._read_module(path)
-            elif path.suffix == ".msg":
+            elif path.suffix in (".action", ".msg"):
                 fields = re.findall(r"^[\w/\[\]]+ +(\w+)", path.read_text(), re.MULTILINE)
                 self._add(path.stem, fields)
             elif path.suffix == ".proto":

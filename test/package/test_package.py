@@ -26,6 +26,7 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.instruction_pattern import instruction_pattern
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
 from edge_cloud_spec.nodes.drafter_settings import DrafterSettings
+from edge_cloud_spec.nodes.instruction_server import ServerSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.simulator import SimulatorSettings
 from edge_cloud_spec.share import share
@@ -37,6 +38,7 @@ SETTINGS = {
     "drafter": DrafterSettings(),
     "cloud_bridge": BridgeSettings(),
     "navigator": NodeSettings(),
+    "instruction_server": ServerSettings(),
     "simulator": SimulatorSettings(),
 }
 
@@ -96,7 +98,7 @@ def test_the_graph_starts_only_executables_that_are_installed() -> None:
 
 def test_a_cloud_elsewhere_starts_no_verifier_and_a_robot_no_simulator() -> None:
     names = [spec.name for spec in graph(GraphSettings(cloud="cloud.lan:443", sim=False))]
-    assert names == ["cloud_bridge", "navigator", "drafter"]
+    assert names == ["cloud_bridge", "navigator", "drafter", "instruction_server"]
 
 
 def test_a_local_verifier_and_the_bridge_get_the_same_address() -> None:
