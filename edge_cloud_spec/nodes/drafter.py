@@ -33,6 +33,7 @@ from .decision_gate import CameraFrame, DecisionGate, DecisionTask
 from .decode_stats import to_decode_stats
 from .drafter_settings import DrafterSettings
 from .frame import encode_frame
+from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
@@ -74,6 +75,9 @@ class DrafterNode(ManagedNode):
         self._bridge = BridgeTopics(self, TokenTexts(self._model.tokenizer))
         self._no_decision = threading.Event()
         self._no_decision.set()
+        self._pulse = Pulse("model", lambda: 2 * self._settings.value.patience)
+        self._runner.on_pass = lambda *_: self._pulse.beat()
+        self.pulses.append(self._pulse)
         self._thread = threading.Thread(target=self._decide_forever, name="model", daemon=True)
         self._thread.start()
         self._publish_status("idle", "the drafter is not active")
@@ -104,10 +108,11 @@ class DrafterNode(ManagedNode):
 
     def unload(self) -> None:
         """End the model's thread and free the model; raises UserError while a decision runs."""
+        if not self._no_decision.wait(HALT_S):
+            raise UserError("a decision has not ended yet; try again")
         self._gate.close()
         self._thread.join(HALT_S)
-        if self._thread.is_alive():
-            raise UserError("a decision has not ended yet; try again")
+        self.pulses.remove(self._pulse)
         del self._runner, self._model, self._bridge
 
     # Callbacks
@@ -189,6 +194,7 @@ class DrafterNode(ManagedNode):
         def on_emit(emit: Emit) -> None:
             if not self.active:
                 return
+            self._pulse.beat()
             words.emit(emit)
             if transport is not None:
                 transport.restart_draft_time()
@@ -196,6 +202,7 @@ class DrafterNode(ManagedNode):
         request = Request(task.instruction, frame.jpeg, settings.order)
         nonce = int(request_id, 16)
         self._no_decision.clear()
+        self._pulse.beat()
         self._gate.begin_decision(request_id)
         self._inbox = SimpleQueue()
         reason = "failed"

@@ -40,7 +40,9 @@ class DrafterSettings:
     first_decision: int = bounded(0, 0, 2**31, "number of the first decision after this is set")
     order: str = chosen(ORDERS[0], ORDERS, "what an answer says first")
     max_tokens: int = bounded(64, 1, 1024, "longest answer")
-    patience: float = bounded(10.0, 0.2, 120.0, "a decision fails after this long a silence, s")
+    patience: float = bounded(
+        10.0, 0.2, 120.0, "a decision fails after this long a silence of the cloud, s"
+    )
     retry: float = bounded(1.0, 0.1, 60.0, "pause after a decision that failed, s")
     model: ModelSettings = field(default_factory=ModelSettings)
 

@@ -12,6 +12,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 
 from ...errors import UserError
 from .diagnostics import Diagnostics
+from .heartbeat import Pulse
 from .parameters import Parameters, refuse_unknown_parameters
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class ManagedNode(LifecycleNode):
         self.configured = False
         self.active = False
         self.in_transition = False
+        self.pulses = [Pulse("executor")]  # of the threads that must not hang
         self._brings_up = False
         about = "configure and activate without a lifecycle manager; read at the start only"
         descriptor = ParameterDescriptor(description=about, read_only=True)
@@ -142,7 +144,8 @@ class ManagedNode(LifecycleNode):
         self.problem = ""
         self.in_transition = True
         try:
-            carry_out()
+            with self.pulses[0].resting():  # a model may take minutes to load
+                carry_out()
         except UserError as error:
             self.problem = str(error)
         except Exception as error:

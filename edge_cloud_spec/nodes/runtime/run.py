@@ -11,11 +11,13 @@ from collections.abc import Callable
 from types import FrameType
 
 import rclpy
+from rclpy.clock import Clock, ClockType
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from ...errors import UserError
+from .heartbeat import CHECK_S, HangWatch, Pulse
 from .managed_node import ManagedNode
 from .parameters import refuse_unknown_parameters
 
@@ -29,7 +31,8 @@ def spin(make: Callable[[], Node]) -> int:
     ``close()`` of the node, if it has one, is called while ROS still works, so that a node can
     publish its last messages. A launch sends SIGINT twice: the second one comes during the shutdown
     and does nothing. A UserError from ``make``, or at configuring, ends the program with status 2
-    and one sentence; what a callback raises is logged and the node continues.
+    and one sentence; what a callback raises is logged and the node continues. A thread that hangs
+    ends it with status 3 (``HangWatch``).
 
     One thread serves all callbacks: rclpy's multi-threaded executor submits a callback that its
     pool has not started to the pool again and again, and on a busy machine an e_stop then waits for
@@ -59,6 +62,7 @@ def spin(make: Callable[[], Node]) -> int:
             pass
     finally:
         stop.set()
+        service.watch.close()
         _exit_within(EXIT_TIMEOUT)
         close = getattr(node, "close", None)
         if close is not None:
@@ -79,10 +83,14 @@ class _Service(threading.Thread):
         self.status = 0
         self._node, self._stop_event = node, stop
         self._executor = SingleThreadedExecutor()
+        pulses = getattr(node, "pulses", [Pulse("executor")])
+        node.create_timer(CHECK_S, pulses[0].beat, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self.watch = HangWatch(lambda: pulses)
         self._executor.add_node(node)
 
     def run(self) -> None:
         node, stop = self._node, self._stop_event
+        self.watch.start()
         if isinstance(node, ManagedNode) and node.autostart:
             try:
                 node.bring_up()

@@ -11,6 +11,8 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
+from .heartbeat import Pulse
+
 WAIT_S = 0.2  # longest wait for a message; then the thread checks whether it was closed
 
 
@@ -21,7 +23,7 @@ class SubscriptionThread:
     takes longer than the message's way through DDS, and other callbacks may run first. Here one
     wait set is kept, for these subscriptions only. ``subscribe`` first, then ``start``;
     ``close`` before the node is destroyed. What a callback raises is logged, and the next message
-    is taken.
+    is taken. A managed node's watch notices a callback that hangs.
     """
 
     def __init__(self, node: Node) -> None:
@@ -29,6 +31,8 @@ class SubscriptionThread:
         self._group = _NoExecutor()
         self._subscriptions: list[tuple[Any, Callable[[Any], None]]] = []
         self._closed = False
+        self._pulse = Pulse("subscriptions")
+        self._pulses: list[Pulse] = getattr(node, "pulses", [])
         self._thread = threading.Thread(target=self._run, name="subscriptions", daemon=True)
 
     def subscribe(
@@ -42,11 +46,14 @@ class SubscriptionThread:
 
     def start(self) -> None:
         """Call back from now on."""
+        self._pulses.append(self._pulse)
         self._thread.start()
 
     def close(self) -> None:
         """End the thread after the running callback."""
         self._closed = True
+        if self._pulse in self._pulses:
+            self._pulses.remove(self._pulse)
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
 
@@ -55,6 +62,7 @@ class SubscriptionThread:
         count = len(self._subscriptions)
         wait_set = rclpy_implementation.WaitSet(count, 0, 0, 0, 0, 0, context.handle)
         while not self._closed and context.ok():
+            self._pulse.beat()
             wait_set.clear_entities()
             for subscription, _ in self._subscriptions:
                 wait_set.add_subscription(subscription.handle)
