@@ -22,6 +22,7 @@ class SendQueue:
         self._max_bytes, self._give_up = max_bytes, give_up
         self._lock = threading.Lock()  # of the two below
         self.size = 0  # bytes that wait, counted at once: the loop may be busy
+        self.stamp: tuple[int, int] | None = None  # ns: when the robot sent, and we received
         self.over = False  # too many waited, and the stream is ended
 
     def put(self, data: bytes | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import grpc
 import grpc.aio
 
 from ..wire.channel import METHOD_NAME, SERVICE
+from ..wire.stamps import MAX_STAMPED, Echo, sent_of, with_echo
 from .send_queue import SendQueue
 from .sessions import RobotStream
 from .worker import Worker
@@ -66,7 +68,7 @@ class DecodeService:
     async def _write(self, queue: SendQueue, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         with contextlib.suppress(grpc.aio.InternalError):  # the robot is gone
             while (data := await queue.take()) is not None:
-                await context.write(data)
+                await context.write(_echoing(data, queue))
 
     def _make_room(self) -> None:
         """End the oldest stream without a session, where there are too many."""
@@ -80,6 +82,8 @@ class DecodeService:
     ) -> None:
         with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot is gone
             async for data in requests:
+                if sent_ns := sent_of(data):
+                    queue.stamp = (sent_ns, time.time_ns())
                 self._worker.receive(stream, data)
                 while self._is_behind(stream, queue):
                     await asyncio.sleep(0.01)  # nothing is read, so that the robot cannot send
@@ -98,3 +102,11 @@ class DecodeService:
                 grpc.StatusCode.UNAUTHENTICATED,
                 "the bearer token is missing or wrong; give the robot the verifier's token",
             )
+
+
+def _echoing(data: bytes, queue: SendQueue) -> bytes:
+    """The message as it is sent: the first small one after a stamped message carries the times."""
+    if queue.stamp is None or len(data) > MAX_STAMPED:
+        return data
+    (sent_ns, received_ns), queue.stamp = queue.stamp, None
+    return with_echo(data, Echo(sent_ns, received_ns, time.time_ns()))

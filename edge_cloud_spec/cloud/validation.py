@@ -9,17 +9,17 @@ from ..decoding.preset import PAYLOADS
 from ..decoding.rule import check_rule
 from ..decoding.split import MAX_TOLD, RESIDUALS
 from ..errors import UserError
-from ..wire.messages import PROTOCOL, DraftMessage, Open
+from ..wire.messages import DraftMessage, Open
+from ..wire.version import common_protocol
 from .verified_answer import VerifiedAnswer
 
 
-def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
-    """Raise UserError where a target with this tokenizer cannot serve the request."""
-    if opening.protocol != PROTOCOL:
-        raise UserError(
-            f"robot speaks protocol {opening.protocol} and cloud {PROTOCOL}; "
-            "install the same version of edge_cloud_spec on both"
-        )
+def check_opening(opening: Open, tokenizer_digest: bytes) -> int:
+    """The protocol to speak with this robot.
+
+    Raises UserError or VersionError where a target with this tokenizer cannot serve the request.
+    """
+    protocol = common_protocol(opening.protocol, opening.oldest_protocol)
     check_rule(opening.rule, opening.policy.temperature)
     _check_payload(opening)
     if opening.tokenizer_digest and opening.tokenizer_digest != tokenizer_digest:
@@ -27,6 +27,7 @@ def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
             "the robot's drafter and the cloud's target have different tokenizers; "
             "use two checkpoints of one family"
         )
+    return protocol
 
 
 def _check_payload(opening: Open) -> None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from ..decoding.draft import Draft
 from ..errors import UserError
 from ..models.prompt import PromptSpec
-from ..wire.codec import decode_client, kind_of
+from ..wire.codec import decode_client
+from ..wire.kinds import kind_of
 from ..wire.messages import (
     Close,
     DraftMessage,
@@ -164,7 +165,7 @@ class Worker(threading.Thread):
         stream.end()
 
     def _open(self, stream: RobotStream, opening: Open) -> None:
-        check_opening(opening, self._models.target.tokenizer_digest)
+        protocol = check_opening(opening, self._models.target.tokenizer_digest)
         spec = self._spec
         prompt = self._models.prompt(opening)
         base = base_digest(opening, prompt.digest, self._spec_digest)
@@ -177,14 +178,14 @@ class Worker(threading.Thread):
         if again is not None:  # the robot lost the link before it received Opened
             again.verification.pause()
             self._sessions.attach(stream, again)
-            stream.send(Opened(again.verification.session, spec_bytes, base))
+            stream.send(Opened(again.verification.session, spec_bytes, base, protocol))
             return
         if not self._sessions.make_room(self._clock()):
             text = f"all {self.limits.sessions} sessions are taken; try again later"
             stream.send(Fault("overloaded", text))
             return
         name = secrets.token_hex(8)
-        stream.send(Opened(name, spec_bytes, base))  # the robot prefills while we do
+        stream.send(Opened(name, spec_bytes, base, protocol))  # the robot prefills while we do
         verification = Verification(
             name,
             opening,

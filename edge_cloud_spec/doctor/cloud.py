@@ -14,7 +14,7 @@ def check_cloud(settings: ClientSettings) -> Finding:
     state = asyncio.run(_probe(settings))
     if state.serves:
         how = "over TLS" if settings.secure else "without TLS"
-        token = "takes the token" if settings.token else "asks for no token"
+        token = "takes the token" if settings.read_token() else "asks for no token"
         return Finding(
             "cloud", OK, f"{state.text} {how}, {token}, answers in {state.round_trip * 1e3:.1f} ms"
         )

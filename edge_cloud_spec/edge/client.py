@@ -4,190 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from ..errors import UserError
-from ..wire.channel import CLIENT_OPTIONS, DEFAULT_ADDRESS, METHOD, check_address, is_loopback
-from ..wire.codec import encode_client, encode_server
-from ..wire.messages import ClientMessage, Close, Fault
-from .events import LinkLost, LinkUp
+from ..wire.channel import CLIENT_OPTIONS, METHOD
+from ..wire.codec import encode_client
+from ..wire.messages import ClientMessage, Close
+from ..wire.secret_files import Reloaded
+from ..wire.stamps import MAX_STAMPED, echo_of, with_sent
+from .link.clock_offset import ClockOffset, Offset
+from .link.settings import ClientSettings
+from .link.stream import LINGER_S, ClientStream
 from .session_key import SessionKey
 from .transport import OnReceive
 
-log = logging.getLogger(__name__)
+__all__ = ["ClientSettings", "ClientStream", "GrpcTransport", "VerifierClient", "open_channel"]
 
-
-UNREACHABLE_S = 1.0  # without a connection for this long, LinkLost is reported
-LINGER_S = 0.5  # to send what is queued when a stream is closed
-
-# Statuses that a retry cannot fix: the fault's code, and what to do about it.
-_FATAL = {
-    grpc.StatusCode.UNAUTHENTICATED: ("unauthenticated", ""),
-    grpc.StatusCode.UNIMPLEMENTED: ("not_a_verifier", "check the address and the versions"),
-    grpc.StatusCode.RESOURCE_EXHAUSTED: (
-        "too_large",
-        "send a smaller camera frame, shorter drafts, or use a rule that needs no dense rows",
-    ),
-    grpc.StatusCode.INVALID_ARGUMENT: ("bad_request", ""),
-}
-
-
-@dataclass(frozen=True)
-class ClientSettings:
-    """Where the verifier is. ``authority`` is a PEM file with its certificate authority (TLS).
-
-    Off loopback TLS is used in any case, with the system's authorities where none is given.
-    ``retry_s``: seconds before a broken stream reconnects. Raises UserError.
-    """
-
-    address: str = DEFAULT_ADDRESS
-    authority: str = ""
-    token: str = ""
-    retry_s: float = 0.2
-
-    def __post_init__(self) -> None:
-        check_address(self.address)
-        if self.authority and not Path(self.authority).is_file():
-            raise UserError(f"the certificate authority {self.authority} is not a file")
-
-    @property
-    def secure(self) -> bool:
-        """Whether the channel is encrypted."""
-        return bool(self.authority) or not is_loopback(self.address)
+STAMP_EVERY_S = 1.0  # a message is stamped for the clock offset no more often than this
+ECHO_DUE_S = 5.0  # a stamp without an echo by then is forgotten: an older cloud sends none
 
 
 def open_channel(settings: ClientSettings) -> grpc.aio.Channel:
-    """A channel to the verifier; on the loop that will use it."""
-    if not settings.secure:
-        return grpc.aio.insecure_channel(settings.address, options=CLIENT_OPTIONS)
-    roots = Path(settings.authority).read_bytes() if settings.authority else None
-    credentials = grpc.ssl_channel_credentials(roots)
-    return grpc.aio.secure_channel(settings.address, credentials, options=CLIENT_OPTIONS)
+    """A channel to the verifier; on the loop that will use it. Raises UserError."""
+    return _channel(settings.address, settings.credentials())
 
 
-class ClientStream:
-    """One decode's stream, which reconnects when it breaks. Its methods are for any thread."""
-
-    def __init__(self, client: VerifierClient, on_receive: OnReceive) -> None:
-        self._client = client
-        self._on_receive = on_receive
-        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
-        self._lost = False  # and LinkLost was reported
-        self.closing = False
-
-    def send(self, data: bytes) -> None:
-        """Queue these bytes; a reconnect drops what is still queued (see LinkUp)."""
-        self._client.run_soon(lambda: self._queue.put_nowait(data))
-
-    def close(self, last: bytes | None = None) -> None:
-        """End the stream once everything queued is sent, or at once while it is broken.
-
-        ``last`` is sent before the end. The cloud ends its side after a Close, and that must not
-        count as a lost link: so the last message and the close are one call.
-        """
-        self._client.run_soon(lambda: self._close(last))
-
-    def start(self) -> asyncio.Task[None]:
-        """Run the stream; to be called on the client's loop."""
-        self._task = asyncio.ensure_future(self._run())
-        return self._task
-
-    def _close(self, last: bytes | None) -> None:
-        if self.closing:
-            return
-        assert self._task is not None
-        self.closing = True
-        if last is not None:
-            self._queue.put_nowait(last)
-        self._queue.put_nowait(None)
-        linger = 0.0 if self._lost else LINGER_S  # for a cloud that does not end its side
-        self._task.get_loop().call_later(linger, self._task.cancel)
-
-    async def _run(self) -> None:
-        try:
-            while not self.closing:
-                await self._try_once()
-        except _FatalError as error:
-            self._on_receive(encode_server(error.fault))
-        except Exception as error:
-            log.exception("a stream failed")
-            fault = Fault("link_failed", f"the link failed on the robot ({error!r}); see its log")
-            self._on_receive(encode_server(fault))
-
-    async def _try_once(self) -> None:
-        """Connect and relay until the stream ends; pause after a break."""
-        connected = False
-        try:
-            call = await self._connect()
-            connected = True
-            if self._lost:
-                while not self._queue.empty():
-                    self._queue.get_nowait()
-                self._lost = False
-                self._on_receive(LinkUp())
-            await self._relay(call)
-            reason = "the cloud ended the stream"
-        except grpc.aio.AioRpcError as error:
-            reason = error.details() or error.code().name
-            if error.code() in _FATAL:
-                code, advice = _FATAL[error.code()]
-                text = f"{reason}; {advice}" if advice else reason
-                raise _FatalError(Fault(code, text)) from None
-        if not self.closing:
-            self._report_loss(reason if connected else self._unreachable(reason))
-            await asyncio.sleep(self._client.settings.retry_s)
-
-    async def _connect(self) -> Any:
-        """A connected call; LinkLost is reported if that takes longer than UNREACHABLE_S."""
-        call = self._client.open_call()
-        try:
-            await asyncio.wait_for(call.wait_for_connection(), UNREACHABLE_S)
-        except asyncio.TimeoutError:
-            self._report_loss(self._unreachable("nothing answers there"))
-            await call.wait_for_connection()
-        return call
-
-    def _unreachable(self, why: str) -> str:
-        address = self._client.settings.address
-        advice = "; start one there with edge-cloud-spec serve" if is_loopback(address) else ""
-        return f"cannot reach the cloud at {address}: {why}{advice}"
-
-    def _report_loss(self, reason: str) -> None:
-        if not self._lost:
-            self._lost = True
-            self._on_receive(LinkLost(reason))
-
-    async def _relay(self, call: Any) -> None:
-        writing = asyncio.ensure_future(self._write(call))
-        try:
-            async for data in call:
-                self._on_receive(data)
-        finally:
-            call.cancel()
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)  # reading raises what went wrong
-
-    async def _write(self, call: Any) -> None:
-        while (data := await self._queue.get()) is not None:
-            await call.write(data)
-        await call.done_writing()
-
-
-class _FatalError(Exception):
-    """A failure that a retry cannot fix."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.text)
-        self.fault = fault
+def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=CLIENT_OPTIONS)
 
 
 class GrpcTransport:
@@ -212,16 +62,38 @@ class GrpcTransport:
 
 
 class VerifierClient:
-    """A channel to the verifier on an asyncio loop in its own thread; many streams may share it."""
+    """A channel to the verifier on an asyncio loop in its own thread; many streams may share it.
+
+    Raises UserError for a token, certificate or key that cannot be used.
+    """
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
+        self._token = Reloaded(settings.read_token, settings.token_file)
+        self._credentials = Reloaded(settings.credentials, *settings.pem_files)
+        self._clock = ClockOffset()
+        self._stamped: tuple[int, float] | None = None  # the stamp under way, and steady time
         self._loop = asyncio.new_event_loop()
         self._channel: grpc.aio.Channel | None = None
-        self._method: Any = None
+        self._old_channels: list[grpc.aio.Channel] = []  # with streams from before a rotation
         self._streams: dict[asyncio.Task[None], ClientStream] = {}
         self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
         self._thread.start()
+
+    @property
+    def clock_offset(self) -> Offset | None:
+        """The cloud's clock less the robot's; None before it was measured. From any thread."""
+        return self._clock.at(time.monotonic())
+
+    @property
+    def address(self) -> str:
+        """The verifier's HOST:PORT."""
+        return self.settings.address
+
+    @property
+    def retry_s(self) -> float:
+        """Pause before a broken stream reconnects, s."""
+        return self.settings.retry_s
 
     def open(self, on_receive: OnReceive) -> ClientStream:
         """A stream that calls ``on_receive`` for each message, in the client's thread."""
@@ -247,13 +119,40 @@ class VerifierClient:
         self._thread.join(timeout=5)
         self._loop.close()
 
+    # For the streams, on the client's loop
+
     def open_call(self) -> Any:
         """A fresh bidirectional call of raw bytes; on the client's loop."""
+        if self._channel is not None and self._credentials.renew():
+            self._old_channels.append(self._channel)
+            self._channel = None
         if self._channel is None:
-            self._channel = open_channel(self.settings)
-            self._method = self._channel.stream_stream(METHOD)
-        token = self.settings.token
-        return self._method(metadata=(("authorization", f"Bearer {token}"),) if token else None)
+            self._channel = _channel(self.settings.address, self._credentials.value)
+        token = self._token.current
+        method = self._channel.stream_stream(METHOD)
+        return method(metadata=(("authorization", f"Bearer {token}"),) if token else None)
+
+    def stamp(self, data: bytes) -> bytes:
+        """The message as it is sent: one a second carries the time."""
+        now = time.monotonic()
+        due = STAMP_EVERY_S if self._stamped is None or not self._stamped[0] else ECHO_DUE_S
+        if len(data) > MAX_STAMPED or (self._stamped and now - self._stamped[1] < due):
+            return data
+        sent_ns = time.time_ns()
+        self._stamped = (sent_ns, now)
+        return with_sent(data, sent_ns)
+
+    def read_echo(self, data: bytes) -> None:
+        """Compare the clocks, where the message carries the cloud's times."""
+        if not self._stamped or not self._stamped[0] or len(data) > MAX_STAMPED:
+            return
+        received_ns, (sent_ns, sent_at) = time.time_ns(), self._stamped
+        echo = echo_of(data)
+        if echo is None or echo.sent_ns != sent_ns:
+            return
+        self._stamped = (0, sent_at)
+        now = time.monotonic()
+        self._clock.observe(sent_ns, echo.received_ns, echo.answered_ns, received_ns, now)
 
     def _start(self, stream: ClientStream) -> None:
         task = stream.start()
@@ -268,8 +167,8 @@ class VerifierClient:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._channel is not None:
-            await self._channel.close()
+        for channel in (*self._old_channels, *([self._channel] if self._channel else [])):
+            await channel.close()
         remaining = asyncio.all_tasks() - {asyncio.current_task()}  # gRPC's own, of ended calls
         if remaining:
             await asyncio.wait(remaining, timeout=LINGER_S)

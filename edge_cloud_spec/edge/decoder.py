@@ -23,6 +23,7 @@ from ..wire.messages import (
     base_digest,
     spec_digest,
 )
+from ..wire.version import VersionError, check_agreed
 from .events import (
     Abort,
     Action,
@@ -170,6 +171,10 @@ class EdgeDecoder:
     def _on_opened(self, opened: Opened, now: float) -> list[Action]:
         if not opened.session:
             return self._bad_opened("the cloud did not name the session; update it")
+        try:
+            check_agreed(opened.protocol)
+        except VersionError as error:
+            return self._bad_opened(str(error))
         resumed = bool(self._session)
         self._session = opened.session
         if resumed:

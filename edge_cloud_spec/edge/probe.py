@@ -74,7 +74,7 @@ async def _check_health(channel: grpc.aio.Channel, timeout: float, wait: bool) -
 
 
 async def _open_and_close(channel: Any, settings: ClientSettings, timeout: float) -> CloudState:
-    token = settings.token
+    token = settings.read_token()
     metadata = (("authorization", f"Bearer {token}"),) if token else None
     begun = time.perf_counter()
     # Nothing is sent: a write that crosses the server's refusal hides the refusal in gRPC's aio.
@@ -88,12 +88,16 @@ async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> Clou
     """Why; None where the way to the verifier looks good, so that it may work the next time."""
     code, address = error.code(), settings.address
     if code == grpc.StatusCode.UNAUTHENTICATED:
-        given = "the token is refused" if settings.token else "it asks for a token"
+        given = "the token is refused" if settings.read_token() else "it asks for a token"
         return _state("token", f"{address}: {given}")
     if code in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND):
         return _state("not_a_verifier", f"{address} answers, but is no verifier")
     problem = await asyncio.to_thread(
-        connection_problem, address, settings.secure, settings.authority
+        connection_problem,
+        address,
+        settings.secure,
+        settings.authority,
+        (settings.certificate, settings.key) if settings.certificate else None,
     )
     if problem is not None:
         return CloudState(problem.kind, f"{address}: {problem.text}", problem.advice)

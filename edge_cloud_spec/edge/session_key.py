@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
-from ..wire.codec import decode_client, encode_client, kind_of
+from ..wire.codec import decode_client, encode_client
+from ..wire.kinds import kind_of
 from ..wire.messages import Open, Resume, key_of
 
 

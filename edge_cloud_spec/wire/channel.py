@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import ip_address
-from pathlib import Path
 
 from ..errors import UserError
+from .secret_files import read_token as read_token
 
 METHOD = "/edge_cloud_spec.v1.Verifier/Decode"
 SERVICE, METHOD_NAME = METHOD[1:].split("/")
 DEFAULT_ADDRESS = "127.0.0.1:50151"  # of a verifier on this machine
+RETRY_AFTER = "retry-after-ms"  # trailing metadata of a refusal that passes
+MAX_RETRY_S = 30.0  # a longer pause than this is not taken from a cloud
 MESSAGE_BYTES = 16 * 2**20  # a camera frame or dense rows; above it a peer is refused
 
 # A dead link is noticed within seconds even when nothing is sent.
@@ -55,12 +58,12 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def read_token(path: str) -> str:
-    """The bearer token in this file (so that no process list shows it); raises UserError."""
-    try:
-        token = Path(path).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the token file {path} cannot be read: {error}") from None
-    if not token or not token.isascii():
-        raise UserError(f"the token file {path} must hold one line of ASCII")
-    return token
+def retry_after_s(metadata: Iterable[tuple[str, str | bytes]] | None) -> float | None:
+    """The seconds after which a refused client may try again; None where none are given."""
+    for name, value in metadata or ():
+        if name == RETRY_AFTER:
+            try:
+                return min(max(0.0, int(value) / 1e3), MAX_RETRY_S)
+            except ValueError:
+                return None
+    return None

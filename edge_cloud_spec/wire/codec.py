@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ..decoding.draft import MAX_NODES, Draft
 from ..decoding.policy import SamplingPolicy
@@ -39,9 +42,6 @@ from .messages import (
 from .rows import read_rows, write_rows
 
 _FINISHES = {"": pb.GOES_ON, "end": pb.END, "length": pb.LENGTH}
-_KINDS = {  # of a client's message, by its first byte: the tag of a field with a length
-    field.number << 3 | 2: field.name for field in pb.ClientMessage.DESCRIPTOR.fields
-}
 _FINISH_NAMES = {number: name for name, number in _FINISHES.items()}
 
 
@@ -74,6 +74,7 @@ def encode_client(message: ClientMessage) -> bytes:
             wrapped = pb.ClientMessage(
                 open=pb.Open(
                     protocol=message.protocol,
+                    oldest_protocol=message.oldest_protocol,
                     nonce=message.nonce,
                     instruction=message.instruction,
                     jpeg=message.jpeg,
@@ -107,11 +108,6 @@ def encode_client(message: ClientMessage) -> bytes:
     return data
 
 
-def kind_of(data: bytes) -> str:
-    """The kind of a client's message (draft, open, ...), by its first byte; empty: unknown."""
-    return _KINDS.get(data[0], "") if data else ""
-
-
 def decode_client(data: bytes) -> ClientMessage:
     """Read a robot's message; raises WireError, or ValueError for a value out of range."""
     try:
@@ -139,6 +135,7 @@ def decode_client(data: bytes) -> ClientMessage:
                 max_tokens=o.max_tokens,
                 draft_length=o.draft_length,
                 protocol=o.protocol,
+                oldest_protocol=o.oldest_protocol,
                 split=read_split(o.split) if o.HasField("split") else None,
                 replacement=not o.distinct,
                 predictions=o.predictions,
@@ -155,7 +152,7 @@ def decode_client(data: bytes) -> ClientMessage:
             return Close(read_optional(wrapped.close, "resampled"))
         case "row_request":
             return RowRequest(read_digest(wrapped.row_request.base))
-    raise WireError("an empty message, or one of a later protocol")
+    raise _unknown_kind(wrapped, "cloud")
 
 
 def _read_draft(m: pb.Draft) -> DraftMessage:
@@ -210,8 +207,10 @@ def encode_server(message: ServerMessage) -> bytes:
             )
         case RowMessage(base, row):
             wrapped = pb.ServerMessage(row=pb.Row(base=write_digest(base), row=write_rows([row])))
-        case Opened(session, spec, base):
-            opened = pb.Opened(session=session, spec=spec, base=write_digest(base))
+        case Opened(session, spec, base, protocol):
+            opened = pb.Opened(
+                session=session, spec=spec, base=write_digest(base), protocol=protocol
+            )
             wrapped = pb.ServerMessage(opened=opened)
         case Fault(code, text):
             wrapped = pb.ServerMessage(fault=pb.Fault(code=code, text=text))
@@ -236,10 +235,19 @@ def decode_server(data: bytes) -> ServerMessage:
             return RowMessage(read_digest(wrapped.row.base), read_row(wrapped.row.row))
         case "opened":
             o = wrapped.opened
-            return Opened(o.session, o.spec, read_digest(o.base))
+            return Opened(o.session, o.spec, read_digest(o.base), o.protocol)
         case "fault":
             return Fault(wrapped.fault.code, wrapped.fault.text)
-    raise WireError("an empty message, or one of a later protocol")
+    raise _unknown_kind(wrapped, "robot")
+
+
+def _unknown_kind(wrapped: Any, side: str) -> WireError:
+    """The error of a message without a kind that this side knows."""
+    fields: Any = UnknownFieldSet(wrapped)
+    if not len(fields):
+        return WireError("an empty message")
+    text = f"a message of kind {fields[0].field_number} belongs to a later protocol"
+    return WireError(f"{text}; update edge_cloud_spec on the {side}")
 
 
 def _read_verdict(v: pb.Verdict) -> Verdict:

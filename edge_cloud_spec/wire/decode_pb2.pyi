@@ -37,7 +37,7 @@ class Policy(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("protocol", "nonce", "instruction", "jpeg", "order", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "capabilities", "split", "distinct", "predictions", "key", "secret")
+    __slots__ = ("protocol", "nonce", "instruction", "jpeg", "order", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "capabilities", "split", "distinct", "predictions", "key", "secret", "oldest_protocol")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class Open(_message.Message):
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     nonce: int
     instruction: str
@@ -76,7 +77,8 @@ class Open(_message.Message):
     predictions: bool
     key: bytes
     secret: bytes
-    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., instruction: _Optional[str] = ..., jpeg: _Optional[bytes] = ..., order: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ...) -> None: ...
+    oldest_protocol: int
+    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., instruction: _Optional[str] = ..., jpeg: _Optional[bytes] = ..., order: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ..., oldest_protocol: _Optional[int] = ...) -> None: ...
 
 class Split(_message.Message):
     __slots__ = ("residual", "top_k", "tail")
@@ -153,32 +155,36 @@ class Close(_message.Message):
     def __init__(self, resampled: _Optional[int] = ...) -> None: ...
 
 class ClientMessage(_message.Message):
-    __slots__ = ("open", "draft", "generate", "resume", "close", "row_request")
+    __slots__ = ("open", "draft", "generate", "resume", "close", "row_request", "sent_ns")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
     GENERATE_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     ROW_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SENT_NS_FIELD_NUMBER: _ClassVar[int]
     open: Open
     draft: Draft
     generate: Generate
     resume: Resume
     close: Close
     row_request: RowRequest
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., row_request: _Optional[_Union[RowRequest, _Mapping]] = ...) -> None: ...
+    sent_ns: int
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., row_request: _Optional[_Union[RowRequest, _Mapping]] = ..., sent_ns: _Optional[int] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("session", "spec", "base", "capabilities")
+    __slots__ = ("session", "spec", "base", "capabilities", "protocol")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     session: str
     spec: bytes
     base: Digest
     capabilities: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, session: _Optional[str] = ..., spec: _Optional[bytes] = ..., base: _Optional[_Union[Digest, _Mapping]] = ..., capabilities: _Optional[_Iterable[str]] = ...) -> None: ...
+    protocol: int
+    def __init__(self, session: _Optional[str] = ..., spec: _Optional[bytes] = ..., base: _Optional[_Union[Digest, _Mapping]] = ..., capabilities: _Optional[_Iterable[str]] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Residual(_message.Message):
     __slots__ = ("top", "tail_mass", "tail")
@@ -250,16 +256,28 @@ class Fault(_message.Message):
     text: str
     def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
+class Echo(_message.Message):
+    __slots__ = ("sent_ns", "received_ns", "answered_ns")
+    SENT_NS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_NS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_NS_FIELD_NUMBER: _ClassVar[int]
+    sent_ns: int
+    received_ns: int
+    answered_ns: int
+    def __init__(self, sent_ns: _Optional[int] = ..., received_ns: _Optional[int] = ..., answered_ns: _Optional[int] = ...) -> None: ...
+
 class ServerMessage(_message.Message):
-    __slots__ = ("opened", "verdict", "fault", "row", "prediction")
+    __slots__ = ("opened", "verdict", "fault", "row", "prediction", "echo")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
     PREDICTION_FIELD_NUMBER: _ClassVar[int]
+    ECHO_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
     verdict: Verdict
     fault: Fault
     row: Row
     prediction: Prediction
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., row: _Optional[_Union[Row, _Mapping]] = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ...) -> None: ...
+    echo: Echo
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., row: _Optional[_Union[Row, _Mapping]] = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ..., echo: _Optional[_Union[Echo, _Mapping]] = ...) -> None: ...

@@ -10,8 +10,7 @@ from ..decoding.draft import Draft
 from ..decoding.policy import SamplingPolicy
 from ..decoding.split import SparseResidual, Split
 from ..decoding.token_distribution import TokenDistribution
-
-PROTOCOL = 2
+from .version import OLDEST_PROTOCOL, PROTOCOL
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,7 @@ class Open:
     max_tokens: int = 0
     draft_length: int = 0
     protocol: int = PROTOCOL
+    oldest_protocol: int = OLDEST_PROTOCOL
     split: Split | None = None
     replacement: bool = True
     predictions: bool = False
@@ -100,11 +100,13 @@ class Opened:
     """The session is open. ``spec`` is empty where the robot named the same one.
 
     ``base`` is the digest of the empty answer; after a Resume, of the cloud's verified prefix.
+    ``protocol`` is what both speak from here on (0: a cloud that does not say).
     """
 
     session: str
     spec: bytes
     base: PrefixDigest
+    protocol: int = 0
 
 
 Residual = TokenDistribution | SparseResidual

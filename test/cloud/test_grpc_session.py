@@ -20,15 +20,6 @@ from edge_cloud_spec.wire.codec import encode_client
 from edge_cloud_spec.wire.messages import Close, DraftMessage, Fault, Generate, Opened, Verdict
 
 
-def test_a_robot_of_another_protocol_is_told_to_install_the_same_version(toy: Any) -> None:
-    with Talk(toy.address) as robot:
-        robot.say(opening(protocol=99))
-        fault = robot.hear()
-    assert isinstance(fault, Fault)
-    assert "protocol 99" in fault.text
-    assert "install the same version" in fault.text
-
-
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [

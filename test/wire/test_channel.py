@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.wire.channel import MESSAGE_BYTES, check_address, is_loopback, read_token
+from edge_cloud_spec.wire.channel import MESSAGE_BYTES, check_address, is_loopback
+from edge_cloud_spec.wire.secret_files import read_token, read_tokens
 
 
 def test_a_frame_fits_into_a_message() -> None:
@@ -49,3 +50,8 @@ def test_a_token_file_that_cannot_be_used_is_named(tmp_path) -> None:
             read_token(str(path))
     path.write_bytes(b" secret\n")
     assert read_token(str(path)) == "secret"
+    path.write_bytes(b"new\n\nold\n")
+    assert read_tokens(str(path)) == ("new", "old")
+    with pytest.raises(UserError, match="one line") as refused:
+        read_token(str(path))
+    assert "new" not in str(refused.value)

@@ -60,6 +60,7 @@ opens = st.builds(
     max_tokens=u32,
     draft_length=u32,
     protocol=u32,
+    oldest_protocol=u32,
     split=st.none() | st.builds(Split, st.sampled_from(RESIDUALS), u32, u32),
     replacement=st.booleans(),
     predictions=st.booleans(),

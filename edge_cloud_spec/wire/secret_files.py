@@ -1,0 +1,104 @@
+"""Files with tokens, certificates and keys, which may be replaced while a program runs."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from ..errors import UserError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def read_token(path: str) -> str:
+    """The bearer token in this file (so that no process list shows it); raises UserError."""
+    tokens = read_tokens(path)
+    if len(tokens) > 1:
+        raise UserError(f"the token file {path} must hold one line: a robot has one token")
+    return tokens[0]
+
+
+def read_tokens(path: str) -> tuple[str, ...]:
+    """The tokens in this file, one a line; raises UserError, which does not quote them."""
+    try:
+        lines = Path(path).read_text().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UserError(f"the token file {path} cannot be read: {why}") from None
+    tokens = tuple(line.strip() for line in lines if line.strip())
+    if not tokens or not all(token.isascii() for token in tokens):
+        raise UserError(f"the token file {path} must hold one line of ASCII")
+    return tokens
+
+
+def read_pem(path: str, what: str) -> bytes:
+    """The bytes of a PEM file; raises UserError that names ``what`` it is."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"the {what} {path} cannot be read: {error.strerror}") from None
+
+
+def read_pair(certificate: str, key: str) -> tuple[bytes, bytes]:
+    """A key and its certificate (chain), as gRPC takes them; raises UserError where they differ."""
+    pair = (read_pem(key, "key"), read_pem(certificate, "certificate"))
+    try:  # gRPC would only report that it cannot bind or connect
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        text = f"the certificate {certificate} and the key {key} are no PEM pair: {error}"
+        raise UserError(text) from None
+    return pair
+
+
+class Reloaded(Generic[T]):
+    """What ``read`` makes of some files, made again when one of them was replaced.
+
+    If that fails (a file is half written, or a key came before its certificate) the old value stays
+    and the next look tries again. The first read raises UserError.
+    """
+
+    def __init__(self, read: Callable[[], T], *paths: str) -> None:
+        self._read = read
+        self._paths = [path for path in paths if path]
+        self._seen = self._stamps()
+        self._failed: object = None  # the stamps of the files that could not be used
+        self.value = read()
+
+    def renew(self) -> bool:
+        """Look at the files; whether there is a new value."""
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return False
+        try:
+            value = self._read()
+        except UserError as error:
+            if stamps != self._failed:
+                self._failed = stamps
+                log.warning("%s; the old one stays in use", error)
+            return False
+        self._seen, self._failed = stamps, None
+        changed, self.value = value != self.value, value
+        return changed
+
+    @property
+    def current(self) -> T:
+        """The newest value that could be read."""
+        self.renew()
+        return self.value
+
+    def _stamps(self) -> tuple[object, ...]:
+        return tuple(_stamp(path) for path in self._paths)
+
+
+def _stamp(path: str) -> object:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
