@@ -100,6 +100,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     model = _given({"model.path": settings.drafter})
     specs.append(_node("drafter", settings, preset=settings.preset, **model))
     specs.append(_node("instruction_server", settings))
+    specs.append(_node("monitor", settings))
     if settings.rviz:
         specs.append(replace(_node("annotator", settings), folder="observe"))
         if settings.sim:  # a robot's own driver describes it

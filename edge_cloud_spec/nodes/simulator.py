@@ -23,7 +23,9 @@ from ..sim.kinds import KINDS
 from ..sim.room import Room, make_room
 from ..sim.scene import Scene
 from ..sim.world import World
+from .health.health import Health, Level
 from .room_topics import RoomTopics
+from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE
 from .runtime.run import spin
@@ -92,6 +94,12 @@ class SimulatorNode(Node):
         self._ready.wait()
         if self._problem is not None:
             raise self._problem
+        Diagnostics(self).report(self._health)
+
+    def _health(self) -> Health:
+        if self._thread.is_alive():
+            return Health(Level.OK, f"room {self.settings.seed}")
+        return Health(Level.ERROR, "the simulated room stands still", "see the log; start it again")
 
     def close(self) -> None:
         """End the room's thread, and with it the renderer."""

@@ -21,6 +21,8 @@ from std_msgs.msg import Header, String
 from ..errors import UserError
 from ..nav.status import Status
 from ..nodes.frame import encode_frame
+from ..nodes.health.health import Health, Level
+from ..nodes.runtime.diagnostics import Diagnostics
 from ..nodes.runtime.qos import DECODE, LATCHED, SENSOR_DATA
 from ..nodes.runtime.run import spin
 from ..nodes.topics import DRAWN, TOPICS
@@ -59,6 +61,7 @@ class Annotator(Node):
         for topic in WORDS:
             self.create_subscription(TOPICS[topic][0], topic, self._listener(topic), DECODE)
         self.create_timer(1.0, self._publish_path)
+        Diagnostics(self).report(lambda: Health(Level.OK, "drawing where somebody looks"))
 
     def _listener(self, topic: str) -> Any:
         def listen(message: Any) -> None:

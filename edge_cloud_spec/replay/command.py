@@ -90,7 +90,9 @@ def _nodes(args: argparse.Namespace, recording: Recording, view: ConsoleView) ->
         sim=False,
         local_address=free_address(),
     )
-    config = LaunchConfig(settings, {"drafter": recording.parameters}, frozenset({"navigator"}))
+    config = LaunchConfig(
+        settings, {"drafter": recording.parameters}, frozenset({"navigator", "monitor"})
+    )
     with (
         tempfile.TemporaryDirectory(prefix="replay-") as logs,
         launch_graph(config, Path(logs), None, view.node_ready) as running,

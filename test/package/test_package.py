@@ -27,6 +27,7 @@ from edge_cloud_spec.models.instruction_pattern import instruction_pattern
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
 from edge_cloud_spec.nodes.drafter_settings import DrafterSettings
 from edge_cloud_spec.nodes.instruction_server import ServerSettings
+from edge_cloud_spec.nodes.monitor import MonitorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.simulator import SimulatorSettings
 from edge_cloud_spec.share import share
@@ -39,6 +40,7 @@ SETTINGS = {
     "cloud_bridge": BridgeSettings(),
     "navigator": NodeSettings(),
     "instruction_server": ServerSettings(),
+    "monitor": MonitorSettings(),
     "simulator": SimulatorSettings(),
 }
 
@@ -98,7 +100,8 @@ def test_the_graph_starts_only_executables_that_are_installed() -> None:
 
 def test_a_cloud_elsewhere_starts_no_verifier_and_a_robot_no_simulator() -> None:
     names = [spec.name for spec in graph(GraphSettings(cloud="cloud.lan:443", sim=False))]
-    assert names == ["cloud_bridge", "navigator", "drafter", "instruction_server"]
+    ours = ["cloud_bridge", "navigator", "drafter", "instruction_server", "monitor"]
+    assert names == ours
 
 
 def test_a_local_verifier_and_the_bridge_get_the_same_address() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rcl_interfaces.msg import ParameterDescriptor
+from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
 from ..health.health import Health, Level
@@ -33,6 +34,11 @@ class Diagnostics:
             node.declare_parameter("hardware_id", "", about)
         self._instance = secrets.token_hex(4)
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", RELIABLE)
+
+    def report(self, health: Callable[[], Health]) -> None:
+        """Publish what ``health`` says once a second, in the executor."""
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self._node.create_timer(PERIOD_S, lambda: self.show(health()), clock=steady)
 
     @property
     def hardware_id(self) -> str:
