@@ -16,6 +16,7 @@ from ..wire.channel import read_token
 from .checkpoint import check_model
 from .cloud import check_cloud
 from .finding import FAIL, Finding
+from .live import check_live
 from .machine import (
     check_libraries,
     check_messages,
@@ -33,6 +34,10 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cloud", default="", metavar="HOST:PORT", help="a verifier to reach")
     parser.add_argument("--authority", default="", help="PEM file of its certificate authority")
     parser.add_argument("--token-file", default="", help="file with the token that it asks for")
+    parser.add_argument("--live", action="store_true", help="look at the running ROS graph, too")
+    about = "with --live: the one robot to look at (all that are found)"
+    parser.add_argument("--namespace", metavar="NAMESPACE", help=about)
+    parser.add_argument("--seconds", type=float, default=5.0, help="with --live: how long to look")
     parser.add_argument("--target", default=str(EMBEDDED / "target"), help="model directory")
     parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="model directory")
     parser.add_argument("--json", default="", metavar="FILE", help="write the findings there too")
@@ -64,6 +69,10 @@ def _checks(args: argparse.Namespace) -> list[Check]:
     if args.cloud:
         settings = _client_settings(args)
         checks.append(lambda: [check_cloud(settings)])
+    if args.live:
+        if not 1.0 <= args.seconds <= 600.0:
+            raise UserError(f"--seconds must be from 1 to 600, not {args.seconds:g}")
+        checks.append(lambda: check_live(args.seconds, args.namespace))
     return checks
 
 

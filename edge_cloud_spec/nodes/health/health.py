@@ -60,17 +60,17 @@ class RecentProblem:
 
     def __init__(self, lifetime: float) -> None:
         self._lifetime = lifetime
-        self._text = ""
-        self._at = 0.0
+        self._last: tuple[str, float] | None = None  # replaced as one: threads share it
 
     def report(self, text: str, now: float) -> None:
         """Something failed at ``now`` (steady seconds)."""
-        self._text, self._at = text, now
+        self._last = (text, now)
 
     def clear(self) -> None:
         """It works again."""
-        self._text = ""
+        self._last = None
 
     def text(self, now: float) -> str:
         """The problem; empty where there is none any more."""
-        return self._text if now - self._at < self._lifetime else ""
+        last = self._last
+        return last[0] if last is not None and now - last[1] < self._lifetime else ""

@@ -1,0 +1,171 @@
+"""What is wrong with a running graph, in words, of a ``Snapshot`` of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..nodes.health.camera import CameraTopics, no_picture
+from ..nodes.health.health import Level
+from ..nodes.health.publishers import OWNERS, PublisherWatch
+from .finding import FAIL, OK, WARN, Finding
+from .snapshot import Endpoint, Said, Snapshot, mismatches
+
+NODES = ("drafter", "cloud_bridge", "navigator")
+PICTURES = ("sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image")
+VELOCITIES = (
+    "geometry_msgs/msg/Twist",
+    "geometry_msgs/msg/TwistStamped",
+    "unitree_api/msg/Request",
+)
+ODOMETRY = "nav_msgs/msg/Odometry"
+STATES = {Level.OK: OK, Level.WARN: WARN, Level.ERROR: FAIL, Level.STALE: FAIL}
+
+
+def check_graph(snapshot: Snapshot, namespace: str | None = None) -> list[Finding]:
+    """Findings about each robot in the graph, or the one in ``namespace``."""
+    robots = robots_in(snapshot)
+    if namespace is not None:
+        wanted = "/" + namespace.strip("/") if namespace.strip("/") else ""
+        if wanted not in robots:
+            elsewhere = f"; there are some in {_places(robots)}" if robots else ""
+            found = f"no node of ours in namespace {wanted or '/'}{elsewhere}"
+            return [Finding("graph", FAIL, found, _where(snapshot))]
+        robots = [wanted]
+    if not robots:
+        found = f"no node of ours in ROS domain {snapshot.domain}"
+        if snapshot.nodes:
+            found += f", where there are {len(snapshot.nodes)} others"
+        return [Finding("graph", FAIL, found, _where(snapshot))]
+    return [finding for robot in robots for finding in _check_robot(snapshot, robot)]
+
+
+def robots_in(snapshot: Snapshot) -> list[str]:
+    """The namespaces (without the last slash) that hold a node of ours."""
+    ours = {node.rpartition("/") for node in snapshot.nodes}
+    return sorted({place for place, _, name in ours if name in NODES})
+
+
+def _places(robots: list[str]) -> str:
+    return ", ".join(robot or "/" for robot in robots)
+
+
+def _where(snapshot: Snapshot) -> str:
+    return (
+        f"start ros2 launch edge_cloud_spec go2_nav.launch.py, and check ROS_DOMAIN_ID "
+        f"(here {snapshot.domain}), ROS_AUTOMATIC_DISCOVERY_RANGE and RMW_IMPLEMENTATION: they "
+        "must be the same as the robot's"
+    )
+
+
+def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
+    yield from _nodes(snapshot, robot)
+    yield from _camera(snapshot, robot)
+    yield from _ends(snapshot, robot)
+    yield from _connections(snapshot, robot)
+    yield from _publishers(snapshot, robot)
+    for name in NODES:
+        if f"{robot}/{name}" in snapshot.nodes:
+            yield _speaks(snapshot, f"{robot}/{name}")
+    mine = tuple(f"{robot}/{name}" for name in (*NODES, "monitor"))
+    for said in snapshot.said:
+        if said.name in mine or said.name.startswith(f"{robot}/monitor: "):
+            yield from _diagnosis(said)
+
+
+def _nodes(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
+    missing = [f"{robot}/{name}" for name in NODES if f"{robot}/{name}" not in snapshot.nodes]
+    twice = [f"{robot}/{name}" for name in NODES if snapshot.nodes.count(f"{robot}/{name}") > 1]
+    check = f"nodes of {robot or '/'}"
+    if missing:
+        advice = "start it, and see the launch's output for why it ended"
+        yield Finding(check, FAIL, f"{', '.join(missing)} is not running", advice)
+    if twice:
+        advice = "end one of them; one that was killed is seen for twenty seconds more"
+        yield Finding(check, FAIL, f"there are two of {', '.join(twice)}", advice)
+    if not (missing or twice):
+        yield Finding(check, OK, ", ".join(f"{robot}/{name}" for name in NODES))
+
+
+def _camera(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
+    heard = [e for e in snapshot.of(f"{robot}/drafter", False) if e.kind in PICTURES]
+    heard.sort(key=lambda e: PICTURES.index(e.kind))
+    if not heard:
+        return  # the drafter is missing, or not active: that is said of it
+    names = tuple(e.topic for e in heard)
+    good = [p for e in heard for p in snapshot.on(e.topic, True) if not mismatches(p, e)]
+    if good:
+        found = f"{good[0].topic} ({good[0].kind}) by {good[0].node}"
+        yield Finding(f"camera of {robot or '/'}", OK, found)
+        return
+    wrong = {p.kind for e in heard for p in snapshot.on(e.topic, True) if p.kind != e.kind}
+    publishers = sum(len(snapshot.on(name, True)) for name in names)
+    others = {e.topic for e in snapshot.endpoints if e.publishes and e.kind in PICTURES}
+    rest = tuple(sorted(t for t in others - set(names) if "image_annotated" not in t))
+    health = no_picture(CameraTopics(names, publishers, tuple(sorted(wrong)), rest), None)
+    yield Finding(f"camera of {robot or '/'}", FAIL, health.message, health.advice)
+
+
+def _ends(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
+    """Odometry and the base: the topics that the navigator needs others for."""
+    navigator = f"{robot}/navigator"
+    for end in snapshot.of(navigator, False):
+        if end.kind == ODOMETRY and not snapshot.on(end.topic, True):
+            advice = "start the odometry, or launch with odom:= and its topic"
+            found = f"nothing publishes {end.topic}: motions are timed, not measured"
+            yield Finding(f"odometry of {robot or '/'}", WARN, found, advice)
+    for end in snapshot.of(navigator, True):
+        if end.kind in VELOCITIES and not snapshot.on(end.topic, False):
+            advice = "start the base's driver, or launch with cmd_vel:= and its topic"
+            found = f"nobody listens on {end.topic}"
+            yield Finding(f"base of {robot or '/'}", FAIL, found, advice)
+
+
+def _connections(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
+    """Publishers and subscriptions of one topic that never exchange a message."""
+    ours = {f"{robot}/{name}" for name in (*NODES, "monitor", "simulator")}
+    wrong = 0
+    for subscription in snapshot.endpoints:
+        if subscription.publishes:
+            continue
+        for publisher in snapshot.on(subscription.topic, True):
+            why = mismatches(publisher, subscription)
+            if why and ours & {publisher.node, subscription.node}:
+                wrong += 1
+                yield _mismatch(publisher, subscription, why)
+    if not wrong:
+        found = "publishers and subscriptions agree on types and QoS"
+        yield Finding(f"topics of {robot or '/'}", OK, found)
+
+
+def _mismatch(publisher: Endpoint, subscription: Endpoint, why: str) -> Finding:
+    found = f"{subscription.node} hears nothing of {publisher.node}: {why}"
+    advice = "give both ends the same type and QoS (docs/architecture.md lists ours)"
+    return Finding(f"topic {publisher.topic}", FAIL, found, advice)
+
+
+def _publishers(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
+    owners = {f"{robot}/{topic}": f"{robot}/{name}" for topic, name in OWNERS.items()}
+    navigator = f"{robot}/navigator"
+    owners |= {e.topic: navigator for e in snapshot.of(navigator, True) if e.kind in VELOCITIES[:2]}
+    names = {topic: [e.node for e in snapshot.on(topic, True)] for topic in owners}
+    watch = PublisherWatch(owners)
+    watch.look(names, 0.0)
+    for topic, health in watch.look(names, snapshot.seconds + 1.0).items():
+        state = STATES[health.level]
+        yield Finding(f"publishers of {topic}", state, health.message, health.advice)
+
+
+def _speaks(snapshot: Snapshot, node: str) -> Finding:
+    if any(said.name == node for said in snapshot.said):
+        return Finding(f"heartbeat of {node}", OK, "comes")
+    found = f"{node} said nothing on /diagnostics in {snapshot.seconds:g} s"
+    return Finding(f"heartbeat of {node}", FAIL, found, "it hangs, or loads its model: see its log")
+
+
+def _diagnosis(said: Said) -> Iterator[Finding]:
+    state = STATES.get(Level(said.level) if said.level in set(Level) else Level.ERROR, FAIL)
+    who = f" ({said.hardware_id})" if said.hardware_id else ""
+    yield Finding(f"{said.name}{who}", state, said.message)
+    clocks = {name: value for name, value in said.values.items() if "clock" in name}
+    for name, value in clocks.items():
+        yield Finding(f"{said.name}{who}", OK, f"{name}: {value}")

@@ -1,0 +1,193 @@
+"""`doctor --live` says what is wrong with a running graph; each fault as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_cloud_spec.doctor.finding import FAIL, OK, WARN, Finding
+from edge_cloud_spec.doctor.graph_checks import check_graph
+from edge_cloud_spec.doctor.snapshot import Endpoint, Said, Snapshot, mismatches
+
+COMPRESSED, IMAGE = "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image"
+TWIST, ODOMETRY = "geometry_msgs/msg/Twist", "nav_msgs/msg/Odometry"
+NODES = ("drafter", "cloud_bridge", "navigator")
+
+
+def robot(namespace: str = "") -> Snapshot:
+    """A whole robot: its nodes, its camera, its base, its heartbeats."""
+
+    def end(node: str, topic: str, kind: str, publishes: bool, **qos: bool) -> Endpoint:
+        return Endpoint(f"{namespace}/{node}", f"{namespace}/{topic}", kind, publishes, **qos)
+
+    status = "std_msgs/msg/String"
+    return Snapshot(
+        nodes=tuple(f"{namespace}/{name}" for name in (*NODES, "driver")),
+        endpoints=(
+            end("driver", "camera/image_raw/compressed", COMPRESSED, True, reliable=False),
+            end("drafter", "camera/image_raw/compressed", COMPRESSED, False, reliable=False),
+            end("drafter", "camera/image_raw", IMAGE, False, reliable=False),
+            end("drafter", "verified_tokens", "edge_cloud_spec/msg/VerifiedTokens", True),
+            end("driver", "odom", ODOMETRY, True),
+            end("navigator", "odom", ODOMETRY, False, reliable=False),
+            end("navigator", "cmd_vel", TWIST, True),
+            end("driver", "cmd_vel", TWIST, False),
+            end("navigator", "nav_status", status, True, latched=True),
+            end("drafter", "nav_status", status, False, latched=True),
+            end("cloud_bridge", "verdict", "edge_cloud_spec/msg/Verdict", True),
+        ),
+        said=tuple(Said(f"{namespace}/{name}", 0, "fine", namespace[1:]) for name in NODES),
+        domain="67",
+        seconds=5.0,
+    )
+
+
+def without(snapshot: Snapshot, topic: str, publishes: bool | None = None) -> Snapshot:
+    kept = tuple(
+        e
+        for e in snapshot.endpoints
+        if not e.topic.endswith(topic) or publishes not in (None, e.publishes)
+    )
+    return replace(snapshot, endpoints=kept)
+
+
+def more(snapshot: Snapshot, *endpoints: Endpoint) -> Snapshot:
+    return replace(snapshot, endpoints=(*snapshot.endpoints, *endpoints))
+
+
+def both(one: Snapshot, other: Snapshot) -> Snapshot:
+    return replace(
+        one,
+        nodes=one.nodes + other.nodes,
+        endpoints=one.endpoints + other.endpoints,
+        said=one.said + other.said,
+    )
+
+
+def wrong(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.state != OK]
+
+
+def only(snapshot: Snapshot, namespace: str | None = None) -> Finding:
+    (finding,) = wrong(check_graph(snapshot, namespace))
+    return finding
+
+
+@pytest.mark.parametrize("namespace", ["", "/robot1", "/fleet/a"])
+def test_nothing_is_wrong_with_a_whole_robot_in_any_namespace(namespace: str) -> None:
+    assert wrong(check_graph(robot(namespace))) == []
+    assert wrong(check_graph(robot(namespace), namespace)) == []
+
+
+def test_an_empty_graph_and_one_of_others_say_where_to_look() -> None:
+    nothing = only(Snapshot(domain="67"))
+    assert nothing.state == FAIL and "no node of ours in ROS domain 67" in nothing.found
+    assert "ROS_DOMAIN_ID" in nothing.advice and "ros2 launch" in nothing.advice
+    assert "where there are 1 others" in only(Snapshot(nodes=("/turtle",))).found
+
+
+def test_another_namespace_is_named_where_the_robot_is() -> None:
+    finding = only(robot("/robot1"), "robot2")
+    assert "namespace /robot2" in finding.found and "some in /robot1" in finding.found
+
+
+@pytest.mark.parametrize("gone", NODES)
+def test_a_node_that_is_missing_is_named(gone: str) -> None:
+    whole = robot("/robot1")
+    nodes = tuple(node for node in whole.nodes if node != f"/robot1/{gone}")
+    said = tuple(s for s in whole.said if s.name != f"/robot1/{gone}")
+    finding = only(replace(whole, nodes=nodes, said=said))
+    assert finding.state == FAIL and f"/robot1/{gone} is not running" in finding.found
+
+
+def test_two_nodes_of_one_name_are_named() -> None:
+    whole = robot()
+    assert "two of /drafter" in only(replace(whole, nodes=(*whole.nodes, "/drafter"))).found
+
+
+def test_a_camera_that_is_missing_mistyped_or_of_another_type_is_told_apart() -> None:
+    blind = without(robot(), "compressed", True)
+    assert "nothing publishes it" in only(blind).found
+    near = more(blind, Endpoint("/driver", "/camera/rgb/compressed", COMPRESSED, True))
+    assert "camera:=/camera/rgb/compressed" in only(near).advice
+    other = more(blind, Endpoint("/driver", "/camera/image_raw/compressed", IMAGE, True))
+    findings = wrong(check_graph(other))
+    assert any("it carries sensor_msgs/msg/Image" in finding.found for finding in findings)
+
+
+def test_a_raw_camera_alone_is_enough() -> None:
+    raw = Endpoint("/driver", "/camera/image_raw", IMAGE, True)
+    assert wrong(check_graph(more(without(robot(), "compressed", True), raw))) == []
+
+
+def test_missing_odometry_warns_and_a_missing_base_fails() -> None:
+    odometry = only(without(robot(), "odom", True))
+    assert odometry.state == WARN and "nothing publishes /odom" in odometry.found
+    base = only(without(robot(), "cmd_vel", False))
+    assert base.state == FAIL and "nobody listens on /cmd_vel" in base.found
+
+
+@pytest.mark.parametrize(("reliable", "latched"), [(True, False), (False, True)])
+def test_qos_that_does_not_fit_is_said_of_both_ends(reliable: bool, latched: bool) -> None:
+    listener = Endpoint(
+        "/logger", "/camera/image_raw/compressed", COMPRESSED, False, reliable, latched
+    )
+    assert wrong(check_graph(more(robot(), listener))) == []  # the driver is not a node of ours
+    listener = replace(listener, node="/cloud_bridge")
+    finding = only(more(robot(), listener))
+    assert "/cloud_bridge hears nothing of /driver" in finding.found
+    assert ("best effort" if reliable else "volatile") in finding.found
+
+
+@given(*[st.booleans()] * 4)
+def test_a_subscription_never_asks_for_more_than_is_offered(
+    reliable: bool, latched: bool, asks_reliable: bool, asks_latched: bool
+) -> None:
+    offered = Endpoint("/a", "/t", TWIST, True, reliable, latched)
+    asked = Endpoint("/b", "/t", TWIST, False, asks_reliable, asks_latched)
+    fits = asks_reliable <= reliable and asks_latched <= latched
+    assert (mismatches(offered, asked) == "") == fits
+
+
+def test_a_foreign_publisher_is_named_even_on_a_renamed_cmd_vel() -> None:
+    forged = Endpoint("/mallory", "/verdict", "edge_cloud_spec/msg/Verdict", True)
+    assert "/mallory publishes on /verdict" in only(more(robot(), forged)).found
+    renamed = tuple(
+        replace(e, topic="/go2/velocity") if e.topic == "/cmd_vel" else e for e in robot().endpoints
+    )
+    second = Endpoint("/mallory", "/go2/velocity", TWIST, True)
+    finding = only(replace(robot(), endpoints=(*renamed, second)))
+    assert finding.state == FAIL and "/mallory publishes on /go2/velocity" in finding.found
+
+
+def test_a_node_that_says_nothing_or_says_it_is_ill_fails() -> None:
+    whole = robot("/robot1")
+    hangs = replace(whole, said=tuple(s for s in whole.said if "drafter" not in s.name))
+    assert "/robot1/drafter said nothing on /diagnostics in 5 s" in only(hangs).found
+    ill = [replace(s, level=2, message="no picture") for s in hangs.said[:1]]
+    findings = wrong(check_graph(replace(whole, said=(*whole.said[:1], *ill, *hangs.said[1:]))))
+    assert [(f.state, f.found) for f in findings] == [(FAIL, "no picture")]
+    assert "(robot1)" in findings[0].check
+    stale = replace(whole.said[0], level=3, message="old")
+    assert only(replace(whole, said=(*whole.said, stale))).state == FAIL
+    warned = replace(whole.said[0], level=1, message="black")
+    assert only(replace(whole, said=(*whole.said, warned))).state == WARN
+
+
+def test_clock_offsets_are_shown() -> None:
+    said = Said("/cloud_bridge", 0, "fine", values={"cloud_clock_offset_s": "0.013"})
+    findings = check_graph(replace(robot(), said=(*robot().said[:1], said, *robot().said[2:])))
+    assert any("cloud_clock_offset_s: 0.013" in finding.found for finding in findings)
+
+
+def test_two_robots_do_not_mix() -> None:
+    """What the second lacks is said of the second; the first one's camera does not help it."""
+    two = both(robot("/robot1"), without(robot("/robot2"), "compressed", True))
+    finding = only(two)
+    assert finding.check == "camera of /robot2" and "/robot2/camera/image_raw" in finding.found
+    assert wrong(check_graph(two, "robot1")) == []
+    lie = Said("/robot1/drafter", 2, "a lie of robot 2's")
+    assert wrong(check_graph(replace(two, said=(*two.said, lie)), "robot2")) == [finding]
