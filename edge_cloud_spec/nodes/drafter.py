@@ -11,6 +11,7 @@ import threading
 from itertools import count
 from queue import SimpleQueue
 
+from rclpy.clock import Clock, ClockType
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
@@ -27,12 +28,15 @@ from ..models.load import load
 from ..models.prompt import Request
 from ..models.text import TokenTexts
 from ..nav.answer import NotAnAction, read_answer
+from ..nav.events import Instruction, Tick
+from ..nav.mission import Began, Decided, End, Failed
 from ..nav.status import Status
 from ..share import rules_text
 from .decision_gate import CameraFrame, DecisionGate, DecisionTask
 from .decode_stats import to_decode_stats
 from .drafter_settings import DrafterSettings
 from .frame import encode_frame
+from .mission_status import MissionStatus
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
@@ -41,6 +45,7 @@ from .runtime.subscription_thread import SubscriptionThread
 from .topic_transport import BridgeTopics, TopicTransport
 from .verified_words import VerifiedWords
 
+OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
 HALT_S = 2.0  # s to wait for a decision that was aborted
 
 
@@ -71,7 +76,7 @@ class DrafterNode(ManagedNode):
         self._gate = DecisionGate()
         self._verified_tokens = self.create_publisher(VerifiedTokens, "verified_tokens", DECODE)
         self._stats = self.create_publisher(DecodeStats, "decode_stats", RELIABLE)
-        self._instruction_status = self.create_publisher(String, "instruction_status", LATCHED)
+        self._mission = MissionStatus(self, lambda: self._settings.value.mission, self._on_end)
         self._bridge = BridgeTopics(self, TokenTexts(self._model.tokenizer))
         self._no_decision = threading.Event()
         self._no_decision.set()
@@ -80,7 +85,7 @@ class DrafterNode(ManagedNode):
         self.pulses.append(self._pulse)
         self._thread = threading.Thread(target=self._decide_forever, name="model", daemon=True)
         self._thread.start()
-        self._publish_status("idle", "the drafter is not active")
+        self._mission.say("idle", "the drafter is not active")
         self.get_logger().info(f"drafting with {self._model.identity}")
 
     def begin(self) -> None:
@@ -94,7 +99,8 @@ class DrafterNode(ManagedNode):
         self._bridge.subscribe(subscriptions)
         subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
         subscriptions.subscribe(Bool, "e_stop", self._on_e_stop, RELIABLE)
-        self._publish_status("idle")
+        self._mission.say("idle")
+        self.create_timer(1.0, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
         subscriptions.start()
 
     def halt(self) -> None:
@@ -103,7 +109,7 @@ class DrafterNode(ManagedNode):
         self._abort("the drafter is not active")
         self._subscription_thread.close()
         self._gate.clear_instruction()  # one that came in between
-        self._publish_status("idle", "the drafter is not active")
+        self._mission.say("idle", "the drafter is not active")
         self._no_decision.wait(HALT_S)
 
     def unload(self) -> None:
@@ -136,29 +142,39 @@ class DrafterNode(ManagedNode):
         self._abort("another instruction came")
         if is_stop(message.data):
             self._gate.clear_instruction()
-            self._publish_status("idle", "told to stop")
+            self._mission.say("idle", "told to stop")
             return
         try:
             instruction = check_instruction(message.data, self._instruction_pattern)
         except UserError as error:
             self._gate.clear_instruction()
             self._report_problem(str(error))
-            self._publish_status("failed", str(error))
+            self._mission.say("failed", str(error))
             return
+        self._mission.on(Instruction(instruction))
         self._gate.set_instruction(instruction)
-        self._publish_status("following", instruction)
 
     def _on_e_stop(self, message: Bool) -> None:
         if message.data and self._gate.clear_instruction():
             self._abort("e_stop")
-            self._publish_status("idle", "e_stop; publish the instruction again to go on")
+            self._mission.say("idle", "e_stop; publish the instruction again to go on")
 
     def _on_status(self, message: String) -> None:
         try:
-            if self._gate.update_status(Status.parse(message.data)):
-                self._abort("the robot was stopped or released")
+            status = Status.parse(message.data)
         except ValueError as error:
             self._report_problem(f"nav_status: {error}")
+            return
+        self._mission.on(status)  # first: after an end no decision is due
+        if self._gate.update_status(status):
+            self._abort("the robot was stopped or released")
+
+    def _on_tick(self) -> None:
+        self._mission.on(Tick())
+
+    def _on_end(self, end: End) -> None:
+        self._gate.clear_instruction(end.instruction)
+        self._abort("the mission is over")
 
     def _abort(self, reason: str) -> None:
         inbox = self._inbox
@@ -169,19 +185,23 @@ class DrafterNode(ManagedNode):
 
     def _decide_forever(self) -> None:
         while (task := self._gate.wait_for_task()) is not None:
+            request_id = secrets.token_hex(8)
             try:
-                self._decide(task)
+                self._mission.on(Began(request_id, task.instruction))
+                self._decide(task, request_id)
             except UserError as error:
-                self._report_problem(str(error))
-                self._gate.pause(self._settings.value.retry)
+                self._fail(request_id, str(error))
             except Exception as error:  # a decision may fail; the node continues
-                self._report_problem(f"a decision failed: {error!r}")
-                self._gate.pause(self._settings.value.retry)
+                self._fail(request_id, f"a decision failed: {error!r}")
 
-    def _decide(self, task: DecisionTask) -> None:
+    def _fail(self, request_id: str, problem: str, by_link: bool = False) -> None:
+        self._report_problem(problem)
+        self._mission.on(Failed(request_id, problem, by_link))
+        self._gate.pause(self._settings.value.retry)
+
+    def _decide(self, task: DecisionTask, request_id: str) -> None:
         settings, frame = self._settings.value, task.frame
         decode = settings.decode_settings(next(self._numbers))
-        request_id = secrets.token_hex(8)
         words = VerifiedWords(self._verified_tokens, self._model.tokenizer, request_id, task)
         transport: TopicTransport | None = None
 
@@ -218,16 +238,15 @@ class DrafterNode(ManagedNode):
             self._no_decision.set()
         stats = to_decode_stats(request_id, frame.stamp, settings, decode.policy.seed, outcome)
         self._stats.publish(stats)
-        self._conclude(task.instruction, outcome, words.answer)
+        self._conclude(request_id, task.instruction, outcome, words.answer)
 
-    def _conclude(self, instruction: str, outcome: Outcome, answer: str) -> None:
-        """A decision to stop completes the instruction; one without an action is retried later."""
+    def _conclude(self, request_id: str, instruction: str, outcome: Outcome, answer: str) -> None:
+        """The mission hears what was decided; without an action it is tried again later."""
         if outcome.reason == "aborted":
             return
         if not outcome.completed:
             problem = f"no decision on {instruction!r}: {outcome.text or outcome.reason}"
-            self._report_problem(problem)
-            self._gate.pause(self._settings.value.retry)
+            self._fail(request_id, problem, outcome.reason in OUT_OF_REACH)
             return
         try:
             action = read_answer(answer).action
@@ -235,13 +254,9 @@ class DrafterNode(ManagedNode):
             action = None
         if action is None:
             self._gate.pause(self._settings.value.retry)
-        elif action.verb == "stop" and self._gate.clear_instruction(instruction):
-            self._publish_status("done", instruction)
+        self._mission.on(Decided(request_id, action))
 
     # Reports
-
-    def _publish_status(self, state: str, detail: str = "") -> None:
-        self._instruction_status.publish(String(data=f"{state} {detail}".strip()))
 
     def _report_problem(self, problem: str) -> None:
         self._last_problem = problem

@@ -13,6 +13,7 @@ from ..decoding.rule import RULES, temperature_of
 from ..edge.runner import DecodeSettings
 from ..errors import UserError
 from ..models.prompt import ORDERS
+from ..nav.mission import MissionSettings
 from ..presets import load_preset
 
 
@@ -45,6 +46,7 @@ class DrafterSettings:
     )
     retry: float = bounded(1.0, 0.1, 60.0, "pause after a decision that failed, s")
     model: ModelSettings = field(default_factory=ModelSettings)
+    mission: MissionSettings = field(default_factory=MissionSettings)
 
     def __post_init__(self) -> None:
         check_bounds(self)

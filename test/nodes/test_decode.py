@@ -118,6 +118,8 @@ def test_a_killed_cloud_moves_nothing_and_comes_back_by_itself(
     watcher.until(watcher.finished)
     cloud.end(signal.SIGKILL)
     watcher.until(lambda: any(v.kind == Verdict.LINK_LOST for v in watcher.heard["verdict"]))
+    watcher.until(lambda: watcher.said(f"following {INSTRUCTION}: no decision"))
+    watcher.heard["instruction_status"].clear()
     cloud.start()
     watcher.heard["verified_tokens"].clear()
     watcher.until(lambda: any(m.finish_reason in ("end", "length") for m in watcher.finished()))
