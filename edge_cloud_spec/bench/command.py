@@ -22,6 +22,7 @@ SUITES = {
     "drive": "simulated rooms: how often the robot reaches the object, under each preset",
     "equality": "token by token against the target alone, computed by transformers itself",
     "exits": "how often an early exit predicts the verdict, and what the exits cost",
+    "faults": "faults put into the running system: what moves, how fast it stands and goes on",
     "hostile": "decode times beside hostile clients, over those beside well-behaved ones",
     "motion": "random events and bad odometry: no step leaves its bounds, none goes backwards",
     "overhead": "all time of a round outside the models, beside bare gRPC and bare rclpy",

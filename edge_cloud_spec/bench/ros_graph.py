@@ -37,9 +37,9 @@ class RosGraph:
         self._running: dict[str, Processes] = {}
 
     def __enter__(self) -> RosGraph:
-        domain = free_domain()
+        self.domain = free_domain()
         self._environment = {
-            "ROS_DOMAIN_ID": str(domain),
+            "ROS_DOMAIN_ID": str(self.domain),
             "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
@@ -49,7 +49,7 @@ class RosGraph:
         rclpy.init(
             args=[],
             context=self._context,
-            domain_id=domain,
+            domain_id=self.domain,
             signal_handler_options=SignalHandlerOptions.NO,
         )
         self.node = Node("bench", context=self._context)
@@ -90,6 +90,10 @@ class RosGraph:
         with suppress(ProcessLookupError):
             os.kill(processes.pids[name], number)
         processes.end()
+
+    def pid(self, name: str) -> int:
+        """The number of a program's process."""
+        return self._running[name].pids[name]
 
     def wait_for(
         self, condition: Callable[[], object], what: str, timeout: float = STARTUP_TIMEOUT

@@ -47,14 +47,14 @@ class Direction:
     """One direction of the link; messages arrive in the order in which they are sent."""
 
     def __init__(self, profile: LinkProfile, seed: int) -> None:
-        self._profile = profile
+        self.profile = profile
         self._random = Random(seed)
         self._free = 0.0  # when the last byte so far is sent
         self._last = 0.0  # and when it arrives
 
     def arrival(self, now: float, size: int) -> float:
         """When ``size`` bytes that are sent at ``now`` arrive; all times in seconds."""
-        profile = self._profile
+        profile = self.profile
         rate = profile.rate_mbit * BYTES_PER_MBIT
         self._free = max(self._free, now) + (size / rate if rate else 0.0)
         jitter = profile.jitter_ms * self._random.random() if profile.jitter_ms else 0.0

@@ -1,4 +1,7 @@
-"""The emulated link in real time: a TCP proxy that delays bytes, in order, and has outages."""
+"""The emulated link in real time: a TCP proxy that delays bytes, in order, and has outages.
+
+A test can change the link while it is in use: where it leads, its profile, whether it is there.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import contextlib
 import selectors
 import threading
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 from .emulated_link import Direction, LinkProfile
@@ -18,12 +22,11 @@ class Proxy:
     """Listens at ``address`` and forwards to ``to``; an outage breaks every connection."""
 
     def __init__(self, to: str, profile: LinkProfile, seed: int = 0) -> None:
-        host, _, port = to.rpartition(":")
-        self._to = (host, int(port))
+        self._to = _host_and_port(to)
         self._profile = profile
         self._ways = (Direction(profile, 2 * seed), Direction(profile, 2 * seed + 1))
         self._writers: set[asyncio.StreamWriter] = set()
-        self._out = False
+        self._out = self._silent = False
         # epoll would round every wait up to a millisecond
         self._loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -36,6 +39,31 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def redirect(self, to: str) -> None:
+        """Break all connections; new ones lead there."""
+        self._to = _host_and_port(to)
+        self._loop.call_soon_threadsafe(self._cut)
+
+    def set_out(self, out: bool) -> None:
+        """Break all connections and refuse new ones, or take them again."""
+        self._out = out
+        self._loop.call_soon_threadsafe(self._cut)
+
+    def set_silent(self, silent: bool) -> None:
+        """Lose all bytes both ways while connections stay open (half-open, for either end).
+
+        What was lost is lost: the connections are broken when bytes pass again.
+        """
+        self._silent = silent
+        if not silent:
+            self._loop.call_soon_threadsafe(self._cut)
+
+    def set_delay(self, delay_ms: float) -> None:
+        """Another delay each way, for bytes that are sent from now on."""
+        profile = replace(self._profile, delay_ms=delay_ms)
+        for way in self._ways:
+            way.profile = profile
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -97,6 +125,8 @@ class Proxy:
         writing = asyncio.ensure_future(self._write(writer, in_flight))
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK):
+                if self._silent:
+                    continue
                 in_flight.put_nowait((way.arrival(self._loop.time(), len(data)), data))
         in_flight.put_nowait((way.arrival(self._loop.time(), 0), b""))
         await writing
@@ -111,3 +141,8 @@ class Proxy:
                 writer.close()
                 return
             writer.write(data)
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)

@@ -1,0 +1,1 @@
+"""``bench faults``: each fault put into the running system, and what the robot then did."""

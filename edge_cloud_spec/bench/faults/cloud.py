@@ -1,0 +1,154 @@
+"""Faults of the verifier."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from ...bringup.running_graph import free_address, is_serving
+from ...harness.random_checkpoint import TINY, make_pair
+from .fault import Fault
+from .rig import TOKEN, Rig
+
+CONNECTIONS = 10_000
+GARBAGE = 64  # bytes of each
+
+
+def _kill(rig: Rig) -> None:
+    rig.kill("verifier")
+
+
+def _start(rig: Rig) -> None:
+    rig.start("verifier")
+
+
+def _hang(rig: Rig) -> None:
+    rig.hang("verifier")
+
+
+def _unhang(rig: Rig) -> None:
+    rig.unhang("verifier")
+
+
+def _model(failure: str) -> Callable[[Rig], None]:
+    """Passes of the target fail so."""
+
+    def inject(rig: Rig) -> None:
+        rig.switch("verifier").write_text(failure)
+
+    return inject
+
+
+def _sound(rig: Rig) -> None:
+    rig.switch("verifier").write_text("")
+
+
+def _other_target(rig: Rig) -> None:
+    """A verifier of another checkpoint takes the place of ours."""
+    target, _ = make_pair(rig.folder / "other", TINY, TINY, seed=rig.seed)
+    address = free_address()
+    argv = rig.verifier_command(address, target=str(target))
+    rig.start_other("other_verifier", argv, lambda: is_serving(address))
+    rig.proxy.redirect(address)
+
+
+def _own_target(rig: Rig) -> None:
+    rig.proxy.redirect(rig.verifier_address)
+    rig.endings.close()
+
+
+def _garbage(rig: Rig) -> None:
+    host, _, port = rig.verifier_address.rpartition(":")
+
+    def connect(number: int) -> None:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 2.0) as end:
+            end.sendall(os.urandom(GARBAGE))
+
+    with ThreadPoolExecutor(32) as pool:
+        for _ in pool.map(connect, range(CONNECTIONS)):
+            pass
+
+
+def _nothing(rig: Rig) -> None:
+    """It is over."""
+
+
+def _restart_bridge(rig: Rig, **parameters: str) -> None:
+    rig.ros.kill("cloud_bridge")
+    rig.start("cloud_bridge", **parameters)
+
+
+def _wrong_token(rig: Rig) -> None:
+    wrong = rig.folder / "wrong_token"
+    wrong.write_text(TOKEN + " of another verifier")
+    _restart_bridge(rig, token_file=str(wrong))
+
+
+def _right_token(rig: Rig) -> None:
+    _restart_bridge(rig)
+
+
+FAULTS = (
+    Fault(
+        "server_killed",
+        "the verifier gets SIGKILL, and is started again at the end",
+        "ends its step and stands",
+        _kill,
+        _start,
+        reads="(?i)cloud",
+        quick=True,
+    ),
+    Fault(
+        "server_hung",
+        "the verifier gets SIGSTOP",
+        "ends its step and stands; the decision is given up after `patience`",
+        _hang,
+        _unhang,
+        lasts=3.0,
+    ),
+    Fault(
+        "out_of_memory",
+        "every pass of the target raises torch's OutOfMemoryError",
+        "ends its step and stands; each decision ends with a fault that says so",
+        _model("out_of_memory"),
+        _sound,
+        reads="(?i)OutOfMemory|memory",
+    ),
+    Fault(
+        "nan_logits",
+        "every pass of the target gives logits that are no numbers",
+        "ends its step and stands; each decision ends with a fault that says so",
+        _model("nan"),
+        _sound,
+    ),
+    Fault(
+        "wrong_checkpoint",
+        "the link leads to a verifier with another target",
+        "ends its step and stands, or is refused the session",
+        _other_target,
+        _own_target,
+        soak=False,
+    ),
+    Fault(
+        "garbage_connections",
+        "10,000 connections of 64 random bytes each to the verifier's port",
+        "goes on",
+        _garbage,
+        _nothing,
+        lasts=0.5,
+        stops=False,
+        soak=False,
+    ),
+    Fault(
+        "wrong_token",
+        "the bridge is started with another token",
+        "stands: every session is refused",
+        _wrong_token,
+        _right_token,
+        reads="(?i)token",
+        soak=False,
+    ),
+)

@@ -1,0 +1,144 @@
+"""The judge of the fault matrix: a verified motion passes, and every kind of other one does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edge_cloud_spec.bench.faults.events import (
+    Asked,
+    BaseMotion,
+    Command,
+    Event,
+    FromCloud,
+    FromRobot,
+    Instructed,
+    Line,
+    Velocity,
+)
+from edge_cloud_spec.bench.faults.judge import BASE_TIMEOUT, Judgement, judge
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
+
+WORDS = ("", "action:", " turn", " left", " right", " small", ";")
+BASE = PrefixDigest(0, 77)
+TAKEN = {5: 99.0, 6: 99.5}
+INSTRUCTION = "find the red box"
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return "".join(WORDS[token] for token in tokens)
+
+
+def said(*tokens: int) -> Verdict:
+    """The cloud accepts the first two of the draft 1 2 3 5, and goes on with others."""
+    return Verdict(BASE, (0, 1), tokens[0], leads_to=BASE.extend((1, 2, tokens[0])).short)
+
+
+def run(**changes: Any) -> list[Event]:
+    """A decode, its action and the motion, as a sound system publishes them."""
+    after = BASE.extend((1, 2, 3))
+    rest = Verdict(after, (0,), 6, leads_to=after.extend((5, 6)).short)
+    command = Command(100.0, "r", "turn left small", 5, 102.0, True, True)
+    moving = [Velocity(100.0 + n / 20, True) for n in range(10)]
+    return [
+        Instructed(98.0, INSTRUCTION),
+        Asked(99.1, "r", INSTRUCTION, 5),
+        FromCloud(99.2, "r", Opened("s", b"", BASE)),
+        FromRobot(99.3, "r", DraftMessage(BASE, Draft((1, 2, 4, 5)), 0)),
+        FromCloud(99.4, "r", said(3)),
+        FromRobot(99.5, "r", DraftMessage(after, Draft((5,)), 1)),
+        FromCloud(99.6, "r", rest),
+        replace(command, **changes),
+        *moving,
+        BaseMotion(100.2, True),
+        Velocity(100.5, False),
+        Line(100.51, "nav_status", "idle r 3 done"),
+        BaseMotion(100.6, True),
+        BaseMotion(100.8, False),
+    ]
+
+
+def judged(events: list[Event]) -> Judgement:
+    return judge(events, TAKEN.get, decode)
+
+
+def test_a_verified_motion_traces_to_its_verdicts() -> None:
+    found = judged(run())
+    assert found.unverified == [] and found.motions == 1
+    assert found.standstill_s == pytest.approx(0.0)
+    assert found.base_stands_s == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"request": "forged"}, "nobody asked"),
+        ({"verified": False}, "not verified"),
+        ({"text": "turn right small"}, "verdicts say"),
+        ({"at": 99.5}, "verdicts say"),  # before the last verdict
+        ({"stamp": 6}, "none that was decided on"),
+        ({"at": 110.0, "expiry": 112.0}, "11.0 s old"),
+    ],
+)
+def test_a_command_that_the_verdicts_do_not_bear_out_is_counted(
+    changes: dict[str, Any], why: str
+) -> None:
+    found = judged(run(**changes))
+    assert why in found.unverified[0] and found.motions == 0
+    assert any("of no action" in each for each in found.unverified[1:])  # and its velocities
+
+
+def test_a_motion_is_verified_where_opened_was_lost() -> None:
+    lost = [
+        event
+        for event in run()
+        if not (isinstance(event, FromCloud) and isinstance(event.message, Opened))
+    ]
+    assert judged(lost).unverified == []
+
+
+def test_a_verdict_that_does_not_lead_where_it_says_settles_nothing() -> None:
+    events = [
+        replace(event, message=replace(event.message, leads_to=1))
+        if isinstance(event, FromCloud) and isinstance(event.message, Verdict)
+        else event
+        for event in run()
+    ]
+    assert "verdicts say" in judged(events).unverified[0]
+
+
+def test_an_action_for_another_instruction_or_a_second_time_is_counted() -> None:
+    assert "decided for" in judged([*run(), Instructed(99.7, "find the door")]).unverified[0]
+    again = Command(101.0, "r", "turn left small", 5, 103.0, True, True)
+    assert "moved the robot before" in judged([*run(), again]).unverified[0]
+
+
+@pytest.mark.parametrize("at", [101.0, 102.5, 90.0])
+def test_a_velocity_after_the_action_or_before_any_is_counted(at: float) -> None:
+    (problem,) = judged([*run(), Velocity(at, True)]).unverified
+    assert "of no action" in problem
+
+
+def test_a_velocity_after_the_operators_stop_is_counted() -> None:
+    stopped = [each for each in run() if not isinstance(each, Line)]
+    (problem,) = judged([*stopped, Instructed(100.1, "stop")]).unverified
+    assert "of no action" in problem
+
+
+def test_silence_counts_until_the_base_stops_by_itself() -> None:
+    events = [
+        event
+        for event in run()
+        if not isinstance(event, Line) and not (isinstance(event, Velocity) and not event.moves)
+    ]
+    found = judged([*events, BaseMotion(103.0, False)])
+    assert found.standstill_s == pytest.approx(BASE_TIMEOUT - 0.05)
+
+
+def test_a_neighbours_velocities_are_its_own() -> None:
+    assert judged([*run(), Velocity(101.0, True, foreign=True)]).unverified == []

@@ -1,0 +1,66 @@
+"""The proxy of messages: what passes it unchanged, and what it does to messages when told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from edge_cloud_spec.harness.message_proxy import MessageFaults, MessageProxy
+from edge_cloud_spec.wire.channel import METHOD, METHOD_NAME, SERVER_OPTIONS, SERVICE
+
+SENT = [bytes([n]) * 8 for n in range(40)]
+
+
+@pytest.fixture
+def echo() -> Iterator[str]:
+    """A server that sends every message back; it wants a token."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def decode(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        if dict(context.invocation_metadata()).get("authorization") != "Bearer t":
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "who is it?")
+        yield from requests
+
+    method = grpc.stream_stream_rpc_method_handler(decode)
+    handler = grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
+    server = grpc.server(ThreadPoolExecutor(4), handlers=(handler,), options=SERVER_OPTIONS)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0).wait()
+
+
+def received(address: str, faults: MessageFaults, token: str = "t") -> list[bytes]:
+    proxy = MessageProxy(address, faults, seed=1)
+    try:
+        with grpc.insecure_channel(proxy.address) as channel:
+            call = channel.stream_stream(METHOD)
+            metadata = (("authorization", f"Bearer {token}"),)
+            return list(call(iter(SENT), metadata=metadata, timeout=30))
+    finally:
+        proxy.close()
+
+
+def test_without_faults_every_message_passes_in_order(echo: str) -> None:
+    assert received(echo, MessageFaults()) == SENT
+
+
+def test_statuses_pass_too(echo: str) -> None:
+    with pytest.raises(grpc.RpcError, match="who is it"):
+        received(echo, MessageFaults(), token="x")
+
+
+def test_each_fault_changes_messages_as_it_says(echo: str) -> None:
+    lost = received(echo, MessageFaults(lost=0.4))
+    assert 0 < len(lost) < len(SENT) and lost == [m for m in SENT if m in lost]
+    repeated = received(echo, MessageFaults(repeated=0.4))
+    assert len(repeated) > len(SENT) and set(repeated) == set(SENT)
+    reordered = received(echo, MessageFaults(reordered=0.4))
+    assert reordered != SENT and sorted(reordered) == SENT
+    corrupted = received(echo, MessageFaults(corrupted=0.4))
+    assert corrupted != SENT and [len(m) for m in corrupted] == [8] * len(SENT)
+    truncated = received(echo, MessageFaults(truncated=0.4))
+    assert len(truncated) == len(SENT) and min(map(len, truncated)) < 8
