@@ -95,6 +95,14 @@ class RosGraph:
         """The number of a program's process."""
         return self._running[name].pids[name]
 
+    def ended(self, name: str) -> str:
+        """How a program has ended by itself; empty while it runs."""
+        try:
+            self._running[name].check()
+        except UserError as error:
+            return str(error)
+        return ""
+
     def wait_for(
         self, condition: Callable[[], object], what: str, timeout: float = STARTUP_TIMEOUT
     ) -> None:

@@ -78,7 +78,7 @@ def _nothing(rig: Rig) -> None:
 
 def _restart_bridge(rig: Rig, **parameters: str) -> None:
     rig.ros.kill("cloud_bridge")
-    rig.start("cloud_bridge", **parameters)
+    rig.restart("cloud_bridge", **parameters)
 
 
 def _wrong_token(rig: Rig) -> None:

@@ -13,7 +13,7 @@ def _kill(name: str) -> Callable[[Rig], None]:
 
 
 def _start(name: str) -> Callable[[Rig], None]:
-    return lambda rig: rig.start(name)
+    return lambda rig: rig.restart(name)
 
 
 def _hang(name: str) -> Callable[[Rig], None]:

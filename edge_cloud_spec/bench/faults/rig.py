@@ -18,6 +18,7 @@ from typing import Any
 
 from ...bringup.graph import GraphSettings
 from ...bringup.running_graph import free_address, is_serving
+from ...errors import UserError
 from ...harness.emulated_link import LinkProfile
 from ...harness.message_proxy import MessageFaults, MessageProxy
 from ...harness.proxy import Proxy
@@ -26,12 +27,21 @@ from ...sim.kinds import KINDS
 from ...sim.room import make_room
 from ..leaks import memory_mb
 from ..ros_graph import RosGraph, node_command
-from .watch import TRUE, Watch
+from .relay import gone
+from .watch import ODOMETRY, TRUE, Watch
 
-NODES = ("simulator", "cloud_bridge", "navigator", "drafter")
+NODES = ("simulator", "cloud_bridge", "navigator", "drafter", "monitor")
 TOKEN = "a token of the bench"
 PATIENCE = 3.0  # s; the drafter's, shorter than its default so that a row takes seconds
 UP_TIMEOUT = 120.0  # s
+MATCHED = 0.5  # s from discovery until messages arrive
+HEARD_ON = {
+    "simulator": TRUE[ODOMETRY],
+    "cloud_bridge": "verdict",
+    "navigator": "nav_command",
+    "drafter": "decode_request",
+    "monitor": "/diagnostics",
+}
 INSTRUCTED = 2.0  # s that an instruction has to be followed
 POISONED = "edge_cloud_spec.bench.faults.poisoned"
 
@@ -47,6 +57,7 @@ class Rig:
         self.token_file = folder / "token"
         self.token_file.write_text(TOKEN)
         self.hung: set[str] = set()
+        self.respawned: list[str] = []  # nodes that ended by themselves, and how
         self.forged: list[object] = []  # wire messages of the bench that the judge must not believe
         self.judged = time.time()  # what was published until then
         self.forged_at = 0.0  # when the first one was published
@@ -69,6 +80,21 @@ class Rig:
     def start(self, name: str, cloud: str = "", **parameters: str | float) -> None:
         """Start one of our nodes, or the verifier."""
         self.ros.start(name, self.command(name, cloud, **parameters))
+
+    def restart(self, name: str, cloud: str = "", **parameters: str | float) -> None:
+        """Start a node whose process has ended, and wait until the bystander hears it.
+
+        Until then no picture comes, so that nothing is decided which the judge cannot see.
+        """
+        topic, camera = HEARD_ON[name], self.watch.camera
+        before, change = self.watch.publishers(topic, name), camera.change
+        camera.change = gone
+        self.start(name, cloud, **parameters)
+        self.ros.wait_for(
+            lambda: self.watch.publishers(topic, name) - before, f"{name} is back", UP_TIMEOUT
+        )
+        self.ros.spin(MATCHED)
+        camera.change = change
 
     def command(self, name: str, cloud: str = "", **parameters: str | float) -> list[str]:
         """The command line of a node of this rig."""
@@ -153,13 +179,27 @@ class Rig:
         self.watch.instruct(next(self._instructions))
 
     def wait_for(self, condition: Callable[[], object], what: str, timeout: float) -> None:
-        """Keep the robot busy until the condition holds; raises UserError after the timeout."""
+        """Keep the robot busy, and its nodes up, until the condition holds.
 
-        def busy() -> bool:
+        Raises UserError after the timeout.
+        """
+        end, looked = time.monotonic() + timeout, 0.0
+        while not condition():
             self.keep_instructed()
-            return bool(condition())
+            self.ros.spin(0.05)
+            if (now := time.monotonic()) > looked + 1.0:
+                looked = now
+                self._respawn()
+            if now > end:
+                raise UserError(f"{what}: not within {timeout:g} s")
 
-        self.ros.wait_for(busy, what, timeout)
+    def _respawn(self) -> None:
+        """Start nodes that have ended by themselves, as launch does (its ``respawn``)."""
+        for name in self.ros.running & set(NODES):
+            if problem := self.ros.ended(name):
+                self.respawned.append(f"{name}: {problem}")
+                self.ros.kill(name)
+                self.restart(name)
 
     def drive(self, timeout: float = 90.0) -> None:
         """Wait until the robot moves on a new action."""

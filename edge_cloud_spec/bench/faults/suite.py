@@ -18,6 +18,7 @@ from ...errors import UserError
 from ..command import Row, write
 from . import cloud, link, neighbours, nodes, sensors
 from .fault import Fault
+from .page import write_page
 from .rig import Rig, running_rig
 from .trial import Trial, run_trial
 
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, default=3, help="of each (default %(default)s)")
     parser.add_argument("--only", default="", help="faults, with commas (all)")
     parser.add_argument("--list", action="store_true", help="print their names, and end")
+    parser.add_argument("--page", type=Path, help="docs/faults.md: put the table there")
     parser.add_argument("--logs", type=Path, help="folder for the programs' output")
     parser.add_argument("--resume", action="store_true", help="keep the rows that --json has")
 
@@ -63,6 +65,8 @@ def run(args: argparse.Namespace) -> list[Row]:
     left = [name for name in names if name not in {row["fault"] for row in rows}]
     while left:
         left = _run_in_one_rig(left, args, rows)
+    if args.page:
+        write_page(args.page, FAULTS, rows)
     return rows
 
 

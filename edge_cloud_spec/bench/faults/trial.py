@@ -68,7 +68,7 @@ def _while_it_lasts(rig: Rig, fault: Fault, injected: float, trial: Trial) -> No
     try:
         rig.wait_for(stands, "the robot stands", STAND_TIMEOUT)
     except UserError as error:
-        trial.problems.append(str(error).partition(" (logs")[0])
+        trial.problems.append(str(error))
 
 
 def _recovery(rig: Rig, fault: Fault, cleared: float, trial: Trial) -> float | None:
@@ -88,7 +88,7 @@ def _recovery(rig: Rig, fault: Fault, cleared: float, trial: Trial) -> float | N
     try:
         rig.wait_for(recovered, "the robot goes on", RECOVERY_TIMEOUT)
     except UserError as error:
-        trial.problems.append(str(error).partition(" (logs")[0])
+        trial.problems.append(str(error))
         return None
     command = rig.watch.last_command
     at = ended[0] if ended or command is None else command.at

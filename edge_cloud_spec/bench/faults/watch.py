@@ -130,6 +130,13 @@ class Watch:
         """Names of the nodes that subscribe to a topic."""
         return {info.node_name for info in self.node.get_subscriptions_info_by_topic(f"/{topic}")}
 
+    def publishers(self, topic: str, node: str) -> set[bytes]:
+        """The ids of this node's publishers on a topic."""
+        found = self.node.get_publishers_info_by_topic(
+            topic if topic.startswith("/") else f"/{topic}"
+        )
+        return {bytes(info.endpoint_gid) for info in found if info.node_name == node}
+
     def _spin(self) -> None:
         with contextlib.suppress(ExternalShutdownException):
             self._executor.spin()
