@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ...bringup.running_graph import free_address, is_serving
 from ...harness.random_checkpoint import TINY, make_pair
+from ...wire.version import OLDEST_PROTOCOL, PROTOCOL
 from .fault import Fault
+from .poisoned import PROTOCOLS
 from .rig import TOKEN, Rig
 
 CONNECTIONS = 10_000
@@ -55,7 +57,19 @@ def _other_target(rig: Rig) -> None:
     rig.proxy.redirect(address)
 
 
-def _own_target(rig: Rig) -> None:
+def _speaking(oldest: int, newest: int) -> Callable[[Rig], None]:
+    """A verifier that speaks these versions of the protocol takes the place of ours."""
+
+    def inject(rig: Rig) -> None:
+        address = free_address()
+        argv = ["env", f"{PROTOCOLS}={oldest} {newest}", *rig.verifier_command(address)]
+        rig.start_other("other_verifier", argv, lambda: is_serving(address))
+        rig.proxy.redirect(address)
+
+    return inject
+
+
+def _own(rig: Rig) -> None:
     rig.proxy.redirect(rig.verifier_address)
     rig.endings.close()
 
@@ -129,7 +143,35 @@ FAULTS = (
         "the link leads to a verifier with another target",
         "ends its step and stands, or is refused the session",
         _other_target,
-        _own_target,
+        _own,
+        soak=False,
+    ),
+    Fault(
+        "older_robot",
+        "the link leads to a verifier of the next protocol, which speaks the robot's too",
+        "goes on in the protocol that both speak",
+        _speaking(OLDEST_PROTOCOL, PROTOCOL + 1),
+        _own,
+        lasts=3.0,
+        stops=False,
+        soak=False,
+    ),
+    Fault(
+        "older_robot_refused",
+        "the link leads to a verifier that speaks the next protocol alone",
+        "ends its step and stands; the owner reads which side to update",
+        _speaking(PROTOCOL + 1, PROTOCOL + 1),
+        _own,
+        reads="update edge_cloud_spec on the robot",
+        soak=False,
+    ),
+    Fault(
+        "newer_robot_refused",
+        "the link leads to a verifier that speaks the protocol before the robot's alone",
+        "ends its step and stands; the owner reads which side to update",
+        _speaking(OLDEST_PROTOCOL - 1, OLDEST_PROTOCOL - 1),
+        _own,
+        reads="update edge_cloud_spec on the cloud",
         soak=False,
     ),
     Fault(

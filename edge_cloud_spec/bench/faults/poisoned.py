@@ -2,12 +2,14 @@
 
 ``python -m edge_cloud_spec.bench.faults.poisoned FILE MODULE ARGUMENTS``: before each pass of its
 model the program reads FILE, whose word says how that pass fails (``FAILURES``); an empty or
-missing file means that it does not. The program itself knows nothing of it.
+missing file means that it does not. The environment variable ``PROTOCOLS`` (``OLDEST NEWEST``) makes
+it speak other versions of the protocol. The program itself knows nothing of either.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import runpy
 import sys
 from collections.abc import Callable
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+PROTOCOLS = "EDGE_CLOUD_SPEC_BENCH_PROTOCOLS"
 
 
 def _out_of_memory(run: Callable[[], list[Any]]) -> list[Any]:
@@ -47,9 +51,17 @@ def poison(file: Path) -> None:
     session.run_pass = asking
 
 
+def speak(oldest: int, newest: int) -> None:
+    """Speak these versions of the protocol; before anything else is imported that knows them."""
+    version: Any = importlib.import_module("edge_cloud_spec.wire.version")
+    version.OLDEST_PROTOCOL, version.PROTOCOL = oldest, newest
+
+
 def main() -> None:
     """Poison, then run the module as a program."""
     file, module, *arguments = sys.argv[1:]
+    if PROTOCOLS in os.environ:
+        speak(*map(int, os.environ[PROTOCOLS].split()))
     poison(Path(file))
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

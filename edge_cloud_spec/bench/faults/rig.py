@@ -53,7 +53,7 @@ class Rig:
         self.ros, self.watch, self.folder, self.seed = ros, watch, folder, seed
         self.verifier_address = free_address()
         self.proxy = Proxy(self.verifier_address, LinkProfile(delay_ms=1.0))
-        self.messages = MessageProxy(self.verifier_address, MessageFaults(), seed)
+        self._messages: MessageProxy | None = None
         self.token_file = folder / "token"
         self.token_file.write_text(TOKEN)
         self.hung: set[str] = set()
@@ -73,7 +73,15 @@ class Rig:
             self.unhang(name)
         self.endings.close()
         self.proxy.close()
-        self.messages.close()
+        if self._messages is not None:
+            self._messages.close()
+
+    @property
+    def messages(self) -> MessageProxy:
+        """A proxy of single messages to the verifier; started when a fault first needs it."""
+        if self._messages is None:
+            self._messages = MessageProxy(self.verifier_address, MessageFaults(), self.seed)
+        return self._messages
 
     # Processes
 
@@ -226,7 +234,6 @@ def running_rig(seed: int, logs: Path | None = None) -> Iterator[Rig]:
 
     ``logs``: where the programs' output is kept; None: it is not.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of every process that is started
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         ros = stack.enter_context(RosGraph(logs or folder / "logs"))
