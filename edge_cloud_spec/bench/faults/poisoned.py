@@ -2,8 +2,8 @@
 
 ``python -m edge_cloud_spec.bench.faults.poisoned FILE MODULE ARGUMENTS``: before each pass of its
 model the program reads FILE, whose word says how that pass fails (``FAILURES``); an empty or
-missing file means that it does not. The environment variable ``PROTOCOLS`` (``OLDEST NEWEST``) makes
-it speak other versions of the protocol. The program itself knows nothing of either.
+missing file means that it does not. With ``PROTOCOLS`` (``OLDEST NEWEST``) in its environment it
+speaks other versions of the protocol. The program itself knows nothing of either.
 """
 
 from __future__ import annotations
