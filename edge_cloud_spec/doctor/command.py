@@ -25,6 +25,7 @@ from .machine import (
     check_simulator,
     check_threads,
 )
+from .pictures import check_pictures
 
 Check = Callable[[], Iterable[Finding]]
 
@@ -64,6 +65,7 @@ def _checks(args: argparse.Namespace) -> list[Check]:
         lambda: [check_simulator()],
         lambda: [check_model("target", args.target)],
         lambda: [check_model("drafter", args.drafter)],
+        lambda: check_pictures("target", args.target),
         lambda: [check_threads()],
     ]
     if args.cloud:

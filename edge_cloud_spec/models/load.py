@@ -56,7 +56,7 @@ def load(
         )
     check_quantization(quantize, device, config)
     weights = weight_files(directory)
-    preprocessing = _image_preprocessing(directory)
+    preprocessing = image_preprocessing(directory)
     if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
         raise _missing(directory, "tokenizer.json")
     if threads is not None:
@@ -64,7 +64,9 @@ def load(
             raise UserError(f"threads is {threads}: give 1 or more")
         torch.set_num_threads(threads)
     try:
-        with _quiet(long=sum(path.stat().st_size for path in weights) > PROGRESS_BAR_BYTES):
+        with quiet_libraries(
+            long=sum(path.stat().st_size for path in weights) > PROGRESS_BAR_BYTES
+        ):
             from transformers import AutoTokenizer
 
             tokenizer = AutoTokenizer.from_pretrained(directory)
@@ -98,7 +100,7 @@ def load(
 
 
 @contextmanager
-def _quiet(long: bool) -> Iterator[None]:
+def quiet_libraries(long: bool = False) -> Iterator[None]:
     """Without a progress bar unless loading takes ``long``, and without libraries' warnings.
 
     torchao, which transformers imports in any case, warns of GPU kernels that a CPU lacks.
@@ -181,8 +183,12 @@ def weight_files(directory: Path) -> list[Path]:
     return [directory / name for name in names]
 
 
-def _image_preprocessing(directory: Path) -> ImagePreprocessing:
-    """Of preprocessor_config.json, or the newer processor_config.json that contains it."""
+def image_preprocessing(directory: str | Path) -> ImagePreprocessing:
+    """Of preprocessor_config.json, or the newer processor_config.json that contains it.
+
+    Raises UserError.
+    """
+    directory = Path(directory).expanduser()
     name = "preprocessor_config.json"
     if not (directory / name).is_file():
         name = "processor_config.json"

@@ -1,0 +1,137 @@
+"""Whether our picture preprocessing gives a model what its own processor would give it.
+
+Robot and cloud both use ours, so neither difference makes them disagree; but a model that was
+trained on other numbers answers worse.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..errors import UserError
+from ..models.image import patches
+from ..models.load import image_preprocessing, quiet_libraries
+from ..models.vlm import ImagePreprocessing
+from .finding import FAIL, OK, WARN, Finding
+
+Patches = tuple[np.ndarray, tuple[int, int, int]]  # float32 [patches, numbers], the grid (t, h, w)
+Process = Callable[[Image.Image], Patches]
+
+SIZES = ((640, 480), (1280, 720), (300, 200), (224, 224))  # width and height, of usual cameras
+SAME = 1e-4  # of numbers that go from about -2 to 2: rounding
+RESIZED = 0.05  # another library's resize; measured: 0.015
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one picture: its size, both grids, and the largest difference of equal grids."""
+
+    size: tuple[int, int]
+    ours: tuple[int, int, int]
+    theirs: tuple[int, int, int]
+    largest: float
+
+    def __str__(self) -> str:
+        picture = f"a picture of {self.size[0]}x{self.size[1]}"
+        if self.ours != self.theirs:
+            counts = (self.theirs[1] * self.theirs[2], self.ours[1] * self.ours[2])
+            return f"{picture} becomes {counts[0]} patches there and {counts[1]} here"
+        return f"{picture} differs by up to {self.largest:.2g}"
+
+
+def compare(ours: Process, theirs: Process) -> list[Difference]:
+    """Both on one picture of each size; the pictures are smooth with some noise, as a camera's."""
+    found = []
+    for size in SIZES:
+        picture = sample(size)
+        (our_values, our_grid), (their_values, their_grid) = ours(picture), theirs(picture)
+        same = our_grid == their_grid and our_values.shape == their_values.shape
+        largest = float(np.abs(our_values - their_values).max()) if same else float("inf")
+        found.append(Difference(size, our_grid, their_grid, largest))
+    return found
+
+
+def sample(size: tuple[int, int]) -> Image.Image:
+    """A picture with edges, gradients and noise; the same one each time."""
+    wide, high = size
+    rng = np.random.default_rng((wide, high))
+    across = np.linspace(0, 255, wide)[None, :, None] * np.ones((high, 1, 3))
+    across[high // 3 : high // 2, wide // 4 : wide // 2] = (20, 60, 200)
+    noisy = across + rng.normal(0, 4, across.shape)
+    return Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8))
+
+
+def judge(check: str, differences: list[Difference], grid_state: str) -> Finding:
+    """The worst difference in words; ``grid_state``: how bad another number of patches is."""
+    other = [d for d in differences if d.ours != d.theirs]
+    if other:
+        advice = (
+            "give target and drafter pictures by this package alone, and check min_pixels and "
+            "max_pixels in preprocessor_config.json"
+        )
+        return Finding(check, grid_state, "; ".join(map(str, other)), advice)
+    worst = max(differences, key=lambda d: d.largest)
+    if worst.largest <= SAME:
+        return Finding(check, OK, f"equal to ours ({worst})")
+    if worst.largest <= RESIZED:
+        return Finding(check, OK, f"{worst}: another library's resize")
+    advice = "check image_mean, image_std and the sizes in preprocessor_config.json"
+    return Finding(check, WARN, str(worst), advice)
+
+
+def check_pictures(name: str, directory: str) -> Iterator[Finding]:
+    """Ours against the checkpoint's own processor, and that behind qwen-vl-utils."""
+    try:
+        preprocessing = image_preprocessing(directory)
+    except UserError:
+        return  # said of the checkpoint already
+    check = f"pictures of {name}"
+    try:
+        own = own_processor(directory)
+        yield judge(f"{check}: own processor", compare(_ours(preprocessing), own), FAIL)
+    except Exception as error:  # whatever a library raises on its way
+        yield _skipped(f"{check}: own processor", error)
+        return
+    try:
+        behind = behind_qwen_vl_utils(own, preprocessing.spec.patch_size)
+    except Exception as error:
+        yield _skipped(f"{check}: qwen-vl-utils", error)
+        return
+    yield judge(f"{check}: qwen-vl-utils", compare(_ours(preprocessing), behind), WARN)
+
+
+def _ours(preprocessing: ImagePreprocessing) -> Process:
+    return lambda image: patches(image, preprocessing.spec, preprocessing.mean, preprocessing.std)
+
+
+def own_processor(directory: str) -> Process:
+    """The image processor that the checkpoint names, by transformers."""
+    with quiet_libraries():
+        from transformers import AutoImageProcessor
+
+        processor: Any = AutoImageProcessor.from_pretrained(directory, local_files_only=True)
+
+    def process(image: Image.Image) -> Patches:
+        made = processor(images=image, return_tensors="np")
+        t, high, wide = (int(n) for n in np.asarray(made["image_grid_thw"])[0])
+        return np.asarray(made["pixel_values"], np.float32), (t, high, wide)
+
+    return process
+
+
+def behind_qwen_vl_utils(own: Process, patch_size: int) -> Process:
+    """The picture resized by qwen-vl-utils, then given to the processor, as its README has it."""
+    fetch_image = importlib.import_module("qwen_vl_utils").fetch_image
+    return lambda image: own(fetch_image({"image": image}, image_patch_size=patch_size))
+
+
+def _skipped(check: str, error: Exception) -> Finding:
+    reason = " ".join(str(error).split())[:200]
+    advice = "pip install 'edge-cloud-spec[qwen]' with a torchvision that fits this torch"
+    return Finding(check, OK, f"not compared ({type(error).__name__}: {reason})", advice)

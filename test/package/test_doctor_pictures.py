@@ -1,0 +1,131 @@
+"""`doctor` compares our picture preprocessing with the checkpoint's own and with qwen-vl-utils."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import shutil
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from edge_cloud_spec.doctor.finding import FAIL, OK, WARN
+from edge_cloud_spec.doctor.pictures import (
+    Patches,
+    behind_qwen_vl_utils,
+    check_pictures,
+    compare,
+    judge,
+    own_processor,
+    sample,
+)
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.image import patches
+from edge_cloud_spec.models.load import image_preprocessing
+
+TARGET = str(EMBEDDED / "target")
+
+
+def ours(image: Image.Image) -> Patches:
+    made = image_preprocessing(TARGET)
+    return patches(image, made.spec, made.mean, made.std)
+
+
+def shifted(by: float) -> object:
+    def theirs(image: Image.Image) -> Patches:
+        values, grid = ours(image)
+        return values + np.float32(by), grid
+
+    return theirs
+
+
+@pytest.mark.parametrize(
+    ("by", "state", "said"),
+    [(0.0, OK, "equal to ours"), (0.015, OK, "resize"), (0.5, WARN, "differs by up to 0.5")],
+)
+def test_the_size_of_a_difference_decides(by: float, state: str, said: str) -> None:
+    finding = judge("pictures", compare(ours, shifted(by)), FAIL)  # type: ignore[arg-type]
+    assert finding.state == state and said in finding.found
+
+
+@pytest.mark.parametrize("state", [WARN, FAIL])
+def test_another_number_of_patches_is_said_with_both(state: str) -> None:
+    def theirs(image: Image.Image) -> Patches:
+        return ours(image.resize((image.width * 2, image.height)) if image.width == 300 else image)
+
+    finding = judge("pictures", compare(ours, theirs), state)
+    (_, high, wide), (_, other_high, other_wide) = (
+        ours(sample((300, 200)))[1],
+        theirs(sample((300, 200)))[1],
+    )
+    assert finding.state == state
+    there, here = other_high * other_wide, high * wide
+    assert f"300x200 becomes {there} patches there and {here} here" in finding.found
+    assert "640x480" not in finding.found and finding.advice
+
+
+def test_the_embedded_checkpoints_own_processor_gives_what_we_give() -> None:
+    finding = judge("pictures", compare(ours, own_processor(TARGET)), FAIL)
+    assert finding.state == OK and "equal to ours" in finding.found
+
+
+def test_other_statistics_of_the_colours_are_said(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(EMBEDDED / "target", tmp_path / "target"))
+    file = folder / "preprocessor_config.json"
+    content = json.loads(file.read_text())
+    content["image_std"] = [2 * value for value in content["image_std"]]
+    file.write_text(json.dumps(content))
+    finding = judge("pictures", compare(ours, own_processor(str(folder))), FAIL)
+    assert finding.state == WARN and "image_std" in finding.advice
+
+
+@pytest.fixture
+def qwen_vl_utils(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The real package; what only its video part needs is empty where it cannot be imported."""
+    if importlib.util.find_spec("qwen_vl_utils") is None:
+        pytest.skip("qwen-vl-utils is not installed (extra qwen)")
+    try:
+        importlib.import_module("torchvision")
+    except Exception:  # on a torch that it does not fit, it raises what it likes
+        vision, transforms = (types.ModuleType(n) for n in ("torchvision", "transforms"))
+        vision.io, vision.transforms = None, transforms  # type: ignore[attr-defined]
+        transforms.InterpolationMode = None  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "torchvision", vision)
+        monkeypatch.setitem(sys.modules, "torchvision.transforms", transforms)
+    if importlib.util.find_spec("requests") is None:
+        monkeypatch.setitem(sys.modules, "requests", types.ModuleType("requests"))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("qwen_vl_utils"):
+            del sys.modules[name]
+
+
+def test_qwen_vl_utils_resizes_first_and_gives_other_patches(qwen_vl_utils: None) -> None:
+    """It knows nothing of the checkpoint's limits, and rounds to whole patches before them."""
+    own = own_processor(TARGET)
+    patch = image_preprocessing(TARGET).spec.patch_size
+    differences = compare(ours, behind_qwen_vl_utils(own, patch))
+    finding = judge("pictures", differences, WARN)
+    assert finding.state == WARN
+    assert "300x200 becomes 240 patches there and 216 here" in finding.found
+    assert [d.ours == d.theirs for d in differences] == [True, True, False, True]
+
+
+def test_what_cannot_be_imported_is_skipped_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "qwen_vl_utils", None)
+    own, behind = check_pictures("target", TARGET)
+    assert own.state == OK and behind.state == OK
+    assert "not compared (ModuleNotFoundError" in behind.found and "qwen" in behind.advice
+
+
+def test_a_checkpoint_without_its_files_is_left_to_the_check_of_the_files(tmp_path: Path) -> None:
+    assert list(check_pictures("target", str(tmp_path))) == []
