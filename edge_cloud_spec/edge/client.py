@@ -20,12 +20,14 @@ from ..wire.stamps import MAX_STAMPED, echo_of, with_sent
 from .link.clock_offset import ClockOffset, Offset
 from .link.settings import ClientSettings
 from .link.stream import LINGER_S, ClientStream
+from .probe import CloudState, probe
 from .session_key import SessionKey
 from .transport import OnReceive
 
 __all__ = ["ClientSettings", "ClientStream", "GrpcTransport", "VerifierClient", "open_channel"]
 
 STAMP_EVERY_S = 1.0  # a message is stamped for the clock offset no more often than this
+PROBE_TIMEOUT_S = 2.0
 ECHO_DUE_S = 5.0  # a stamp without an echo by then is forgotten: an older cloud sends none
 
 
@@ -77,6 +79,7 @@ class VerifierClient:
         self._channel: grpc.aio.Channel | None = None
         self._old_channels: list[grpc.aio.Channel] = []  # with streams from before a rotation
         self._streams: dict[asyncio.Task[None], ClientStream] = {}
+        self._probes: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
         self._thread.start()
 
@@ -105,6 +108,22 @@ class VerifierClient:
         """The transport of one decode (``DecodeRunner.run``)."""
         return GrpcTransport(self.open(on_receive))
 
+    def probe(self, on_found: Callable[[CloudState], None]) -> None:
+        """Look whether the verifier serves this robot; calls back in the client's thread."""
+
+        async def look() -> None:
+            try:
+                found = await probe(self._open_channel(), self.settings, PROBE_TIMEOUT_S)
+            except Exception as error:
+                found = CloudState("unreachable", f"{self.address} cannot be probed: {error!r}")
+            on_found(found)
+
+        def start() -> None:
+            self._probes.add(task := asyncio.ensure_future(look()))
+            task.add_done_callback(self._probes.discard)
+
+        self.run_soon(start)
+
     def run_soon(self, job: Callable[[], None]) -> None:
         """Run a job on the client's loop; from any thread."""
         with contextlib.suppress(RuntimeError):  # the client is closed
@@ -123,14 +142,18 @@ class VerifierClient:
 
     def open_call(self) -> Any:
         """A fresh bidirectional call of raw bytes; on the client's loop."""
+        token = self._token.current
+        method = self._open_channel().stream_stream(METHOD)
+        return method(metadata=(("authorization", f"Bearer {token}"),) if token else None)
+
+    def _open_channel(self) -> grpc.aio.Channel:
+        """The channel; another one where its certificates were replaced."""
         if self._channel is not None and self._credentials.renew():
             self._old_channels.append(self._channel)
             self._channel = None
         if self._channel is None:
             self._channel = _channel(self.settings.address, self._credentials.value)
-        token = self._token.current
-        method = self._channel.stream_stream(METHOD)
-        return method(metadata=(("authorization", f"Bearer {token}"),) if token else None)
+        return self._channel
 
     def stamp(self, data: bytes) -> bytes:
         """The message as it is sent: one a second carries the time."""
@@ -163,7 +186,7 @@ class VerifierClient:
         closing = [task for task, stream in self._streams.items() if stream.closing]
         if closing:
             await asyncio.wait(closing, timeout=LINGER_S)
-        tasks = list(self._streams)
+        tasks = [*self._streams, *self._probes]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,7 +12,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ..wire.channel import METHOD, SERVICE
-from .client import ClientSettings
+from .link.settings import ClientSettings
 from .tls_check import connection_problem
 
 TIMEOUT_S = 3.0

@@ -11,21 +11,31 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from rclpy.clock import Clock, ClockType
+from std_msgs.msg import String
+
 from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
-from ..bounds import check_bounds, described
-from ..edge.client import ClientSettings, ClientStream, VerifierClient
+from ..bounds import bounded, check_bounds, described
+from ..edge.client import ClientSettings, VerifierClient
 from ..edge.events import LinkLost, LinkUp
-from ..edge.session_key import SessionKey
-from ..wire.channel import DEFAULT_ADDRESS, read_token
+from ..edge.link.monitor import LinkMonitor
+from ..edge.link.state import LinkLimits, LinkQuality
+from ..edge.probe import CloudState
+from ..wire.channel import DEFAULT_ADDRESS
+from ..wire.codec import encode_server
+from ..wire.messages import Fault
 from .bridge_messages import to_topic
+from .health.health import Health, Level
+from .request_stream import RequestStream, Sent
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import DECODE
+from .runtime.qos import DECODE, LATCHED
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
 MAX_REQUESTS = 16  # open streams; one more closes the oldest
-MAX_WAITING = 256  # messages of one request that wait for an earlier one; more are dropped
+MAX_ENDED = 256  # requests that are over, whose late messages open no stream
+CHECK_S = 0.1  # between two looks at the state of the link
 
 
 @dataclass(frozen=True)
@@ -35,36 +45,14 @@ class BridgeSettings:
     cloud: str = described(DEFAULT_ADDRESS, "the verifier's HOST:PORT", fixed=True)
     authority: str = described("", "PEM file of the verifier's certificate authority", fixed=True)
     token_file: str = described("", "file that holds the verifier's bearer token", fixed=True)
+    certificate: str = described(
+        "", "PEM file of this robot's certificate (mutual TLS)", fixed=True
+    )
+    key: str = described("", "PEM file of the certificate's key", fixed=True)
+    reply_deadline: float = bounded(2.0, 0.05, 60.0, "s in which an answer is in time", fixed=True)
 
     def __post_init__(self) -> None:
         check_bounds(self)
-
-
-class _RequestStream:
-    """One request's stream. Its messages arrive on two topics; ``sequence`` is their order."""
-
-    def __init__(self, stream: ClientStream) -> None:
-        self._stream = stream
-        self._key = SessionKey()
-        self._next = 0
-        self._waiting: dict[int, tuple[bytes, bool]] = {}  # payload, and whether it is the last
-
-    def send(self, sequence: int, payload: bytes, last: bool) -> bool:
-        """Send all messages whose turn it is; True when the request's last one was sent."""
-        if sequence >= self._next and len(self._waiting) < MAX_WAITING:
-            self._waiting[sequence] = (payload, last)
-        while self._next in self._waiting:
-            data, ends = self._waiting.pop(self._next)
-            self._next += 1
-            signed = self._key.sign(data)
-            if ends:
-                self._stream.close(signed)
-                return True
-            self._stream.send(signed)
-        return False
-
-    def close(self) -> None:
-        self._stream.close()
 
 
 class CloudBridge(ManagedNode):
@@ -73,21 +61,24 @@ class CloudBridge(ManagedNode):
     def __init__(self) -> None:
         super().__init__("cloud_bridge")
         self._config = self.parameters(BridgeSettings())
-        self._streams: OrderedDict[str, _RequestStream] = OrderedDict()
+        self._streams: OrderedDict[str, RequestStream] = OrderedDict()
+        self._ended: OrderedDict[str, None] = OrderedDict()  # the newest requests that are over
         self._lock = threading.Lock()
-        self._up = True
-        self._counts = {"up_bytes": 0, "down_bytes": 0, "link_losses": 0}
+        self._counts = {"up_bytes": 0, "down_bytes": 0, "link_losses": 0, "late": 0}
 
     def load(self) -> None:
         """Read the address and the secrets; raises UserError."""
         self._client_settings = client_settings(self._config.value)
         self._verdicts = self.create_publisher(Verdict, "verdict", DECODE)
         self._predictions = self.create_publisher(Prediction, "prediction", DECODE)
+        self._link_state = self.create_publisher(String, "link_state", LATCHED)
 
     def begin(self) -> None:
         """Relay from now on."""
-        self._up = True
         self._client = VerifierClient(self._client_settings)
+        self._monitor = LinkMonitor(LinkLimits(self._config.value.reply_deadline))
+        self._said = ""
+        self.create_timer(CHECK_S, self._check_link, clock=Clock(clock_type=ClockType.STEADY_TIME))
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         subscriptions.subscribe(DecodeRequest, "decode_request", self._on_request, DECODE)
         subscriptions.subscribe(Draft, "draft", self._on_draft, DECODE)
@@ -99,6 +90,8 @@ class CloudBridge(ManagedNode):
         self._subscription_thread.close()
         self._client.close()
         self._streams.clear()
+        self._ended.clear()
+        self._say_link_state(f"{LinkQuality.LOST} the bridge is not active")
 
     def _on_request(self, message: DecodeRequest) -> None:
         last = message.kind == DecodeRequest.CLOSE
@@ -110,17 +103,37 @@ class CloudBridge(ManagedNode):
     def _send(self, request_id: str, sequence: int, payload: bytes, last: bool) -> None:
         with self._lock:
             stream = self._streams.get(request_id)
+            if stream is None and request_id in self._ended:
+                self._counts["late"] += 1  # one that came twice, or was overtaken by the end
+                return
             if stream is None:
                 stream = self._streams[request_id] = self._open(request_id)
             self._counts["up_bytes"] += len(payload)
-            if stream.send(sequence, payload, last):
-                del self._streams[request_id]
+            sent = stream.send(sequence, payload, last)
+            if sent == Sent.GAP:
+                self._end(request_id, "a message of this decode got lost on its way to the bridge")
+            elif sent == Sent.LAST:
+                self._forget(request_id)
+            self._monitor.sent(request_id, last=sent != Sent.SENT)
 
-    def _open(self, request_id: str) -> _RequestStream:
+    def _open(self, request_id: str) -> RequestStream:
         while len(self._streams) >= MAX_REQUESTS:
-            _, oldest = self._streams.popitem(last=False)
-            oldest.close()
-        return _RequestStream(self._client.open(lambda item: self._on_item(request_id, item)))
+            self._end(next(iter(self._streams)), f"more than {MAX_REQUESTS} decodes at once")
+        return RequestStream(self._client.open(lambda item: self._on_item(request_id, item)))
+
+    def _end(self, request_id: str, reason: str) -> None:
+        """End a request that cannot go on, and say why; its decode fails at once."""
+        self._streams[request_id].close()
+        self._forget(request_id)
+        fault = encode_server(Fault("bridge", f"{reason}; the decision is made anew"))
+        self._verdicts.publish(to_topic(fault, self.get_clock().now().to_msg(), request_id))
+        self.get_logger().warning(reason)
+
+    def _forget(self, request_id: str) -> None:
+        del self._streams[request_id]
+        self._ended[request_id] = None
+        while len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
 
     def _on_item(self, request_id: str, item: bytes | LinkLost | LinkUp) -> None:
         """Publish what the stream received, in the client's thread."""
@@ -129,24 +142,56 @@ class CloudBridge(ManagedNode):
             self._predictions.publish(message)
         else:
             self._verdicts.publish(message)
+        self._monitor.received(request_id, item)
         if isinstance(item, LinkLost):
-            self._up = False
             self._counts["link_losses"] += 1
             self.get_logger().warning(f"the link to the cloud is lost: {item.reason}; trying again")
-        else:
-            self._up = True
-            self._counts["down_bytes"] += len(item) if isinstance(item, bytes) else 0
+        elif isinstance(item, bytes):
+            self._counts["down_bytes"] += len(item)
+
+    # The state of the link
+
+    def _check_link(self) -> None:
+        if self._monitor.check():
+            self._client.probe(self._on_probe)
+        self._say_link_state(self._monitor.text)
+
+    def _on_probe(self, found: CloudState) -> None:
+        problem = "" if found.serves else found.text
+        self._monitor.probed(problem, found.advice, found.round_trip)
+
+    def _say_link_state(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._link_state.publish(String(data=text))
 
     def diagnose(self) -> None:
-        """Publish whether the link is up, and what went over it."""
-        message = "connected" if self._up else "the link to the cloud is lost"
-        self.diagnostics.publish(message, self._counts, warning=not self._up)
+        """Publish how good the link is, what to do about it, and what went over it."""
+        monitor, offset = self._monitor, self._client.clock_offset
+        values: dict[str, object] = {**self._counts, "missed_answers": monitor.missed_answers}
+        if offset is not None:
+            values["clock_offset_ms"] = round(offset.offset_s * 1e3, 3)
+            values["clock_uncertainty_ms"] = round(offset.uncertainty_s * 1e3, 3)
+        level = _LEVELS[monitor.quality]
+        self.diagnostics.show(Health(level, monitor.text, monitor.advice, values))
+
+
+_LEVELS = {
+    LinkQuality.CLOUD: Level.OK,
+    LinkQuality.DEGRADED: Level.WARN,
+    LinkQuality.LOST: Level.ERROR,
+}
 
 
 def client_settings(settings: BridgeSettings) -> ClientSettings:
     """The client's settings from the node's; raises UserError."""
-    token = read_token(settings.token_file) if settings.token_file else ""
-    return ClientSettings(settings.cloud, settings.authority, token)
+    return ClientSettings(
+        settings.cloud,
+        settings.authority,
+        token_file=settings.token_file,
+        certificate=settings.certificate,
+        key=settings.key,
+    )
 
 
 def main() -> int:

@@ -39,6 +39,7 @@ TOPICS: dict[str, tuple[type[Any], QoSProfile]] = {
     "verified_tokens": (VerifiedTokens, DECODE),
     "nav_command": (NavCommand, RELIABLE),
     "nav_status": (String, LATCHED),
+    "link_state": (String, LATCHED),
     "decode_stats": (DecodeStats, RELIABLE),
     "markers": (MarkerArray, RELIABLE),
     "/diagnostics": (DiagnosticArray, RELIABLE),

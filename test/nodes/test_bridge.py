@@ -17,9 +17,12 @@ from rclpy.node import Node  # noqa: E402
 from edge_cloud_spec.decoding.digest import PrefixDigest  # noqa: E402
 from edge_cloud_spec.decoding.draft import Draft as TheDraft  # noqa: E402
 from edge_cloud_spec.decoding.policy import GREEDY  # noqa: E402
-from edge_cloud_spec.msg import DecodeRequest, Draft  # noqa: E402
+from edge_cloud_spec.msg import DecodeRequest, Draft, Verdict  # noqa: E402
+from edge_cloud_spec.nodes import request_stream  # noqa: E402
 from edge_cloud_spec.nodes.bridge_messages import to_draft, to_request  # noqa: E402
 from edge_cloud_spec.nodes.cloud_bridge import CloudBridge  # noqa: E402
+from edge_cloud_spec.nodes.runtime.qos import DECODE  # noqa: E402
+from edge_cloud_spec.nodes.runtime.subscription_thread import SubscriptionThread  # noqa: E402
 from edge_cloud_spec.wire.channel import METHOD_NAME, SERVICE  # noqa: E402
 from edge_cloud_spec.wire.codec import decode_client  # noqa: E402
 from edge_cloud_spec.wire.messages import (  # noqa: E402
@@ -61,11 +64,17 @@ class Recorder:
 class Robot:
     """Plays the drafter: says the numbered messages of a request over the two topics."""
 
-    def __init__(self, node: Node) -> None:
-        self._requests = node.create_publisher(DecodeRequest, "decode_request", 100)
-        self._drafts = node.create_publisher(Draft, "draft", 100)
+    def __init__(self, node: Node, bridge: CloudBridge) -> None:
+        self.bridge = bridge
+        self._requests = node.create_publisher(DecodeRequest, "decode_request", 1000)
+        self._drafts = node.create_publisher(Draft, "draft", 1000)
+        self.faults: list[Verdict] = []
+        hearing = self.hearing = SubscriptionThread(node)
+        hearing.subscribe(Verdict, "verdict", self.faults.append, DECODE)
+        hearing.start()
         topics = (self._requests, self._drafts)
         until(lambda: all(topic.get_subscription_count() for topic in topics))
+        until(lambda: node.count_publishers("verdict") > 0)
 
     def say(self, request: int, number: int, last: int) -> None:
         """Message ``number`` of a request: an Open, drafts with requests between, a Close."""
@@ -107,7 +116,9 @@ def robot(recorder: Recorder) -> Iterator[Robot]:
     rclpy.init(args=given)
     bridge, node = CloudBridge(), Node("robot")
     bridge.bring_up()
-    yield Robot(node)
+    robot = Robot(node, bridge)
+    yield robot
+    robot.hearing.close()
     bridge.close()
     for each in (bridge, node):
         each.destroy_node()
@@ -151,3 +162,38 @@ def kind_and_number(message: ClientMessage) -> tuple[str, int, int]:
         case Close(resampled):
             return "close", resampled or 0, 0
     raise AssertionError(message)
+
+
+def test_a_message_that_comes_after_the_end_opens_no_stream(
+    robot: Robot, recorder: Recorder
+) -> None:
+    """Said twice, or overtaken by the end: it would be a session that nobody closes."""
+    robot.say(0, 0, 2)
+    until(lambda: len(recorder.streams) == 1)
+    for number in (1, 2, 0, 1, 2):
+        robot.say(0, number, 2)
+    robot.say(1, 0, 2)  # another request; what is before it has been handled
+    until(lambda: len(recorder.streams) == 2 and bool(recorder.streams[1]))
+    kinds = [[type(message) for message in heard] for heard in recorder.streams]
+    assert kinds == [[Open, DraftMessage, Close], [Open]]
+
+
+def test_a_request_with_a_gap_ends_with_a_fault_and_not_with_silence(
+    robot: Robot, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many wait as may; the one that is due must not be turned away for that."""
+    most = 8
+    monkeypatch.setattr(request_stream, "MAX_WAITING", most)
+    robot.say(0, 0, 999)
+    until(lambda: len(recorder.streams) == 1)
+    for number in range(2, most + 2):
+        robot.say(0, number, 999)
+    until(lambda: len(robot.bridge._streams["request 0"]._waiting) == most)
+    robot.say(0, 1, 999)
+    until(lambda: sum(map(len, recorder.streams)) == most + 2)
+    assert not robot.faults
+    for number in range(most + 3, 2 * most + 4):
+        robot.say(0, number, 999)
+    until(lambda: bool(robot.faults))
+    assert "got lost on its way to the bridge" in robot.faults[0].text
+    until(lambda: recorder.ended == 1)

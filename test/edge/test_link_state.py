@@ -1,0 +1,161 @@
+"""The state of the link under any events: it does not flap, it recovers, and it does not lie."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_cloud_spec.edge.link.reply_watch import ReplyWatch
+from edge_cloud_spec.edge.link.state import LinkLimits, LinkQuality, LinkState
+
+LIMITS = LinkLimits()
+CLOUD, DEGRADED, LOST = LinkQuality.CLOUD, LinkQuality.DEGRADED, LinkQuality.LOST
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["in time", "late", "missed", "lost", "up", "tick"]),
+        st.sampled_from([0.0, 0.01, 0.1, 0.3, 1.0, 3.0]),
+    ),
+    max_size=200,
+)
+
+
+def happen(state: LinkState, event: str, now: float) -> None:
+    if event == "in time":
+        state.answered(0.1, now)
+    elif event == "late":
+        state.answered(LIMITS.deadline_s + 1, now)
+    elif event == "missed":
+        state.missed(now)
+    elif event == "lost":
+        state.lost("it broke", now)
+    elif event == "up":
+        state.up(now)
+    else:
+        state.tick(now)
+
+
+def good_link(state: LinkState, now: float, seconds: float) -> float:
+    """Answers in time, ten a second, for this long."""
+    for _ in range(round(10 * seconds)):
+        now += 0.1
+        state.answered(0.1, now)
+    return now
+
+
+@given(events=events)
+def test_it_does_not_flap_whatever_happens(events: list[tuple[str, float]]) -> None:
+    """A better state needs the hold time; each fall needs a rise, or is one of the first two."""
+    state, now, changes = LinkState(LIMITS, 0.0), 0.0, 0
+    rises: list[float] = []
+    for event, pause in events:
+        now += pause
+        before = state.quality
+        happen(state, event, now)
+        changes += before != state.quality
+        if state.quality < before:
+            assert before - state.quality == 1
+            rises.append(now)
+    assert changes <= 2 * len(rises) + 2
+    # the first one is free: a link that was never bad need not prove itself
+    for earlier, later in pairwise(rises[1:]):
+        assert later - earlier >= LIMITS.hold_s
+
+
+@given(events=events)
+def test_it_is_never_cloud_while_nothing_answers(events: list[tuple[str, float]]) -> None:
+    state, now = LinkState(LIMITS, 0.0), 0.0
+    silent: float | None = LIMITS.deadline_s  # since when something is missing
+    for event, pause in events:
+        now += pause
+        happen(state, event, now)
+        if event in ("in time", "late"):
+            silent = None
+        elif event in ("missed", "lost") and silent is None:
+            silent = now
+        state.tick(now)
+        if silent is not None and now - silent >= LIMITS.lost_s:
+            assert state.quality == LOST
+            assert state.reason
+        if event == "lost":
+            assert state.quality != CLOUD
+
+
+@given(events=events)
+def test_it_recovers_from_anything_when_answers_come_in_time(
+    events: list[tuple[str, float]],
+) -> None:
+    state, now = LinkState(LIMITS, 0.0), 0.0
+    for event, pause in events:
+        now += pause
+        happen(state, event, now)
+    good_link(state, now, 2 * LIMITS.max_hold_s + 1)
+    assert (state.quality, state.reason) == (CLOUD, "")
+
+
+@pytest.mark.parametrize("bad", ["missed", "lost"])
+def test_alternating_events_change_the_state_a_few_times_a_minute(bad: str) -> None:
+    """Ten good answers, then two seconds of nothing, for ten minutes."""
+    state, now, changes = LinkState(LIMITS, 0.0), 0.0, 0
+    while now < 600.0:
+        before = state.quality
+        now = good_link(state, now, 1.0)
+        changes += before != state.quality
+        for _ in range(20):
+            before = state.quality
+            now += 0.1
+            happen(state, bad, now)
+            changes += before != state.quality
+    assert changes <= 600 / LIMITS.max_hold_s * 2 + 12
+
+
+def test_random_walks_of_a_million_seconds_stay_within_the_bound() -> None:
+    random = Random(3)
+    state, now, changes = LinkState(LIMITS, 0.0), 0.0, 0
+    for _ in range(20_000):
+        now += random.expovariate(0.5)
+        before = state.quality
+        happen(state, random.choice(["in time"] * 6 + ["late", "missed", "lost", "up"]), now)
+        changes += before != state.quality
+    assert changes <= 2 * (now / LIMITS.hold_s + 1) + 2
+
+
+def test_a_connection_alone_is_no_answer() -> None:
+    """Half open: it can be connected to, and says nothing."""
+    state = LinkState(LIMITS, 0.0)
+    state.answered(0.1, 0.1)
+    assert state.quality == CLOUD
+    for second in range(1, 60):
+        state.lost("reset by peer", second)
+        state.up(second + 0.5)
+        assert state.quality != CLOUD
+    assert state.quality == LOST
+
+
+def test_one_late_answer_is_no_change_and_two_are() -> None:
+    state = LinkState(LIMITS, 0.0)
+    state.answered(0.1, 0.1)
+    for now, quality in ((3.0, CLOUD), (6.0, DEGRADED)):
+        state.missed(now)
+        state.answered(LIMITS.deadline_s + 0.2, now + 0.2)
+        assert state.quality == quality
+    good_link(state, 6.2, 4.0)
+    assert state.quality == CLOUD
+
+
+def test_a_watch_counts_each_deadline_that_passes() -> None:
+    watch = ReplyWatch(1.0)
+    assert watch.answered("a", 0.0) is None
+    watch.sent("a", 10.0)
+    watch.sent("a", 10.9)  # pushed meanwhile: it waits since the first one
+    watch.sent("b", 10.5)
+    assert [watch.misses(now) for now in (10.9, 11.0, 11.2, 11.6, 12.0)] == [0, 1, 0, 1, 1]
+    assert watch.answered("a", 12.5) == 2.5
+    assert watch.waiting
+    watch.forget("b")
+    assert not watch.waiting
+    assert watch.misses(99.0) == 0
