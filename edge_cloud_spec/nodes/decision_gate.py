@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from builtin_interfaces.msg import Time
@@ -39,9 +40,14 @@ class DecisionGate:
 
     A decision is due when there is an instruction, the navigator has settled the last decision
     and welcomes the next, and a frame arrived after that and after the last stop or release.
+
+    ``lag``: how long a frame is on its way beyond what its stamp says, s. A driver that stamps
+    frames when they arrive hides it; without it a frame would count that shows the robot before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lag: Callable[[], float] = lambda: 0.0) -> None:
+        self._lag = lag
+        self._frames_from = 0.0
         self._changed = threading.Condition()
         self._instruction = ""
         self._frame: CameraFrame | None = None
@@ -60,7 +66,7 @@ class DecisionGate:
         """Follow this instruction from now on; decide on a frame that arrives after it."""
         with self._changed:
             self._instruction = instruction
-            self._frame = None
+            self._drop_frames()
             self._changed.notify()
 
     def clear_instruction(self, instruction: str = "") -> bool:
@@ -74,6 +80,8 @@ class DecisionGate:
     def update_frame(self, frame: CameraFrame) -> None:
         """A frame arrived."""
         with self._changed:
+            if time.monotonic() < self._frames_from:
+                return  # it was taken before
             self._frame = frame
             self._changed.notify()
 
@@ -85,7 +93,7 @@ class DecisionGate:
         with self._changed:
             counted = status.stops != self._stops
             if counted or (status.welcomes_decision and status.request == self._last_request):
-                self._frame = None
+                self._drop_frames()
             self._status = status
             self._changed.notify()
             return counted
@@ -120,6 +128,10 @@ class DecisionGate:
                     return DecisionTask(self._instruction, frame, self._stops)
                 self._changed.wait(timeout=0.2)
             return None
+
+    def _drop_frames(self) -> None:
+        """Only a frame that is taken from now on counts."""
+        self._frame, self._frames_from = None, time.monotonic() + self._lag()
 
     @property
     def _stops(self) -> int:

@@ -11,7 +11,9 @@ import threading
 from itertools import count
 from queue import SimpleQueue
 
+from builtin_interfaces.msg import Time as TimeMsg
 from rclpy.clock import Clock, ClockType
+from rclpy.time import Time
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
@@ -73,7 +75,7 @@ class DrafterNode(ManagedNode):
         )
         local_spec = self._model.spec(rules_text(), self._settings.value.max_tokens)
         self._runner = DecodeRunner(self._model, local_spec)
-        self._gate = DecisionGate()
+        self._gate = DecisionGate(lambda: self._settings.value.camera_lag)
         self._verified_tokens = self.create_publisher(VerifiedTokens, "verified_tokens", DECODE)
         self._stats = self.create_publisher(DecodeStats, "decode_stats", RELIABLE)
         self._mission = MissionStatus(self, lambda: self._settings.value.mission, self._on_end)
@@ -128,15 +130,20 @@ class DrafterNode(ManagedNode):
             self._numbers = count(self._settings.value.first_decision)
 
     def _on_compressed(self, message: CompressedImage) -> None:
-        self._gate.update_frame(CameraFrame(message.data.tobytes(), message.header.stamp))
+        self._gate.update_frame(CameraFrame(message.data.tobytes(), self._taken_at(message)))
 
     def _on_image(self, message: Image) -> None:
         if not self._gate.instruction:
             return  # encoding costs time, and no decision needs the frame
         try:
-            self._gate.update_frame(CameraFrame(encode_frame(message), message.header.stamp))
+            self._gate.update_frame(CameraFrame(encode_frame(message), self._taken_at(message)))
         except UserError as error:
             self._report_problem(str(error))
+
+    def _taken_at(self, message: CompressedImage | Image) -> TimeMsg:
+        stamp, lag = Time.from_msg(message.header.stamp), self._settings.value.camera_lag
+        late = min(round(lag * 1e9), stamp.nanoseconds)
+        return Time(nanoseconds=stamp.nanoseconds - late).to_msg()
 
     def _on_instruction(self, message: String) -> None:
         self._abort("another instruction came")

@@ -45,6 +45,9 @@ class DrafterSettings:
         10.0, 0.2, 120.0, "a decision fails after this long a silence of the cloud, s"
     )
     retry: float = bounded(1.0, 0.1, 60.0, "pause after a decision that failed, s")
+    camera_lag: float = bounded(
+        0.0, 0.0, 10.0, "how much older a picture is than its stamp says, s"
+    )
     model: ModelSettings = field(default_factory=ModelSettings)
     mission: MissionSettings = field(default_factory=MissionSettings)
 

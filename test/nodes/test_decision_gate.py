@@ -32,6 +32,18 @@ def test_a_task_carries_the_count_that_was_heard_when_its_frame_came() -> None:
     assert due(gate) == DecisionTask("find it", FIRST, 7)
 
 
+def test_a_frame_that_was_on_its_way_when_the_robot_came_to_rest_is_dropped() -> None:
+    lag = 60.0
+    gate = DecisionGate(lambda: lag)
+    gate.set_instruction("find it")
+    gate.update_status(Status("idle", stops=7))
+    gate.update_frame(FIRST)
+    lag = 0.0
+    gate.set_instruction("find it")
+    gate.update_frame(SECOND)
+    assert due(gate) == DecisionTask("find it", SECOND, 7)
+
+
 @pytest.mark.parametrize("status", [Status("stopped", stops=8), Status("idle", stops=8)])
 def test_a_frame_from_before_a_stop_or_a_release_is_dropped(status: Status) -> None:
     gate = DecisionGate()

@@ -182,7 +182,8 @@ def _ours(pair: tuple[Path, Path], tokens: int, folder: Path) -> Iterator[_Proje
     with VerifierProcess(options) as cloud, RosGraph(folder / "logs") as ros:
         settings = GraphSettings(cloud=cloud.address, sim=False, drafter=str(drafter))
         ros.start("cloud_bridge", node_command("cloud_bridge", settings))
-        parameters = {"retry": 0.1, "max_tokens": tokens}
+        endless = {"mission__failed_after": 10_000, "mission__max_decisions": 100_000}
+        parameters = {"retry": 0.1, "max_tokens": tokens, **endless}
         ros.start("drafter", node_command("drafter", settings, **parameters))
         ours = _ProjectPath(ros)
         ours.start()

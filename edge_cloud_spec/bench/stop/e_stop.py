@@ -37,7 +37,8 @@ def measure(trials: int, seed: int) -> list[float]:
             for node in ("simulator", "cloud_bridge", "navigator"):
                 ros.start(node, node_command(node, settings))
             remapped = ["-r", "verified_tokens:=endless_tokens", "-r", "nav_status:=no_status"]
-            argv = node_command("drafter", settings, retry=0.1, max_tokens=TOKENS)
+            endless = {"mission__failed_after": 10_000, "mission__max_decisions": 100_000}
+            argv = node_command("drafter", settings, retry=0.1, max_tokens=TOKENS, **endless)
             ros.start("drafter", [*argv, *remapped])
             probe = RobotProbe(ros.node)
             ros.wait_for(

@@ -1,0 +1,174 @@
+"""The robot stops, and moves on nothing stale, behind what behaves as the two Go2 drivers do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+from helpers.drill import FORWARD, Drill
+from helpers.fake_go2 import FakeSdk, FakeSport
+from helpers.navigator_bench import Bench
+from sensor_msgs.msg import Image
+from std_msgs.msg import Bool
+
+from edge_cloud_spec.nav.events import Drive, EStop, Halt
+from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nodes.base_output import SportOutput
+from edge_cloud_spec.nodes.decision_gate import CameraFrame, DecisionGate
+from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
+from edge_cloud_spec.share import share
+
+FILE = str(share() / "config/robots/go2_ros2_sdk.yaml")
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def driver(bench: Bench) -> Iterator[FakeSdk]:
+    driver = FakeSdk(bench.context)
+    bench.executor_.add_node(driver)
+    yield driver
+    bench.executor_.remove_node(driver)
+    driver.destroy_node()
+
+
+def drive(bench: Bench, driver: FakeSdk, request: str = "r1") -> None:
+    """Until the base goes ahead."""
+    bench.until(lambda: bench.count_publishers("odom") and driver.base.x == 0.0)
+    seen: list[int] = []
+
+    def try_again() -> bool:  # the first words may come before the first odometry
+        if not seen or bench.state.detail.startswith("refused"):
+            seen.append(len(bench.states))
+            bench.say(FORWARD, f"{request}-{len(seen)}")
+            bench.until(lambda: len(bench.states) > seen[-1])
+        return driver.base.velocity[0] > 0.1
+
+    bench.until(try_again)
+
+
+def stop(bench: Bench) -> None:
+    bench.e_stop.publish(Bool(data=True))
+    bench.until(lambda: bench.state.state == "stopped")
+
+
+def test_a_stop_gets_through_a_driver_that_drops_zeros(
+    bench: Bench, driver: FakeSdk, start: Start
+) -> None:
+    start("--params-file", FILE)
+    drive(bench, driver)
+    stop(bench)
+    bench.until(lambda: driver.base.still)
+    count = len(bench.twists)
+    bench.until(lambda: len(bench.twists) > count + 3)
+    assert driver.base.still
+
+
+def test_without_the_nudge_such_a_driver_goes_on(
+    bench: Bench, driver: FakeSdk, start: Start
+) -> None:
+    start("--params-file", FILE, "-p", "output.stop_nudge:=0.0")
+    drive(bench, driver)
+    stop(bench)
+    count = len(bench.twists)
+    bench.until(lambda: bench.still and len(bench.twists) > count + 3)
+    assert not driver.base.still, "the fake is no fake if this stops"
+
+
+def test_a_motion_ends_when_stamps_freeze_and_none_begins(
+    bench: Bench, driver: FakeSdk, start: Start
+) -> None:
+    start("--params-file", FILE)
+    drive(bench, driver)
+    driver.frozen = driver.get_clock().now()
+    bench.until(lambda: driver.base.still and "its stamps do not go on" in bench.state.detail)
+    bench.say(FORWARD, "late")
+    bench.until(lambda: bench.said("idle", "late", "refused: odometry is missing"))
+    assert driver.base.still
+
+
+def test_a_driver_that_has_gone_silent_is_told_and_moves_nothing(
+    bench: Bench, driver: FakeSdk, start: Start
+) -> None:
+    start("--params-file", FILE)
+    drive(bench, driver)
+    driver.connected = False  # another client took the robot; no message gets through
+    bench.until(lambda: bench.state.state == "idle" and "odometry is missing" in bench.state.detail)
+    bench.until(lambda: bench.still)
+    bench.say(FORWARD, "late")
+    bench.until(lambda: bench.said("idle", "late", "refused: odometry is missing"))
+
+
+def test_a_picture_that_came_late_moves_nothing(
+    bench: Bench, driver: FakeSdk, start: Start
+) -> None:
+    start("--params-file", FILE)
+    bench.until(lambda: bench.count_publishers("odom"))
+    bench.say(FORWARD, "late", ahead=-5.5)
+    bench.until(lambda: bench.said("idle", "late", "refused: its frame is 5."))
+    assert driver.base.still and driver.base.x == 0.0
+
+
+@pytest.mark.parametrize(("lag", "right"), [(1.0, True), (0.0, False)])
+def test_pictures_that_are_late_but_stamped_on_arrival_need_camera_lag(
+    bench: Bench, driver: FakeSdk, lag: float, right: bool
+) -> None:
+    """The robot turns until it is idle; only a picture that was taken then may be decided on."""
+    gate = DecisionGate(lambda: lag)
+    shades: list[int] = []
+
+    def on_image(message: Image) -> None:
+        shades.append(message.data[0])
+        gate.update_frame(CameraFrame(message.data.tobytes(), message.header.stamp))
+
+    bench.create_subscription(Image, "camera/image_raw", on_image, SENSOR_DATA)
+    driver.lag = 0.8
+    gate.set_instruction("find it")
+    gate.update_status(Status("moving", "r1"))
+    driver.base.velocity = (0.0, 0.0, 1.0)
+    bench.until(lambda: shades and shades[-1] > 5)
+    driver.base.velocity = (0.0, 0.0, 0.0)
+    gate.begin_decision("r1")
+    gate.update_status(Status("idle", "r1"))
+    task: list[int] = []
+
+    def due() -> bool:
+        frame = gate._frame
+        task.extend([] if frame is None else [frame.jpeg[0]])
+        return bool(task)
+
+    bench.until(due)
+    bench.until(lambda: len(set(shades[-20:])) == 1)  # now it shows the robot at rest
+    assert (task[0] == shades[-1]) is right
+
+
+def test_a_stop_reaches_the_sport_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    sport = FakeSport()
+    node: Any = SimpleNamespace(create_publisher=lambda kind, topic, depth: sport)
+
+    def request() -> Any:
+        return SimpleNamespace(header=SimpleNamespace(identity=SimpleNamespace(api_id=0)))
+
+    messages = SimpleNamespace(Request=request)
+    monkeypatch.setitem(sys.modules, "unitree_api", SimpleNamespace(msg=messages))
+    monkeypatch.setitem(sys.modules, "unitree_api.msg", messages)
+    output, drill = SportOutput(node), Drill()
+
+    def carry_out(effects: list[Any]) -> None:
+        for effect in effects:
+            if isinstance(effect, Drive):
+                output.command(effect.velocity)
+            elif isinstance(effect, Halt):
+                output.stop(0)
+
+    carry_out(drill.on(drill.current(FORWARD, "r1")) + drill.run(0.5))
+    assert sport.base.velocity[0] > 0.1
+    carry_out(drill.on(EStop(True)))
+    assert sport.base.still
+    carry_out(drill.on(drill.current(FORWARD, "r2")) + drill.run(0.5))
+    assert sport.base.still
