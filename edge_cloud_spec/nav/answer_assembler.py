@@ -18,7 +18,7 @@ SAME_FRAME = 0.01  # s; steady time of one frame as seen from two messages
 class Settled:
     """A request's answer is known: its ``action``, or the ``problem`` for which it has none.
 
-    ``instruction`` and ``stops`` are those of its first words.
+    ``instruction``, ``stops`` and ``camera_offset`` are those of its first words.
     """
 
     request: str
@@ -29,6 +29,7 @@ class Settled:
     verified: bool
     instruction: str
     stops: int
+    camera_offset: float = 0.0
 
 
 class AnswerAssembler:
@@ -46,7 +47,7 @@ class AnswerAssembler:
         self._text = ""
         self._verified = True
         self._settled = False
-        self._instruction, self._stops = "", 0
+        self._instruction, self._stops, self._camera_offset = "", 0, 0.0
 
     def hear(self, words: Words, now: float) -> Settled | None:
         """The request's outcome when these words settle it, else None."""
@@ -81,6 +82,7 @@ class AnswerAssembler:
             self._past.append(self._request)
         self._request, self._frame_time, self._order = words.request, frame_time, order
         self._instruction, self._stops = words.instruction, words.stops
+        self._camera_offset = words.camera_offset
         self._next, self._text, self._verified, self._settled = 0, "", True, False
 
     def _settle(self, words: Words, action: Action | None, problem: str) -> Settled | None:
@@ -96,4 +98,5 @@ class AnswerAssembler:
             self._verified,
             self._instruction,
             self._stops,
+            self._camera_offset,
         )

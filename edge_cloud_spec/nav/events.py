@@ -18,6 +18,8 @@ class Words:
     ``position`` and ``count`` are in tokens after the prompt; ``stamp`` is the camera frame's, in
     nanoseconds of ROS time, and ``age`` the seconds since then. ``instruction`` is the one that the
     answer is for, and ``stops`` the navigator's count that was heard before the frame came.
+    ``camera_offset`` is how far the camera's stamps are ahead of this computer's clock, measured
+    where its frames arrive, s (``ClockOffset``).
     """
 
     request: str
@@ -30,14 +32,19 @@ class Words:
     age: float
     instruction: str = ""
     stops: int = 0
+    camera_offset: float = 0.0
 
 
 @dataclass(frozen=True)
 class Odometry:
-    """Where the base is; ``stamp`` in nanoseconds of ROS time, as the camera's."""
+    """Where the base is; ``stamp`` in nanoseconds of its clock.
+
+    ``age``: seconds by which the stamp is behind this computer's ROS time as the message comes.
+    """
 
     pose: Pose
     stamp: int
+    age: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,9 +63,13 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Hold:
-    """Nothing may move because of ``why`` (a wrong parameter, say); an empty text ends that."""
+    """Nothing may move because of ``why`` (a wrong parameter, say); an empty text ends that.
+
+    Each ``cause`` has a hold of its own.
+    """
 
     why: str
+    cause: str = "parameter"
 
 
 @dataclass(frozen=True)

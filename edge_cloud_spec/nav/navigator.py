@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ..bounds import bounded, check_bounds, chosen, described
-from ..instruction import is_stop, normalized
+from ..errors import UserError
+from ..instruction import check_instruction, is_stop, normalized
 from .action import Action
 from .answer_assembler import AnswerAssembler, Settled
 from .budget import PERIOD
+from .clock_offset import clock_problem
 from .events import (
     Announce,
     Drive,
@@ -26,43 +27,16 @@ from .events import (
     Tick,
     Words,
 )
-from .motion import Limits, Motion, Steps, goal_of
-from .status import NOBODY, Status
-from .track import Track
+from .frame_time import FrameTime
+from .holds import E_STOP, INSTRUCTION, Holds
+from .motion import Goal, Motion, goal_of
+from .odometer import Odometer
+from .settings import Settings
+from .status import NOBODY, Status, is_request
 
 STALL = 0.5  # s without a tick, after which a motion is not taken up again
-FUTURE = 0.5  # s that a frame's stamp may lie ahead of the clock
+FARTHEST_CLOCK = 1e11  # s; a thousand years and more
 MOVED = (1.0, math.radians(90))  # m, rad since the frame: the decision is about another place
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How the navigator behaves. Raises ValueError naming a field that is out of its range."""
-
-    limits: Limits = field(default_factory=Limits)
-    steps: Steps = field(default_factory=Steps)
-    allow_unverified: bool = described(
-        False, "move on words that nobody has verified (preset edge_only)"
-    )
-    odometry: str = chosen(
-        "auto",
-        ("auto", "required", "off"),
-        "auto: timed until odometry was seen, needed from then on; required; off: always timed",
-    )
-    odometry_timeout: float = bounded(
-        0.5, 0.1, 10.0, "odometry whose stamps have not gone on for so long is missing, s"
-    )
-    frame_age: float = bounded(10.0, 0.1, 600.0, "a decision on an older frame is refused, s")
-    command_lifetime: float = bounded(5.0, 0.5, 30.0, "a command expires at the latest after, s")
-    lead_time: float = bounded(
-        0.0,
-        0.0,
-        2.0,
-        "the next decision may start this long before a motion's planned end, s",
-    )
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
 
 @dataclass
@@ -78,30 +52,43 @@ class _Run:
 class Navigator:
     """``on(event, now)`` answers with effects, to be carried out in their order.
 
-    Only the last motion runs; what stops it is an event (e_stop, ``stop``, hold), its own end or
-    expiry, odometry that went missing or jumped, or a gap between ticks.
+    Only the last motion runs; what stops it is an event (e_stop, ``stop``, hold, another
+    instruction, other settings), its own end or expiry, odometry that went missing or jumped, or a
+    gap between ticks.
 
-    A decision that was under way when the robot was stopped moves it neither then nor after the
-    release: ``stops`` counts both, words say the count that was heard before their frame came, and
-    only those of this very count move. (That the frame is no older than the stop is asked as well;
-    it takes clocks that agree.) Once an instruction was heard, only words for it move. What says
-    ``stop`` stops, whatever it was decided for. ``counts`` tells what was dropped.
+    After a stop (``Holds``) it moves only for an instruction from after the release, on a frame
+    from after that: words say the count of stops that was heard before their frame came, and only
+    those of this very count move. (That the frame is no older than the count is asked as well; it
+    takes clocks that agree.) Once an instruction was heard, only words for it move, and none once
+    they have said that it is done. What says ``stop`` stops, whatever it was decided for.
+    ``counts`` tells what was dropped.
     """
 
-    def __init__(self, settings: Settings | None = None, stops: int = 0) -> None:
-        """``stops``: where to begin counting; another number for each navigator that runs."""
-        self.settings = settings or Settings()
-        self.stops = stops
-        self.status = Status("idle", NOBODY, "started", stops)
+    def __init__(
+        self, settings: Settings | None = None, stops: int = 0, starting: str = ""
+    ) -> None:
+        """``stops``: where to begin counting; another number for each navigator that runs.
+
+        ``starting``: why nothing may move yet (until ``Hold("", START)``); empty: nothing is.
+        """
+        self._odometer = Odometer()
+        self.settings = self._odometer.settings = settings or Settings()
+        self._holds = Holds(stops, starting)
+        state = "stopped" if starting else "idle"
+        self.status = Status(state, NOBODY, starting or "started", stops)
         self._assembler = AnswerAssembler()
         self._refused: Counter[str] = Counter(refused=0, expired=0, not_arrived=0)
         self._run: _Run | None = None
         self._latest = NOBODY
-        self._instruction: str | None = None
-        self._held: dict[str, str] = {}  # what holds the robot -> what people read
-        self._not_before = -math.inf  # frames older than this steady time count for nothing
-        self._track = Track()
+        self._instruction: str | None = None  # that was heard last; None: none
+        self._instructed_at = -math.inf
+        self._completed: str | None = None  # instruction that is done, until another is heard
         self._ticked = -math.inf
+
+    @property
+    def stops(self) -> int:
+        """Stops and releases so far, from where it began to count."""
+        return self._holds.count
 
     @property
     def counts(self) -> dict[str, int]:
@@ -113,49 +100,66 @@ class Navigator:
         """Whether a motion runs."""
         return self._run is not None
 
+    @property
+    def odometry_clock_offset(self) -> float | None:
+        """Seconds by which odometry's clock is ahead of ours, less its latency; None: unknown."""
+        return self._odometer.clock_offset
+
+    def configure(self, settings: Settings) -> list[Effect]:
+        """Take other settings; a motion that began under others ends."""
+        changed = settings != self.settings
+        self.settings = self._odometer.settings = settings
+        if self._run is None or not changed:
+            return []
+        return self._end(f"gave up {self._run.action}: the parameters were changed")
+
     def on(self, event: Event, now: float) -> list[Effect]:
         """What to do about ``event`` at ``now`` (steady seconds)."""
         if isinstance(event, Tick):
             return self._tick(now)
         if isinstance(event, Odometry):
-            return self._locate(event, now)
+            problem = self._odometer.add(event, now)
+            return [Report(problem)] if problem else []
         if isinstance(event, Words):
-            settled = self._assembler.hear(event, now)
-            return [] if settled is None else self._decide(settled, now)
+            return self._hear(event, now)
         if isinstance(event, EStop):
-            return self._latch("e_stop", "e_stop is on" if event.on else "", now)
+            return self._latch(E_STOP, "e_stop is on" if event.on else "", now)
         if isinstance(event, Hold):
-            return self._latch("hold", event.why, now)
+            return self._latch(event.cause, event.why, now)
         return self._instruct(event, now)
 
     # Stopping
 
     def _instruct(self, event: Instruction, now: float) -> list[Effect]:
-        self._instruction = normalized(event.text)
         if is_stop(event.text):
-            return self._latch("instruction", "told to stop", now)
-        if self._instruction:
-            return self._latch("instruction", "", now)
+            return self._latch(INSTRUCTION, "told to stop", now)
+        if self._holds.deaf:
+            return [Report(f"an instruction was not taken: {self._holds.deaf}")]
+        before, self._instruction = self._instruction, normalized(event.text)
+        self._completed, self._instructed_at = None, now
+        effects: list[Effect] = []
+        if self._run is not None and self._instruction != before:
+            effects = self._end("", "another instruction came")
+        try:
+            check_instruction(event.text)
+        except UserError:
+            return effects  # the drafter says why; it follows none, and ends no waiting
+        if self._holds.instruct(now):
+            effects += self._show("idle", "released")
+        return effects
+
+    def _latch(self, cause: str, why: str, now: float) -> list[Effect]:
+        if why:
+            self._run = None
+            self._holds.stop(cause, why, now)
+            return [Halt(), *self._show("stopped")]
+        if self._holds.release(cause, now):
+            return self._show("idle", "released")
         return []
 
-    def _latch(self, name: str, why: str, now: float) -> list[Effect]:
-        if why:
-            self._held[name] = why
-            self._run = None
-            self._count(now)
-            return [Halt(), *self._show("stopped")]
-        if self._held.pop(name, None) is None:
-            return []
-        self._count(now)
-        return self._show("idle", "released")
-
-    def _count(self, now: float) -> None:
-        self.stops += 1
-        self._not_before = now
-
     def _show(self, state: str, detail: str = "") -> list[Effect]:
-        if self._held:
-            state, detail = "stopped", "; ".join(self._held.values())
+        if self._holds.why:
+            state, detail = "stopped", self._holds.why
         status = Status(state, self._latest, detail, self.stops)
         if status == self.status:
             return []
@@ -163,6 +167,14 @@ class Navigator:
         return [Show(status)]
 
     # Deciding
+
+    def _hear(self, words: Words, now: float) -> list[Effect]:
+        if not is_request(words.request):
+            return [Report(f"words were dropped: {words.request[:80]!r} is no request's name")]
+        if not abs(words.camera_offset) <= FARTHEST_CLOCK:
+            return [Report("words were dropped: the offset of the camera's clock is no number")]
+        settled = self._assembler.hear(words, now)
+        return [] if settled is None else self._decide(settled, now)
 
     def _decide(self, settled: Settled, now: float) -> list[Effect]:
         self._latest = settled.request
@@ -175,52 +187,77 @@ class Navigator:
                 *([] if self._run else self._show("idle", f"refused: {problem}")),
             ]
         if settled.action.verb == "stop":
-            self._run = None
-            announce = self._announce(settled, settled.action, 0.0)
-            return [Halt(), announce, *self._show("idle", "stop")]
+            return self._stop(settled, now)
         return self._start(settled, settled.action, now)
 
+    def _stop(self, settled: Settled, now: float) -> list[Effect]:
+        """The motion ends; the instruction is done, if the frame came after that was heard."""
+        instruction = normalized(settled.instruction)
+        taken = self._frame_time(settled).taken
+        if self._instruction in (None, instruction) and taken > self._instructed_at:
+            self._completed = instruction
+        self._run = None
+        return [Halt(), self._announce(settled, Goal(), 0.0), *self._show("idle", "stop")]
+
+    def _frame_time(self, settled: Settled) -> FrameTime:
+        return FrameTime.of(settled, self._odometer.clock_offset)
+
     def _objection(self, settled: Settled, now: float) -> str:
-        age = now - settled.frame_time
-        if self._held:
-            return "; ".join(self._held.values())
+        if self._holds.why:
+            return self._holds.why
         if not settled.verified and not self.settings.allow_unverified:
             return "its words are not verified (parameter allow_unverified is false)"
-        if not age >= -FUTURE:
-            return f"its frame's stamp is {-age:.1f} s ahead; synchronize the clocks"
-        if not age <= self.settings.frame_age:
-            return f"its frame is {age:.1f} s old (parameter frame_age)"
+        frame = self._frame_time(settled)
+        if problem := frame.problem(self.settings, now):
+            return problem
         if settled.action is not None and settled.action.verb == "stop":
             return ""  # that harms nobody, whenever it was decided
         if self._instruction not in (None, normalized(settled.instruction)):
             return f"it was decided for another instruction, {settled.instruction[:80]!r}"
-        if settled.stops != self.stops or settled.frame_time < self._not_before:
+        if self._completed == normalized(settled.instruction):
+            return "its instruction is done; publish it again to go on"
+        if settled.stops != self.stops or frame.taken < self._holds.since:
             return "its frame is from before the robot was stopped, or released"
-        if self._odometry_missing(now):
-            return self._missing(now)
-        moved, turned = self._track.moved_since(settled.stamp)
+        return self._lost(frame, now)
+
+    def _lost(self, frame: FrameTime, now: float) -> str:
+        """Why it is not known how the robot has moved since; empty if it is, and is little."""
+        odometer = self._odometer
+        if odometer.missed(now):
+            return odometer.missing(now)
+        limit = self.settings.clock_offset_limit
+        if odometer.locates(now) and (
+            problem := clock_problem("odometry's", odometer.clock_offset or 0.0, limit)
+        ):
+            return problem
+        moved, turned = odometer.moved_since(frame.at)
         if moved > MOVED[0] or turned > MOVED[1]:
             return "the robot has moved away from where its frame was taken"
         return ""
 
     def _start(self, settled: Settled, action: Action, now: float) -> list[Effect]:
-        goal = goal_of(action, self.settings.steps)
-        closed_loop = self._locates(now)
-        pose = self._track.newest if closed_loop else None
-        anchor = self._track.at(settled.stamp) if closed_loop else None
-        motion = Motion(goal, self.settings.limits, now, pose, anchor)
-        expiry = min(motion.deadline, now + self.settings.command_lifetime)
-        ready_at = now + motion.duration - self.settings.lead_time
-        if self.settings.lead_time == 0.0:
+        settings, limits = self.settings, self.settings.limits
+        goal = goal_of(action, settings.steps)
+        if not settled.verified:
+            limits, goal = settings.unverified.limits(limits), settings.unverified.goal(goal)
+        closed_loop = self._odometer.locates(now)
+        pose = self._odometer.newest if closed_loop else None
+        anchor = self._odometer.at(self._frame_time(settled).at) if closed_loop else None
+        motion = Motion(goal, limits, now, pose, anchor)
+        expiry = min(motion.deadline, now + settings.command_lifetime)
+        ready_at = now + motion.duration - settings.lead_time
+        if settings.lead_time == 0.0:
             ready_at = math.inf
         self._run = _Run(settled.request, action, motion, expiry, ready_at, closed_loop)
         self._ticked = now
-        announce = self._announce(settled, action, expiry - now)
+        announce = self._announce(settled, goal, expiry - now)
         return [announce, *self._show("moving", str(action)), *self._tick(now)]
 
-    def _announce(self, settled: Settled, action: Action, lasts: float) -> Announce:
-        goal = goal_of(action, self.settings.steps)
-        return Announce(settled.request, action, goal, settled.stamp, lasts, settled.verified)
+    def _announce(self, settled: Settled, goal: Goal, lasts: float) -> Announce:
+        assert settled.action is not None
+        return Announce(
+            settled.request, settled.action, goal, settled.stamp, lasts, settled.verified
+        )
 
     # Moving
 
@@ -230,12 +267,12 @@ class Navigator:
             return []
         if gap > STALL:
             return self._end(f"gave up {run.action}: the navigator stood still for {gap:.1f} s")
-        if run.closed_loop and not self._locates(now):
-            return self._end(f"gave up {run.action}: {self._missing(now)}")
-        if run.closed_loop and self._track.falters(now):
+        if run.closed_loop and not self._odometer.locates(now):
+            return self._end(f"gave up {run.action}: {self._odometer.missing(now)}")
+        if run.closed_loop and self._odometer.falters(now):
             step = run.motion.wait(now)
         else:
-            step = run.motion.step(now, self._track.newest if run.closed_loop else None)
+            step = run.motion.step(now, self._odometer.newest if run.closed_loop else None)
         if step.done:
             if step.arrived:
                 return self._end("", f"done: {run.action}")
@@ -253,23 +290,3 @@ class Navigator:
         self._run = None
         reports: list[Effect] = [Report(problem)] if problem else []
         return [Halt(), *reports, *self._show("idle", detail or problem)]
-
-    # Odometry
-
-    def _locate(self, event: Odometry, now: float) -> list[Effect]:
-        if not event.pose.sane:
-            return [Report("odometry that is not a number, or no place, was dropped")]
-        self._track.add(event.pose, event.stamp, now, self.settings.odometry_timeout)
-        return []
-
-    def _locates(self, now: float) -> bool:
-        settings = self.settings
-        return settings.odometry != "off" and self._track.silence(now) <= settings.odometry_timeout
-
-    def _odometry_missing(self, now: float) -> bool:
-        needed = {"off": False, "required": True, "auto": self._track.begun}
-        return needed[self.settings.odometry] and not self._locates(now)
-
-    def _missing(self, now: float) -> str:
-        hung = self._track.hangs(now, self.settings.odometry_timeout)
-        return "odometry is missing" + (": its stamps do not go on" if hung else "")

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 STATES = ("idle", "ready", "moving", "stopped")
 NOBODY = "-"
+MAX_REQUEST = 200  # characters
+
+
+def is_request(name: str) -> bool:
+    """Whether a request may be called so: one printable word, and not that for nobody."""
+    one_word = 0 < len(name) <= MAX_REQUEST and name.isprintable() and " " not in name
+    return one_word and name != NOBODY
 
 
 @dataclass(frozen=True)
@@ -17,7 +24,7 @@ class Status:
     is mended. ``request`` is the last one that the navigator settled (moved on, or refused), ``-``
     before the first. ``stops`` counts the stops and the releases, from a number that is another for
     each navigator: words that were decided under another count move nothing. Raises ValueError for
-    another state.
+    another state, or a request that is not one word.
     """
 
     state: str
@@ -28,6 +35,8 @@ class Status:
     def __post_init__(self) -> None:
         if self.state not in STATES:
             raise ValueError(f"{self.state!r} is not a state; there are {', '.join(STATES)}")
+        if self.request != NOBODY and not is_request(self.request):
+            raise ValueError(f"{self.request[:80]!r} is no request's name: it must be one word")
 
     def __str__(self) -> str:
         return f"{self.state} {self.request} {self.stops} {self.detail}".rstrip()

@@ -16,7 +16,7 @@ LEARNING = 0.2  # weight of the newest period in their mean
 
 
 class Track:
-    """Poses by their stamps (ns), of a source that is as fresh as its stamps are.
+    """Poses by time (ns), of a source that is as fresh as its stamps are.
 
     A driver that hangs sends its last message again and again, so a stamp that stands still is no
     news, however often it comes. One that goes back is late, or that of a driver (a clock, a
@@ -26,6 +26,7 @@ class Track:
 
     def __init__(self) -> None:
         self._poses: deque[tuple[int, Pose]] = deque(maxlen=KEPT)
+        self._stamp = 0  # of the newest
         self._went_on = -math.inf  # when a stamp last was news
         self._came = -math.inf  # when anything last came
         self._behind: int | None = None  # the last stamp that went back
@@ -41,20 +42,26 @@ class Track:
         """The last pose that was news; there must be one."""
         return self._poses[-1][1]
 
-    def add(self, pose: Pose, stamp: int, now: float, timeout: float) -> None:
-        """Odometry came; ``timeout`` seconds of silence make it missing."""
+    def add(
+        self, pose: Pose, stamp: int, now: float, timeout: float, at: int | None = None
+    ) -> bool:
+        """Odometry came; ``timeout`` seconds of silence make it missing. Whether it was news.
+
+        ``at``: when the base was there, if not at ``stamp``.
+        """
         silence, self._came = self.silence(now), now
-        if self._poses and stamp <= self._poses[-1][0]:
+        if self._poses and stamp <= self._stamp:
             if not self._began_anew(stamp, silence > timeout):
-                return
+                return False
             self._poses.clear()
-        self._behind = None
+        self._behind, self._stamp = None, stamp
         if silence <= timeout:
             self._period += (LEARNING if self._period else 1.0) * (silence - self._period)
         if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < APART:
             self._poses.pop()
-        self._poses.append((stamp, pose))
+        self._poses.append((stamp if at is None else at, pose))
         self._went_on = now
+        return True
 
     def silence(self, now: float) -> float:
         """Seconds since odometry last went on."""
@@ -68,16 +75,16 @@ class Track:
         """Whether messages come without going on."""
         return self.silence(now) > timeout >= now - self._came
 
-    def at(self, stamp: int) -> Pose | None:
-        """Where the base was at ``stamp``; None if odometry does not tell."""
+    def at(self, time: int) -> Pose | None:
+        """Where the base was at ``time``; None if odometry does not tell."""
         if not self._poses:
             return None
-        at, pose = min(self._poses, key=lambda entry: abs(entry[0] - stamp))
-        return pose if abs(at - stamp) <= SAME_TIME else None
+        at, pose = min(self._poses, key=lambda entry: abs(entry[0] - time))
+        return pose if abs(at - time) <= SAME_TIME else None
 
-    def moved_since(self, stamp: int) -> tuple[float, float]:
-        """Metres and radians between where the base was at ``stamp`` and where it is."""
-        then = self.at(stamp)
+    def moved_since(self, time: int) -> tuple[float, float]:
+        """Metres and radians between where the base was at ``time`` and where it is."""
+        then = self.at(time)
         if then is None:
             return 0.0, 0.0
         here = self.newest
@@ -85,7 +92,7 @@ class Track:
 
     def _began_anew(self, stamp: int, missing: bool) -> bool:
         """Whether a stamp that is no later than the newest begins the track anew."""
-        if stamp == self._poses[-1][0]:
+        if stamp == self._stamp:
             return False
         before, self._behind = self._behind, stamp
         return missing and before is not None and stamp > before

@@ -38,7 +38,8 @@ from ..nav.events import (
     Tick,
     Words,
 )
-from ..nav.navigator import Navigator, Settings
+from ..nav.navigator import Navigator
+from ..nav.settings import Settings
 from ..nav.pose import Pose
 from ..nav.watchdog import REPEATS, Watchdog
 from .base_output import Output, OutputSettings, make_output

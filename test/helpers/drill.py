@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from edge_cloud_spec.nav.events import Drive, Effect, Event, Report, Tick, Words
-from edge_cloud_spec.nav.navigator import Navigator, Settings
+from edge_cloud_spec.nav.events import Drive, Effect, Event, Instruction, Report, Tick, Words
+from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Velocity
+from edge_cloud_spec.nav.settings import Settings
 
 FORWARD = "action: move forward large;"
 
@@ -19,9 +20,12 @@ class Drill:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.navigator, self.now = Navigator(settings), 50.0
+        self._instruction = ""
 
     def on(self, event: Event, after: float = 0.0) -> list[Effect]:
         self.now += after
+        if isinstance(event, Instruction):
+            self._instruction = event.text
         return self.navigator.on(event, self.now)
 
     def run(self, seconds: float) -> list[Effect]:
@@ -31,8 +35,9 @@ class Drill:
         return effects
 
     def current(self, text: str, request: str, **changes: object) -> Words:
-        """Words of a decision that has heard of every stop and release."""
-        return words(text, request, **({"stops": self.navigator.stops} | changes))
+        """Words of a decision that has heard of every stop, release and instruction."""
+        heard = {"stops": self.navigator.stops, "instruction": self._instruction}
+        return words(text, request, **(heard | changes))
 
     @property
     def status(self) -> str:

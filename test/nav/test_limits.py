@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.motion import GRACE, Goal, Limits, Motion, Profile, Steps
-from edge_cloud_spec.nav.navigator import Settings
 from edge_cloud_spec.nav.pose import STILL, Pose
+from edge_cloud_spec.nav.settings import Settings, Unverified
 from edge_cloud_spec.share import share
 
 RANGES: list[tuple[type[Any], str, float, float]] = [
@@ -30,7 +30,11 @@ RANGES: list[tuple[type[Any], str, float, float]] = [
     (Steps, "turn_medium", 1.0, 180.0),
     (Steps, "turn_large", 1.0, 180.0),
     (Steps, "search", -180.0, 180.0),
+    (Unverified, "speed", 0.05, 1.5),
+    (Unverified, "turn_speed", 0.1, 2.5),
+    (Unverified, "move", 0.02, 3.0),
     (Settings, "odometry_timeout", 0.1, 10.0),
+    (Settings, "clock_offset_limit", 0.0, 1e10),
     (Settings, "frame_age", 0.1, 600.0),
     (Settings, "command_lifetime", 0.5, 30.0),
     (Settings, "lead_time", 0.0, 2.0),
@@ -51,7 +55,7 @@ def test_a_parameter_is_taken_up_to_its_bounds_and_refused_beyond(
 
 def test_every_number_that_moves_the_robot_has_a_range_here() -> None:
     known = {(kind, name) for kind, name, _, _ in RANGES}
-    for kind in (Limits, Steps, Settings):
+    for kind in (Limits, Steps, Unverified, Settings):
         ranged = {field.name for field in fields(kind) if "range" in field.metadata}
         assert ranged == {name for each, name in known if each is kind}
 

@@ -23,8 +23,8 @@ from edge_cloud_spec.nav.events import (
     Tick,
 )
 from edge_cloud_spec.nav.motion import Limits
-from edge_cloud_spec.nav.navigator import Settings
 from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nav.watchdog import Watchdog
 
@@ -131,7 +131,9 @@ def test_after_the_release_only_a_new_decision_moves() -> None:
     drill.on(words("action: move", "r2", age=0.1), 0.5)
     drill.on(EStop(True), 0.1)
     drill.on(EStop(False), 1.0)
-    assert drill.status == "idle r1 2 released"
+    assert drill.status.startswith("stopped r1 2 released; publish an instruction")
+    drill.on(Instruction("find it"))
+    assert drill.status == "idle r1 3 released"
     assert not drives(drill.run(0.5))
     assert not drives(drill.on(words(" forward large;", "r2", 4))), "begun before the stop"
     late = drill.on(drill.current(FORWARD, "r3", age=0.55))

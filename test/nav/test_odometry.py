@@ -11,8 +11,9 @@ from helpers.drill import FORWARD, Drill, drives, reports, words
 from edge_cloud_spec.bench.motion.base import STANDING, Base
 from edge_cloud_spec.nav.budget import BEND, PERIOD
 from edge_cloud_spec.nav.events import Effect, Odometry, Tick
-from edge_cloud_spec.nav.navigator import Navigator, Settings
+from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.nav.track import Track
 
 

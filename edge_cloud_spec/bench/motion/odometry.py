@@ -21,7 +21,8 @@ class FaultyOdometry:
 
     def __init__(self, random: Random, fault: str, now: float) -> None:
         self._random, self._fault = random, fault
-        self._epoch = random.uniform(0.0, 1e6)  # ROS time minus steady time, s
+        self._ros = random.uniform(0.0, 1e6)  # the computer's ROS time minus steady time, s
+        self._epoch = self._ros  # the camera's
         self._clock = self._epoch  # the odometry's own
         self._origin = Pose(random.uniform(-9, 9), random.uniform(-9, 9), random.uniform(-3, 3))
         self._sent: list[Odometry] = []
@@ -39,6 +40,11 @@ class FaultyOdometry:
         """When usable messages ended, s; infinite while they have not."""
         return self._begin if self._kind in ("frozen", "gone", "nan", "huge") else math.inf
 
+    @property
+    def camera_ahead(self) -> float:
+        """Seconds by which the camera's clock is ahead of the computer's."""
+        return self._epoch - self._ros
+
     def stamp_at(self, at: float) -> int:
         """The camera's stamp (ns) at ``at``."""
         return int((at + self._epoch) * 1e9)
@@ -51,9 +57,11 @@ class FaultyOdometry:
             self._fail(pose, now)
         if self._kind == "gone":
             return None
-        message = Odometry(self._distorted(pose), int((now + self._clock) * 1e9))
+        stamp, age = int((now + self._clock) * 1e9), self._ros - self._clock
+        message = Odometry(self._distorted(pose), stamp, age)
         if self._kind == "frozen" and self._sent:
             message = self._frozen(message)
+            message = replace(message, age=now + self._ros - message.stamp / 1e9)
         self._sent = [*self._sent[-1:], message]
         return message
 

@@ -27,7 +27,8 @@ from ...nav.action import every_action
 from ...nav.budget import ASIDE, BEND, PERIOD
 from ...nav.events import Announce, Drive, EStop, Event, Hold, Instruction, Tick, Words
 from ...nav.motion import Goal
-from ...nav.navigator import Navigator, Settings
+from ...nav.navigator import Navigator
+from ...nav.settings import Settings
 from ..command import Row
 from .base import Base
 from .odometry import FAULTS, FaultyOdometry
@@ -156,7 +157,8 @@ class _Episode:
         self._now = self._tick_at = self._odometry_at = random.uniform(10.0, 1000.0)
         self._base = Base(random.uniform(0.05, 0.1), self._now)
         lead = random.choice((0.0, 0.0, 0.5))
-        self._navigator = Navigator(Settings(lead_time=lead), random.getrandbits(32))
+        settings = Settings(lead_time=lead, clock_offset_limit=random.choice((5.0, 1e10, 1e10)))
+        self._navigator = Navigator(settings, random.getrandbits(32))
         self._odometry = FaultyOdometry(random, fault, self._now)
         self._instruction, self._requests = "", 0
         self._step = _Step()
@@ -200,6 +202,9 @@ class _Episode:
     def _random_event(self) -> Event:
         random = self._random
         kind = random.random()
+        if "publish" in self._navigator.status.detail and kind < 0.5:  # what it waits for
+            self._instruction = random.choice(ASKED)
+            return Instruction(self._instruction)
         if kind < 0.85:
             return self._words()
         if kind < 0.92:
@@ -214,6 +219,7 @@ class _Episode:
         self._requests += 1
         age = random.uniform(0.0, 0.4)
         careless = random.random() < 0.1
+        ahead = self._odometry.camera_ahead
         return Words(
             request=str(self._requests),
             position=0,
@@ -222,9 +228,10 @@ class _Episode:
             verified=random.random() < 0.95,
             finished=True,
             stamp=self._odometry.stamp_at(self._now - age),
-            age=random.uniform(-1.0, 12.0) if careless else age,
+            age=random.uniform(-1.0, 12.0) if careless else age - ahead,
             instruction="find it" if careless else self._instruction,
             stops=self._navigator.stops - (random.random() < 0.05),
+            camera_offset=ahead,
         )
 
     def _send(self, event: Event) -> None:

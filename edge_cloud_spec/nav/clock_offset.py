@@ -1,0 +1,94 @@
+"""How far the clock of a stamped source is from this computer's, from its messages alone.
+
+One message tells ``stamp - receive time``: the clock's offset less the message's latency. A clock
+that is behind cannot be told from a driver that is slow, so what is measured here is the offset
+less the *least* latency. Stamps that lie ahead are certain: no latency makes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from statistics import median
+
+BIN = 1.0  # s
+BINS = 10  # the window; half of it takes to follow a clock that was set, and outlasts a burst
+SURE = 3  # bins, of which the median passes one by
+SAME_CLOCK = 0.1  # s; sources nearer than that are taken to have one clock
+
+
+class ClockOffset:
+    """The offset of one source: seconds by which its clock is ahead, less its least latency.
+
+    The median of the largest ``stamp - receive time`` of each of the last seconds: jitter does not
+    reach the largest, and neither a burst of late messages nor a few false stamps the median.
+    """
+
+    def __init__(self) -> None:
+        self._bins: deque[tuple[int, float]] = deque(maxlen=BINS)
+
+    def add(self, ahead: float, now: float) -> None:
+        """A message came at ``now`` (steady seconds) whose stamp is ``ahead`` s of our clock.
+
+        For messages with a stamp of their own only: one that stands still tells nothing.
+        """
+        if not math.isfinite(ahead):
+            return
+        number = math.floor(now / BIN)
+        if self._bins and self._bins[-1][0] == number:
+            ahead = max(ahead, self._bins.pop()[1])
+        self._bins.append((number, ahead))
+
+    @property
+    def value(self) -> float | None:
+        """The offset, s, positive where the source is ahead; None before the first message."""
+        return median(ahead for _, ahead in self._bins) if self._bins else None
+
+    @property
+    def known(self) -> bool:
+        """Whether there were messages in as many seconds as a few late ones do not matter in."""
+        return len(self._bins) >= SURE
+
+
+def camera_clock(measured: float, base: float | None) -> float:
+    """Seconds by which the camera's clock is ahead, of what was ``measured`` of its frames.
+
+    There are two clocks that a camera may be stamped by, this computer's (0) and that of the
+    ``base`` (odometry's offset; None: not known). It is the one that explains the frames with the
+    smaller latency; where both would need a negative one, it is a third clock, ahead.
+    """
+    known = [0.0] if base is None else [0.0, base]
+    return min((clock for clock in known if clock >= measured - SAME_CLOCK), default=measured)
+
+
+def clock_sentence(source: str, offset: float) -> str:
+    """What people should know about an ``offset`` of the stamps of ``source``."""
+    if offset > 0.0:
+        return f"{source} stamps are {offset:.2f} s ahead of this computer's clock"
+    return f"{source} stamps are {-offset:.2f} s behind this computer's clock, or come so late"
+
+
+def clock_problem(source: str, offset: float, limit: float) -> str:
+    """Why an ``offset`` beyond ``limit`` (s) lets nothing move; empty within it."""
+    if abs(offset) <= limit:
+        return ""
+    return (
+        f"{clock_sentence(source, offset)}, more than the parameter clock_offset_limit "
+        f"({limit:g} s); synchronize the clocks (chrony)"
+    )
+
+
+class OffsetReport:
+    """Says an offset once it is worth it, and again when it has become another."""
+
+    def __init__(self, source: str) -> None:
+        self._source, self._said = source, 0.0
+
+    def sentence(self, offset: float | None) -> str:
+        """A sentence, or nothing."""
+        if offset is None or abs(offset - self._said) <= SAME_CLOCK + 0.1 * abs(self._said):
+            return ""
+        self._said = offset
+        if abs(offset) <= SAME_CLOCK:
+            return f"{self._source} stamps agree with this computer's clock again"
+        return f"{clock_sentence(self._source, offset)}; synchronize the clocks (chrony)"

@@ -1,0 +1,70 @@
+"""The navigator's settings: limits, steps, and what it insists on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from ..bounds import bounded, check_bounds, chosen, described
+from .motion import Goal, Limits, Steps
+
+
+@dataclass(frozen=True)
+class Unverified:
+    """Bounds of motion on words that nobody has verified. Raises ValueError naming a field."""
+
+    speed: float = bounded(0.2, 0.05, 1.5, "speed at most on unverified words, m/s")
+    turn_speed: float = bounded(0.6, 0.1, 2.5, "turning speed at most on unverified words, rad/s")
+    move: float = bounded(0.25, 0.02, 3.0, "longest move on unverified words, m")
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    def limits(self, limits: Limits) -> Limits:
+        """``limits``, within these bounds."""
+        return replace(
+            limits,
+            speed=min(limits.speed, self.speed),
+            lateral_speed=min(limits.lateral_speed, self.speed),
+            turn_speed=min(limits.turn_speed, self.turn_speed),
+        )
+
+    def goal(self, goal: Goal) -> Goal:
+        """``goal``, within these bounds: a longer move is shortened, and decided on again then."""
+        if abs(goal.distance) <= self.move:
+            return goal
+        return replace(goal, distance=math.copysign(self.move, goal.distance))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the navigator behaves. Raises ValueError naming a field that is out of its range."""
+
+    limits: Limits = field(default_factory=Limits)
+    steps: Steps = field(default_factory=Steps)
+    allow_unverified: bool = described(
+        False, "move on words that nobody has verified (preset edge_only)"
+    )
+    unverified: Unverified = field(default_factory=Unverified)
+    odometry: str = chosen(
+        "auto",
+        ("auto", "required", "off"),
+        "auto: timed until odometry was seen, needed from then on; required; off: always timed",
+    )
+    odometry_timeout: float = bounded(
+        0.5, 0.1, 10.0, "odometry whose stamps have not gone on for so long is missing, s"
+    )
+    clock_offset_limit: float = bounded(
+        5.0, 0.0, 1e10, "stamps of a clock that is further off move nothing, s"
+    )
+    frame_age: float = bounded(10.0, 0.1, 600.0, "a decision on an older frame is refused, s")
+    command_lifetime: float = bounded(5.0, 0.5, 30.0, "a command expires at the latest after, s")
+    lead_time: float = bounded(
+        0.0,
+        0.0,
+        2.0,
+        "the next decision may start this long before a motion's planned end, s",
+    )
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
