@@ -14,6 +14,7 @@ from statistics import median
 BIN = 1.0  # s
 BINS = 10  # the window; half of it takes to follow a clock that was set, and outlasts a burst
 SURE = 3  # bins, of which the median passes one by
+FARTHEST_CLOCK = 1e11  # s; a thousand years and more
 SAME_CLOCK = 0.1  # s; sources nearer than that are taken to have one clock
 
 
@@ -32,7 +33,7 @@ class ClockOffset:
 
         For messages with a stamp of their own only: one that stands still tells nothing.
         """
-        if not math.isfinite(ahead):
+        if not abs(ahead) <= FARTHEST_CLOCK:
             return
         number = math.floor(now / BIN)
         if self._bins and self._bins[-1][0] == number:

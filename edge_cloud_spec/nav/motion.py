@@ -151,6 +151,7 @@ class Motion:
         self._turns = goal.angle != 0.0
         self._turned = self._rate = self._offset = 0.0
         self._last: tuple[float, Pose] | None = None
+        self._given, self._given_at = STILL, now - HALF
         self._start, self._from = anchor or pose, pose
         if pose is not None and self._start is not None:
             self._last = (now - 1.0, self._start)
@@ -214,7 +215,19 @@ class Motion:
 
     def _command(self, velocity: Velocity, now: float) -> Step:
         self._now = now
-        return Step(self._budget.grant(velocity, now), self._budget.lasts)
+        self._given = self._budget.grant(self._eased(velocity, now - self._given_at), now)
+        self._given_at = now
+        return Step(self._given, self._budget.lasts)
+
+    def _eased(self, wanted: Velocity, time: float) -> Velocity:
+        """``wanted``, no more sped up since ``time`` s ago than it may be; braking is free."""
+        given, limits = self._given, self._limits
+        faster, turning = limits.acceleration * time, limits.turn_acceleration * time
+        return Velocity(
+            _sped_up(given.vx, wanted.vx, faster),
+            _sped_up(given.vy, wanted.vy, faster),
+            _sped_up(given.wz, wanted.wz, turning),
+        )
 
     def _along(self, speed: float, lateral: float, turn: float) -> Velocity:
         """``speed`` is along the step; what is against it is standing still."""
@@ -256,6 +269,11 @@ class Motion:
         elif now - before > 0.1:
             self._rate = 0.0
         return cos * dx + sin * dy, cos * dy - sin * dx, self._turned
+
+
+def _sped_up(given: float, wanted: float, most: float) -> float:
+    """``wanted``, with at most ``most`` more speed than ``given`` if it goes on the same way."""
+    return _clip(wanted, (abs(given) if given * wanted > 0.0 else 0.0) + most)
 
 
 def _clip(value: float, bound: float) -> float:

@@ -11,7 +11,7 @@ from ..instruction import check_instruction, is_stop, normalized
 from .action import Action
 from .answer_assembler import AnswerAssembler, Settled
 from .budget import PERIOD
-from .clock_offset import clock_problem
+from .clock_offset import FARTHEST_CLOCK, clock_problem
 from .events import (
     Announce,
     Drive,
@@ -35,7 +35,6 @@ from .settings import Settings
 from .status import NOBODY, Status, is_request
 
 STALL = 0.5  # s without a tick, after which a motion is not taken up again
-FARTHEST_CLOCK = 1e11  # s; a thousand years and more
 MOVED = (1.0, math.radians(90))  # m, rad since the frame: the decision is about another place
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from .clock_offset import ClockOffset, OffsetReport
+from .clock_offset import FARTHEST_CLOCK, ClockOffset, OffsetReport
 from .events import Odometry
 from .pose import Pose
 from .settings import Settings
@@ -38,7 +36,7 @@ class Odometer:
 
     def add(self, event: Odometry, now: float) -> str:
         """Odometry came; a sentence for people where there is something to say."""
-        if not (event.pose.sane and math.isfinite(event.age)):
+        if not (event.pose.sane and abs(event.age) <= FARTHEST_CLOCK):
             return "odometry that is not a number, or no place, was dropped"
         late = min(LATE, max(0.0, event.age + (self._clock.value or 0.0)))
         at = event.stamp + round((event.age - late) * 1e9)

@@ -1,0 +1,1 @@
+"""Random event sequences to the navigator: ``python -m fuzz.navigator`` with ``test`` on the path."""
