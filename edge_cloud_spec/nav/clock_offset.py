@@ -51,6 +51,29 @@ class ClockOffset:
         return len(self._bins) >= SURE
 
 
+class SourceClock:
+    """The offset of the frames' clock, from stamps (ns) and their age (s) as the frames arrive."""
+
+    def __init__(self, source: str) -> None:
+        self._clock, self._report = ClockOffset(), OffsetReport(source)
+        self._stamp = 0
+
+    @property
+    def offset(self) -> float | None:
+        """Seconds by which the source's clock is ahead, less its least latency; None: unknown."""
+        return self._clock.value
+
+    def hear(self, stamp: int, age: float, now: float) -> str:
+        """A message arrived at ``now`` (steady seconds); a sentence for people, or nothing.
+
+        A stamp of 0, or the last one again, tells nothing.
+        """
+        if stamp not in (0, self._stamp):
+            self._stamp = stamp
+            self._clock.add(-age, now)
+        return self._report.sentence(self._clock.value) if self._clock.known else ""
+
+
 def camera_clock(measured: float, base: float | None) -> float:
     """Seconds by which the camera's clock is ahead, of what was ``measured`` of its frames.
 

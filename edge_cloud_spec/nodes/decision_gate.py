@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from builtin_interfaces.msg import Time
 
+from ..nav.holds import AWAITS
 from ..nav.status import Status
 
 SETTLE_S = 3.0  # s; an idle navigator that has not settled a decision by then did not receive it
@@ -16,10 +17,14 @@ SETTLE_S = 3.0  # s; an idle navigator that has not settled a decision by then d
 
 @dataclass(frozen=True)
 class CameraFrame:
-    """A camera frame as both models receive it, and the ROS time at which it was taken."""
+    """A camera frame as both models receive it, and the ROS time at which it was taken.
+
+    ``clock_offset``: seconds by which the stamps' clock is ahead of this computer's.
+    """
 
     jpeg: bytes
     stamp: Time
+    clock_offset: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class DecisionGate:
         self._status: Status | None = None
         self._last_request = ""
         self._decided_at = 0.0
+        self._instructed_at = 0.0
         self._not_before = 0.0
         self._closed = False
 
@@ -65,7 +71,7 @@ class DecisionGate:
     def set_instruction(self, instruction: str) -> None:
         """Follow this instruction from now on; decide on a frame that arrives after it."""
         with self._changed:
-            self._instruction = instruction
+            self._instruction, self._instructed_at = instruction, time.monotonic()
             self._drop_frames()
             self._changed.notify()
 
@@ -76,6 +82,14 @@ class DecisionGate:
             if instruction in ("", followed):
                 self._instruction = ""
             return bool(followed) and not self._instruction
+
+    @property
+    def waits_in_vain(self) -> bool:
+        """Whether the robot was stopped and the navigator waits for a newer instruction."""
+        with self._changed:
+            awaits = self._status is not None and self._status.detail == AWAITS
+            long = time.monotonic() - self._instructed_at > SETTLE_S
+            return bool(self._instruction) and awaits and long
 
     def update_frame(self, frame: CameraFrame) -> None:
         """A frame arrived."""

@@ -11,10 +11,7 @@ import threading
 from itertools import count
 from queue import SimpleQueue
 
-from builtin_interfaces.msg import Time as TimeMsg
 from rclpy.clock import Clock, ClockType
-from rclpy.time import Time
-from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.msg import DecodeStats, VerifiedTokens
@@ -34,14 +31,14 @@ from ..nav.events import Instruction, Tick
 from ..nav.mission import Began, Decided, End, Failed
 from ..nav.status import Status
 from ..share import rules_text
-from .decision_gate import CameraFrame, DecisionGate, DecisionTask
+from .camera_input import CameraInput
+from .decision_gate import DecisionGate, DecisionTask
 from .decode_stats import to_decode_stats
 from .drafter_settings import DrafterSettings
-from .frame import encode_frame
 from .mission_status import MissionStatus
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
+from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 from .topic_transport import BridgeTopics, TopicTransport
@@ -49,6 +46,7 @@ from .verified_words import VerifiedWords
 
 OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
 HALT_S = 2.0  # s to wait for a decision that was aborted
+E_STOP_IS_ON = "e_stop is on; publish the instruction again after its release"
 
 
 class DrafterNode(ManagedNode):
@@ -60,6 +58,10 @@ class DrafterNode(ManagedNode):
         self._numbers = count(self._settings.value.first_decision)
         self._inbox: Inbox | None = None
         self._last_problem = ""
+        self._e_stopped = False
+        self._stops = SubscriptionThread(self)
+        self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
+        self._stops.start()
 
     def load(self) -> None:
         """Load the model; raises UserError."""
@@ -92,15 +94,13 @@ class DrafterNode(ManagedNode):
 
     def begin(self) -> None:
         """Hear instructions, frames and the cloud from now on."""
-        self.create_subscription(
-            CompressedImage, "camera/image_raw/compressed", self._on_compressed, SENSOR_DATA
+        self._camera = CameraInput(
+            self, self._gate, lambda: self._settings.value.camera_lag, self._report_problem
         )
-        self.create_subscription(Image, "camera/image_raw", self._on_image, SENSOR_DATA)
         self.create_subscription(String, "nav_status", self._on_status, LATCHED)
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         self._bridge.subscribe(subscriptions)
         subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
-        subscriptions.subscribe(Bool, "e_stop", self._on_e_stop, RELIABLE)
         self._mission.say("idle")
         self.create_timer(1.0, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
         subscriptions.start()
@@ -123,33 +123,25 @@ class DrafterNode(ManagedNode):
         self.pulses.remove(self._pulse)
         del self._runner, self._model, self._bridge
 
+    def close(self) -> None:
+        """Halt and unload for good."""
+        super().close()
+        self._stops.close()
+
     # Callbacks
 
     def _on_parameters(self, names: frozenset[str]) -> None:
         if "first_decision" in names:
             self._numbers = count(self._settings.value.first_decision)
 
-    def _on_compressed(self, message: CompressedImage) -> None:
-        self._gate.update_frame(CameraFrame(message.data.tobytes(), self._taken_at(message)))
-
-    def _on_image(self, message: Image) -> None:
-        if not self._gate.instruction:
-            return  # encoding costs time, and no decision needs the frame
-        try:
-            self._gate.update_frame(CameraFrame(encode_frame(message), self._taken_at(message)))
-        except UserError as error:
-            self._report_problem(str(error))
-
-    def _taken_at(self, message: CompressedImage | Image) -> TimeMsg:
-        stamp, lag = Time.from_msg(message.header.stamp), self._settings.value.camera_lag
-        late = min(round(lag * 1e9), stamp.nanoseconds)
-        return Time(nanoseconds=stamp.nanoseconds - late).to_msg()
-
     def _on_instruction(self, message: String) -> None:
         self._abort("another instruction came")
         if is_stop(message.data):
             self._gate.clear_instruction()
             self._mission.say("idle", "told to stop")
+            return
+        if self._e_stopped:
+            self._mission.say("failed", E_STOP_IS_ON)
             return
         try:
             instruction = check_instruction(message.data, self._instruction_pattern)
@@ -162,7 +154,8 @@ class DrafterNode(ManagedNode):
         self._gate.set_instruction(instruction)
 
     def _on_e_stop(self, message: Bool) -> None:
-        if message.data and self._gate.clear_instruction():
+        self._e_stopped = message.data
+        if message.data and self.configured and self._gate.clear_instruction():
             self._abort("e_stop")
             self._mission.say("idle", "e_stop; publish the instruction again to go on")
 
@@ -271,8 +264,12 @@ class DrafterNode(ManagedNode):
 
     def diagnose(self) -> None:
         """Publish the instruction that is followed, and the last problem."""
-        message = self._gate.instruction or "no instruction"
-        self.diagnostics.publish(message, {"last problem": self._last_problem})
+        if self._gate.waits_in_vain and self._gate.clear_instruction():
+            self._mission.say("failed", "the robot was stopped; publish the instruction again")
+        offset = self._camera.clock_offset
+        values: dict[str, object] = {"last problem": self._last_problem}
+        values["camera_clock_offset_s"] = "unknown" if offset is None else round(offset, 3)
+        self.diagnostics.publish(self._gate.instruction or "no instruction", values)
 
 
 def main() -> int:

@@ -38,18 +38,20 @@ from ..nav.events import (
     Tick,
     Words,
 )
+from ..nav.holds import START
 from ..nav.navigator import Navigator
-from ..nav.settings import Settings
 from ..nav.pose import Pose
+from ..nav.settings import Settings
 from ..nav.watchdog import REPEATS, Watchdog
 from .base_output import Output, OutputSettings, make_output
 from .markers import action_markers, no_markers
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
+from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
 INACTIVE = "the navigator is not active"
+ACTIVE = "active"  # cause of the hold of a navigator that is not
 ACTIONS = {
     "stop": NavCommand.STOP,
     "move": NavCommand.MOVE,
@@ -65,6 +67,9 @@ class NodeSettings(Settings):
     output: OutputSettings = field(default_factory=OutputSettings)
     watchdog: float = bounded(0.5, 0.1, 0.5, "stop this long after a command expired, s", True)
     base_frame: str = described("base_link", "frame of the base, for stamps and markers", True)
+    listen: float = bounded(
+        1.0, 0.0, 60.0, "stand so long after the start, to hear an e_stop that is on, s", True
+    )
 
 
 class NavigatorNode(ManagedNode):
@@ -72,21 +77,22 @@ class NavigatorNode(ManagedNode):
 
     e_stop and ``stop`` have threads of their own, so no other callback delays them; the watchdog
     has another, which needs neither the executor nor the lock. e_stop is heard in every state of
-    the node. A robot that was deactivated needs another instruction to move again.
+    the node, from publishers of every durability, and nothing moves before it was listened for.
+    A robot that was deactivated needs another instruction to move again.
     """
 
     def __init__(self) -> None:
         super().__init__("navigator")
         self._lock = threading.Lock()
         self._config = self.parameters(NodeSettings(), self._on_parameters)
-        self._navigator = Navigator(self._config.value, secrets.randbits(32))
-        self._navigator.on(Hold(INACTIVE), time.monotonic())
+        self._navigator = Navigator(self._config.value, secrets.randbits(32), INACTIVE)
         self._output: Output | None = None  # in an unconfigured node
         self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
         self._last_problem = ""
         self._stops = SubscriptionThread(self)
-        self._stops.subscribe(Bool, "e_stop", self._on_e_stop, RELIABLE)
+        self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
         self._stops.start()
+        self._listening_since = time.monotonic()
 
     def load(self) -> None:
         """Make what commands and reports go out on; raises UserError."""
@@ -98,7 +104,7 @@ class NavigatorNode(ManagedNode):
         output = make_output(self, settings.output, settings.base_frame)
         with self._lock:
             self._output = output
-            self._navigator.settings = settings
+            self._navigator.configure(settings)
             self._carry_out(Show(self._navigator.status))
 
     def begin(self) -> None:
@@ -112,6 +118,7 @@ class NavigatorNode(ManagedNode):
         self.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
         self.create_timer(PERIOD, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
         self._on_parameters()
+        self._handle(Hold("", ACTIVE))
         self._instructions.start()
 
     def halt(self) -> None:
@@ -120,8 +127,7 @@ class NavigatorNode(ManagedNode):
         self._output.stop(0)
         if self._lock.acquire(timeout=0.5):  # a callback that hangs must not prevent the rest
             try:
-                self._run(Instruction("stop"))
-                self._run(Hold(INACTIVE))
+                self._run(Hold(INACTIVE, ACTIVE))
                 self._repeat = REPEATS
                 for repeat in range(3):
                     time.sleep(0.02)
@@ -153,7 +159,7 @@ class NavigatorNode(ManagedNode):
 
     def _on_words(self, message: VerifiedTokens) -> None:
         stamp = Time.from_msg(message.header.stamp).nanoseconds
-        age = (self.get_clock().now().nanoseconds - stamp) / 1e9 if stamp else math.inf
+        age = self._age(stamp) if stamp else math.inf
         words = Words(
             request=message.request_id,
             position=message.position,
@@ -165,6 +171,7 @@ class NavigatorNode(ManagedNode):
             age=age,
             instruction=message.instruction,
             stops=message.stops,
+            camera_offset=getattr(message, "camera_clock_offset", 0.0),
         )
         self._handle(words)
 
@@ -172,13 +179,19 @@ class NavigatorNode(ManagedNode):
         position, q = message.pose.pose.position, message.pose.pose.orientation
         yaw = math.atan2(2 * (q.w * q.z + q.x * q.y), 1 - 2 * (q.y * q.y + q.z * q.z))
         stamp = Time.from_msg(message.header.stamp).nanoseconds
-        self._handle(Odometry(Pose(position.x, position.y, yaw), stamp))
+        self._handle(Odometry(Pose(position.x, position.y, yaw), stamp, self._age(stamp)))
+
+    def _age(self, stamp: int) -> float:
+        """Seconds by which ``stamp`` (ns) is behind this computer's ROS time."""
+        return (self.get_clock().now().nanoseconds - stamp) / 1e9
 
     def _on_tick(self) -> None:
         with self._lock:
             if self._output is not None and self._repeat < REPEATS:
                 self._output.stop(self._repeat)
                 self._repeat += 1
+            if time.monotonic() >= self._listening_since + self._config.value.listen:
+                self._run(Hold("", START))
             self._run(Tick())
 
     def _on_parameters(self, names: frozenset[str] = frozenset()) -> None:
@@ -186,7 +199,8 @@ class NavigatorNode(ManagedNode):
             return  # read when it is configured, and again when it is activated
         why = "; ".join(self._config.problems.values())
         with self._lock:
-            self._navigator.settings = self._config.value
+            for effect in self._navigator.configure(self._config.value):
+                self._carry_out(effect)
             self._run(Hold(f"parameter {why}" if why else ""))
 
     # Effects
@@ -240,7 +254,9 @@ class NavigatorNode(ManagedNode):
         """Publish the robot's status, and what was dropped so far."""
         with self._lock:
             status, counts = self._navigator.status, self._navigator.counts
+            offset = self._navigator.odometry_clock_offset
         values = {**counts, "watchdog": self._watchdog.fired, "last problem": self._last_problem}
+        values["odometry_clock_offset_s"] = "unknown" if offset is None else round(offset, 3)
         self.diagnostics.publish(str(status), values, warning=status.state == "stopped")
 
 

@@ -88,7 +88,7 @@ def test_the_cameras_clock_is_ours_or_the_bases_whichever_needs_less_latency(
 
 
 class Machine:
-    """A navigator under odometry at 50 Hz whose clock is ``ahead``; the base goes 1 cm a message."""
+    """A navigator under odometry at 50 Hz whose clock is ``ahead``."""
 
     def __init__(self, ahead: float, settings: Settings | None = None, lag: float = 0.004) -> None:
         self.drill, self.ahead, self.lag = Drill(settings), ahead, lag

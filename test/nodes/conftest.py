@@ -54,6 +54,7 @@ def start(bench: Bench) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         bench.until(lambda: bench.e_stop.get_subscription_count())
         bench.until(lambda: bench.instruction.get_subscription_count())
         bench.until(lambda: bench.count_publishers("cmd_vel"))
+        bench.until(lambda: bench.state.detail != "the navigator is not active")
         return process
 
     yield begin

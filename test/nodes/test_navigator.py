@@ -50,8 +50,10 @@ def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any
     assert not any(abs(twist.angular.z) > 0 for twist in bench.twists[moved:])
 
     bench.e_stop.publish(Bool(data=False))
+    bench.until(lambda: bench.said("stopped", "r2", "released; publish an instruction"))
+    bench.instruction.publish(String(data="find it"))
     bench.until(lambda: bench.said("idle", "r2", "released"))
-    bench.say("action: search;", "r3")
+    bench.say("action: search;", "r3", instruction="find it")
     bench.until(lambda: bench.turning)
     bench.instruction.publish(String(data="stop"))
     bench.until(lambda: bench.halted and bench.said("stopped", "r3", "told to stop"))
@@ -79,11 +81,14 @@ def test_old_decisions_move_nothing_whatever_the_clocks_say(bench: Bench, start:
     bench.until(lambda: bench.said("stopped", "-"))
     during = bench.state.stops
     bench.e_stop.publish(Bool(data=False))
+    bench.until(lambda: bench.said("stopped", "-", "released"))
+    released = bench.state.stops
+    bench.instruction.publish(String(data="find the cup"))
     bench.until(lambda: bench.said("idle", "-", "released"))
-    assert len({before, during, bench.state.stops}) == 3
+    assert len({before, during, released, bench.state.stops}) == 4
 
     turn, cup = "action: turn left large;", "find the cup"
-    for number, stops in enumerate((before, during, 0, bench.state.stops + 1)):
+    for number, stops in enumerate((before, during, released, 0, bench.state.stops + 1)):
         bench.say(turn, f"old{number}", instruction=cup, stops=stops, ahead=0.4)
         bench.until(lambda n=number: bench.said("idle", f"old{n}", "refused: its frame is from"))
     bench.instruction.publish(String(data="stop"))

@@ -10,6 +10,7 @@ pytest.importorskip("rclpy")
 from helpers.navigator_bench import Bench
 from rcl_interfaces.msg import Parameter, ParameterValue
 from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
+from std_msgs.msg import String
 
 
 def test_parameters_out_of_range_are_refused_by_name(bench: Bench, start: Any) -> None:
@@ -54,4 +55,6 @@ def test_a_bad_parameter_at_the_start_is_told_and_holds_the_robot(bench: Bench, 
         Parameter(name="odometry", value=ParameterValue(type=4, string_value="off")),
     ]
     bench.call(SetParameters, "set_parameters", SetParameters.Request(parameters=good))
+    bench.until(lambda: bench.said("stopped", "r1", "released; publish an instruction"))
+    bench.instruction.publish(String(data="find it"))
     bench.until(lambda: bench.said("idle", "r1", "released"))

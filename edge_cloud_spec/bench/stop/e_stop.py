@@ -62,9 +62,10 @@ def measure(trials: int, seed: int) -> list[float]:
 def _trial(ros: RosGraph, probe: RobotProbe, trial: int, pause: float) -> float:
     for attempt in range(TRIES):
         probe.set_e_stop(False)
-        ros.wait_for(lambda: not probe.nav_status.startswith("stopped"), "the stop is released")
+        ros.wait_for(lambda: "e_stop is on" not in probe.nav_status, "the stop is released")
         probe.reset()
         probe.instruct(INSTRUCTION)
+        ros.wait_for(lambda: not probe.nav_status.startswith("stopped"), "the robot may move")
         ros.wait_for(lambda: probe.opened, "a decode begins")
         probe.last_motion_command = 0.0
         probe.publish_answer(f"bench-{trial}-{attempt}", ANSWERS[trial % 2])

@@ -12,3 +12,5 @@ LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 RELIABLE = QoSProfile(depth=10)
 # The messages of a decode, of which many follow each other within milliseconds.
 DECODE = QoSProfile(depth=100)
+# A stop is heard from every kind of publisher: each profile matches some that another does not.
+EVERY_PUBLISHER = (RELIABLE, LATCHED, SENSOR_DATA)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from rclpy.qos import QoSProfile
 from .heartbeat import Pulse
 
 WAIT_S = 0.2  # longest wait for a message; then the thread checks whether it was closed
+REMEMBERED = 32  # messages of a topic with several subscriptions
 
 
 class SubscriptionThread:
@@ -29,20 +31,34 @@ class SubscriptionThread:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._group = _NoExecutor()
-        self._subscriptions: list[tuple[Any, Callable[[Any], None]]] = []
+        self._subscriptions: list[tuple[Any, Callable[[Any, int], None]]] = []
         self._closed = False
         self._pulse = Pulse("subscriptions")
         self._pulses: list[Pulse] = getattr(node, "pulses", [])
         self._thread = threading.Thread(target=self._run, name="subscriptions", daemon=True)
 
     def subscribe(
-        self, kind: type[Any], topic: str, callback: Callable[[Any], None], qos: QoSProfile | int
+        self, kind: type[Any], topic: str, callback: Callable[[Any], None], *profiles: QoSProfile
     ) -> None:
-        """Subscribe to a topic; its messages wait in the subscription's queue until ``start``."""
-        subscription = self._node.create_subscription(
-            kind, topic, callback, qos, callback_group=self._group
-        )
-        self._subscriptions.append((subscription, callback))
+        """Subscribe to a topic; its messages wait in the subscription's queue until ``start``.
+
+        With several profiles it is subscribed to with each, and a message that came through more
+        than one of them is passed on once: it is known by when it was sent.
+        """
+        passed_on: deque[tuple[int, Any]] = deque(maxlen=REMEMBERED)
+
+        def once(message: Any, sent: int) -> None:
+            if len(profiles) > 1 and sent:
+                if (sent, message) in passed_on:
+                    return
+                passed_on.append((sent, message))
+            callback(message)
+
+        for profile in profiles:
+            subscription = self._node.create_subscription(
+                kind, topic, callback, profile, callback_group=self._group
+            )
+            self._subscriptions.append((subscription, once))
 
     def start(self) -> None:
         """Call back from now on."""
@@ -72,11 +88,11 @@ class SubscriptionThread:
                 if subscription.handle.pointer in ready:
                     self._take(subscription, callback)
 
-    def _take(self, subscription: Any, callback: Callable[[Any], None]) -> None:
+    def _take(self, subscription: Any, callback: Callable[[Any, int], None]) -> None:
         try:
             taken = subscription.handle.take_message(subscription.msg_type, False)
             if taken is not None:
-                callback(taken[0])
+                callback(taken[0], taken[1]["source_timestamp"])
         except Exception as error:
             self._node.get_logger().error(f"a callback failed, going on: {error!r}")
 

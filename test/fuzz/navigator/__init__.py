@@ -1,1 +1,1 @@
-"""Random event sequences to the navigator: ``python -m fuzz.navigator`` with ``test`` on the path."""
+"""Random events to the navigator: ``python -m fuzz.navigator`` with ``test`` on the path."""
