@@ -12,7 +12,6 @@ from .. import __version__
 from ..edge.client import ClientSettings
 from ..errors import UserError
 from ..models import EMBEDDED
-from ..wire.channel import read_token
 from .checkpoint import check_model
 from .cloud import check_cloud
 from .finding import FAIL, Finding
@@ -35,6 +34,8 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cloud", default="", metavar="HOST:PORT", help="a verifier to reach")
     parser.add_argument("--authority", default="", help="PEM file of its certificate authority")
     parser.add_argument("--token-file", default="", help="file with the token that it asks for")
+    parser.add_argument("--certificate", default="", help="PEM file of this robot's certificate")
+    parser.add_argument("--key", default="", help="PEM file of that certificate's key")
     parser.add_argument("--live", action="store_true", help="look at the running ROS graph, too")
     about = "with --live: the one robot to look at (all that are found)"
     parser.add_argument("--namespace", metavar="NAMESPACE", help=about)
@@ -79,8 +80,16 @@ def _checks(args: argparse.Namespace) -> list[Check]:
 
 
 def _client_settings(args: argparse.Namespace) -> ClientSettings:
-    token = read_token(args.token_file) if args.token_file else ""
-    return ClientSettings(args.cloud, args.authority, token)
+    settings = ClientSettings(
+        args.cloud,
+        args.authority,
+        token_file=args.token_file,
+        certificate=args.certificate,
+        key=args.key,
+    )
+    settings.read_token()
+    settings.credentials()
+    return settings
 
 
 def _write(file: str, findings: list[Finding]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.codec import encode_server
 from ..wire.messages import Fault
 from .bridge_messages import to_topic
+from .health.bridge import BridgeHealth
 from .health.health import Health, Level
 from .request_stream import RequestStream, Sent
 from .runtime.managed_node import ManagedNode
@@ -77,6 +79,7 @@ class CloudBridge(ManagedNode):
         """Relay from now on."""
         self._client = VerifierClient(self._client_settings)
         self._monitor = LinkMonitor(LinkLimits(self._config.value.reply_deadline))
+        self._health, self._round_trip_s = BridgeHealth(), 0.0
         self._said = ""
         self.create_timer(CHECK_S, self._check_link, clock=Clock(clock_type=ClockType.STEADY_TIME))
         subscriptions = self._subscription_thread = SubscriptionThread(self)
@@ -158,6 +161,7 @@ class CloudBridge(ManagedNode):
 
     def _on_probe(self, found: CloudState) -> None:
         problem = "" if found.serves else found.text
+        self._round_trip_s = found.round_trip
         self._monitor.probed(problem, found.advice, found.round_trip)
 
     def _say_link_state(self, text: str) -> None:
@@ -168,12 +172,17 @@ class CloudBridge(ManagedNode):
     def diagnose(self) -> None:
         """Publish how good the link is, what to do about it, and what went over it."""
         monitor, offset = self._monitor, self._client.clock_offset
-        values: dict[str, object] = {**self._counts, "missed_answers": monitor.missed_answers}
+        counts = dict(self._counts)
+        up_bytes, down_bytes = counts.pop("up_bytes"), counts.pop("down_bytes")
+        values: dict[str, object] = {**counts, "missed_answers": monitor.missed_answers}
+        if self._round_trip_s:
+            values["round_trip_ms"] = round(self._round_trip_s * 1e3, 1)
         if offset is not None:
             values["clock_offset_ms"] = round(offset.offset_s * 1e3, 3)
             values["clock_uncertainty_ms"] = round(offset.uncertainty_s * 1e3, 3)
-        level = _LEVELS[monitor.quality]
-        self.diagnostics.show(Health(level, monitor.text, monitor.advice, values))
+        link = Health(_LEVELS[monitor.quality], monitor.text, monitor.advice)
+        now = time.monotonic()
+        self.diagnostics.show(self._health.look(link, up_bytes, down_bytes, now, values))
 
 
 _LEVELS = {

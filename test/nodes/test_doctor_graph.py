@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 rclpy = pytest.importorskip("rclpy")
+from helpers.doctor import elsewhere_only  # noqa: E402
 from rclpy.context import Context  # noqa: E402
 from rclpy.node import Node  # noqa: E402
 from rclpy.qos import qos_profile_sensor_data  # noqa: E402
@@ -49,7 +50,8 @@ def navigator(neighbour: Node) -> Iterator[subprocess.Popen[bytes]]:
 
 def look(file: Path, *arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
     """The exit status, and (state, what was found) of each check of the graph."""
-    status = main(["doctor", "--live", *arguments, "--json", str(file)])
+    with elsewhere_only():
+        status = main(["doctor", "--live", *arguments, "--json", str(file)])
     rows = json.loads(file.read_text())["rows"]
     return status, {row["check"]: (row["state"], row["found"]) for row in rows}
 

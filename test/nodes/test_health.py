@@ -10,8 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.health.camera import CameraTopics, CameraWatch
+from edge_cloud_spec.nodes.health.drafter import DrafterFacts, drafter_health
 from edge_cloud_spec.nodes.health.health import Health, Level, RecentProblem, worst_of
+from edge_cloud_spec.nodes.health.navigator import NavigatorFacts, navigator_health
+from edge_cloud_spec.nodes.health.rate import Rate
 
 TOPIC = "/camera/image_raw/compressed"
 TOPICS = CameraTopics((TOPIC, "/camera/image_raw"), publishers=1)
@@ -125,3 +129,60 @@ def test_advice_follows_what_is_wrong(level: Level) -> None:
         str(Health(level, "the lens is covered", "uncover it")) == "the lens is covered: uncover it"
     )
     assert str(Health(level, "fine")) == "fine"
+
+
+def facts(**given: object) -> Health:
+    stands = Status("idle", "-", "started")
+    return navigator_health(NavigatorFacts(**{"status": stands, "topic": "/odom", **given}))  # type: ignore[arg-type]
+
+
+def test_what_holds_the_navigator_is_said_with_what_to_do() -> None:
+    assert facts().level == Level.OK
+    for wrong, level, words in (
+        ({"e_stop": True}, Level.WARN, ("e_stop is on", "release it")),
+        ({"missing": "odometry is missing"}, Level.ERROR, ("/odom", "driver")),
+        ({"timed": True}, Level.WARN, ("timed", "odom:=")),
+        ({"problem": "odometry jumped, to 3 m"}, Level.WARN, ("two sources",)),
+        ({"parameters": "limits.speed is 9"}, Level.ERROR, ("limits.speed", "param set")),
+    ):
+        health = facts(**wrong)
+        assert health.level == level and all(word in str(health) for word in words), wrong
+
+
+def test_a_told_stop_is_no_fault_and_missing_odometry_outweighs_an_e_stop() -> None:
+    assert facts(status=Status("stopped", "-", "told to stop")).level == Level.OK
+    both = facts(e_stop=True, missing="odometry is missing")
+    assert both.level == Level.ERROR and both.message.index("odometry") < both.message.index("e_s")
+
+
+def drafter(**given: object) -> Health:
+    camera = Health(Level.OK, "pictures come")
+    return drafter_health(DrafterFacts(**{"instruction": "find it", "camera": camera, **given}))  # type: ignore[arg-type]
+
+
+def test_a_drafter_says_the_worst_of_camera_thread_and_decision() -> None:
+    assert drafter().level == Level.OK and "find it" in drafter().message
+    assert drafter(instruction="").message == "no instruction"
+    assert drafter(deciding=15.0).level == Level.OK
+    assert "been at one decision for 40 s" in drafter(deciding=40.0).message
+    assert drafter(alive=False).level == Level.ERROR
+    blind = drafter(camera=Health(Level.ERROR, "no picture"), problem="no decision")
+    assert blind.level == Level.ERROR and "no picture | no decision" in blind.message
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 3), st.integers(0, 10**6)), min_size=2, max_size=40))
+def test_a_rate_is_within_those_of_its_steps(steps: list[tuple[float, int]]) -> None:
+    rate, now, count, rates = Rate(), 0.0, 0, []
+    assert rate.per_second(count, now) == 0
+    for seconds, bytes_ in steps:
+        now, count = now + seconds, count + bytes_
+        rates.append(bytes_ / seconds)
+        measured = rate.per_second(count, now)
+        assert min(rates) * 0.999 <= measured <= max(rates) * 1.001 + 1e-9
+
+
+def test_a_link_that_falls_silent_has_no_rate_soon() -> None:
+    rate = Rate()
+    for second in range(10):
+        assert rate.per_second(1000 * second, float(second)) in (0, 1000)
+    assert [rate.per_second(9000, float(second)) for second in range(10, 18)][-1] == 0

@@ -12,6 +12,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from helpers.certificates import Authority
+from helpers.doctor import elsewhere_only
 from helpers.grpc_cloud import Cloud, Proxy, free_port
 
 from edge_cloud_spec.cli import main
@@ -100,7 +101,7 @@ def test_nobody_a_deaf_listener_and_an_unknown_host_are_told_apart() -> None:
     assert nobody.state == "fail" and "nothing listens" in nobody.found
     assert "edge-cloud-spec serve" in nobody.advice
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        finding = check_cloud(ClientSettings(f"127.0.0.1:{deaf.getsockname()[1]}"))
+        finding = check_cloud(ClientSettings(f"127.0.0.1:{deaf.getsockname()[1]}"), 0.5)
     assert finding.state == "fail" and "does not answer gRPC" in finding.found
     unknown = check_cloud(ClientSettings("verifier.invalid:50151"))
     assert unknown.state == "fail" and "verifier.invalid is not known" in unknown.found
@@ -164,7 +165,8 @@ def test_the_command_takes_the_token_from_a_file_and_exits_1_where_it_is_refused
     command = ["doctor", "--cloud", guarded.address, "--authority", authority.path]
     for written, status in (("secret\n", 0), ("secrets\n", 1)):
         token.write_text(written)
-        assert main([*command, "--token-file", str(token)]) == status
+        with elsewhere_only():
+            assert main([*command, "--token-file", str(token)]) == status
         assert written.strip() not in capsys.readouterr().out.replace("takes the token", "")
     assert main(["doctor", "--cloud", guarded.address, "--token-file", str(tmp_path / "no")]) == 2
     assert "cannot be read" in capsys.readouterr().err
