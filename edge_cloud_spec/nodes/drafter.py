@@ -235,6 +235,7 @@ class DrafterNode(ManagedNode):
             self._inbox = None
             self._gate.end_decision()
             words.finish(reason)
+            self._pulse.rest()
             self._no_decision.set()
         stats = to_decode_stats(request_id, frame.stamp, settings, decode.policy.seed, outcome)
         self._stats.publish(stats)
