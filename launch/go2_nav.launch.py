@@ -24,6 +24,7 @@ ARGUMENTS = {
     "seed": ("0", "which simulated room"),
     "namespace": ("", "namespace of all nodes"),
     "rviz": ("false", "true: open RViz"),
+    "record": ("", "folder of a bag to record all topics to; empty: none"),
     "parameters": ("", "YAML file of parameters; empty: config/go2_nav.yaml"),
     "camera": ("", "the robot's sensor_msgs/CompressedImage topic"),
     "odom": ("", "the robot's nav_msgs/Odometry topic"),

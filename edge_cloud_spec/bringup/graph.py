@@ -44,6 +44,7 @@ class GraphSettings:
     seed: int = 0
     namespace: str = ""
     rviz: bool = False
+    record: str = ""
     parameters: str = ""
     local_address: str = LOCAL_ADDRESS
     renames: tuple[tuple[str, str], ...] = ()
@@ -101,6 +102,9 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     specs.append(_node("drafter", settings, preset=settings.preset, **model))
     specs.append(_node("instruction_server", settings))
     specs.append(_node("monitor", settings))
+    if settings.record:
+        recorder = _node("recorder", settings, folder=settings.record)
+        specs.append(replace(recorder, folder="observe"))
     if settings.rviz:
         specs.append(replace(_node("annotator", settings), folder="observe"))
         if settings.sim:  # a robot's own driver describes it
