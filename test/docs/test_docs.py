@@ -17,7 +17,7 @@ from helpers.symbols import Symbols, defined_in
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-PAGES += sorted(DOCS.glob("*.md"))
+PAGES += sorted(DOCS.rglob("*.md"))
 
 # Words of other packages, and names that only look like ours.
 OTHERS = {
@@ -145,7 +145,7 @@ def test_what_a_page_names_is_there(path: Path) -> None:
 
 def test_every_page_of_docs_is_linked_from_the_readme() -> None:
     linked = {link.path for link in Page(PAGES[0].read_text()).links}
-    assert {f"docs/{page.name}" for page in DOCS.glob("*.md")} <= linked
+    assert {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md")} <= linked
 
 
 WRONG = {

@@ -49,6 +49,7 @@ class FakeSdk(Node):
     def __init__(self, context: Context) -> None:
         super().__init__("go2_driver_node", context=context)
         self.base = Base()
+        self.received = 0  # messages on cmd_vel
         self.connected = True  # False: another client has the robot
         self.frozen: Time | None = None  # the stamp of all odometry from now on
         self.lag = 0.0  # s that a picture is on its way before it is stamped
@@ -65,6 +66,7 @@ class FakeSdk(Node):
 
     def _on_twist(self, message: Twist) -> None:
         x, y, z = message.linear.x, message.linear.y, message.angular.z
+        self.received += 1
         if self.connected and (x != 0.0 or y != 0.0 or z != 0.0):
             self.base.velocity = (round(x, 2), round(y, 2), round(z, 2))
 

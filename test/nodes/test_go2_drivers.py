@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("rclpy")
+from geometry_msgs.msg import Twist
 from helpers.drill import FORWARD, Drill
 from helpers.fake_go2 import FakeSdk, FakeSport
 from helpers.navigator_bench import Bench
@@ -18,6 +19,7 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Bool
 
 from edge_cloud_spec.nav.events import Drive, EStop, Halt
+from edge_cloud_spec.nav.motion import Limits
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.base_output import SportOutput
 from edge_cloud_spec.nodes.decision_gate import CameraFrame, DecisionGate
@@ -145,6 +147,24 @@ def test_pictures_that_are_late_but_stamped_on_arrival_need_camera_lag(
     bench.until(due)
     bench.until(lambda: len(set(shades[-20:])) == 1)  # now it shows the robot at rest
     assert (task[0] == shades[-1]) is right
+
+
+@pytest.mark.parametrize(("ratio", "stops"), [(0.005, True), (0.0, False)])
+def test_the_zone_that_slows_down_stops_behind_the_driver_that_drops_zeros(
+    bench: Bench, driver: FakeSdk, ratio: float, stops: bool
+) -> None:
+    """The collision monitor in our navigator's place: at its full speed, then slowed down."""
+    commands = bench.create_publisher(Twist, "cmd_vel", 10)
+    bench.until(lambda: commands.get_subscription_count() == 2)
+    fast, slow = Twist(), Twist()
+    fast.linear.x, slow.linear.x = Limits().speed, Limits().speed * ratio
+    commands.publish(fast)
+    bench.until(lambda: driver.base.velocity[0] == Limits().speed)
+    for _ in range(3):
+        commands.publish(slow)
+    bench.until(lambda: len(bench.twists) == 4)
+    bench.until(lambda: driver.received == 4)
+    assert driver.base.still is stops
 
 
 def test_a_stop_reaches_the_sport_service(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("mujoco")
 
 import rclpy
 from action_msgs.msg import GoalStatus
+from helpers.sros2_policy import Policy
 from rclpy.action import ActionClient
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
@@ -24,6 +25,7 @@ from edge_cloud_spec.bringup.running_graph import LaunchConfig, free_address, la
 from edge_cloud_spec.nav.mission import MissionSettings
 from edge_cloud_spec.sim.room import make_room
 
+ROOT = Path(__file__).resolve().parents[2]
 ABSENT = "silver bottle"
 
 
@@ -59,6 +61,27 @@ class Client:
         rclpy.shutdown(context=self._context)
 
 
+def strangers_to_the_policy(node: Node) -> dict[str, set[str]]:
+    """What the graph's nodes publish, hear and serve that docs/sros2/policy.xml does not allow."""
+    policy, strangers = Policy(ROOT / "docs/sros2/policy.xml"), dict[str, set[str]]()
+    seen = [name for name, _ in node.get_node_names_and_namespaces() if name in policy.nodes]
+    assert {"drafter", "cloud_bridge", "navigator", "instruction_server"} <= set(seen)
+    questions = {
+        "publish": node.get_publisher_names_and_types_by_node,
+        "subscribe": node.get_subscriber_names_and_types_by_node,
+        "reply": node.get_service_names_and_types_by_node,
+        "request": node.get_client_names_and_types_by_node,
+    }
+    for name in set(seen):
+        for verb, ask in questions.items():
+            names = {topic for topic, _ in ask(name, "/")}
+            if name == "operator":
+                continue  # this test's own
+            if refused := policy.refused(name, verb, names):
+                strangers[f"{name}: {verb}"] = refused
+    return strangers
+
+
 def test_what_is_not_in_the_room_is_not_found_within_the_frames_of_a_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,4 +104,5 @@ def test_what_is_not_in_the_room_is_not_found_within_the_frames_of_a_search(
         observer.publish_instruction(room.instruction)  # the next one begins anew
         client.until(lambda: observer.read(lambda log: len(log.decisions)) > decided)
         assert observer.read(lambda log: log.instruction_status).startswith("following")
+        assert not strangers_to_the_policy(observer.node)
         client.close()

@@ -1,0 +1,38 @@
+# The robot's nodes on ROS 2 Jazzy, for a dock that has another system (the stock one: Ubuntu 20.04).
+# Not tried: where this was written there was no docker. From the repository's root:
+#
+#   docker build -f docker/robot.Dockerfile -t edge-cloud-spec-robot .
+#
+# docs/deployment.md says how to run it.
+FROM ros:jazzy-ros-base
+
+# rmw-cyclonedds is what the Go2 itself speaks (unitree_ros2); rmw-fastrtps is ROS's own default.
+RUN apt-get update && apt-get install -y --no-install-recommends \
+      g++ python3-dev python3-venv \
+      ros-jazzy-image-transport-plugins \
+      ros-jazzy-rmw-cyclonedds-cpp ros-jazzy-rmw-fastrtps-cpp \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /ws
+COPY requirements /ws/src/edge_cloud_spec/requirements
+# TORCH: options of pip, e.g. another package index with CPU-only builds. An Orin under Ubuntu 20.04
+# has no CUDA for this Python: the draft model runs on its CPU.
+ARG TORCH=""
+RUN python3 -m venv --system-site-packages .venv && touch .venv/COLCON_IGNORE \
+    && .venv/bin/pip install --no-cache-dir ${TORCH} -r src/edge_cloud_spec/requirements/torch.txt \
+    && .venv/bin/pip install --no-cache-dir -r src/edge_cloud_spec/requirements/robot.txt
+
+COPY . /ws/src/edge_cloud_spec
+SHELL ["/bin/bash", "-c"]
+RUN source /opt/ros/jazzy/setup.bash && source .venv/bin/activate \
+    && apt-get update && rosdep update --rosdistro jazzy \
+    && rosdep install --from-paths src --ignore-src -y --rosdistro jazzy \
+         --skip-keys "rviz2 robot_state_publisher" \
+    && rm -rf /var/lib/apt/lists/* && colcon build
+
+RUN useradd --create-home robot
+USER robot
+# exec: SIGINT reaches ros2 launch itself, which ends the nodes; the navigator stops the robot first.
+ENTRYPOINT ["/bin/bash", "-c", "source /ws/.venv/bin/activate && source /ws/install/setup.bash && exec \"$@\"", "--"]
+CMD ["ros2", "launch", "edge_cloud_spec", "go2_nav.launch.py", "--show-args"]
+STOPSIGNAL SIGINT

@@ -1,0 +1,120 @@
+"""What robots' files, containers, services and policies name is there."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.command_lines import line_error
+from helpers.sros2_policy import Policy
+
+from edge_cloud_spec.bounds import field_error
+from edge_cloud_spec.bringup.graph import GraphSettings, graph
+from edge_cloud_spec.nav.navigator import Settings
+from edge_cloud_spec.nodes.drafter_settings import DrafterSettings
+from edge_cloud_spec.nodes.navigator import NodeSettings
+from edge_cloud_spec.nodes.runtime.parameters import _flatten
+from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
+
+ROOT = Path(__file__).resolve().parents[2]
+ROBOTS = sorted((ROOT / "config/robots").glob("*.yaml"))
+DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
+SERVICES = sorted((ROOT / "docker").glob("*.service"))
+SETTINGS = {"/**/drafter": DrafterSettings(), "/**/navigator": NodeSettings()}
+POLICY = Policy(ROOT / "docs/sros2/policy.xml")
+
+
+def flat(values: dict[str, object], prefix: str = "") -> dict[str, object]:
+    result: dict[str, object] = {}
+    for name, value in values.items():
+        inner = flat(value, f"{prefix}{name}.") if isinstance(value, dict) else None
+        result |= {prefix + name: value} if inner is None else inner
+    return result
+
+
+@pytest.mark.parametrize("path", ROBOTS, ids=lambda path: path.stem)
+def test_a_robots_file_has_only_parameters_that_exist_in_their_ranges(path: Path) -> None:
+    for node, content in yaml.safe_load(path.read_text()).items():
+        known = _flatten(SETTINGS[node])
+        for name, value in flat(content["ros__parameters"]).items():
+            default, metadata = known[name]
+            assert type(value) is type(default), name
+            assert not field_error(name, value, metadata)
+    assert (ROOT / f"docs/robots/{path.stem}.md").is_file(), "a page each"
+    GraphSettings(sim=False, parameters=str(path))
+
+
+def test_the_nudge_of_the_file_is_what_the_driver_rounds_to_zero() -> None:
+    file = yaml.safe_load((ROOT / "config/robots/go2_ros2_sdk.yaml").read_text())
+    nudge = file["/**/navigator"]["ros__parameters"]["output"]["stop_nudge"]
+    assert nudge != 0.0 and round(nudge, 2) == 0.0
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_a_dockerfile_copies_and_installs_what_there_is(path: Path) -> None:
+    text = path.read_text().replace("\\\n", " ")
+    for source in re.findall(r"^COPY (\S+) ", text, re.MULTILINE):
+        assert (ROOT / source).exists(), source
+    for name in re.findall(r"-r \S*?(requirements/\S+)", text):
+        assert (ROOT / name).is_file(), name
+    entry = re.search(r"^ENTRYPOINT (\[.*\])", text, re.MULTILINE)
+    command = re.search(r"^CMD (\[.*\])", text, re.MULTILINE)
+    assert entry and command
+    words = [*yaml.safe_load(entry[1]), *yaml.safe_load(command[1])]
+    words = words[words.index("--") + 1 :] if "--" in words else words
+    assert not line_error(shlex.join(words))
+    assert re.search(r"^USER (?!root)", text, re.MULTILINE), "not as root"
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
+def test_a_service_starts_an_image_that_is_built_and_ends_it_in_time(path: Path) -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(path.read_text().replace("\\\n", " "))
+    start = shlex.split(unit["Service"]["ExecStart"])
+    images = {re.search(r"-t (\S+)", file.read_text())[1] for file in DOCKERFILES}  # type: ignore[index]
+    (image,) = [at for at, word in enumerate(start) if word in images and start[at - 1] != "--name"]
+    assert not line_error(shlex.join(w for w in start[image + 1 :] if w != "$ARGUMENTS"))
+    grace = int(re.search(r"--time (\d+)", unit["Service"]["ExecStop"])[1])  # type: ignore[index]
+    assert grace < int(unit["Service"]["TimeoutStopSec"])
+
+
+def test_the_policy_names_each_topic_and_each_node_and_no_others() -> None:
+    beside = {"camera/image_raw", "/tf", "/tf_static", "/rosout", "/parameter_events"}
+    said = {topic for topic in POLICY.topics if not topic.startswith("~")}
+    assert said == {*TOPICS, *DRAWN, *beside}
+    ours = [spec for spec in graph(GraphSettings(rviz=True)) if spec.package == "edge_cloud_spec"]
+    nodes = {spec.name for spec in ours if spec.is_node}
+    assert set(POLICY.nodes) == {*nodes, "operator"}
+
+
+def test_the_policy_lets_one_node_alone_say_what_moves_the_robot() -> None:
+    owners = {"verified_tokens": "drafter", "verdict": "cloud_bridge", "cmd_vel": "navigator"}
+    for topic, owner in owners.items():
+        assert POLICY.who("publish", topic) == {owner}
+    assert POLICY.who("publish", "instruction") == {"operator", "instruction_server"}
+    assert POLICY.nodes["operator"]["publish"] <= {
+        *("instruction", "e_stop", "/rosout", "/parameter_events")
+    }
+    assert not POLICY.nodes["operator"]["reply"] and not POLICY.nodes["operator"]["request"]
+
+
+def test_the_collision_monitor_stands_behind_our_navigator() -> None:
+    file = yaml.safe_load((ROOT / "config/nav2/collision_monitor.yaml").read_text())
+    values = file["collision_monitor"]["ros__parameters"]
+    ours, theirs = values["cmd_vel_in_topic"], values["cmd_vel_out_topic"]
+    assert ours in TOPICS and theirs not in TOPICS and values["odom_frame_id"] in TOPICS
+    assert values["base_frame_id"] == NodeSettings().base_frame
+    assert values["enable_stamped_cmd_vel"] == NodeSettings().output.stamped
+    for zone in values["polygons"]:
+        corners = yaml.safe_load(values[zone]["points"])
+        assert len(corners) == 4 and all(len(corner) == 2 for corner in corners)
+    assert set(values["observation_sources"]) <= values.keys()
+    page = (ROOT / "docs/nav2_collision_monitor.md").read_text()
+    slow = yaml.safe_load(page.split("```yaml")[1].split("```")[0])["stop_zone"]
+    fastest = Settings().limits.speed
+    assert slow["action_type"] == "slowdown" and round(fastest * slow["slowdown_ratio"], 2) == 0.0
