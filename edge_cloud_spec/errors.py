@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Callable
 
+CANNOT_START = 2  # exit status of a program that a UserError ends; another start would not help
+
 
 class UserError(Exception):
     """Something that the user gave cannot be used; the text names it and says what to do.
@@ -20,7 +22,7 @@ def exit_status(run: Callable[[], int]) -> int:
         return run()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return CANNOT_START
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

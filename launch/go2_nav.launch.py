@@ -2,54 +2,37 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
+import time
+from collections import deque
+from pathlib import Path
 from typing import Any
 
-from launch import LaunchContext, LaunchDescription
-from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from ament_index_python.packages import PackageNotFoundError, get_package_prefix
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from launch.actions import (
+    DeclareLaunchArgument,
+    LogInfo,
+    OpaqueFunction,
+    RegisterEventHandler,
+    TimerAction,
+)
+from launch.event_handlers import OnProcessExit, OnProcessIO
+from launch.events.process import ProcessExited, ProcessIO
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
+from edge_cloud_spec.bringup.exits import EndAll, Exits
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
+from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, installed, settings_of
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nodes.runtime.parent import ENDS_WITH_LAUNCH
 
-ARGUMENTS = {
-    "cloud": ("local", "HOST:PORT of the verifier; local: one is started on this machine"),
-    "authority": ("", "PEM file of the authority that signed the verifier's certificate"),
-    "token_file": ("", "file with the token that the verifier asks for"),
-    "preset": ("dsd", "a preset's name, or the path of its YAML file"),
-    "drafter": ("", "directory or hub name of the draft model; empty: the embedded one"),
-    "target": ("", "the same for the target model, where the verifier is started here"),
-    "sim": ("true", "true: the simulated Go2; false: a robot's own camera, odometry and base"),
-    "seed": ("0", "which simulated room"),
-    "namespace": ("", "namespace of all nodes"),
-    "rviz": ("false", "true: open RViz"),
-    "record": ("", "folder of a bag to record all topics to; empty: none"),
-    "parameters": ("", "YAML file of parameters; empty: config/go2_nav.yaml"),
-    "camera": ("", "the robot's sensor_msgs/CompressedImage topic"),
-    "odom": ("", "the robot's nav_msgs/Odometry topic"),
-    "cmd_vel": ("", "the robot's velocity topic"),
-}
-TOPICS = {"camera": "camera/image_raw/compressed", "odom": "odom", "cmd_vel": "cmd_vel"}
-
-
-def _settings(context: LaunchContext) -> GraphSettings:
-    given = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
-    for name in ("sim", "rviz"):
-        if given[name].lower() not in ("true", "false"):
-            raise UserError(f"{name} must be true or false, not {given[name]!r}")
-    if not given["seed"].isdigit():
-        raise UserError(f"seed must be a whole number, not {given['seed']!r}")
-    renames = [(TOPICS[name], given.pop(name)) for name in TOPICS]
-    return GraphSettings(
-        **{
-            **given,
-            "sim": given["sim"].lower() == "true",
-            "rviz": given["rviz"].lower() == "true",
-            "seed": int(given["seed"]),
-            "renames": tuple((ours, theirs) for ours, theirs in renames if theirs),
-        }
-    )
+LINES = 30  # of a process's output that are kept to be quoted
+EXIT_S = 4.5  # for SIGINT, before SIGTERM; the nodes end by force after 4 s
 
 
 def _parameters(spec: NodeSpec) -> dict[str, Any]:
@@ -60,30 +43,83 @@ def _parameters(spec: NodeSpec) -> dict[str, Any]:
     }
 
 
-def _action(spec: NodeSpec, settings: GraphSettings) -> Node:
-    if not spec.is_node:
+class _Graph:
+    """The processes of one launch, and what follows when one of them ends."""
+
+    def __init__(self, settings: GraphSettings) -> None:
+        self._settings = settings
+        self._exits = Exits()
+
+    def start(self, spec: NodeSpec) -> list[LaunchDescriptionEntity]:
+        """The process, and handlers of its output and its end."""
+        action, lines, begun = self._action(spec), deque[str](maxlen=LINES), time.monotonic()
+
+        def keep(event: ProcessIO) -> None:
+            lines.extend(event.text.decode("utf-8", "replace").splitlines())
+
+        def on_exit(
+            event: ProcessExited, context: LaunchContext
+        ) -> list[LaunchDescriptionEntity] | None:
+            if context.is_shutdown:
+                return None
+            lived = time.monotonic() - begun
+            then = self._exits.on_exit(spec.name, spec.role, event.returncode, lived, lines)
+            if then is None:
+                return None
+            if isinstance(then, EndAll):
+                # Raising is what makes `ros2 launch` shut down with a status that is not 0; the
+                # sentence is said again when all have ended, so that it stands last.
+                atexit.register(print, f"error: {then.why}", file=sys.stderr)
+                raise UserError(then.why)
+            timer = TimerAction(period=then.delay_s, actions=self.start(spec))
+            return [LogInfo(msg=then.why), timer]
+
+        return [
+            RegisterEventHandler(OnProcessIO(target_action=action, on_stdout=keep, on_stderr=keep)),
+            RegisterEventHandler(OnProcessExit(target_action=action, on_exit=on_exit)),
+            action,
+        ]
+
+    def _action(self, spec: NodeSpec) -> Node:
+        node: dict[str, Any] = {}
+        if spec.is_node:
+            node = {
+                "name": spec.name,
+                "namespace": spec.namespace,
+                "parameters": [self._settings.parameter_file, _parameters(spec)],
+                "remappings": list(spec.remappings),
+            }
         return Node(
             package=spec.package,
             executable=spec.executable,
             arguments=list(spec.arguments),
             output="screen",
+            additional_env={ENDS_WITH_LAUNCH: str(os.getpid())},
+            sigterm_timeout=str(EXIT_S),
+            sigkill_timeout="1.0",
+            **node,
         )
-    return Node(
-        package=spec.package,
-        executable=spec.executable,
-        name=spec.name,
-        namespace=spec.namespace,
-        arguments=list(spec.arguments),
-        parameters=[settings.parameter_file, _parameters(spec)],
-        remappings=list(spec.remappings),
-        output="screen",
-    )
 
 
-def _start(context: LaunchContext) -> list[Node]:
-    # A UserError ends the launch with its one sentence and a status that is not 0.
-    settings = _settings(context)
-    return [_action(spec, settings) for spec in graph(settings)]
+def _executable(package: str, name: str) -> bool | None:
+    try:
+        return (Path(get_package_prefix(package)) / "lib" / package / name).exists()
+    except PackageNotFoundError:
+        return None
+
+
+def _start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    # All that can be wrong is found before anything is started: launch leaves what it has started
+    # alone when a later action raises. A UserError ends it with its sentence, and status 1.
+    settings = settings_of({name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS})
+    wanted = graph(settings)
+    specs = installed(wanted, _executable)
+    missing = [spec.package for spec in wanted if spec not in specs]
+    processes = _Graph(settings)
+    return [
+        *(LogInfo(msg=f"{package} is not installed; starting without it") for package in missing),
+        *(entity for spec in specs for entity in processes.start(spec)),
+    ]
 
 
 def generate_launch_description() -> LaunchDescription:

@@ -8,16 +8,31 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from ..errors import UserError
 from ..models import EMBEDDED
 from ..presets import load_preset
 from ..share import share
+from .exits import Role
+from .parameter_file import ParameterFile, full_name
 
 PACKAGE = "edge_cloud_spec"
 LOCAL = "local"
 LOCAL_ADDRESS = "127.0.0.1:50151"
+
+MAX_SEED = 2**31 - 1  # of a room
+NODES = (  # those that a parameter file may name
+    "drafter",
+    "cloud_bridge",
+    "navigator",
+    "instruction_server",
+    "monitor",
+    "simulator",
+    "annotator",
+    "robot_state_publisher",
+)
 
 Value = bool | int | float | str
 
@@ -26,46 +41,68 @@ Value = bool | int | float | str
 class GraphSettings:
     """What a user chooses when the graph is started; the launch arguments and the demo's options.
 
+    What is given here goes before the parameter file; what is not (empty, None) is read there.
     ``cloud`` is the verifier's HOST:PORT, or ``local``: one is started here, at
-    ``local_address``. ``authority`` and ``token_file`` are what a verifier on another machine
-    needs (``CloudBridge``). ``target`` and ``drafter`` are model directories or hub names; empty
-    means the embedded pair. ``parameters`` is the YAML file of all nodes; empty means
-    ``config/go2_nav.yaml``. ``seed`` is the simulated room's. ``renames`` maps topics of the graph
-    to those of the robot (``cmd_vel`` -> ``/go2/cmd_vel``). Raises UserError.
+    ``local_address``, as it is where the file names none either. ``authority`` and ``token_file``
+    are what a verifier on another machine needs (``CloudBridge``). ``target`` and ``drafter`` are
+    model directories or hub names; empty means the embedded pair. ``parameters`` is the YAML file
+    of all nodes; empty means ``config/go2_nav.yaml``. ``seed`` is the simulated room's. ``renames``
+    maps topics of the graph to those of the robot (``cmd_vel`` -> ``/go2/cmd_vel``). Raises
+    UserError.
     """
 
-    cloud: str = LOCAL
+    cloud: str = ""
     authority: str = ""
     token_file: str = ""
-    preset: str = "dsd"
+    preset: str = ""
     target: str = ""
     drafter: str = ""
     sim: bool = True
-    seed: int = 0
+    seed: int | None = None
     namespace: str = ""
     rviz: bool = False
-    record: str = ""
     parameters: str = ""
     local_address: str = LOCAL_ADDRESS
     renames: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
+        self.file.check_names(NODES, self.namespace)
         host, colon, port = self.address.rpartition(":")
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
-            raise UserError(f"cloud must be HOST:PORT or {LOCAL}, not {self.cloud!r}")
-        load_preset(self.preset)
-        if not Path(self.parameter_file).is_file():
-            raise UserError(f"there is no parameter file {self.parameter_file}")
+            raise UserError(f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}")
+        load_preset(self.preset_name)
+        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
+            raise UserError(f"seed must be a whole number from 0 to {MAX_SEED}, not {self.seed}")
+
+    @property
+    def starts_verifier(self) -> bool:
+        """Whether a verifier is started on this machine."""
+        return self.cloud == LOCAL or not (self.cloud or self._in_file("cloud_bridge", "cloud", ""))
 
     @property
     def address(self) -> str:
         """Where the bridge finds the verifier."""
-        return self.local_address if self.cloud == LOCAL else self.cloud
+        if self.starts_verifier:
+            return self.local_address
+        return self.cloud or self._in_file("cloud_bridge", "cloud", "")
+
+    @property
+    def preset_name(self) -> str:
+        """The drafter's preset."""
+        return self.preset or self._in_file("drafter", "preset", "dsd")
 
     @property
     def parameter_file(self) -> str:
         """The YAML file that every node reads its parameters from."""
         return self.parameters or str(share() / "config/go2_nav.yaml")
+
+    @cached_property
+    def file(self) -> ParameterFile:
+        """That file, read when these settings are made."""
+        return ParameterFile.read(Path(self.parameter_file))
+
+    def _in_file(self, node: str, parameter: str, default: str) -> str:
+        return str(self.file.of(full_name(self.namespace, node)).get(parameter, default))
 
 
 @dataclass(frozen=True)
@@ -74,7 +111,7 @@ class NodeSpec:
 
     ``parameters`` go before those of the parameter file. ``arguments`` are plain command line
     arguments; ``folder`` of our package has the module. ``is_node`` is false for a program that
-    takes no ROS arguments.
+    takes no ROS arguments. ``role``: what its own end means for the others.
     """
 
     executable: str
@@ -86,25 +123,24 @@ class NodeSpec:
     package: str = PACKAGE
     folder: str = "nodes"
     is_node: bool = True
+    role: Role = Role.RESPAWNED
 
 
 def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     """The processes that these settings ask for, in the order in which to start them."""
     specs = []
-    if settings.cloud == LOCAL:
+    if settings.starts_verifier:
         specs.append(_verifier(settings))
     if settings.sim:
-        specs.append(_node("simulator", settings, seed=settings.seed))
+        room: dict[str, Value] = {} if settings.seed is None else {"seed": settings.seed}
+        specs.append(_node("simulator", settings, **room))
     link = {"authority": settings.authority, "token_file": settings.token_file}
     specs.append(_node("cloud_bridge", settings, cloud=settings.address, **_given(link)))
-    specs.append(_node("navigator", settings))
-    model = _given({"model.path": settings.drafter})
-    specs.append(_node("drafter", settings, preset=settings.preset, **model))
+    specs.append(replace(_node("navigator", settings), role=Role.NEEDED))
+    drafting = {"preset": settings.preset, "model.path": settings.drafter}
+    specs.append(_node("drafter", settings, **_given(drafting)))
     specs.append(_node("instruction_server", settings))
     specs.append(_node("monitor", settings))
-    if settings.record:
-        recorder = _node("recorder", settings, folder=settings.record)
-        specs.append(replace(recorder, folder="observe"))
     if settings.rviz:
         specs.append(replace(_node("annotator", settings), folder="observe"))
         if settings.sim:  # a robot's own driver describes it
@@ -112,7 +148,12 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         picture = str(share() / "config/go2_nav.rviz")
         specs.append(
             NodeSpec(
-                "rviz2", "rviz2", settings.namespace, arguments=("-d", picture), package="rviz2"
+                "rviz2",
+                "rviz2",
+                settings.namespace,
+                arguments=("-d", picture),
+                package="rviz2",
+                role=Role.OPTIONAL,
             )
         )
     return tuple(specs)
@@ -141,7 +182,7 @@ def _given(values: dict[str, str]) -> dict[str, Value]:
 
 
 def _verifier(settings: GraphSettings) -> NodeSpec:
-    in_cloud = load_preset(settings.preset).drafter == "cloud"
+    in_cloud = load_preset(settings.preset_name).drafter == "cloud"
     models = {
         "--target": settings.target,
         "--drafter": (settings.drafter or str(EMBEDDED / "drafter")) if in_cloud else "",

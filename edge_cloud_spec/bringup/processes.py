@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -13,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
+from ..nodes.runtime.parent import end_with_parent
+from .exits import exit_text, last_words
 
 GRACE = 4.0  # s for SIGINT, and again for SIGTERM
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Processes:
                         stderr=subprocess.STDOUT,
                         env=self._environment,
                         start_new_session=True,
-                        preexec_fn=_end_with_parent,
+                        preexec_fn=end_with_parent,
                     )
         except BaseException:
             self.end()
@@ -72,15 +72,13 @@ class Processes:
         for name, process in self._running.items():
             status = process.poll()
             if status is not None:
-                how = _exit_text(status)
+                how = exit_text(status)
                 raise UserError(f"{name} ended by itself ({how}): {self.last_error(name)}")
 
     def last_error(self, name: str) -> str:
         """The last line of its output that names an error, else the last one; and its log."""
         log = self._log(name)
-        lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower()] or lines
-        return f"{errors[-1].strip() if errors else 'no output'} (log: {log})"
+        return f"{last_words(log.read_text('utf-8', 'replace').splitlines())} (log: {log})"
 
     def end(self) -> None:
         """Send SIGINT, then SIGTERM, then SIGKILL to all that still run."""
@@ -99,11 +97,6 @@ class Processes:
         return self._logs / f"{name}.log"
 
 
-def _end_with_parent() -> None:
-    with contextlib.suppress(OSError, AttributeError):  # not Linux
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 @contextlib.contextmanager
 def _signals_ignored() -> Iterator[None]:
     """A second Ctrl-C must not leave processes behind."""
@@ -118,7 +111,3 @@ def _signals_ignored() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def _exit_text(status: int) -> str:
-    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

@@ -8,10 +8,12 @@ import sys
 
 from ..cloud.command import add_serve_arguments, run_serve
 from ..errors import exit_status
+from .runtime.parent import end_with_launch
 
 
 def main() -> int:
     """`edge-cloud-spec serve` with these arguments, without those that launch adds for nodes."""
+    end_with_launch()
     arguments = sys.argv[1:]
     if "--ros-args" in arguments:
         arguments = arguments[: arguments.index("--ros-args")]

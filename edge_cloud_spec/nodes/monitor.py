@@ -49,7 +49,7 @@ class MonitorNode(Node):
     def __init__(self, **options: Any) -> None:
         """``options``: rclpy's own of a node (its context, its namespace)."""
         super().__init__("monitor", **options)
-        settings = Parameters(self, MonitorSettings()).value
+        settings = Parameters(self, MonitorSettings()).start_value()
         now = time.monotonic()
         names = tuple(self._full(name) for name in settings.nodes.split())
         allowed = frozenset(self._full(name) for name in settings.allowed_publishers.split())

@@ -71,7 +71,7 @@ class SimulatorNode(Node):
 
     def __init__(self) -> None:
         super().__init__("simulator")
-        self.settings = Parameters(self, SimulatorSettings()).value
+        self.settings = Parameters(self, SimulatorSettings()).start_value()
         self.room: Room = make_room(self.settings.seed, self.settings.target or None)
         self._topics = RoomTopics(
             self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import io
 import re
@@ -11,6 +10,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS
 from edge_cloud_spec.cli import _COMMANDS, _parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,15 +82,9 @@ def _make_error(words: list[str]) -> str:
 def _launch_error(words: list[str]) -> str:
     if words[:1] != ["go2_nav.launch.py"]:
         return f"no launch file {words[:1]}"
-    tree = ast.parse((ROOT / "launch/go2_nav.launch.py").read_text())
-    known = next(
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ARGUMENTS"
-    )
     for word in words[1:]:
         name, given, _ = word.partition(":=")
-        if name not in (known if given else ("--show-args", "-s")):
+        if name not in (ARGUMENTS if given else ("--show-args", "-s")):
             return f"go2_nav.launch.py: no argument {word}"
     return ""
 

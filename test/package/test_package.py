@@ -142,7 +142,8 @@ def test_the_launch_file_offers_what_the_graph_takes() -> None:
     context = LaunchContext()
     context.launch_configurations["cloud"] = "cloud.lan:443"
     started = [action.visit(context) for action in description.entities][-1]
-    assert len(started) == len(graph(GraphSettings(cloud="cloud.lan:443")))
+    nodes = [action for action in started if hasattr(action, "node_executable")]
+    assert len(nodes) == len(graph(GraphSettings(cloud="cloud.lan:443")))
 
 
 def test_a_wheel_holds_code_config_launch_and_data(tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_the_readmes_first_ros_example_can_succeed() -> None:
     """What it asks for is the task of the room that the launch file starts with."""
     example = re.search(r'/instruction std_msgs/msg/String "data: (.+)"', README)
     assert example is not None
-    room = make_room(GraphSettings().seed)
+    room = make_room(0)  # the simulator's own, where no seed is given
     for model in ("drafter", "target"):
         assert check_instruction(example[1], instruction_pattern(EMBEDDED / model)) == example[1]
     assert example[1].endswith(f" the {room.target}")

@@ -113,7 +113,6 @@ FAULTS = (
         _kill,
         _start,
         reads="(?i)cloud",
-        soak=False,
         quick=True,
     ),
     Fault(

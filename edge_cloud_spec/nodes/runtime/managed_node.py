@@ -161,6 +161,8 @@ class ManagedNode(LifecycleNode):
 
     def _configure(self) -> None:
         refuse_unknown_parameters(self)
+        for parameters in self._parameters_of:
+            parameters.start_value()
         before = self._entities()
         try:
             self.load()

@@ -49,6 +49,13 @@ class Parameters(Generic[T]):
             self._declare(node, name, start, metadata)
         node.add_on_set_parameters_callback(self._set)
 
+    def start_value(self) -> T:
+        """The value to start with; raises UserError for a bad ``fixed`` one, which would stay."""
+        for name, problem in self.problems.items():
+            if self._fields[name][1].get("fixed"):
+                raise UserError(f"parameter {problem}")
+        return self.value
+
     def _declare(self, node: Node, name: str, start: Any, metadata: Any) -> None:
         descriptor = _descriptor(start, metadata)
         try:

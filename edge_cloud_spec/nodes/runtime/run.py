@@ -16,10 +16,11 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from ...errors import UserError
+from ...errors import CANNOT_START, UserError
 from .heartbeat import CHECK_S, HangWatch, Pulse
 from .managed_node import ManagedNode
 from .parameters import refuse_unknown_parameters
+from .parent import end_with_launch
 
 EXIT_TIMEOUT = 4.0  # s for threads to end after the node was closed; a launch kills after 5
 
@@ -46,6 +47,7 @@ def spin(make: Callable[[], Node]) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask_to_stop)
+    end_with_launch()
     try:
         _init()
         node = make()
@@ -54,7 +56,7 @@ def spin(make: Callable[[], Node]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         rclpy.try_shutdown()
-        return 2
+        return CANNOT_START
     service = _Service(node, stop)
     service.start()
     try:
@@ -96,7 +98,7 @@ class _Service(threading.Thread):
                 node.bring_up()
             except UserError as error:
                 print(f"error: {error}", file=sys.stderr, flush=True)
-                self.status = 2
+                self.status = CANNOT_START
                 stop.set()
         while not stop.is_set() and rclpy.ok():
             try:

@@ -1,0 +1,86 @@
+"""The arguments of the launch file, and what they make of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ..errors import UserError
+from .graph import PACKAGE, GraphSettings, NodeSpec
+
+# name -> default, description. An empty one was not given; then the parameter file decides.
+ARGUMENTS = {
+    "cloud": (
+        "",
+        "HOST:PORT of the verifier; local: one is started on this machine; "
+        "empty: as in the parameter file, else local",
+    ),
+    "authority": ("", "PEM file of the authority that signed the verifier's certificate"),
+    "token_file": ("", "file with the token that the verifier asks for"),
+    "preset": ("", "a preset's name, or the path of its YAML file; empty: the parameter file's"),
+    "drafter": ("", "directory or hub name of the draft model; empty: the parameter file's"),
+    "target": ("", "the same for the target model, where the verifier is started here"),
+    "sim": ("true", "true: the simulated Go2; false: a robot's own camera, odometry and base"),
+    "seed": ("", "which simulated room; empty: the parameter file's, else 0"),
+    "namespace": ("", "namespace of all nodes"),
+    "rviz": ("false", "true: open RViz"),
+    "parameters": ("", "YAML file of parameters; empty: config/go2_nav.yaml"),
+    "camera": (
+        "",
+        "the robot's camera topic: a sensor_msgs/CompressedImage that ends in /compressed, or a "
+        "sensor_msgs/Image; X and X/compressed are both taken",
+    ),
+    "odom": ("", "the robot's nav_msgs/Odometry topic"),
+    "cmd_vel": ("", "the robot's velocity topic"),
+}
+CAMERA = "camera/image_raw"
+COMPRESSED = "/compressed"
+
+
+def settings_of(given: Mapping[str, str]) -> GraphSettings:
+    """The graph's settings from the arguments' texts; raises UserError."""
+    for name in ("sim", "rviz"):
+        if given[name].lower() not in ("true", "false"):
+            raise UserError(f"{name} must be true or false, not {given[name]!r}")
+    seed = given["seed"]
+    if seed and not (seed.isascii() and seed.isdigit()):
+        raise UserError(f"seed must be a whole number, not {seed!r}")
+    texts = ("cloud", "authority", "token_file", "preset", "drafter", "target")
+    return GraphSettings(
+        **{name: given[name] for name in texts},
+        sim=given["sim"].lower() == "true",
+        rviz=given["rviz"].lower() == "true",
+        seed=int(seed) if seed else None,
+        namespace=given["namespace"],
+        parameters=given["parameters"],
+        renames=_renames(given),
+    )
+
+
+def _renames(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    renames = [(name, given[name]) for name in ("odom", "cmd_vel") if given[name]]
+    if given["camera"]:
+        raw = given["camera"].removesuffix(COMPRESSED)
+        renames += [(CAMERA, raw), (CAMERA + COMPRESSED, raw + COMPRESSED)]
+    return tuple(renames)
+
+
+def installed(
+    specs: tuple[NodeSpec, ...], executable: Callable[[str, str], bool | None]
+) -> tuple[NodeSpec, ...]:
+    """The processes that can be started; raises UserError where one that is needed is missing.
+
+    ``executable(package, name)``: whether the package has it, None where there is no such package.
+    """
+    kept = []
+    for spec in specs:
+        found = executable(spec.package, spec.executable)
+        if found:
+            kept.append(spec)
+        elif spec.package == PACKAGE:
+            raise UserError(f"{PACKAGE} is installed without {spec.executable}; build it again")
+        elif spec.package == "rviz2":
+            raise UserError(
+                "rviz:=true needs the package rviz2, which is not installed; "
+                "sudo apt install ros-$ROS_DISTRO-rviz2"
+            )
+    return tuple(kept)

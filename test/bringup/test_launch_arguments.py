@@ -1,0 +1,56 @@
+"""The launch arguments, without launch."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
+from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, installed, settings_of
+from edge_cloud_spec.errors import UserError
+
+
+def given(**texts: str) -> dict[str, str]:
+    return {**{name: default for name, (default, _) in ARGUMENTS.items()}, **texts}
+
+
+def test_arguments_that_were_not_given_say_nothing() -> None:
+    assert settings_of(given()) == GraphSettings()
+
+
+@pytest.mark.parametrize("camera", ["/cam/image", "/cam/image/compressed"])
+def test_camera_renames_the_compressed_and_the_raw_topic(camera: str) -> None:
+    """Before, the raw topic kept its name, and a robot with raw images alone was blind."""
+    settings = settings_of(given(camera=camera, odom="/o", cmd_vel="/c"))
+    assert dict(settings.renames) == {
+        "camera/image_raw": "/cam/image",
+        "camera/image_raw/compressed": "/cam/image/compressed",
+        "odom": "/o",
+        "cmd_vel": "/c",
+    }
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [{"seed": "99999999999"}, {"seed": "-1"}, {"seed": "x"}, {"sim": "maybe"}, {"rviz": "2"}],
+)
+def test_arguments_that_make_no_sense_are_refused_before_anything_starts(
+    texts: dict[str, str],
+) -> None:
+    with pytest.raises(UserError, match=next(iter(texts))):
+        settings_of(given(**texts))
+
+
+def test_rviz_that_is_not_installed_is_refused_and_a_robot_model_is_left_out() -> None:
+    specs = graph(settings_of(given(rviz="true")))
+
+    def found(*missing: str) -> tuple[NodeSpec, ...]:
+        return installed(specs, lambda package, name: None if package in missing else True)
+
+    assert found() == specs
+    assert [s for s in specs if s not in found("robot_state_publisher")] == [
+        s for s in specs if s.package == "robot_state_publisher"
+    ]
+    with pytest.raises(UserError, match="rviz:=true needs the package rviz2"):
+        found("rviz2")
+    with pytest.raises(UserError, match="installed without navigator; build it again"):
+        installed(specs, lambda package, name: name != "navigator")

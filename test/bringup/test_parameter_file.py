@@ -1,0 +1,126 @@
+"""One's own parameter file: what it says counts, and what is mistyped is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge_cloud_spec.bringup.graph import (
+    LOCAL_ADDRESS,
+    MAX_SEED,
+    GraphSettings,
+    NodeSpec,
+    command,
+    graph,
+)
+from edge_cloud_spec.bringup.parameter_file import ParameterFile, full_name
+from edge_cloud_spec.errors import UserError
+
+OWN = """
+/**/drafter: {ros__parameters: {preset: cloud_sd, model: {threads: 2}}}
+/**/cloud_bridge: {ros__parameters: {cloud: "cloud.lan:443"}}
+/**/simulator: {ros__parameters: {seed: 7}}
+another_packages_node: {ros__parameters: {speed: 1}}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    path = tmp_path / "own.yaml"
+    path.write_text(OWN)
+    return str(path)
+
+
+def specs_of(settings: GraphSettings) -> dict[str, NodeSpec]:
+    return {spec.name: spec for spec in graph(settings)}
+
+
+def test_what_the_file_says_is_not_overridden_by_defaults(own: str) -> None:
+    settings = GraphSettings(parameters=own)
+    specs = specs_of(settings)
+    assert not {"preset", "seed"} & {name for spec in specs.values() for name, _ in spec.parameters}
+    assert dict(specs["cloud_bridge"].parameters)["cloud"] == "cloud.lan:443"
+    assert "cloud_verifier" not in specs, "the file names one elsewhere"
+    line = command(specs["simulator"], settings)
+    assert "--params-file" in line and not any("seed:=" in part for part in line)
+
+
+def test_what_is_given_goes_before_the_file(own: str) -> None:
+    specs = specs_of(GraphSettings(parameters=own, preset="fsd", cloud="local", seed=0))
+    assert dict(specs["drafter"].parameters)["preset"] == "fsd"
+    assert dict(specs["simulator"].parameters)["seed"] == 0
+    assert dict(specs["cloud_bridge"].parameters)["cloud"] == LOCAL_ADDRESS
+    assert "--drafter" not in specs["cloud_verifier"].arguments, "as for fsd"
+
+
+def test_a_verifier_started_here_drafts_where_the_files_preset_says_so(own: str) -> None:
+    specs = specs_of(GraphSettings(parameters=own, cloud="local"))
+    assert "--drafter" in specs["cloud_verifier"].arguments
+
+
+def test_without_a_file_a_verifier_is_started_here() -> None:
+    settings = GraphSettings()
+    assert settings.starts_verifier and settings.preset_name == "dsd"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("/**/navigater: {ros__parameters: {}}", "did you mean navigator"),
+        ("draftr: {ros__parameters: {}}", "did you mean drafter"),
+        ("/other/drafter: {ros__parameters: {}}", "but the node is /go2/drafter"),
+        ("a: [1\nb: {", "is not YAML: "),
+        ("[1, 2]", "names no nodes"),
+        ("drafter: 5", "where a node is expected"),
+        ("/**/drafter: {ros__parameters: {preset: none_such}}", "none_such"),
+        ("/**/cloud_bridge: {ros__parameters: {cloud: here}}", "HOST:PORT"),
+        ("\udcff", "cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(
+    text: str, why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError, match=why) as error:
+        GraphSettings(parameters=str(path), namespace="go2")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "node", "fits"),
+    [
+        ("/**", "/drafter", True),
+        ("/**", "/a/b/drafter", True),
+        ("/**/drafter", "/drafter", True),
+        ("/**/drafter", "/a/b/drafter", True),
+        ("/*/drafter", "/a/drafter", True),
+        ("/*/drafter", "/drafter", False),
+        ("drafter", "/drafter", True),
+        ("drafter", "/a/drafter", False),
+        ("/a/drafter", "/a/drafter", True),
+        ("/**/draft", "/drafter", False),
+    ],
+)
+def test_a_section_is_for_the_nodes_that_rcl_takes_it_for(
+    section: str, node: str, fits: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"{section!r}: {{ros__parameters: {{a: {{b: 1}}}}}}")
+    assert ParameterFile.read(path).of(node) == ({"a.b": 1} if fits else {})
+
+
+def test_namespaces_may_be_nested_and_later_sections_go_before(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "/**: {ros__parameters: {a: 1, b: 1}}\ngo2: {drafter: {ros__parameters: {b: 2}}}\n"
+    )
+    assert ParameterFile.read(path).of(full_name("/go2/", "drafter")) == {"a": 1, "b": 2}
+    assert full_name("", "drafter") == "/drafter"
+
+
+@pytest.mark.parametrize("seed", [-1, MAX_SEED + 1, 99_999_999_999])
+def test_a_room_that_does_not_exist_is_refused(seed: int) -> None:
+    with pytest.raises(UserError, match=f"seed must be a whole number from 0 to {MAX_SEED}, not"):
+        GraphSettings(seed=seed)
