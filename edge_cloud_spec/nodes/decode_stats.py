@@ -6,20 +6,24 @@ from builtin_interfaces.msg import Time
 
 from edge_cloud_spec.msg import DecodeStats
 
-from ..edge.runner import Outcome
-from .drafter_settings import DrafterSettings
+from ..edge.runner import DecodeSettings, Outcome
+from .drafter_settings import ALONE, DrafterSettings
 
 
 def to_decode_stats(
-    request_id: str, stamp: Time, settings: DrafterSettings, seed: int, outcome: Outcome
+    request_id: str,
+    stamp: Time,
+    settings: DrafterSettings,
+    decode: DecodeSettings,
+    outcome: Outcome,
 ) -> DecodeStats:
-    """The figures of one decode; ``seed`` is its own, ``stamp`` its frame's."""
+    """The figures of one decode; ``stamp`` is its frame's."""
     stats, rounds = outcome.stats, outcome.stats.rounds
     message = DecodeStats(
         request_id=request_id,
-        preset=settings.preset,
+        preset=ALONE if decode.preset is settings.alone_preset else settings.preset,
         rule=settings.rule,
-        seed=seed,
+        seed=decode.policy.seed,
         tokens=len(outcome.tokens),
         rounds=len(rounds),
         drafted=stats.drafted,

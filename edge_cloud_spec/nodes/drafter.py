@@ -35,6 +35,7 @@ from .camera_input import CameraInput
 from .decision_gate import DecisionGate, DecisionTask
 from .decode_stats import to_decode_stats
 from .drafter_settings import DrafterSettings
+from .link_policy import LINK_STATE, LinkPolicy
 from .mission_status import MissionStatus
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
@@ -84,6 +85,9 @@ class DrafterNode(ManagedNode):
         self._stats = self.create_publisher(DecodeStats, "decode_stats", RELIABLE)
         self._mission = MissionStatus(self, lambda: self._settings.value.mission, self._on_end)
         self._bridge = BridgeTopics(self, TokenTexts(self._model.tokenizer))
+        self._link = LinkPolicy(
+            self, lambda: self._settings.value.when_lost, self._abort, self._report_problem
+        )
         self._no_decision = threading.Event()
         self._no_decision.set()
         self._pulse = Pulse("model", lambda: 2 * self._settings.value.patience)
@@ -103,6 +107,7 @@ class DrafterNode(ManagedNode):
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         self._bridge.subscribe(subscriptions)
         subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
+        subscriptions.subscribe(String, LINK_STATE, self._link.on_link_state, LATCHED)
         self._mission.say("idle")
         self.create_timer(1.0, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
         subscriptions.start()
@@ -167,6 +172,7 @@ class DrafterNode(ManagedNode):
         except ValueError as error:
             self._report_problem(f"nav_status: {error}")
             return
+        self._link.on_status(status)
         self._mission.on(status)  # first: after an end no decision is due
         if self._gate.update_status(status):
             self._abort("the robot was stopped or released")
@@ -203,7 +209,7 @@ class DrafterNode(ManagedNode):
 
     def _decide(self, task: DecisionTask, request_id: str) -> None:
         settings, frame = self._settings.value, task.frame
-        decode = settings.decode_settings(next(self._numbers))
+        decode = settings.decode_settings(next(self._numbers), alone=self._link.begin())
         words = VerifiedWords(self._verified_tokens, self._model.tokenizer, request_id, task)
         transport: TopicTransport | None = None
 
@@ -231,14 +237,16 @@ class DrafterNode(ManagedNode):
         try:
             if self._gate.instruction != task.instruction:
                 self._abort("another instruction came")  # before there was an inbox
+            self._link.check()  # the same
             outcome = self._runner.run(request, decode, nonce, connect, on_emit, self._inbox)
             reason = outcome.reason
         finally:
             self._inbox = None
+            self._link.end()
             self._gate.end_decision()
             words.finish(reason)
             self._no_decision.set()
-        stats = to_decode_stats(request_id, frame.stamp, settings, decode.policy.seed, outcome)
+        stats = to_decode_stats(request_id, frame.stamp, settings, decode, outcome)
         self._stats.publish(stats)
         self._conclude(request_id, task.instruction, outcome, words.answer)
 
@@ -271,7 +279,8 @@ class DrafterNode(ManagedNode):
         offset = self._camera.clock_offset
         values: dict[str, object] = {"last problem": self._last_problem}
         values["camera_clock_offset_s"] = "unknown" if offset is None else round(offset, 3)
-        self.diagnostics.publish(self._gate.instruction or "no instruction", values)
+        message = (self._gate.instruction or "no instruction") + self._link.note
+        self.diagnostics.publish(message, values)
 
 
 def main() -> int:

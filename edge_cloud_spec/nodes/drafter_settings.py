@@ -16,6 +16,9 @@ from ..models.prompt import ORDERS
 from ..nav.mission import MissionSettings
 from ..presets import load_preset
 
+STOP, CREEP = "stop", "creep"  # while the link is lost
+ALONE = "edge_only"  # the preset of decisions without the cloud
+
 
 @dataclass(frozen=True)
 class ModelSettings:
@@ -48,6 +51,7 @@ class DrafterSettings:
     camera_lag: float = bounded(
         0.0, 0.0, 10.0, "how much older a picture is than its stamp says, s"
     )
+    when_lost: str = chosen(STOP, (STOP, CREEP), "while the link is lost: wait, or decide alone")
     model: ModelSettings = field(default_factory=ModelSettings)
     mission: MissionSettings = field(default_factory=MissionSettings)
 
@@ -65,12 +69,18 @@ class DrafterSettings:
         """The preset, read once when these settings are made."""
         return load_preset(self.preset)
 
-    def decode_settings(self, number: int) -> DecodeSettings:
-        """The settings of the decode for the decision of this number."""
+    @cached_property
+    def alone_preset(self) -> Preset:
+        """The preset of decisions without the cloud."""
+        return load_preset(ALONE)
+
+    def decode_settings(self, number: int, *, alone: bool = False) -> DecodeSettings:
+        """The settings of the decode for this decision; ``alone``: without the cloud."""
         policy = SamplingPolicy(
             temperature_of(self.rule, self.temperature),
             self.top_k,
             self.top_p,
             decision_seed(self.seed, number),
         )
-        return DecodeSettings(self.loaded_preset, self.rule, policy, self.max_tokens, self.patience)
+        preset = self.alone_preset if alone else self.loaded_preset
+        return DecodeSettings(preset, self.rule, policy, self.max_tokens, self.patience)
