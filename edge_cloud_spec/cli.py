@@ -54,6 +54,13 @@ def _replay(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     return run_replay
 
 
+def _view(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
+    from .view.command import add_view_arguments, run_view
+
+    add_view_arguments(parser)
+    return run_view
+
+
 def _serve(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     from .cloud.command import add_serve_arguments, run_serve
 
@@ -103,6 +110,7 @@ _COMMANDS: dict[str, tuple[str, Add]] = {
     "serve": ("run the cloud verifier", _serve),
     "decode": ("decode one picture and instruction through the link, without ROS", _decode),
     "replay": ("replay a bag's camera and instruction to the nodes", _replay),
+    "view": ("show the running graph, or a bag, in a browser", _view),
     "bench": ("measure, with figures as JSON", _bench),
     "train": ("train and evaluate the embedded models, and exits of any target", _train),
     "doctor": ("check what this machine has, and say what to do", _doctor),

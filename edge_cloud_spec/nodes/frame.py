@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image as Picture
-from sensor_msgs.msg import Image
 
 from ..errors import UserError
+
+if TYPE_CHECKING:
+    from sensor_msgs.msg import Image  # a bag's are read without ROS
 
 _CHANNELS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}
 

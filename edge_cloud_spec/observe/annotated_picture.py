@@ -1,42 +1,40 @@
-"""The camera's picture with the words of the decision, as people see it in RViz."""
+"""The words of the decision as people see them: drawn in colours, below the camera's picture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
-import cv2
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 from .draft_words import Fate, Words
 
-WIDTH = 480  # pixels of the picture
-LINE = 22  # pixels
+WIDTH, LINE, MARGIN = 480, 22, 8  # pixels, as all sizes here
 ROWS = 4  # of words
-MARGIN = 8  # pixels
-FONT, SCALE, SMALL = cv2.FONT_HERSHEY_SIMPLEX, 0.45, 0.36
-BGR = tuple[int, int, int]
-INK: BGR = (246, 242, 240)
-COLOURS: dict[Fate, BGR] = {
-    "drafted": (250, 190, 110),
-    "accepted": (120, 220, 120),
-    "rejected": (90, 90, 250),
-    "left": (140, 140, 140),
-    "own": (90, 210, 250),
+HEIGHT = (ROWS + 3) * LINE
+RGB = tuple[int, int, int]
+INK, BACK, GREY = (240, 242, 246), (18, 20, 24), (140, 140, 140)
+GOOD, DOUBTFUL, BAD = (120, 220, 120), (250, 210, 90), (250, 90, 90)
+COLOURS: dict[Fate, RGB] = {
+    "drafted": (110, 190, 250),
+    "accepted": GOOD,
+    "rejected": BAD,
+    "left": GREY,
+    "own": DOUBTFUL,
     "unverified": (250, 120, 250),
 }
-LEGEND: tuple[tuple[Fate, str], ...] = (
-    ("drafted", "drafted"),
-    ("accepted", "accepted"),
-    ("rejected", "rejected"),
-    ("own", "the cloud's own"),
-    ("unverified", "not verified"),
-)
-LINK: dict[str, BGR] = {
-    "cloud": (120, 220, 120),
-    "degraded": (90, 210, 250),
-    "lost": (90, 90, 250),
+NAMES: dict[Fate, str] = {
+    "drafted": "drafted",
+    "accepted": "accepted",
+    "rejected": "rejected",
+    "left": "branches left",
+    "own": "the cloud's own",
+    "unverified": "not verified",
 }
+LEGEND: tuple[Fate, ...] = ("drafted", "accepted", "rejected", "own", "unverified")
+LINK: dict[str, RGB] = {"cloud": GOOD, "degraded": DOUBTFUL, "lost": BAD}
 
 
 @dataclass(frozen=True)
@@ -44,63 +42,80 @@ class Caption:
     """What is written below the picture. ``link`` and ``status`` are states and their details."""
 
     instruction: str = ""
-    words: Sequence[Words] = ()
+    words: tuple[Words, ...] = ()
     status: str = ""
     link: str = ""
 
 
-def annotate(picture: np.ndarray, caption: Caption) -> np.ndarray:
-    """The picture, WIDTH wide, above the caption's lines; BGR uint8 [H, W, 3] in and out."""
-    height = max(1, round(picture.shape[0] * WIDTH / picture.shape[1]))
-    sheet = np.zeros((height + (ROWS + 3) * LINE, WIDTH, 3), np.uint8)
-    sheet[:height] = cv2.resize(picture, (WIDTH, height), interpolation=cv2.INTER_AREA)
-    below = sheet[height:]
+def draw_caption(caption: Caption, scale: int = 1) -> np.ndarray:
+    """Instruction, words, status, link and legend: RGB uint8 [scale HEIGHT, scale WIDTH, 3]."""
+    sheet = Image.new("RGB", (scale * WIDTH, scale * HEIGHT), BACK)
+    pen = _Pen(ImageDraw.Draw(sheet), scale)
+    if caption == Caption():
+        return np.array(sheet)
     state, _, detail = caption.link.partition(" ")
-    if state:
-        text = f"link: {state} {detail}".strip()[:48]
-        _write(below, WIDTH - MARGIN - _wide(text, SMALL), ROWS + 1, text, LINK.get(state, INK))
-    _write(below, MARGIN, 0, caption.instruction, INK, SCALE)
-    for x, row, text, fate in _laid_out(caption.words):
-        _write(below, x, row + 1, text, COLOURS[fate], SCALE)
+    pen.write(MARGIN, 0, caption.instruction[:60], INK)
+    for x, row, text, fate in _laid_out(pen, caption.words):
+        pen.write(x, row + 1, text, COLOURS[fate])
         if fate == "rejected":
-            middle = (row + 1) * LINE + 12
-            cv2.line(below, (x, middle), (x + _wide(text, SCALE), middle), COLOURS[fate], 1)
-    _write(below, MARGIN, ROWS + 1, caption.status[:40], INK)
-    x = MARGIN
-    for fate, name in LEGEND:
-        if any((caption.instruction, caption.words)):
-            _write(below, x, ROWS + 2, name, COLOURS[fate])
-            x += _wide(name, SMALL) + 2 * MARGIN
-    return sheet
+            pen.strike(x, row + 1, text, COLOURS[fate])
+    pen.write(MARGIN, ROWS + 1, caption.status[:44], INK, small=True)
+    if state:
+        text = f"link: {state} {detail}".rstrip()[:40]
+        x = WIDTH - MARGIN - pen.wide(text, small=True)
+        pen.write(x, ROWS + 1, text, LINK.get(state, INK), small=True)
+    x = float(MARGIN)
+    for fate in LEGEND:
+        pen.write(x, ROWS + 2, NAMES[fate], COLOURS[fate], small=True)
+        x += pen.wide(NAMES[fate], small=True) + 2 * MARGIN
+    return np.array(sheet)
 
 
-def _laid_out(words: Sequence[Words]) -> Iterator[tuple[int, int, str, Fate]]:
+def annotate(picture: Image.Image, caption: np.ndarray) -> np.ndarray:
+    """The picture, as wide as the drawn caption, above it: RGB uint8 [H, W, 3]."""
+    width = caption.shape[1]
+    height = max(1, round(picture.height * width / max(1, picture.width)))
+    shown = picture.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
+    return np.concatenate([np.array(shown), caption])
+
+
+class _Pen:
+    """Writes lines of text; positions in pixels of a sheet of scale 1."""
+
+    def __init__(self, pen: ImageDraw.ImageDraw, scale: int) -> None:
+        self._pen, self._scale = pen, scale
+
+    def wide(self, text: str, small: bool = False) -> float:
+        return self._pen.textlength(text, _font(self._scale, small)) / self._scale
+
+    def write(self, x: float, row: int, text: str, colour: RGB, small: bool = False) -> None:
+        at = (self._scale * x, self._scale * (row * LINE + (5 if small else 3)))
+        self._pen.text(at, text, colour, _font(self._scale, small))
+
+    def strike(self, x: float, row: int, text: str, colour: RGB) -> None:
+        middle = self._scale * (row * LINE + 12)
+        ends = (self._scale * x, middle, self._scale * (x + self.wide(text)), middle)
+        self._pen.line(ends, colour, self._scale)
+
+
+@lru_cache(maxsize=8)
+def _font(scale: int, small: bool) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(scale * (12 if small else 15))
+
+
+def _laid_out(pen: _Pen, words: tuple[Words, ...]) -> Iterator[tuple[float, int, str, Fate]]:
     """(x, row) of each word; the last ROWS rows, as those are what is decided now."""
-    placed, x, row = [], MARGIN, 0
+    placed: list[tuple[float, int, str, Fate]] = []
+    x, row, blank = float(MARGIN), 0, pen.wide(" ")
     for piece in words:
         for text in piece.text.split():
             text = f"(+{text})" if piece.fate == "left" else text
-            wide = _wide(text, SCALE)
+            wide = pen.wide(text)
             if x + wide > WIDTH - MARGIN and x > MARGIN:
-                x, row = MARGIN, row + 1
+                x, row = float(MARGIN), row + 1
             placed.append((x, row, text, piece.fate))
-            x += wide + MARGIN
+            x += wide + blank
     skipped = max(0, row + 1 - ROWS)
     for x, row, text, fate in placed:
         if row >= skipped:
             yield x, row - skipped, text, fate
-
-
-def _wide(text: str, scale: float) -> int:
-    return int(cv2.getTextSize(_printable(text), FONT, scale, 1)[0][0])
-
-
-def _write(
-    sheet: np.ndarray, x: int, row: int, text: str, colour: BGR, scale: float = SMALL
-) -> None:
-    origin = (x, LINE * row + 16)
-    cv2.putText(sheet, _printable(text), origin, FONT, scale, colour, 1, cv2.LINE_AA)
-
-
-def _printable(text: str) -> str:
-    return text.encode("ascii", "replace").decode()

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import sys
 from typing import Any
 
-import cv2
 import numpy as np
 from geometry_msgs.msg import PoseStamped
 from nav_msgs.msg import Odometry, Path
+from PIL import Image as Picture
 from rclpy.node import Node
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header, String
@@ -26,7 +27,7 @@ from ..nodes.runtime.diagnostics import Diagnostics
 from ..nodes.runtime.qos import DECODE, LATCHED, SENSOR_DATA
 from ..nodes.runtime.run import spin
 from ..nodes.topics import DRAWN, TOPICS
-from .annotated_picture import Caption, annotate
+from .annotated_picture import Caption, annotate, draw_caption
 from .draft_words import words_of_decision
 from .run_log import RunLog
 
@@ -47,6 +48,7 @@ class Annotator(Node):
         super().__init__("annotator")
         self._run_log, self._instruction = RunLog(DECISIONS), ""
         self._status = self._link = ""
+        self._caption, self._sheet = Caption(), draw_caption(Caption())
         self._raw, self._compressed, self._paths = (
             self.create_publisher(kind, topic, qos) for topic, (kind, qos) in DRAWN.items()
         )
@@ -96,23 +98,31 @@ class Annotator(Node):
     def _draw(self, jpeg: Any, header: Header) -> None:
         if not self._wanted:
             return
-        picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
-        if picture is None:
+        try:
+            picture = Picture.open(io.BytesIO(bytes(jpeg)))
+            sheet = annotate(picture, self._drawn_caption())
+        except OSError:
             return  # the drafter reports what is wrong with it
-        decision = next(reversed(self._run_log.decisions.values()), None)
-        words = words_of_decision(decision) if decision is not None else []
-        sheet = annotate(picture, Caption(self._instruction, words, self._status, self._link))
         if self._raw.get_subscription_count():
             height, width, channels = sheet.shape
-            raw = Image(header=header, height=height, width=width, encoding="bgr8")
+            raw = Image(header=header, height=height, width=width, encoding="rgb8")
             raw.step, raw.data = width * channels, sheet.tobytes()
             self._raw.publish(raw)
         if self._compressed.get_subscription_count():
-            encoded, data = cv2.imencode(".jpg", sheet)
-            if encoded:
-                self._compressed.publish(
-                    CompressedImage(header=header, format="jpeg", data=data.tobytes())
-                )
+            encoded = io.BytesIO()
+            Picture.fromarray(sheet).save(encoded, "JPEG", quality=85)
+            self._compressed.publish(
+                CompressedImage(header=header, format="jpeg", data=encoded.getvalue())
+            )
+
+    def _drawn_caption(self) -> np.ndarray:
+        """Drawn anew only when it says something else."""
+        decision = next(reversed(self._run_log.decisions.values()), None)
+        words = tuple(words_of_decision(decision)) if decision is not None else ()
+        caption = Caption(self._instruction, words, self._status, self._link)
+        if caption != self._caption:
+            self._caption, self._sheet = caption, draw_caption(caption)
+        return self._sheet
 
     # Path
 

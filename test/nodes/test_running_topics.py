@@ -1,9 +1,20 @@
-"""The real graph, with the simulator and the embedded pair: every topic as the table says."""
+"""The real graph, with the simulator and the embedded pair: every topic as the table says.
+
+``edge-cloud-spec view`` watches the same run.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,46 +69,82 @@ class Listener:
         found = self.node.get_publishers_info_by_topic(f"/{topic.lstrip('/')}")
         return [info for info in found if info.node_name != "listener"]
 
+    def subscribers(self, topic: str) -> set[str]:
+        found = self.node.get_subscriptions_info_by_topic(f"/{topic}")
+        return {info.node_name for info in found}
+
     def close(self) -> None:
         self.executor.shutdown()
         self.node.destroy_node()
         rclpy.shutdown(context=self.context)
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A run: what came on each topic, who publishes it, and the file of ``view``, if any."""
+
+    heard: dict[str, list[Any]]
+    publishers: dict[str, list[Any]]
+    viewed: Path | None
+
+
+@contextmanager
+def viewing(domain: int, path: Path) -> Iterator[Path | None]:
+    """``edge-cloud-spec view --save`` of this domain, until the context is left."""
+    if find_spec("rerun") is None:  # it has no build for Python 3.10
+        yield None
+        return
+    command = [sys.executable, "-m", "edge_cloud_spec.cli", "view", "--save", str(path)]
+    process = subprocess.Popen(command, env={**os.environ, "ROS_DOMAIN_ID": str(domain)})
+    try:
+        yield path
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.fixture(scope="module")
-def listener(
-    tmp_path_factory: pytest.TempPathFactory, domain: int
-) -> Iterator[tuple[Listener, dict[str, list[Any]]]]:
-    """After a run of one instruction, an e_stop at its end."""
+def run(tmp_path_factory: pytest.TempPathFactory, domain: int) -> Iterator[Seen]:
+    """A run of one instruction, an e_stop at its end."""
     # fsd: its early exits make predictions
     settings = GraphSettings(preset="fsd", seed=0, rviz=True, local_address=free_address())
     config = LaunchConfig(settings, {"simulator": {"renderer": "rays"}}, left_out=ELSEWHERE)
     folder = tmp_path_factory.mktemp("graph")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROS_DOMAIN_ID", str(domain))  # launch_graph sets it: put back at the end
-        with launch_graph(config, folder, None) as running:
+        with (
+            launch_graph(config, folder, None) as running,
+            viewing(running.domain, folder / "run.rrd") as viewed,
+        ):
             node = Listener(running.domain)
             node.until(lambda: all(p.get_subscription_count() > 1 for p in node.operator.values()))
+            if viewed is not None:
+                node.until(lambda: "viewer" in node.node.get_node_names())
+                node.until(lambda: "viewer" in node.subscribers("verified_tokens"))
             node.operator["instruction"].publish(String(data=make_room(0).instruction))
             node.until(lambda: all(node.heard[t] for t in EVERY if t not in ("e_stop", "path")))
+            node.until(lambda: any(m.finished for m in node.heard["verified_tokens"]))
             node.operator["e_stop"].publish(Bool(data=True))
             node.until(lambda: all(node.heard.values()))
-            yield node, {topic: node.publishers(topic) for topic in EVERY}
-            node.close()
+            publishers = {topic: node.publishers(topic) for topic in EVERY}
+        yield Seen(node.heard, publishers, viewed)
+        node.close()
 
 
 def test_every_topic_has_messages_of_its_type_in_a_run(
-    listener: tuple[Listener, dict[str, list[Any]]],
+    run: Seen,
 ) -> None:
-    for topic, messages in listener[0].heard.items():
+    for topic, messages in run.heard.items():
         assert messages, topic
         assert type(messages[0]) is EVERY[topic][0], topic
 
 
 def test_every_publisher_has_the_tables_type_and_quality(
-    listener: tuple[Listener, dict[str, list[Any]]],
+    run: Seen,
 ) -> None:
-    for topic, found in listener[1].items():
+    for topic, found in run.publishers.items():
         kind, qos = EVERY[topic]
         assert found or topic in OPERATORS, f"no node publishes {topic}"
         for info in found:
@@ -107,15 +154,33 @@ def test_every_publisher_has_the_tables_type_and_quality(
 
 
 def test_the_annotated_picture_has_the_cameras_stamp_and_the_words_below_it(
-    listener: tuple[Listener, dict[str, list[Any]]],
+    run: Seen,
 ) -> None:
-    heard = listener[0].heard
+    heard = run.heard
     stamps = {(m.header.stamp.sec, m.header.stamp.nanosec) for m in heard["image_annotated"]}
     taken = {
         (m.header.stamp.sec, m.header.stamp.nanosec) for m in heard["camera/image_raw/compressed"]
     }
     assert stamps & taken
     picture = heard["image_annotated"][-1]
-    assert (picture.encoding, picture.step) == ("bgr8", 3 * picture.width)
+    assert (picture.encoding, picture.step) == ("rgb8", 3 * picture.width)
     assert len(picture.data) == picture.step * picture.height
     assert picture.height > picture.width  # the simulator's pictures are square; words are below
+
+
+def test_the_viewer_shows_the_words_of_the_running_graph(run: Seen) -> None:
+    if run.viewed is None:
+        pytest.skip("Rerun has no build for this Python")
+    from helpers.rerun_file import lines, read_rows, states
+
+    rows = read_rows(run.viewed)
+    answers = [m.answer for m in run.heard["verified_tokens"] if m.finished and m.answer]
+    told = [text for _, text in lines(rows["/tokens"])]
+    assert any(text.endswith(answers[0]) for text in told), told
+    assert f"instruction: {make_room(0).instruction}" in [
+        text for _, text in lines(rows["/log/operator"])
+    ]
+    lanes = {path.rpartition("/")[2][2:]: states(found) for path, found in rows.items()}
+    for lane in ("decision", "robot_drafts", "on_the_link", "cloud_verifies", "cloud_predicts"):
+        assert any(text for _, text in lanes[lane]), lane
+    assert {"/camera", "/words", "/map/robot", "/map/room/names"} <= rows.keys()

@@ -1,0 +1,53 @@
+"""Where entities go: to a file, or to the server of the viewer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+import rerun as rr
+
+from ..errors import UserError
+from .entity import Entity
+from .layout import TIME, layout
+
+APPLICATION = "edge_cloud_spec"
+# A browser takes in a few batches with each frame that it draws, be they small or large.
+BATCHES = rr.ChunkBatcherConfig(
+    flush_tick=timedelta(seconds=0.5), flush_num_bytes=2**20, chunk_max_rows_if_unsorted=4096
+)
+
+
+class Sink:
+    """``to``: a file to write, or the URL of a server. Raises UserError."""
+
+    def __init__(self, to: Path | str) -> None:
+        self._stream = rr.RecordingStream(APPLICATION, batcher_config=BATCHES)
+        if isinstance(to, Path):
+            try:
+                to.open("ab").close()
+            except OSError as error:
+                raise UserError(f"{to} cannot be written: {error.strerror}") from None
+            self._stream.save(to, default_blueprint=layout())
+        else:
+            self._stream.connect_grpc(to, default_blueprint=layout())
+            self._stream.send_blueprint(layout())
+
+    def log(self, entities: Iterable[Entity]) -> None:
+        """Send these."""
+        for path, shown, at in entities:
+            if at is None:
+                self._stream.log(path, shown, static=True)
+            else:
+                self._stream.set_time(TIME, duration=at)
+                self._stream.log(path, shown)
+
+    def flush(self) -> None:
+        """Send what waits."""
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Send what waits, and end."""
+        self._stream.flush()
+        self._stream.disconnect()

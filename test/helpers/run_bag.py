@@ -1,0 +1,153 @@
+"""A short run as a bag, written without ROS: one decision with a rejected word, and its motion."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from rosbags.interfaces import Nodetype
+from rosbags.typesys.store import Typestore
+
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.observe.bag import types
+from edge_cloud_spec.observe.bag_writer import BagWriter
+from edge_cloud_spec.wire.codec import encode_client, encode_server
+from edge_cloud_spec.wire.messages import DraftMessage, Verdict
+
+INSTRUCTION = "find the silver bottle"
+OURS = "edge_cloud_spec/msg"
+KINDS = {
+    "camera/image_raw/compressed": "sensor_msgs/msg/CompressedImage",
+    "camera/image_raw": "sensor_msgs/msg/Image",
+    "instruction": "std_msgs/msg/String",
+    "instruction_status": "std_msgs/msg/String",
+    "e_stop": "std_msgs/msg/Bool",
+    "odom": "nav_msgs/msg/Odometry",
+    "cmd_vel": "geometry_msgs/msg/Twist",
+    "decode_request": f"{OURS}/DecodeRequest",
+    "draft": f"{OURS}/Draft",
+    "prediction": f"{OURS}/Prediction",
+    "verdict": f"{OURS}/Verdict",
+    "verified_tokens": f"{OURS}/VerifiedTokens",
+    "nav_command": f"{OURS}/NavCommand",
+    "nav_status": "std_msgs/msg/String",
+    "decode_stats": f"{OURS}/DecodeStats",
+    "link_state": "std_msgs/msg/String",
+    "/diagnostics": "diagnostic_msgs/msg/DiagnosticArray",
+}
+REQUEST = {"request_id": "r"}
+Said = tuple[float, str, dict[str, Any]]
+
+
+def jpeg() -> bytes:
+    data = io.BytesIO()
+    Image.new("RGB", (32, 24), (200, 60, 30)).save(data, "JPEG")
+    return data.getvalue()
+
+
+def duration(seconds: float) -> dict[str, int]:
+    return {"sec": int(seconds), "nanosec": round(seconds % 1 * 1e9)}
+
+
+def draft(base: int, *words: str, hash: int = 1) -> dict[str, Any]:
+    tree = Draft((0,) * len(words), None)
+    payload = encode_client(DraftMessage(PrefixDigest(base, hash), tree, base))
+    fields = {"base_length": base, "base_hash": hash, "words": list(words), "payload": payload}
+    return {**REQUEST, **fields, "draft_time": duration(0.25)}
+
+
+def verdict(base: int, accepted: int, hash: int = 1) -> dict[str, Any]:
+    path = tuple(range(accepted))
+    payload = encode_server(Verdict(PrefixDigest(base, hash), path, 3, ""))
+    fields = {"base_length": base, "base_hash": hash, "accepted": accepted, "payload": payload}
+    return {**REQUEST, **fields, "verify_time": duration(0.125)}
+
+
+def settled(position: int, text: str, count: int, **fields: Any) -> dict[str, Any]:
+    known = {"position": position, "text": text, "tokens": list(range(count)), "verified": True}
+    return {**REQUEST, **known, "instruction": INSTRUCTION, **fields}
+
+
+def status(level: int, message: str) -> dict[str, Any]:
+    return {"status": [{"level": level, "name": "/drafter", "message": message}]}
+
+
+def odometry(x: float, yaw: float = 0.0) -> dict[str, Any]:
+    turned = {"z": math.sin(yaw / 2), "w": math.cos(yaw / 2)}
+    return {"pose": {"pose": {"position": {"x": x}, "orientation": turned}}}
+
+
+def run() -> list[Said]:
+    """(seconds, topic, fields): drafted "turn left medium", answered "turn left small"."""
+    return [
+        (0.0, "instruction", {"data": INSTRUCTION}),
+        (0.0, "odom", odometry(0.0)),
+        (0.1, "link_state", {"data": "cloud 40 ms"}),
+        (0.1, "/diagnostics", status(1, "no camera")),
+        (0.2, "camera/image_raw/compressed", {"format": "jpeg", "data": jpeg()}),
+        (0.5, "decode_request", {**REQUEST, "kind": 0, "instruction": INSTRUCTION}),
+        (1.0, "draft", draft(0, "turn", " left", " medium")),
+        (1.2, "prediction", {**REQUEST, "base_length": 0, "confidence": 0.83}),
+        (1.5, "verdict", verdict(0, 2)),
+        (1.5, "verified_tokens", settled(0, "turn left small", 3)),
+        (1.6, "nav_command", {**REQUEST, "action": 2, "magnitude": 0.3, "verified": True,
+                              "text": "turn left small"}),
+        (1.7, "cmd_vel", {"angular": {"z": 0.5}}),
+        (2.0, "odom", odometry(0.5, 0.3)),
+        (2.1, "verified_tokens", settled(3, "", 0, finished=True, finish_reason="end",
+                                         answer="turn left small")),
+        (2.1, "decode_stats", {**REQUEST, "up_bytes": 1234, "down_bytes": 567, "rounds": 1}),
+        (2.2, "nav_status", {"data": "idle r 4 done"}),
+        (2.5, "instruction_status", {"data": f"not_found {INSTRUCTION}"}),
+    ]  # fmt: skip
+
+
+def write_run(folder: Path, *robots: str, said: list[Said] | None = None) -> Path:
+    """A bag of the run of each robot (a namespace; none: without one)."""
+    store = types()
+    said = run() if said is None else said
+    spaces = [f"/{robot}" for robot in robots] or [""]
+    topics = {
+        f"{'' if topic.startswith('/') else space}/{topic.strip('/')}": kind
+        for space in spaces
+        for topic, kind in KINDS.items()
+    }
+    bag = BagWriter(folder, topics)
+    for at, topic, fields in said:
+        cdr = bytes(store.serialize_cdr(_message(store, KINDS[topic], fields), KINDS[topic]))
+        for space in [""] if topic.startswith("/") else spaces:
+            bag.write(f"{space}/{topic.strip('/')}", round(1e18 + at * 1e9), cdr)
+    bag.close()
+    return folder
+
+
+def _message(store: Typestore, kind: str, fields: dict[str, Any]) -> Any:
+    """A message with these fields, and blanks for the rest."""
+    values = {
+        name: _value(store, node, fields.get(name)) for name, node in store.fielddefs[kind][1]
+    }
+    return store.types[kind](**values)
+
+
+def _value(store: Typestore, node: Any, given: Any) -> Any:
+    form, inner = node
+    if form == Nodetype.NAME:
+        return _message(store, inner, given or {})
+    if form == Nodetype.BASE:
+        blank = {"string": "", "bool": False, "float32": 0.0, "float64": 0.0}.get(inner[0], 0)
+        return blank if given is None else given
+    (element, base), count = inner
+    given = [] if given is None else given
+    if element == Nodetype.NAME:
+        return [_message(store, base, each) for each in given]
+    if base[0] == "string":
+        return list(given)
+    if isinstance(given, bytes):
+        return np.frombuffer(given, np.uint8)
+    size = count if form == Nodetype.ARRAY else len(given)
+    return np.array(given if len(given) else [0] * size, np.dtype(base[0]))

@@ -1,0 +1,166 @@
+"""A bag as a file of Rerun's: the decision's words, both sides' time line, the map, the link."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rerun", reason="Rerun has no build for this Python")
+pytest.importorskip("rosbags")
+from helpers.rerun_file import Row, lines, read_rows, states
+from helpers.run_bag import INSTRUCTION, Said, draft, jpeg, run, settled, status, write_run
+
+from edge_cloud_spec.cli import main
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
+    folder = tmp_path_factory.mktemp("view")
+    return view(folder, run())
+
+
+def view(
+    folder: Path, said: list[Said], *options: str, robots: tuple[str, ...] = ()
+) -> dict[str, list[Row]]:
+    bag = write_run(folder / "bag", *robots, said=said)
+    assert main(["view", str(bag), "--save", str(folder / "run.rrd"), *options]) == 0
+    return read_rows(folder / "run.rrd")
+
+
+def test_the_decisions_words_are_drafted_accepted_rejected_or_the_clouds_own(
+    shown: dict[str, list[Row]],
+) -> None:
+    assert lines(shown["/tokens"]) == [
+        ("drafted", "turn left medium"),
+        ("accepted", "turn left"),
+        ("rejected", "medium"),
+        ("the cloud's own", "small"),
+        ("answer", "decision 1: turn left small"),
+    ]
+    colours = [row.values["color"] for row in shown["/tokens"]]
+    assert len(set(colours)) == len(colours)
+
+
+def test_the_instruction_and_its_end_are_told(shown: dict[str, list[Row]]) -> None:
+    assert lines(shown["/log/operator"]) == [("INFO", f"instruction: {INSTRUCTION}")]
+    assert lines(shown["/log/instruction"]) == [("WARN", f"not_found {INSTRUCTION}")]
+    assert lines(shown["/log/diagnostics/drafter"]) == [("WARN", "/drafter: no camera")]
+
+
+def test_the_time_line_has_what_each_side_did_and_when(shown: dict[str, list[Row]]) -> None:
+    lanes = {path.rpartition("/")[2][2:]: states(rows) for path, rows in shown.items()}
+    assert lanes["decision"] == [(0.5, "decision 1"), (2.1, "")]
+    assert lanes["robot_drafts"][:2] == [(0.75, "turn left medium"), (1.0, "")]
+    assert lanes["on_the_link"][:2] == [(1.0, "1 draft"), (1.5, "")]
+    (began, verdict), (ended, gap) = lanes["cloud_verifies"]
+    assert (verdict, gap) == ("accepts 2", "")
+    assert 1.0 <= began < ended <= 1.5 and ended - began == pytest.approx(0.125)
+    assert lanes["cloud_predicts"][:2] == [(1.2, "85 % sure"), (1.5, "")]
+    assert lanes["robot_moves"] == [(1.6, "turn left small"), (2.2, "")]
+    assert lanes["link_state"] == [(0.1, "cloud")]
+
+
+def test_each_text_of_a_lane_has_a_colour(shown: dict[str, list[Row]]) -> None:
+    for path, rows in shown.items():
+        if path.startswith("/timeline/"):
+            coloured = {str(row.values.get("values")) for row in rows if row.at is None}
+            assert all(any(text in c for c in coloured) for _, text in states(rows)), path
+
+
+def test_camera_map_and_link_are_there(shown: dict[str, list[Row]]) -> None:
+    [picture] = shown["/camera"]
+    assert bytes(picture.values["blob"]) == jpeg()
+    assert picture.values["media_type"] == "image/jpeg"
+    assert shown["/words"][0].values["media_type"] == "image/png"
+    [path] = shown["/map/path"]
+    assert path.values["strips"] == [[0.0, 0.0], [0.0, -0.5]]  # ahead is up
+    [goal, *_] = shown["/map/goal"]
+    assert goal.values["labels"] == "turn left small"
+    assert goal.values["vectors"][0] < 0 < -goal.values["vectors"][1]  # to the left, ahead
+    trips = [row.values["scalars"] for row in shown["/link/time/round_trip"] if row.at is not None]
+    assert trips == pytest.approx([500.0])
+    up = [row.values["scalars"] for row in shown["/link/bytes/up"] if row.at is not None]
+    assert up == [1234.0]
+
+
+def test_words_without_a_verdict_are_never_shown_as_accepted(tmp_path: Path) -> None:
+    said = [(1.0, "verified_tokens", settled(0, "turn left small", 3, verified=False))]
+    assert lines(view(tmp_path, said)["/tokens"]) == [("not verified", "turn left small")]
+
+
+def test_messages_that_lie_or_are_damaged_are_shown_as_far_as_they_go(tmp_path: Path) -> None:
+    said: list[Said] = [
+        (0.1, "draft", {**draft(0, "turn"), "payload": b"\xff\x00"}),
+        (0.2, "nav_status", {"data": "not a status"}),
+        (0.3, "/diagnostics", status(9, "of another age")),
+        (0.4, "camera/image_raw", {"encoding": "yuv422", "width": 4, "height": 4}),
+        (0.5, "camera/image_raw/compressed", {"format": "jpeg", "data": b"no picture"}),
+        (0.6, "link_state", {"data": ""}),
+        (0.7, "verdict", {"kind": 3, "text": "the cloud has no model", "request_id": "r"}),
+        (0.8, "odom", {"pose": {"pose": {"position": {"x": float("nan")}}}}),
+        (0.9, "instruction", {"data": "one for which there was no end" * 40}),
+    ]
+    rows = view(tmp_path, said)
+    assert lines(rows["/log/problem"]) == [("ERROR", "the cloud has no model")]
+    assert lines(rows["/log/diagnostics/drafter"]) == [("WARN", "/drafter: of another age")]
+    assert lines(rows["/tokens"]) == [("drafted", "turn")]
+
+
+def test_raw_pictures_are_shown_where_there_are_no_compressed_ones(tmp_path: Path) -> None:
+    raw = {"encoding": "rgb8", "width": 2, "height": 2, "step": 6, "data": bytes(range(12))}
+    [picture] = view(tmp_path, [(0.1, "camera/image_raw", raw)])["/camera"]
+    assert bytes(picture.values["blob"]).startswith(b"\xff\xd8")
+
+
+def test_a_namespaced_robot_is_found_and_of_several_one_is_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = view(tmp_path / "one", run(), robots=("dog",))
+    assert lines(rows["/tokens"])[0] == ("drafted", "turn left medium")
+    bag = write_run(tmp_path / "two", "dog", "cat")
+    assert main(["view", str(bag), "--save", str(tmp_path / "two.rrd")]) == 2
+    assert "several robots" in (said := capsys.readouterr().err) and "cat, dog" in said
+    rows = view(tmp_path / "chosen", run(), "--namespace", "/cat", robots=("dog", "cat"))
+    assert len(lines(rows["/tokens"])) == 5  # of one robot
+    other = ["view", str(bag), "--save", str(tmp_path / "no.rrd"), "--namespace", "bird"]
+    assert main(other) == 2
+    assert "under /bird" in capsys.readouterr().err
+
+
+def test_it_is_shown_without_ros(tmp_path: Path) -> None:
+    bag = write_run(tmp_path / "bag")
+    hidden = "for m in ('rclpy', 'std_msgs', 'sensor_msgs', 'edge_cloud_spec.msg'): sys.modules[m]"
+    program = f"import sys\n{hidden} = None\nfrom edge_cloud_spec.cli import main\nsys.exit(main())"
+    command = [sys.executable, "-c", program, "view", str(bag), "--save", str(tmp_path / "r.rrd")]
+    subprocess.run(command, check=True)
+    assert lines(read_rows(tmp_path / "r.rrd")["/tokens"])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["nothing"], "there is no bag nothing"),
+        (["BAG", "--save", "no/such/folder/run.rrd"], "cannot be written"),
+        (["BAG", "--port", "0"], "--port must be from 1 to 65535"),
+        (["BAG", "--port", "9", "--data-port", "9"], "must be two ports"),
+        (["BAG", "--host", "192.0.2.1"], "--host must be an address of this machine"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_in_a_sentence(
+    options: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bag = str(write_run(tmp_path / "bag"))
+    assert main(["view", *(bag if o == "BAG" else o for o in options)]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.startswith("error: ") and said.count("\n") == 1
+
+
+def test_without_rerun_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["view", str(tmp_path)]) == 2
+    assert "pip install 'edge-cloud-spec[view]'" in capsys.readouterr().err
