@@ -58,7 +58,9 @@ class Clock:
 
     def _any(self) -> float:
         random = self._random
-        return random.choice((0.0, 0.0, random.uniform(-0.4, 0.4), random.uniform(-7, 7), 4e3))
+        if random.random() < 0.05:
+            return random.choice((-4e3, 4e3))
+        return random.choice((0.0, 0.0, random.uniform(-0.4, 0.4), random.uniform(-7, 7)))
 
 
 class Scene:
@@ -70,7 +72,7 @@ class Scene:
         self._pose, self._velocity = Pose(), Velocity()
         self._published = ""  # the instruction that was last
         self._past: deque[tuple[float, int, str]] = deque(maxlen=200)  # time, stops, instruction
-        self.decisions: dict[str, Decision] = {}
+        self.decisions: dict[str, Decision] = {}  # by request
         self._requests = 0
         self._pieces: list[Words] = []
         self._sent: deque[tuple[float, Words]] = deque(maxlen=150)
@@ -87,9 +89,9 @@ class Scene:
             yield self._pass(self._pause(), Tick())
             self._camera.step()
             self._base.step()
-            for _ in range(self._random.choice((0, 1, 1, 1, 2, 3))):
+            for _ in range(self._random.choice((0, 1, 1, 1, 2))):
                 yield self._pass(self._random.uniform(0.0, 0.02), self._odometry())
-            if self._random.random() < (0.04 if self._moving else 0.5):
+            if self._random.random() < (0.04 if self._moving else 0.8):
                 yield self._pass(self._random.uniform(0.0, 0.03), self._disturbance())
 
     def _pause(self) -> float:

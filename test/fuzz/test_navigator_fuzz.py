@@ -1,0 +1,114 @@
+"""Random events to the navigator break no promise; a navigator that breaks one is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from fuzz.navigator.__main__ import run
+from fuzz.navigator.checker import Broken
+
+from edge_cloud_spec.nav import motion
+from edge_cloud_spec.nav import navigator as navigating
+from edge_cloud_spec.nav.answer_assembler import Settled
+from edge_cloud_spec.nav.events import Drive, Effect, Instruction
+from edge_cloud_spec.nav.holds import Holds
+from edge_cloud_spec.nav.navigator import Navigator
+from edge_cloud_spec.nav.settings import Settings, Unverified
+
+Patch = pytest.MonkeyPatch
+
+
+def test_a_sample_of_random_events_breaks_no_promise() -> None:
+    counts = run(20_000, seed=1)
+    assert counts["steps"] > 100 and counts["commands"] > 1500
+    assert counts["unverified steps"] > 10 and counts["stops"] > 100
+
+
+def _remembers_an_instruction(patch: Patch) -> None:
+    patch.setattr(Holds, "deaf", "")
+
+
+def _forgets_to_wait(patch: Patch) -> None:
+    stop = Holds.stop
+
+    def stop_without_waiting(self: Holds, cause: str, why: str, now: float) -> None:
+        stop(self, cause, why, now)
+        self._awaits = False
+
+    patch.setattr(Holds, "stop", stop_without_waiting)
+
+
+def _moves_on_old_frames(patch: Patch) -> None:
+    objection = Navigator._objection
+
+    def about_now(self: Navigator, settled: Settled, now: float) -> str:
+        return objection(self, replace(settled, stops=self.stops, frame_time=now), now)
+
+    patch.setattr(Navigator, "_objection", about_now)
+
+
+def _is_as_fast_unverified(patch: Patch) -> None:
+    patch.setattr(Unverified, "limits", lambda self, limits: limits)
+
+
+def _is_as_far_unverified(patch: Patch) -> None:
+    patch.setattr(Unverified, "goal", lambda self, goal: goal)
+
+
+def _speeds_up_at_once(patch: Patch) -> None:
+    patch.setattr(motion, "_sped_up", lambda given, wanted, most: wanted)
+
+
+def _goes_on_after_a_gap(patch: Patch) -> None:
+    patch.setattr(navigating, "STALL", 10.0)
+
+
+def _commands_for_too_long(patch: Patch) -> None:
+    patch.setattr(
+        navigating, "Drive", lambda velocity, until, stop_by: Drive(velocity, until + 1.0, stop_by)
+    )
+
+
+def _goes_on_for_another_instruction(patch: Patch) -> None:
+    instruct = Navigator._instruct
+
+    def unmoved(self: Navigator, event: Instruction, now: float) -> list[Effect]:
+        running, self._run = self._run, None
+        effects = instruct(self, event, now)
+        self._run = None if self._holds.why else running
+        return effects
+
+    patch.setattr(Navigator, "_instruct", unmoved)
+
+
+def _goes_on_under_old_parameters(patch: Patch) -> None:
+    def configure(self: Navigator, settings: Settings) -> list[Effect]:
+        self.settings = self._odometer.settings = settings
+        return []
+
+    patch.setattr(Navigator, "configure", configure)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (_remembers_an_instruction, "without a newer instruction"),
+        (_forgets_to_wait, "without a newer instruction"),
+        (_moves_on_old_frames, "from before the release"),
+        (_is_as_fast_unverified, "beyond the limit"),
+        (_is_as_far_unverified, "a long move on unverified words"),
+        (_speeds_up_at_once, "within"),
+        (_goes_on_after_a_gap, "after the last one's end"),
+        (_commands_for_too_long, "valid for too long"),
+        (_goes_on_for_another_instruction, "the instruction before"),
+        (_goes_on_under_old_parameters, "old parameters"),
+    ],
+)
+def test_a_navigator_that_is_wrong_is_found_out(
+    wrong: Callable[[Patch], None], what: str, monkeypatch: Patch
+) -> None:
+    wrong(monkeypatch)
+    with pytest.raises(Broken, match=what):
+        run(40_000, seed=2)
