@@ -34,6 +34,11 @@ class Holds:
             why for cause, why in self._causes.items() if cause not in (INSTRUCTION, START)
         )
 
+    @property
+    def starting(self) -> bool:
+        """Whether the hold ``START`` has not been released."""
+        return START in self._causes
+
     def stop(self, cause: str, why: str, now: float) -> None:
         """Hold the robot because of ``why``; its ``cause`` must be released."""
         self._causes[cause] = why

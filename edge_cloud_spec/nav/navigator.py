@@ -95,6 +95,11 @@ class Navigator:
         return {**self._assembler.counts, **self._refused}
 
     @property
+    def starting(self) -> bool:
+        """Whether it has not begun yet."""
+        return self._holds.starting
+
+    @property
     def moving(self) -> bool:
         """Whether a motion runs."""
         return self._run is not None

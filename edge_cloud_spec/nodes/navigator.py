@@ -68,7 +68,7 @@ class NodeSettings(Settings):
     watchdog: float = bounded(0.5, 0.1, 0.5, "stop this long after a command expired, s", True)
     base_frame: str = described("base_link", "frame of the base, for stamps and markers", True)
     listen: float = bounded(
-        1.0, 0.0, 60.0, "stand so long after the start, to hear an e_stop that is on, s", True
+        1.0, 0.0, 60.0, "stand so long after the drafter was found, to hear an e_stop, s", True
     )
 
 
@@ -190,9 +190,21 @@ class NavigatorNode(ManagedNode):
             if self._output is not None and self._repeat < REPEATS:
                 self._output.stop(self._repeat)
                 self._repeat += 1
-            if time.monotonic() >= self._listening_since + self._config.value.listen:
-                self._run(Hold("", START))
+            self._listen()
             self._run(Tick())
+
+    def _listen(self) -> None:
+        """Let the robot move once an e_stop that is on would have been heard.
+
+        The time counts from when somebody is found who could move it: a machine or a network that
+        is slow to find them is slow to find whoever published the e_stop, too.
+        """
+        if not self._navigator.starting:
+            return
+        if not self.count_publishers("verified_tokens"):
+            self._listening_since = time.monotonic()
+        if time.monotonic() >= self._listening_since + self._config.value.listen:
+            self._run(Hold("", START))
 
     def _on_parameters(self, names: frozenset[str] = frozenset()) -> None:
         if not self.active:

@@ -65,12 +65,16 @@ class Bench(Node):
         instruction: str = "",
         stops: int | None = None,
         ahead: float = 0.0,
+        measured: float = 0.0,
     ) -> None:
-        """``stops``: None for the count that was heard; ``ahead``: s of the camera's clock."""
+        """``stops``: None for the count that was heard; ``ahead``: s of the camera's clock.
+
+        ``measured``: what the drafter took that to be.
+        """
         message = VerifiedTokens(request_id=request, text=text, tokens=[1, 2], verified=verified)
         stamp = self.get_clock().now() + Duration(seconds=ahead)
         message.header.stamp = stamp.to_msg()
-        message.instruction = instruction
+        message.instruction, message.camera_clock_offset = instruction, measured
         message.stops = self.state.stops if stops is None else stops
         message.finished = True
         self.words.publish(message)
