@@ -61,6 +61,13 @@ def _view(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     return run_view
 
 
+def _record(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
+    from .observe.record_command import add_record_arguments, run_record
+
+    add_record_arguments(parser)
+    return run_record
+
+
 def _serve(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     from .cloud.command import add_serve_arguments, run_serve
 
@@ -111,6 +118,7 @@ _COMMANDS: dict[str, tuple[str, Add]] = {
     "decode": ("decode one picture and instruction through the link, without ROS", _decode),
     "replay": ("replay a bag's camera and instruction to the nodes", _replay),
     "view": ("show the running graph, or a bag, in a browser", _view),
+    "record": ("record a running graph into a bag", _record),
     "bench": ("measure, with figures as JSON", _bench),
     "train": ("train and evaluate the embedded models, and exits of any target", _train),
     "doctor": ("check what this machine has, and say what to do", _doctor),

@@ -17,6 +17,8 @@ GRAPHS = (
     "test/nodes/",
     "test/examples/",
     "test/demo/test_demo.py",
+    "test/replay/test_replay.py",
+    "test/observe/test_recorder.py",
     "test/bench/test_stop.py",
     "test/bench/test_overhead.py",
 )

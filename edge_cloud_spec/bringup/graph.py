@@ -31,6 +31,7 @@ NODES = (  # those that a parameter file may name
     "monitor",
     "simulator",
     "annotator",
+    "recorder",
     "robot_state_publisher",
 )
 
@@ -61,6 +62,7 @@ class GraphSettings:
     seed: int | None = None
     namespace: str = ""
     rviz: bool = False
+    record: str = ""
     parameters: str = ""
     local_address: str = LOCAL_ADDRESS
     renames: tuple[tuple[str, str], ...] = ()
@@ -141,6 +143,9 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     specs.append(_node("drafter", settings, **_given(drafting)))
     specs.append(_node("instruction_server", settings))
     specs.append(_node("monitor", settings))
+    if settings.record:
+        recorder = _node("recorder", settings, folder=settings.record)
+        specs.append(replace(recorder, folder="observe", role=Role.OPTIONAL))
     if settings.rviz:
         specs.append(replace(_node("annotator", settings), folder="observe"))
         if settings.sim:  # a robot's own driver describes it

@@ -23,6 +23,7 @@ ARGUMENTS = {
     "seed": ("", "which simulated room; empty: the parameter file's, else 0"),
     "namespace": ("", "namespace of all nodes"),
     "rviz": ("false", "true: open RViz"),
+    "record": ("", "folder of a bag to record all topics to; empty: none"),
     "parameters": ("", "YAML file of parameters; empty: config/go2_nav.yaml"),
     "camera": (
         "",
@@ -51,6 +52,7 @@ def settings_of(given: Mapping[str, str]) -> GraphSettings:
         rviz=given["rviz"].lower() == "true",
         seed=int(seed) if seed else None,
         namespace=given["namespace"],
+        record=given["record"],
         parameters=given["parameters"],
         renames=_renames(given),
     )

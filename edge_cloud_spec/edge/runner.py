@@ -158,6 +158,11 @@ class DecodeRunner:
         """The prompt specification to use: the cloud's, else the drafter's own."""
         return PromptSpec.from_bytes(data) if data else self._local_spec
 
+    @property
+    def target(self) -> str:
+        """The identity of the cloud's target model; empty before its first answer."""
+        return PromptSpec.from_bytes(self._known_spec).target if self._known_spec else ""
+
     def remember(self, spec: bytes) -> None:
         """Keep the cloud's prompt specification, so that the next decode need not wait for it."""
         self._known_spec = spec

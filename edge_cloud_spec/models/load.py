@@ -241,6 +241,13 @@ def _model(
     return model.eval().requires_grad_(False)
 
 
+def identity(name_or_dir: str | Path, dtype: str = "float32", quantize: str = "none") -> str:
+    """The identity that the model would have once loaded; raises UserError."""
+    directory = _directory(str(name_or_dir))
+    family = str(_read_json(directory, "config.json").get("model_type", "nothing"))
+    return _identity(family, directory, weight_files(directory), dtype, quantize)
+
+
 def _identity(family: str, directory: Path, weights: list[Path], dtype: str, quantize: str) -> str:
     """Names a model's weights and arithmetic; files are hashed by size, first and last megabyte."""
     whole = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=8)

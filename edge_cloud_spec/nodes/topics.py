@@ -32,6 +32,7 @@ TOPICS: dict[str, tuple[type[Any], QoSProfile]] = {
     "e_stop": (Bool, RELIABLE),
     "instruction": (String, RELIABLE),
     "instruction_status": (String, LATCHED),
+    "run_info": (String, LATCHED),
     "decode_request": (DecodeRequest, DECODE),
     "draft": (Draft, DECODE),
     "prediction": (Prediction, DECODE),

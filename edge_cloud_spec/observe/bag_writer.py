@@ -97,11 +97,10 @@ class BagWriter:
         readable = False
         while storage is not None and not readable:
             try:
-                if (dropped := storage.take_back()) is None:
+                if not storage.take_back():
                     break
-                for channel, count in dropped.items():
-                    self._writer.counts[channel] -= count
-                    self.messages -= count
+                self._writer.counts = dict(storage.channel_stats)
+                self.messages = sum(storage.channel_stats.values())
                 self._writer.max_timestamp = self._last = storage.message_end_time
                 self._writer.close()
                 readable = True

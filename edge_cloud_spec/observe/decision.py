@@ -86,6 +86,10 @@ class Decision:
     begun: float
     stamp: int = 0  # of the frame, ns
     seed: int = 0  # of its sampling
+    instruction: str = ""
+    preset: str = ""
+    missed: bool = False  # whether some of its words were not received
+    opening: bytes = b""  # the serialized Open; empty where no cloud was asked
     tokens: list[int] = field(default_factory=list)
     pose: dict[str, Any] = field(default_factory=dict)  # the simulator's outcome as it began
     rounds: dict[int, ShownRound] = field(default_factory=dict)  # by their prefix's length

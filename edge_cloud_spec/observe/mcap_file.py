@@ -75,8 +75,8 @@ class RecoverableMcap(McapWriter):
         counts = {channel: len(messages) for channel, messages in pending.msgs.items()}
         self._blocks.append(_Block(end, counts, pending.message_end_time))
 
-    def take_back(self) -> Mapping[int, int] | None:
-        """Forget the block that does not fit, else the last one; what it held. None: nothing left.
+    def take_back(self) -> bool:
+        """Forget the block that does not fit, else the last one; whether there was one.
 
         The file ends after the block before it.
         """
@@ -88,12 +88,12 @@ class RecoverableMcap(McapWriter):
             counts = dict(self._blocks.pop().counts)
             self.chunks.pop()
         else:
-            return None
+            return False
         for channel, count in counts.items():
             self.channel_stats[channel] -= count
         self.message_end_time = max((block.last for block in self._blocks), default=0)
         self._file.truncate(self._blocks[-1].end if self._blocks else self._begin)
-        return counts
+        return True
 
     def close(self, version: int, metadata: str) -> None:
         super().close(version, metadata)

@@ -37,6 +37,7 @@ class RunLog:
         self.outcomes: list[tuple[float, dict[str, Any]]] = []
         self.frames: list[tuple[float, bytes]] = []
         self.opened: list[bytes] = []  # payloads of the cloud's Opened messages
+        self.run_info = ""  # what the drafter says of models, preset and rule, as JSON
         self.problem = ""  # the last fault of the cloud, or loss of the link to it
         self.nav_status = ""
         self.instruction_status = ""
@@ -50,6 +51,7 @@ class RunLog:
             "nav_status": self._on_nav_status,
             "decode_stats": self._on_stats,
             "instruction_status": self._on_instruction_status,
+            "run_info": self._on_run_info,
             "sim/outcome": self._on_outcome,
             "camera/image_raw/compressed": self._on_frame,
         }
@@ -90,7 +92,8 @@ class RunLog:
     def _on_request(self, message: Any, now: float) -> Iterator[RunEvent]:
         decision = self._decision(message, now)
         if message.kind == OPEN:
-            decision.seed = message.seed
+            decision.seed, decision.preset = message.seed, message.preset
+            decision.opening = bytes(message.payload)
         yield from ()
 
     def _on_draft(self, message: Any, now: float) -> Iterator[RunEvent]:
@@ -123,6 +126,8 @@ class RunLog:
     def _on_words(self, message: Any, now: float) -> Iterator[RunEvent]:
         decision = self._decision(message, now)
         decision.answer, decision.verified = message.answer, message.verified
+        decision.instruction = message.instruction
+        decision.missed |= message.position > len(decision.tokens)
         if len(message.tokens):
             decision.tokens[message.position :] = map(int, message.tokens)
             yield from self._settle(decision, message, now)
@@ -147,7 +152,7 @@ class RunLog:
 
     def _on_stats(self, message: Any, now: float) -> Iterator[RunEvent]:
         decision = self._decision(message, now)
-        decision.seed = message.seed
+        decision.seed, decision.preset = message.seed, message.preset
         decision.stats = {name: getattr(message, name) for name in STATS}
         if decision.complete:
             yield DecisionFinished(decision)
@@ -160,6 +165,10 @@ class RunLog:
 
     def _on_instruction_status(self, message: Any, now: float) -> Iterator[RunEvent]:
         self.instruction_status = message.data
+        yield from ()
+
+    def _on_run_info(self, message: Any, now: float) -> Iterator[RunEvent]:
+        self.run_info = message.data
         yield from ()
 
     def _on_outcome(self, message: Any, now: float) -> Iterator[RunEvent]:

@@ -1,8 +1,7 @@
-"""``edge-cloud-spec replay BAG``: a bag's frames and instructions, published to running nodes.
+"""``edge-cloud-spec replay BAG``: a bag's pictures and instructions, given to the real nodes.
 
-Their answers are compared with the recorded ones. Nothing moves: the replay takes the navigator's
-place and requests each decision when the recorded run made it, so that it is made on the frame of
-the recorded one.
+Their answers are compared with the recorded ones; where there are none they are recorded beside.
+Nothing moves: the replay takes the navigator's place.
 """
 
 from __future__ import annotations
@@ -13,111 +12,203 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from .. import __version__
-from ..bringup.graph import LOCAL, GraphSettings
+from ..bringup.graph import LOCAL, GraphSettings, Value, graph
 from ..bringup.running_graph import LaunchConfig, free_address, launch_graph
 from ..bringup.signals import signals_as_interrupt
+from ..decoding.rule import RULES, check_rule
 from ..errors import UserError
+from ..models import EMBEDDED
+from ..models.load import identity
+from ..models.prompt import ORDERS
 from ..observe.console_view import ConsoleView
 from ..observe.draft_text import joined
 from ..observe.observer import Observer
-from .player import DecisionComparison, Player
-from .recording import Recording, read_recording, target_of
+from .comparison import Comparison, compare
+from .difference import identities_of
+from .player import Player
+from .recording import Choice, Recording, ReplayTask, read_recording
 
-REPRODUCIBLE = ("greedy", "coupled")  # rules whose answer depends on frame, target, seed only
+NODES = {"cloud_verifier", "cloud_bridge", "drafter"}
+REPRODUCIBLE = ("greedy", "coupled")  # rules whose answer depends on picture, target, seed only
 
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``edge-cloud-spec replay``."""
-    parser.add_argument("bag", type=Path, help="folder of a rosbag2 (report/bag of a demo)")
+    parser.add_argument("bag", type=Path, help="folder of a rosbag2, or its .mcap or .db3 file")
     parser.add_argument("--cloud", default=LOCAL, help="HOST:PORT of a verifier; local: start one")
     parser.add_argument("--target", default="", help="target model (directory or hub name)")
     parser.add_argument("--drafter", default="", help="draft model (directory or hub name)")
     parser.add_argument("--preset", default="", help="another preset than the recorded one")
+    parser.add_argument("--camera", default="", metavar="TOPIC", help="the bag's camera")
+    parser.add_argument("--instruction", default="", metavar="TOPIC", help="its instructions")
+    parser.add_argument("--say", default="", metavar="TEXT", help="follow this, on all pictures")
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="seconds between new decisions, in the bag's time (%(default)g; 0: each picture)",
+    )
+    parser.add_argument("--rule", choices=RULES, help="acceptance rule, in place of the bag's")
+    parser.add_argument("--temperature", type=float, help="of coupled and rejection")
+    parser.add_argument("--seed", type=int, default=0, help="of new decisions (%(default)s)")
+    parser.add_argument("--order", choices=ORDERS, help="of an answer's parts")
+    parser.add_argument("--out", type=Path, metavar="BAG", help="record the replay there")
     parser.add_argument(
         "--attach",
         action="store_true",
-        help="play to nodes that run already, in this ROS_DOMAIN_ID, with their parameters but "
-        "the recorded seeds",
+        help="play to nodes that run already, in this ROS_DOMAIN_ID, with their models",
     )
-    parser.add_argument("--json", type=Path, help="write the comparison there")
+    parser.add_argument("--json", type=Path, help="write the decisions there")
 
 
 def run_replay(args: argparse.Namespace) -> int:
-    """Play the bag; 0 when all decisions are the recorded ones (``rejection``: were made)."""
-    recording = read_recording(args.bag)
-    view = ConsoleView(Console(highlight=False))
-    view.print_line(
-        f"{args.bag}: {len(recording.decisions)} decisions on {len(recording.frames)} pictures, "
-        f"preset {args.preset or recording.preset}, rule {recording.rule}",
-        "bold",
+    """Play the bag; 0 when all decisions are the recorded ones, or were made where none were.
+
+    1: a decision differs, or was not made. Under ``rejection``, whose words are drawn with the
+    drafts, 0 when all were made. Raises UserError.
+    """
+    if args.every < 0:
+        raise UserError(f"--every is 0 seconds or more, not {args.every:g}")
+    recording = read_recording(
+        args.bag, Choice(args.camera, args.instruction, args.say, args.every)
     )
-    rows: list[DecisionComparison] = []
-    with signals_as_interrupt(), _nodes(args, recording, view) as observer:
-        for row in Player(observer, recording).play():
-            rows.append(row)
-            _show(view, len(rows), row)
-        target = observer.read(target_of)
-    if recording.target and target and target != recording.target:
-        change = f"the target is {target}, and was {recording.target} in the recorded run"
-        view.print_line(change, "yellow")
-    equal = sum(row.equal for row in rows)
-    text = f"{equal} of {len(rows)} decisions are the recorded ones"
-    view.print_line(text, "bold green" if equal == len(rows) else "bold red")
+    recording = replace(recording, tasks=tuple(_with_options(args, recording)))
+    view = ConsoleView(Console(highlight=False))
+    count, frames = len(recording.tasks), recording.frames
+    what = "recorded decisions" if recording.compares else "new decisions"
+    view.print_line(f"{args.bag}: {count} {what}, {frames} pictures", "bold")
+    _check_target(args, recording)
+    out = args.out or (None if recording.compares else _beside(args.bag))
+    rows: list[Comparison] = []
+    with signals_as_interrupt(), _nodes(args, recording, out, view) as observer:
+        player = Player(observer)
+        player.wait_for_drafter()
+        for number, task in enumerate(recording.tasks, 1):
+            answer = player.play(task)
+            rows.append(observer.read(partial(compare, number, task, answer, recording.run_log)))
+            _show(view, rows[-1])
+        now = observer.read(identities_of).target
+    was = identities_of(recording.run_log).target
+    if was and now and was != now:
+        view.print_line(f"the target is {now}, and was {was} in the recorded run", "yellow")
+    status = _conclude(view, recording, rows)
+    if out is not None:
+        view.print_line(f"recorded: {out}" if not observer.problem else observer.problem)
+        status = status or int(bool(observer.problem))
     if args.json is not None:
-        _write(args.json, args, recording, rows)
-    made = sum(row.replayed is not None for row in rows)
-    return 0 if (equal if recording.rule in REPRODUCIBLE else made) == len(rows) else 1
+        _write(args.json, recording, rows)
+    return status
+
+
+def _with_options(args: argparse.Namespace, recording: Recording) -> Iterator[ReplayTask]:
+    """The tasks with the parameters that the user asks for."""
+    given: dict[str, Value] = {
+        name: getattr(args, name)
+        for name in ("preset", "rule", "temperature", "order")
+        if getattr(args, name)
+    }
+    for number, task in enumerate(recording.tasks):
+        made = {"seed": args.seed, "first_decision": number} if task.recorded is None else {}
+        parameters = {"rule": "greedy"} | dict(task.parameters) | made | given
+        if "temperature" in given:
+            check_rule(str(parameters["rule"]), float(parameters["temperature"]))
+        yield replace(task, parameters=parameters)
+
+
+def _check_target(args: argparse.Namespace, recording: Recording) -> None:
+    """UserError where the recorded run had another target, and the user did not choose one."""
+    was = identities_of(recording.run_log).target
+    if not (was and recording.compares) or args.target or args.attach or args.cloud != LOCAL:
+        return
+    now = identity(EMBEDDED / "target")
+    if was != now:
+        raise UserError(
+            f"{args.bag} was recorded with the target {was}, and the embedded one is {now}: "
+            "give --target its directory, or --cloud its verifier"
+        )
 
 
 @contextlib.contextmanager
-def _nodes(args: argparse.Namespace, recording: Recording, view: ConsoleView) -> Iterator[Observer]:
+def _nodes(
+    args: argparse.Namespace, recording: Recording, out: Path | None, view: ConsoleView
+) -> Iterator[Observer]:
     """Drafter, bridge and verifier: those that run already, or ones started here."""
     if args.attach:
-        with Observer(int(os.environ.get("ROS_DOMAIN_ID") or 0), None) as observer:
+        with Observer(int(os.environ.get("ROS_DOMAIN_ID") or 0), out) as observer:
             yield observer
         return
+    recorded = str(recording.tasks[0].parameters.get("preset", "dsd"))
     settings = GraphSettings(
         cloud=args.cloud,
-        preset=args.preset or recording.preset,
+        preset=recorded,
         target=args.target,
         drafter=args.drafter,
         sim=False,
         local_address=free_address(),
     )
-    config = LaunchConfig(
-        settings, {"drafter": recording.parameters}, frozenset({"navigator", "monitor"})
-    )
+    others = {spec.name for spec in graph(settings)} - NODES
+    config = LaunchConfig(settings, {}, frozenset(others))
     with (
         tempfile.TemporaryDirectory(prefix="replay-") as logs,
-        launch_graph(config, Path(logs), None, view.node_ready) as running,
+        launch_graph(config, Path(logs), out, view.node_ready) as running,
     ):
         yield running.observer
 
 
-def _show(view: ConsoleView, number: int, row: DecisionComparison) -> None:
-    if row.equal:
-        view.print_line(f"  {number:3}  same     {joined([row.recorded])}", "green")
+def _beside(bag: Path) -> Path:
+    """A folder beside the bag that is not there yet."""
+    base = bag.resolve() if bag.is_dir() else bag.resolve().parent
+    names = (f"{base.name}_decisions{number or ''}" for number in range(1000))
+    return next(base.parent / name for name in names if not (base.parent / name).exists())
+
+
+def _show(view: ConsoleView, row: Comparison) -> None:
+    words = joined([row.replayed or row.problem])
+    if row.equal is None:
+        view.print_line(f"  {row.number:3}  {'words' if row.replayed else 'none ':8} {words}")
+    elif row.equal:
+        view.print_line(f"  {row.number:3}  same     {words}", "green")
     else:
-        view.print_line(f"  {number:3}  was      {joined([row.recorded])}", "dim")
-        view.print_line(f"       is now   {joined([row.replayed or row.problem])}", "red")
+        view.print_line(f"  {row.number:3}  was      {joined([row.recorded or ''])}", "dim")
+        view.print_line(f"       is now   {words}", "red")
 
 
-def _write(
-    path: Path, args: argparse.Namespace, recording: Recording, rows: list[DecisionComparison]
-) -> None:
-    content = {
+def _conclude(view: ConsoleView, recording: Recording, rows: list[Comparison]) -> int:
+    """The last lines, and the exit status."""
+    made = sum(row.replayed is not None for row in rows)
+    if not recording.compares:
+        view.print_line(f"{made} of {len(rows)} decisions were made", "bold")
+        return int(made < len(rows))
+    equal = sum(bool(row.equal) for row in rows)
+    text = f"{equal} of {len(rows)} decisions are the recorded ones"
+    view.print_line(text, "bold green" if equal == len(rows) else "bold red")
+    first = next((row for row in rows if not row.equal), None)
+    if first is not None:
+        view.print_line(f"the first difference: {first.place}: {first.difference or first.problem}")
+        if first.why:
+            view.print_line(f"  likely because {first.why}")
+    rules = {str(task.parameters["rule"]) for task in recording.tasks}
+    return int((equal if rules <= {*REPRODUCIBLE} else made) < len(rows))
+
+
+def _write(path: Path, recording: Recording, rows: list[Comparison]) -> None:
+    first = recording.tasks[0].parameters
+    content: dict[str, Any] = {
         "suite": "replay",
-        "seed": recording.parameters["seed"],
+        "seed": first["seed"],
         "versions": {"edge_cloud_spec": __version__},
-        "preset": args.preset or recording.preset,
-        "rule": recording.rule,
-        "rows": [asdict(row) for row in rows],
+        "preset": first.get("preset", "dsd"),
+        "rule": first["rule"],
+        "rows": [row.as_row() for row in rows],
     }
     try:
         path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")

@@ -1,156 +1,148 @@
-"""Plays a recording to running nodes and compares their decisions with the recorded ones."""
+"""Plays a recording's tasks to running nodes, in the place of camera, operator and navigator."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 
+from builtin_interfaces.msg import Time
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
-from ..decoding.noise import seed_and_number
+from ..bringup.graph import Value
 from ..errors import UserError
 from ..nav.status import NOBODY, Status
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..observe.decision import Decision
 from ..observe.observer import Observer
-from .recording import CAMERA, RecordedFrame, Recording
+from .difference import opening_of
+from .recording import ReplayTask
 
-QUIET = 0.5  # s before a decision's frame without another, which could be taken in its place
-SETTLE = 0.15  # s from "idle" to that frame
-RETRY_AFTER = 1.5  # s after which a lost frame (best-effort QoS) is played again
+CAMERA = "camera/image_raw/compressed"
+SETTLE = 0.15  # s from "idle" to the picture
+RETRY_AFTER = 1.5  # s after which a lost picture (best-effort QoS) is played again
 TRIES = 6
 ANSWER_TIMEOUT = 30.0  # s
-DISCOVERY_TIMEOUT = 10.0  # s
-
-
-@dataclass(frozen=True)
-class DecisionComparison:
-    """The recorded and the replayed answer to the frame of ``stamp``; None with a ``problem``."""
-
-    stamp: int
-    recorded: str
-    replayed: str | None
-    equal: bool
-    problem: str = ""
+DISCOVERY_TIMEOUT = 20.0  # s
 
 
 class Player:
-    """Takes the place of camera, operator and navigator; used once.
+    """Asks for one decision after another; used once.
 
-    As the navigator it publishes ``moving`` until the recorded run made its next decision, then
-    ``idle``. Where the nodes are slower than in the recorded run, the recording waits for them.
+    As the navigator it publishes ``moving`` between two tasks and ``idle`` before a picture, so
+    that each decision is made on the picture that it is for. Nothing moves.
     """
 
-    def __init__(self, observer: Observer, recording: Recording) -> None:
-        self._observer, self._recording = observer, recording
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
         node = observer.node
         self._camera = node.create_publisher(CompressedImage, CAMERA, SENSOR_DATA)
         self._status = node.create_publisher(String, "nav_status", LATCHED)
         self._instruction = node.create_publisher(String, "instruction", 10)
         self._parameters = node.create_client(SetParameters, "drafter/set_parameters")
-        self._request, self._last_instruction = NOBODY, ""
-        self._begun, self._delay = 0.0, 0.0  # s; delay: how far the replay is behind
+        self._request = NOBODY
+        self._set: dict[str, Value] = {}  # parameters as they were set last
 
-    def play(self) -> Iterator[DecisionComparison]:
-        """Play everything; each recorded decision gives one comparison. Raises UserError."""
-        self._wait_for_drafter()
-        recording = self._recording
-        decided = {decision.stamp: decision for decision in recording.decisions}
-        times = [frame.at for frame in recording.frames if frame.stamp in decided]
-        first = min(at for at, _ in recording.instructions) - QUIET
-        events: list[tuple[float, str | RecordedFrame]] = [*recording.instructions]
-        events += [
-            (frame.at, frame)
-            for frame in recording.frames
-            if frame.stamp in decided
-            or (frame.at > first and not any(0 <= at - frame.at < QUIET for at in times))
-        ]
-        self._publish_status("moving")
-        self._begun = time.monotonic() - min(at for at, _ in events)
-        for at, event in sorted(events, key=lambda pair: pair[0]):
-            if isinstance(event, str):
-                self._sleep_until(at)
-                self._last_instruction = event
-                self._instruction.publish(String(data=event))
-            elif event.stamp in decided:
-                self._sleep_until(at - SETTLE)
-                yield self._compare(event, decided.pop(event.stamp))
-            else:
-                self._sleep_until(at)
-                self._camera.publish(event.cdr)
-
-    def _wait_for_drafter(self) -> None:
+    def wait_for_drafter(self) -> None:
+        """Until it can receive what is played; raises UserError."""
         subscribers = self._observer.subscribers
-        found = self._wait_for(
+        needed = (CAMERA, "instruction", "nav_status")
+        heard = ("decode_request", "verdict", "verified_tokens", "decode_stats")
+        count = self._observer.node.count_publishers
+        if not self._wait_for(
             lambda: (
-                "drafter"
-                in subscribers(CAMERA) & subscribers("instruction") & subscribers("nav_status")
+                all("drafter" in subscribers(topic) for topic in needed)
+                and all(count(topic) for topic in heard)
             ),
             DISCOVERY_TIMEOUT,
-        )
-        if not found:
-            raise UserError("no drafter is running in this ROS domain; start the nodes first")
+        ):
+            raise UserError(
+                "no drafter and cloud_bridge are running in this ROS domain; start the nodes first"
+            )
         time.sleep(2 * SETTLE)  # the publishers are new
-
-    def _compare(self, frame: RecordedFrame, recorded: Decision) -> DecisionComparison:
-        begun = time.monotonic()
-        answer = self._decision_on(frame, recorded.seed)
-        self._delay += max(0.0, time.monotonic() - begun - SETTLE)
         self._publish_status("moving")
-        if answer is None or answer.finish != recorded.finish:
-            ended = f"it ended with: {answer.finish or 'nothing'}" if answer else ""
-            problem = ended or "no decision was made"
-            return DecisionComparison(frame.stamp, recorded.answer, None, False, problem)
-        equal = answer.tokens == recorded.tokens
-        return DecisionComparison(frame.stamp, recorded.answer, answer.answer, equal)
 
-    def _decision_on(self, frame: RecordedFrame, seed: int) -> Decision | None:
-        """The nodes' finished decision on this frame with this seed; None: they make none.
+    def play(self, task: ReplayTask) -> Decision | str:
+        """The nodes' decision on this task's picture, or why there is none. Raises UserError.
 
-        On a busy machine the drafter may receive an earlier frame only now and decide on that one;
-        then the frame is played again.
+        On a busy machine the drafter may receive an earlier picture only now and decide on that
+        one; then the picture is played again.
         """
+        try:
+            return self._decision_on(task)
+        finally:
+            self._publish_status("moving")
+
+    def _decision_on(self, task: ReplayTask) -> Decision | str:
         for _ in range(TRIES):
             count = self._count()
-            self._set_seed(seed)
+            self._set_parameters(task.parameters)
+            self._instruct(task.instruction)
             self._publish_status("idle")
             time.sleep(SETTLE)
-            self._camera.publish(frame.cdr)
+            self._publish_picture(task)
             if not self._wait_for(partial(self._has_more_than, count), RETRY_AFTER):
                 continue
             self._wait_for(lambda: self._latest().finish, ANSWER_TIMEOUT)
             answer = self._latest()
             self._request = answer.request
-            if answer.stamp == frame.stamp:
-                return answer
-            self._instruct_again()
-        return None
+            opening = opening_of(answer)  # its stamp is earlier by the drafter's camera_lag
+            if opening.jpeg == task.jpeg if opening else answer.stamp == task.stamp:
+                return answer if answer.tokens else f"it ended with: {self._problem(answer)}"
+        return f"no decision was made: {self._problem(None)}"
 
-    def _set_seed(self, seed: int) -> None:
-        """Make it the seed of the drafter's next decision; unrecorded decisions have numbers, too.
+    def _problem(self, answer: Decision | None) -> str:
+        known = self._observer.read(lambda log: (log.problem, log.instruction_status))
+        finish = answer.finish if answer is not None else ""
+        return finish or known[0] or f"the drafter says {known[1]!r}"
 
-        Raises UserError.
-        """
-        values = zip(("seed", "first_decision"), seed_and_number(seed), strict=True)
-        parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values]
+    def _publish_picture(self, task: ReplayTask) -> None:
+        message = CompressedImage(format="jpeg", data=task.jpeg)
+        message.header.stamp = Time(sec=task.stamp // 10**9, nanosec=task.stamp % 10**9)
+        message.header.frame_id = "camera"
+        self._camera.publish(message)
+
+    def _set_parameters(self, values: Mapping[str, Value]) -> None:
+        """Those that differ from what was set, and the decision's number in any case."""
+        changed = {
+            name: value
+            for name, value in values.items()
+            if name == "first_decision" or self._set.get(name) != value
+        }
+        parameters = [Parameter(n, value=v).to_parameter_msg() for n, v in changed.items()]
         response = self._parameters.call_async(SetParameters.Request(parameters=parameters))
         if not self._wait_for(response.done, DISCOVERY_TIMEOUT):
             raise UserError("the drafter does not answer to ros2 param set; is it ours?")
         refused = [result.reason for result in response.result().results if not result.successful]
         if refused:
-            raise UserError(f"the drafter does not take the recorded seed: {refused[0]}")
+            raise UserError(f"the drafter does not take the bag's parameters: {refused[0]}")
+        self._set.update(changed)
 
-    def _instruct_again(self) -> None:
-        """A decision to stop ends the instruction; an unrecorded one must not."""
-        if self._observer.read(lambda run_log: run_log.instruction_status).startswith("following"):
+    def _instruct(self, text: str) -> None:
+        """Have the instruction followed; a decision to stop, or a mission's end, ended it."""
+        wanted = f"following {text.strip()}"
+        if self._said().startswith(wanted):
             return
-        self._instruction.publish(String(data=self._last_instruction))
-        time.sleep(SETTLE)
+        before, begun = self._said(), time.monotonic()
+        self._instruction.publish(String(data=text))
+
+        def answered() -> bool:
+            said = self._said()
+            late = time.monotonic() - begun > RETRY_AFTER
+            return said.startswith(wanted) or (
+                said.startswith("failed") and (said != before or late)
+            )
+
+        if not self._wait_for(answered, DISCOVERY_TIMEOUT):
+            raise UserError(f"the drafter does not follow {text!r}: it says {self._said()!r}")
+        if self._said().startswith("failed"):
+            raise UserError(f"the drafter refuses {text!r}: {self._said().partition(' ')[2]}")
+
+    def _said(self) -> str:
+        return self._observer.read(lambda run_log: run_log.instruction_status)
 
     def _count(self) -> int:
         return self._observer.read(lambda run_log: len(run_log.decisions))
@@ -163,9 +155,6 @@ class Player:
 
     def _publish_status(self, state: str) -> None:
         self._status.publish(String(data=str(Status(state, self._request, "replay"))))
-
-    def _sleep_until(self, at: float) -> None:
-        time.sleep(max(0.0, self._begun + self._delay + at - time.monotonic()))
 
     def _wait_for(self, condition: Callable[[], object], timeout: float) -> bool:
         end = time.monotonic() + timeout

@@ -1,122 +1,263 @@
-"""A run read from its bag: its frames, its instructions and its decisions."""
+"""What a bag asks of the nodes: decisions, each on one picture and for one instruction."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from ..bringup.graph import Value
 from ..decoding.noise import seed_and_number
 from ..errors import UserError
-from ..models.prompt import PromptSpec
-from ..observe.bag import read_bag
+from ..instruction import is_stop
+from ..models.image import decode_image
+from ..nodes.frame import encode_frame
+from ..observe.bag import Bag
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
-from ..wire.codec import decode_client, decode_server
-from ..wire.messages import COMPLETE, Open, Opened, WireError
+from ..wire.codec import decode_client
+from ..wire.messages import COMPLETE, Open, WireError
+from .topic_choice import TopicChoice, choose_topics
 
-CAMERA = "camera/image_raw/compressed"
-DECODE_TOPICS = (
-    "instruction",
-    "decode_request",
-    "draft",
-    "verdict",
-    "verified_tokens",
-    "decode_stats",
-)
+RECENT = 30  # pictures; a decision's first words follow its picture
+ZEROS = bytes(64)  # that many in a row are in no JPEG's pixels: a block was lost
 
 
 @dataclass(frozen=True)
-class RecordedFrame:
-    """A camera frame, published ``at`` (s); ``stamp`` is its header's (ns)."""
+class Choice:
+    """How to read a bag: topics by name, an instruction of one's own, seconds between decisions.
+
+    ``every`` counts where no recorded decisions are played again.
+    """
+
+    camera: str = ""
+    instruction: str = ""
+    say: str = ""
+    every: float = 1.0
+
+
+@dataclass(frozen=True)
+class ReplayTask:
+    """One decision to make: on which picture, for which instruction, with which parameters.
+
+    ``at``: seconds since the bag's first message. ``frame``: the picture's number among those of
+    the camera, from 1; 0 where the bag has only the decision's copy. ``stamp`` in ns.
+    """
 
     at: float
+    frame: int
     stamp: int
-    cdr: bytes
+    instruction: str
+    jpeg: bytes
+    parameters: Mapping[str, Value]
+    recorded: Decision | None = None
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Times are seconds since the bag's first message.
+    """A bag's tasks in order, and the log of its run (empty where none of ours was recorded)."""
 
-    ``decisions`` are the finished ones whose frame is in the bag; ``parameters`` are the drafter's,
-    as far as the bag has them, ``target`` the identity of the target model, empty where unknown.
-    """
+    tasks: tuple[ReplayTask, ...]
+    frames: int
+    run_log: RunLog
+    topics: TopicChoice
 
-    frames: tuple[RecordedFrame, ...]
-    instructions: tuple[tuple[float, str], ...]
-    decisions: tuple[Decision, ...]
-    preset: str
-    rule: str
-    parameters: dict[str, Value]
-    target: str
+    @property
+    def compares(self) -> bool:
+        """Whether there are recorded decisions to compare with."""
+        return any(task.recorded is not None for task in self.tasks)
 
 
-def read_recording(folder: Path) -> Recording:
-    """Read a bag of a demo, or of a robot that ran these nodes; raises UserError."""
-    run_log, frames, instructions = RunLog(), [], []
-    opening: Open | None = None
-    zero = None
-    for stamp, topic, cdr, message in read_bag(folder, (CAMERA, *DECODE_TOPICS)):
-        zero = stamp if zero is None else zero
-        at = (stamp - zero) / 1e9
-        if topic == CAMERA:
-            header_stamp = message.header.stamp
-            frames.append(RecordedFrame(at, header_stamp.sec * 10**9 + header_stamp.nanosec, cdr))
-            continue
-        run_log.on_message(topic, message, at)
-        if topic == "instruction":
-            instructions.append((at, message.data))
-        elif topic == "decode_request" and opening is None:
-            opening = _opening(message.payload.tobytes())
-    shown = {frame.stamp for frame in frames}
-    ended = [d for d in run_log.decisions.values() if d.finish in COMPLETE]
-    decisions = tuple(d for d in ended if d.stamp in shown)
-    for needed, what in ((frames, CAMERA), (instructions, "instruction"), (decisions, "decisions")):
-        if not needed:
-            raise UserError(f"{folder} has no {what} to replay; give the bag of a whole run")
-    seed, _ = seed_and_number(decisions[0].seed)
-    stats = next((d.stats for d in decisions if d.stats), {"preset": "dsd", "rule": "greedy"})
-    return Recording(
-        tuple(frames),
-        tuple(instructions),
-        decisions,
-        stats["preset"],
-        stats["rule"],
-        {"rule": stats["rule"], "seed": seed, **(_parameters(opening) if opening else {})},
-        target_of(run_log),
-    )
+def read_recording(path: Path, choice: Choice | None = None) -> Recording:
+    """Read a bag: ours, or any with a camera and an instruction. Raises UserError."""
+    choice = choice or Choice()
+    bag = Bag(path)
+    topics = choose_topics(bag.topics, choice.camera, choice.instruction)
+    reading = _Reading(path, topics, choice)
+    wanted = {topics.camera, topics.instruction, *topics.run.values()} - {""}
+    for stamp, topic, _, message in bag.read({name.lstrip("/") for name in wanted}):
+        reading.take(stamp, f"/{topic}", message)
+    tasks = reading.recorded_tasks() if topics.has_decisions and not choice.say else ()
+    if not tasks:
+        tasks = reading.new_tasks()
+    return Recording(tasks, reading.frames, reading.run_log, topics)
 
 
-def target_of(run_log: RunLog) -> str:
-    """The identity of the target model that a run was verified by; empty where unknown."""
-    for payload in run_log.opened:
+@dataclass
+class _Reading:
+    """What was read so far."""
+
+    path: Path
+    topics: TopicChoice
+    choice: Choice
+    run_log: RunLog = field(default_factory=RunLog)
+    frames: int = 0
+    zero: int | None = None
+    instruction: str = ""
+    instructions: int = 0
+    last: float = -1e9
+    chosen: list[ReplayTask] = field(default_factory=list)
+    seen: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
+    recent: deque[tuple[int, Any]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    alone: dict[str, Any] = field(default_factory=dict)  # pictures of decisions without a cloud
+
+    def __post_init__(self) -> None:
+        self.names = {full: ours for ours, full in self.topics.run.items()}
+        self.instruction = self.choice.say
+
+    def take(self, stamp: int, topic: str, message: Any) -> None:
+        """One message, received at ``stamp`` (ns)."""
+        self.zero = stamp if self.zero is None else self.zero
+        at = (stamp - self.zero) / 1e9
+        if topic == self.topics.camera:
+            self._frame(at, stamp, message)
+            return
+        if topic == self.topics.instruction:
+            self.instructions += 1
+            if not self.choice.say:
+                self.instruction = "" if is_stop(message.data) else message.data
+                self.last = -1e9  # the next picture is decided on
+        ours = self.names.get(topic)
+        if ours == "e_stop" and message.data and not self.choice.say:
+            self.instruction = ""
+        elif ours is not None:
+            self._ours(ours, message, at)
+
+    def _ours(self, ours: str, message: Any, at: float) -> None:
         try:
-            message = decode_server(payload)
-        except WireError:
-            continue
-        if isinstance(message, Opened) and message.spec:
-            return PromptSpec.from_bytes(message.spec).target
-    return ""
+            self.run_log.on_message(ours, message, at)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise UserError(f"{self.path} has a damaged message on {ours}: {error}") from None
+        if ours == "verified_tokens":
+            request = message.request_id
+            if not self.run_log.decisions[request].opening and request not in self.alone:
+                stamp = self.run_log.decisions[request].stamp
+                self.alone[request] = next((m for s, m in self.recent if s == stamp), None)
+
+    def _frame(self, at: float, received: int, message: Any) -> None:
+        self.frames += 1
+        header = message.header.stamp
+        stamp = header.sec * 10**9 + header.nanosec
+        digest = b"" if self.topics.is_raw else _digest(message.data.tobytes())
+        self.seen.setdefault(stamp, []).append((self.frames, digest))
+        self.recent.append((stamp, message))
+        if not self.instruction or at - self.last < self.choice.every:
+            return
+        jpeg = self._picture(message, self.frames)
+        self.last = at
+        if len(self.seen[stamp]) > 1 or not stamp:
+            stamp = received  # stamps that stand still name no picture
+        task = ReplayTask(at, self.frames, stamp, self.instruction, jpeg, {})
+        self.chosen.append(task)
+
+    def _picture(self, message: Any, frame: int) -> bytes:
+        try:
+            jpeg = _encoded(message) if self.topics.is_raw else message.data.tobytes()
+            check_picture(jpeg)
+        except UserError as error:
+            raise UserError(
+                f"{self.path}: picture {frame} of {self.topics.camera} cannot be used: {error}"
+            ) from None
+        return jpeg
+
+    def recorded_tasks(self) -> tuple[ReplayTask, ...]:
+        """The recorded decisions that came to an end, and of which no word was missed."""
+        ended = (
+            d for d in self.run_log.decisions.values() if d.finish in COMPLETE and not d.missed
+        )
+        return tuple(task for task in map(self._recorded, ended) if task is not None)
+
+    def _recorded(self, decision: Decision) -> ReplayTask | None:
+        """The task of a recorded decision; None where the bag has not its picture."""
+        shown = self.seen.get(decision.stamp, [])
+        frame = shown[0][0] if shown else 0
+        opening = self._opening(decision)
+        if opening is None:
+            message = self.alone.get(decision.request)
+            if message is None:
+                return None
+            jpeg = self._picture(message, frame)
+        else:
+            jpeg, digest = opening.jpeg, _digest(opening.jpeg)
+            frame = next((number for number, d in shown if d in (b"", digest)), 0)
+            if shown and not frame:
+                raise UserError(
+                    f"{self.path} is damaged: decision {decision.number} was made on another "
+                    f"picture than picture {shown[0][0]} of {self.topics.camera} of the same stamp"
+                )
+        parameters = parameters_of(decision, opening)
+        return ReplayTask(
+            decision.begun, frame, decision.stamp, decision.instruction, jpeg, parameters, decision
+        )
+
+    def _opening(self, decision: Decision) -> Open | None:
+        if not decision.opening:
+            return None
+        try:
+            opening = decode_client(decision.opening)
+        except WireError as error:
+            raise UserError(
+                f"{self.path}: the request of decision {decision.number} cannot be read: {error}"
+            ) from None
+        return opening if isinstance(opening, Open) else None
+
+    def new_tasks(self) -> tuple[ReplayTask, ...]:
+        """Decisions on pictures of the bag, for the instruction that was followed then."""
+        if not self.topics.camera:
+            raise UserError(
+                f"{self.path} has no camera to replay: "
+                "it needs sensor_msgs/CompressedImage or sensor_msgs/Image"
+            )
+        if not self.instructions and not self.choice.say:
+            raise UserError(
+                f'{self.path} has no instruction: give one, as in --say "find the silver bottle", '
+                "or name its topic with --instruction"
+            )
+        if not self.chosen:
+            raise UserError(
+                f"{self.path} has no picture while an instruction was followed; "
+                "give one for all of them with --say"
+            )
+        return tuple(self.chosen)
 
 
-def _opening(payload: bytes) -> Open | None:
-    try:
-        message = decode_client(payload)
-    except WireError:
-        return None
-    return message if isinstance(message, Open) else None
-
-
-def _parameters(opening: Open) -> dict[str, Value]:
+def parameters_of(decision: Decision, opening: Open | None) -> dict[str, Value]:
+    """The drafter's parameters that this decision was made with, as far as the bag has them."""
+    seed, number = seed_and_number(decision.seed)
+    parameters: dict[str, Value] = {"seed": seed, "first_decision": number}
+    if decision.preset:
+        parameters["preset"] = decision.preset
+    if opening is None:
+        if decision.stats:
+            parameters["rule"] = decision.stats["rule"]
+        return parameters
     policy = opening.policy
-    parameters: dict[str, Value] = {
-        "order": opening.order,
-        "top_k": policy.top_k,
-        "top_p": policy.top_p,
-    }
+    parameters |= {"rule": opening.rule, "order": opening.order}
+    parameters |= {"top_k": policy.top_k, "top_p": policy.top_p}
     if policy.temperature:
         parameters["temperature"] = policy.temperature
     if opening.max_tokens:
         parameters["max_tokens"] = opening.max_tokens
     return parameters
+
+
+def check_picture(jpeg: bytes) -> None:
+    """Raise UserError for a picture that no model would see right."""
+    scan = jpeg.rfind(b"\xff\xda")
+    if jpeg[:2] == b"\xff\xd8" and ZEROS in jpeg[scan if scan >= 0 else 0 :]:
+        raise UserError("it is damaged: a block of its bytes is zero")
+    decode_image(jpeg)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=8).digest()
+
+
+def _encoded(message: Any) -> bytes:
+    """A raw picture, encoded as the drafter does."""
+    fields = {name: getattr(message, name) for name in ("width", "height", "step", "encoding")}
+    return encode_frame(SimpleNamespace(data=message.data.tobytes(), **fields))

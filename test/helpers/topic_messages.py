@@ -38,7 +38,8 @@ def verdict(base: int, *path: int, hash: int = 1) -> SimpleNamespace:
 
 
 def settled(position: int, text: str, tokens: list[int], **fields: Any) -> SimpleNamespace:
-    last = {"verified": True, "finished": False, "finish_reason": "", "answer": text, **fields}
+    last = {"verified": True, "finished": False, "finish_reason": "", "answer": text}
+    last |= {"instruction": "find the red box", **fields}
     return message(position=position, text=text, tokens=tokens, **last)
 
 

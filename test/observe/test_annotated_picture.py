@@ -96,7 +96,7 @@ def test_words_without_a_verdict_are_never_shown_as_verified() -> None:
 def test_a_log_that_keeps_two_decisions_forgets_the_others() -> None:
     run_log = RunLog(keep=2)
     for number in range(10):
-        asked = message(kind=0, seed=number)
+        asked = message(kind=0, seed=number, preset="dsd", payload=b"")
         asked.request_id = f"r{number}"
         run_log.on_message("decode_request", asked, float(number))
         run_log.on_message("nav_status", type("Said", (), {"data": "idle"}), float(number))

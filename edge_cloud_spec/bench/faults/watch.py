@@ -29,7 +29,7 @@ from edge_cloud_spec.msg import DecodeRequest, DecodeStats, Draft, NavCommand, V
 from edge_cloud_spec.msg import Verdict as VerdictMessage
 
 from ...nodes.runtime.qos import LATCHED, SENSOR_DATA
-from ...observe.observer import HAS_SOURCE_STAMP
+from ...observe.topic_bag import HAS_SOURCE_STAMP
 from ...wire.codec import decode_client, decode_server
 from ...wire.messages import DraftMessage, Opened, Verdict
 from ..stop.robot_probe import STANDING

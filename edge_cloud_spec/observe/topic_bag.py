@@ -1,0 +1,125 @@
+"""A graph's topics into a bag: serialized messages as they come, by their full names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.serialization import deserialize_message
+from rclpy.subscription import Subscription
+from rosbags.interfaces import (
+    Qos,
+    QosDurability,
+    QosHistory,
+    QosLiveliness,
+    QosReliability,
+    QosTime,
+)
+from sensor_msgs.msg import Image
+from std_msgs.msg import String
+
+from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
+from ..nodes.topics import TOPICS
+from .bag_writer import BagWriter
+
+RELIABLE = QoSProfile(depth=200)
+"""For all that is observed but what is best effort or latched."""
+
+RAW_CAMERA = "camera/image_raw"
+NOTED = "edge_cloud_spec"  # the key of ``run_info`` in a bag's custom_data
+
+# Whether rclpy passes on when a message was sent; Humble's does not.
+HAS_SOURCE_STAMP = hasattr(Subscription, "CallbackType")
+MAX_DELAY = 60 * 10**9  # ns; an older message, or a future one, counts as sent on arrival
+_FOREVER = QosTime(9223372036, 854775807)  # s, ns: as rosbag2 writes it
+
+Types = Mapping[str, tuple[type[Any], QoSProfile]]
+ALL: Types = {**TOPICS, RAW_CAMERA: (Image, SENSOR_DATA)}
+Take = Callable[[str, bytes, int], None]  # topic, CDR, when it was sent (ns)
+
+
+def subscribe(node: Node, take: Take, topics: Iterable[str] = tuple(TOPICS)) -> None:
+    """Call ``take`` with each message of these topics."""
+    for topic in topics:
+        kind, qos = ALL[topic]
+        wanted = qos if qos in (SENSOR_DATA, LATCHED) else RELIABLE
+        node.create_subscription(kind, topic, _callback(topic, take), wanted, raw=True)
+
+
+def _callback(topic: str, take: Take) -> Callable[..., None]:
+    def without_info(cdr: bytes) -> None:
+        take(topic, cdr, time.time_ns())
+
+    def with_info(cdr: bytes, info: Any) -> None:
+        sent, received = info["source_timestamp"], time.time_ns()
+        take(topic, cdr, sent if 0 < received - sent < MAX_DELAY else received)
+
+    return with_info if HAS_SOURCE_STAMP else without_info
+
+
+class TopicBag:
+    """The bag of a node that observes all topics; used by one thread at a time, then closed.
+
+    The models' identities that the drafter publishes are noted in the bag's ``custom_data``.
+    Raises UserError where no bag can be begun.
+    """
+
+    def __init__(self, node: Node, folder: Path) -> None:
+        self._names = {topic: node.resolve_topic_name(topic) for topic in ALL}
+        self._writer = BagWriter(
+            folder,
+            {self._names[topic]: _name(kind) for topic, (kind, _) in ALL.items()},
+            {self._names[topic]: _offered(qos) for topic, (_, qos) in ALL.items()},
+        )
+        self.folder = folder
+
+    @property
+    def problem(self) -> str:
+        """Why the bag ended before the run did; empty: it did not."""
+        return self._writer.problem
+
+    @property
+    def text(self) -> str:
+        """How much there is of it."""
+        return f"{self._writer.messages} messages, {self._writer.seconds:.0f} s"
+
+    @property
+    def messages(self) -> int:
+        """How many it has."""
+        return self._writer.messages
+
+    def write(self, topic: str, cdr: bytes, stamp: int) -> None:
+        """One message of ``topic``, sent at ``stamp`` (ns)."""
+        self._writer.write(self._names[topic], stamp, cdr)
+        if topic == "run_info":
+            self._writer.note(NOTED, deserialize_message(cdr, String).data)
+
+    def close(self) -> None:
+        """End the bag; without this it has no index."""
+        self._writer.close()
+
+
+def _name(kind: type[Any]) -> str:
+    package, _, _ = kind.__module__.partition(".")
+    return f"{package}/msg/{kind.__name__}"
+
+
+def _offered(qos: QoSProfile) -> Qos:
+    """What `ros2 bag play` publishes the topic with."""
+    latched = qos.durability == DurabilityPolicy.TRANSIENT_LOCAL
+    best_effort = qos.reliability == ReliabilityPolicy.BEST_EFFORT
+    return Qos(
+        QosHistory.KEEP_LAST,
+        qos.depth,
+        QosReliability.BEST_EFFORT if best_effort else QosReliability.RELIABLE,
+        QosDurability.TRANSIENT_LOCAL if latched else QosDurability.VOLATILE,
+        _FOREVER,
+        _FOREVER,
+        QosLiveliness.AUTOMATIC,
+        _FOREVER,
+        False,
+    )

@@ -1,0 +1,48 @@
+"""Bags for tests: those of ``examples/make_bag.py``, and copies with a message changed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rosbags.rosbag2 import StoragePlugin, Writer
+
+from edge_cloud_spec.observe.bag import VERSION, Bag, types
+
+_PATH = Path(__file__).resolve().parents[2] / "examples/make_bag.py"
+
+
+def make_bag(folder: Path, **options: Any) -> Path:
+    """``write_bag`` of the example; its path."""
+    spec = importlib.util.spec_from_file_location("make_bag", _PATH)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.write_bag(folder, **options)
+    return folder
+
+
+def changed(
+    bag: Path,
+    copy: Path,
+    change: Callable[[str, Any], Any],
+    storage: StoragePlugin = StoragePlugin.MCAP,
+) -> Path:
+    """A copy of a bag; ``change(topic, message)`` gives the message to write, None leaves it out.
+
+    The copy is whole: only what it says is another.
+    """
+    source, store = Bag(bag), types()
+    kinds = {topic.lstrip("/"): kind for topic, kind in source.topics.items()}
+    with Writer(copy, version=VERSION, storage_plugin=storage) as writer:
+        known = {
+            name: writer.add_connection(f"/{name}", kind, typestore=store)
+            for name, kind in kinds.items()
+        }
+        for stamp, topic, _, message in source.read(set(kinds)):
+            made = change(topic, message)
+            if made is not None:
+                writer.write(known[topic], stamp, store.serialize_cdr(made, kinds[topic]))
+    return copy

@@ -1,0 +1,189 @@
+"""The recorder beside a graph: every topic in the bag, in order at its end and on a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("rosbags")
+import rclpy
+from helpers.ros_domain import ros_domain
+from rclpy.context import Context
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+
+from edge_cloud_spec.nodes.topics import TOPICS
+from edge_cloud_spec.observe.bag import Bag
+
+
+@pytest.fixture(scope="module", autouse=True)
+def domain() -> Iterator[int]:
+    with ros_domain() as domain, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROS_DOMAIN_ID", str(domain))
+        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        yield domain
+
+
+class Robot:
+    """A node that publishes every topic of the table in a namespace, ten times a second."""
+
+    def __init__(self, namespace: str = "", size: int = 10) -> None:
+        self.context = Context()
+        rclpy.init(context=self.context)
+        self.node = Node("robot", context=self.context, namespace=namespace or None)
+        self.publishers = {
+            topic: self.node.create_publisher(kind, topic, qos)
+            for topic, (kind, qos) in TOPICS.items()
+        }
+        info = self.publishers["run_info"]
+        info.publish(TOPICS["run_info"][0](data=json.dumps({"target": "the target"})))
+        self._size, self.count = size, 0
+        self.node.create_timer(0.05, self._publish)
+        self._executor = SingleThreadedExecutor(context=self.context)
+        self._executor.add_node(self.node)
+        self._thread = threading.Thread(target=self._executor.spin, daemon=True)
+        self._thread.start()
+
+    def _publish(self) -> None:
+        self.count += 1
+        for topic, publisher in self.publishers.items():
+            if topic != "run_info":
+                message = TOPICS[topic][0]()
+                if topic == "camera/image_raw/compressed":
+                    message.data = os.urandom(self._size)
+                publisher.publish(message)
+
+    def heard(self) -> bool:
+        return all(p.get_subscription_count() for p in self.publishers.values())
+
+    def until(self, what: Callable[[], object]) -> None:
+        end = time.monotonic() + 120
+        while not what():
+            assert time.monotonic() < end, "nothing came of it"
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        self._executor.shutdown()
+        self._thread.join(5)
+        self.node.destroy_node()
+        rclpy.shutdown(context=self.context)
+
+
+@pytest.fixture
+def robot() -> Iterator[Callable[..., Robot]]:
+    made: list[Robot] = []
+
+    def make(*arguments: object) -> Robot:
+        made.append(Robot(*arguments))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def record(*options: str, module: str = "cli", limit: int = 0) -> subprocess.Popen[str]:
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    command = [sys.executable, "-m", f"edge_cloud_spec.{module}", *options]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=limited if limit else None,
+    )
+
+
+def test_every_topic_of_a_namespaced_robot_is_in_the_bag(
+    robot: Callable[..., Robot], tmp_path: Path
+) -> None:
+    one = robot("/robot1")
+    recorder = record("record", "--out", str(tmp_path / "bag"), "--namespace", "robot1")
+    one.until(one.heard)
+    start = one.count
+    one.until(lambda: one.count > start + 10)
+    recorder.send_signal(signal.SIGINT)
+    said, errors = recorder.communicate()
+    assert recorder.returncode == 0 and "recorded" in said, errors
+    bag = Bag(tmp_path / "bag")
+    expected = {t if t.startswith("/") else f"/robot1/{t}" for t in TOPICS}
+    assert set(bag.topics) == expected
+    assert json.loads(bag.custom_data["edge_cloud_spec"])["target"] == "the target"
+    assert sum(1 for _ in bag.read(["robot1/nav_status"])) >= 10
+
+
+def test_a_graph_that_is_silent_is_no_recording(tmp_path: Path) -> None:
+    recorder = record("record", "--out", str(tmp_path / "bag"), "--seconds", "0.1")
+    said, _ = recorder.communicate()
+    assert recorder.returncode in (0, 1)
+    if recorder.returncode:  # its own diagnostics may be heard
+        assert "nothing was published" in said
+
+
+def test_a_full_disk_is_one_sentence_and_disturbs_nobody(
+    robot: Callable[..., Robot], tmp_path: Path
+) -> None:
+    one = robot("", 60_000)
+    folder = tmp_path / "bag"
+    recorder = record("record", "--out", str(folder), limit=2_500_000)
+    _, errors = recorder.communicate(timeout=200)
+    assert recorder.returncode == 2
+    sentences = [line for line in errors.splitlines() if "error: " in line]
+    assert len(sentences) == 1 and re.search(r"File too large; the bag so far .* can be", errors)
+    assert "Traceback" not in errors
+    before = one.count
+    one.until(lambda: one.count > before + 3)  # still at work
+    assert sum(1 for _ in Bag(folder).read(["camera/image_raw/compressed"])) > 5
+
+
+def test_the_recorder_node_of_a_graph_stays_and_says_what_became_of_its_disk(
+    robot: Callable[..., Robot], tmp_path: Path
+) -> None:
+    one = robot("", 60_000)
+    errors: list[str] = []
+    kind = TOPICS["/diagnostics"][0]
+
+    def hear(message: kind) -> None:  # type: ignore[valid-type]
+        errors.extend(s.message for s in message.status if s.name == "/recorder")
+
+    one.node.create_subscription(kind, "/diagnostics", hear, 10)
+    recorder = record(
+        *("--ros-args", "-p", f"folder:={tmp_path / 'bag'}"),
+        module="observe.recorder",
+        limit=2_500_000,
+    )
+    try:
+        one.until(lambda: any("the bag so far" in each for each in errors))
+        assert recorder.poll() is None
+    finally:
+        recorder.send_signal(signal.SIGINT)
+        recorder.communicate(timeout=60)
+    assert recorder.returncode == 0
+    assert Bag(tmp_path / "bag").topics
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for options, module in (
+        (("record", "--out", str(tmp_path / "file/bag")), "cli"),
+        (("--ros-args", "-p", f"folder:={tmp_path / 'file/bag'}"), "observe.recorder"),
+    ):
+        recorder = record(*options, module=module)
+        _, errors = recorder.communicate(timeout=60)
+        assert recorder.returncode == 2
+        assert errors.startswith("error: nothing can be recorded to ") and errors.count("\n") == 1

@@ -1,0 +1,157 @@
+"""Bags given to the real nodes: new decisions are recorded, recorded ones come out equal, and what
+differs is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("mujoco")
+pytest.importorskip("rosbags")
+from helpers.bags import changed, make_bag
+from rosbags.rosbag2 import StoragePlugin
+
+from edge_cloud_spec.bringup.graph import GraphSettings
+from edge_cloud_spec.bringup.running_graph import LaunchConfig, free_address, launch_graph
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.replay.recording import read_recording
+
+pytestmark = pytest.mark.skipif(
+    not (EMBEDDED / "target").is_dir(), reason="the embedded pair is not in this checkout"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Verifier, bridge and drafter, for all replays of this module."""
+    settings = GraphSettings(sim=False, local_address=free_address())
+    left_out = frozenset({"navigator", "instruction_server", "monitor"})
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
+            patch.setenv(name, "0")  # restored afterwards; the graph sets its own
+        config = LaunchConfig(settings, {}, left_out)
+        with launch_graph(config, tmp_path_factory.mktemp("logs"), None) as running:
+            yield running.domain
+
+
+def replay(bag: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
+    out = bag.parent / "replay.json"
+    out.unlink(missing_ok=True)
+    status = main(["replay", str(bag), "--attach", "--json", str(out), *options])
+    return status, json.loads(out.read_text())["rows"] if out.exists() else []
+
+
+@pytest.fixture(scope="module")
+def recorded(nodes: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The decisions on a foreign bag (sqlite3, namespaced, raw), recorded beside it."""
+    folder = tmp_path_factory.mktemp("replay")
+    options = {"storage": "sqlite3", "namespace": "robot1", "raw": "bgr8"}
+    foreign = make_bag(folder / "foreign", **options)
+    sampled = ("--rule", "coupled", "--temperature", "1.5", "--seed", "7")
+    status, rows = replay(foreign, "--out", str(folder / "recorded"), *sampled)
+    assert status == 0 and len(rows) == 4
+    assert all(row["replayed"] and row["recorded"] is None for row in rows)
+    return folder / "recorded"
+
+
+def test_new_decisions_are_recorded_and_replay_to_equal_ones(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, rows = replay(recorded)
+    assert status == 0 and [row["equal"] for row in rows] == [True] * 4
+    assert "4 of 4 decisions are the recorded ones" in capsys.readouterr().out
+    tasks = read_recording(recorded).tasks
+    assert {task.parameters["rule"] for task in tasks} == {"coupled"}
+    assert [task.parameters["first_decision"] for task in tasks] == [0, 1, 2, 3]
+
+
+def test_the_first_difference_is_said_with_its_place_and_its_reason(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, rows = replay(recorded, "--rule", "greedy")
+    said = capsys.readouterr().out
+    differing = [row for row in rows if not row["equal"]]
+    assert status == 1 and differing
+    first = differing[0]
+    assert f"decision {first['number']}, picture {first['frame']}" in said
+    assert f"they part at token {first['token']}" in said
+    assert "rule is greedy, and was coupled" in first["why"]
+
+
+def forged(name: str, message: Any) -> Any:
+    """The second decision said something else, as another model would have."""
+    if name == "verified_tokens" and message.position == 0 and message.header.stamp.sec % 10 == 1:
+        message.tokens = np.array(message.tokens[::-1])
+        message.answer = message.answer.replace("action", "noitca")
+    return message
+
+
+def test_words_that_differ_without_a_known_reason_are_not_taken_for_equal(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, rows = replay(changed(recorded, tmp_path / "forged", forged))
+    assert status == 1 and [row["equal"] for row in rows].count(False) == 1
+    assert "nothing that the bag knows of differs" in capsys.readouterr().out
+
+
+def other_target(name: str, message: Any) -> Any:
+    if name == "verdict" and message.kind == 1:
+        data, family = message.payload.tobytes(), b"qwen3_vl:"
+        at = data.find(family) + len(family)
+        if at >= len(family):  # the first of a run's answers names the target
+            message.payload = np.frombuffer(data[:at] + b"0" * 8 + data[at + 8 :], np.uint8)
+    if name == "run_info":
+        message.data = message.data.replace('"target": "qwen3_vl:', '"target": "qwen3_vl:00000000')
+    return message
+
+
+def test_another_target_is_refused_before_anything_is_decided(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = changed(recorded, tmp_path / "other", other_target)
+    assert main(["replay", str(copy)]) == 2
+    said = capsys.readouterr().err
+    assert "was recorded with the target qwen3_vl:00000000" in said and "--target" in said
+    status, _ = replay(copy)
+    assert "and was qwen3_vl:00000000" in capsys.readouterr().out
+    assert status == 0  # the words are equal all the same
+
+
+def test_a_picture_other_than_the_one_decided_on_is_damage(recorded: Path, tmp_path: Path) -> None:
+    """sqlite3 has no checksums; the decision's own copy of its picture tells."""
+
+    def flipped(name: str, message: Any) -> Any:
+        if name.startswith("camera"):
+            message.data = message.data.copy()
+            message.data[message.data.size // 2] ^= 1
+        return message
+
+    copy = changed(recorded, tmp_path / "flipped", flipped, StoragePlugin.SQLITE3)
+    with pytest.raises(UserError, match="was made on another picture than picture 1"):
+        read_recording(copy)
+
+
+def test_an_instruction_that_the_models_do_not_know_is_one_sentence(
+    nodes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bag = make_bag(tmp_path / "bag", seconds=0.5)
+    assert replay(bag, "--say", "sing a song", "--out", str(tmp_path / "out"))[0] == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: the drafter refuses 'sing a song'") and said.count("\n") == 1
+
+
+def test_a_readers_own_prompts_are_tested_so(nodes: int, tmp_path: Path) -> None:
+    """The ten lines of docs/replay.md."""
+    bag, answers = make_bag(tmp_path / "bag", seconds=0.2), tmp_path / "answers.json"
+    options = ["--attach", "--out", str(tmp_path / "out"), "--json", str(answers)]
+    assert main(["replay", str(bag), "--say", "find the blue box", *options]) == 0
+    [row] = json.loads(answers.read_text())["rows"]
+    assert row["replayed"].startswith("action: ") and "blue box" in row["replayed"]
