@@ -252,6 +252,7 @@ class DrafterNode(ManagedNode):
             self._link.end()
             self._gate.end_decision()
             words.finish(reason)
+            self._pulse.rest()
             self._no_decision.set()
         stats = to_decode_stats(request_id, frame.stamp, settings, decode, outcome)
         self._stats.publish(stats)

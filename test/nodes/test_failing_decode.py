@@ -8,6 +8,7 @@ import sys
 import pytest
 
 pytest.importorskip("rclpy")
+from diagnostic_msgs.msg import DiagnosticArray
 from helpers.decode_graph import INSTRUCTION, Watcher
 
 from edge_cloud_spec.nodes.runtime.heartbeat import HUNG
@@ -30,7 +31,7 @@ class Failing(DrafterNode):
         self.runs += 1
         if self.runs == 1:
             raise RuntimeError("the model broke")
-        if self.runs == 3:
+        if arguments[0].instruction == "find the brown door":
             time.sleep(600)
         return self.kept(*arguments)
 
@@ -39,6 +40,7 @@ sys.exit(spin(Failing))
 
 
 def test_a_decode_that_raises_ends_its_words_and_one_that_hangs_ends_the_node(domain: int) -> None:
+    """In between, a drafter that has nothing to decide is alive for longer than a hang may last."""
     given = ["preset:=edge_only", "retry:=0.1", "patience:=1.0"]
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "--ros-args"]
@@ -52,6 +54,13 @@ def test_a_decode_that_raises_ends_its_words_and_one_that_hangs_ends_the_node(do
         watcher.until(lambda: len(watcher.finished()) >= 2)
         assert next(m.finish_reason for m in watcher.finished()) == "failed"
         assert watcher.finished()[1].finish_reason in ("end", "length")
+        watcher.ask("stop")
+        signs: list[DiagnosticArray] = []
+        watcher.node.create_subscription(DiagnosticArray, "/diagnostics", signs.append, 10)
+        watcher.until(lambda: len(signs) > 5 or process.poll() is not None)  # one a second
+        assert process.poll() is None
+        watcher.ask("find the brown door")
+        watcher.until(lambda: process.poll() is not None)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == HUNG
         assert "the thread model hangs for" in errors and "the model broke" in errors

@@ -113,6 +113,7 @@ FAULTS = (
         _kill,
         _start,
         reads="(?i)cloud",
+        soak=False,
         quick=True,
     ),
     Fault(

@@ -34,6 +34,7 @@ from .events import (
 FRAME_AGE = 10.0  # s; the navigator's parameter frame_age
 PERIOD = 0.05  # s that a velocity command is valid
 BASE_TIMEOUT = 0.5  # s of silence after which the base stops by itself
+UNSEEN = 0.5  # s without the base's own word of its motion
 SLACK = 0.15  # s of threads between two messages of one node
 SAME_ORDER = 0.05  # s between a verdict and the command, as published by two nodes
 _ACTION = re.compile(r"\s*(?:reason: [^;]+;\s*)?action: ([^;]+);")
@@ -254,7 +255,11 @@ def _watch_base(events: Sequence[Event], bursts: Sequence[_Burst], judgement: Ju
     base = [event for event in events if isinstance(event, BaseMotion)]
     times = [event.at for event in base]
     for burst, following in zip_longest(bursts, bursts[1:]):
+        seen = burst.end
         for event in base[bisect_right(times, burst.end) :]:
+            if event.at - seen > UNSEEN:
+                break  # the base itself is gone
+            seen = event.at
             if following is not None and event.at > following.first:
                 break
             if not event.moves:

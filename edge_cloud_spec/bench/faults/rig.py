@@ -141,6 +141,8 @@ class Rig:
     def kill(self, name: str) -> None:
         """End it with SIGKILL."""
         self.ros.kill(name)
+        if name == "drafter":
+            self.watch.excuse()
 
     def hang(self, name: str) -> None:
         """Stop the process with SIGSTOP."""
@@ -206,7 +208,7 @@ class Rig:
         for name in self.ros.running & set(NODES):
             if problem := self.ros.ended(name):
                 self.respawned.append(f"{name}: {problem}")
-                self.ros.kill(name)
+                self.kill(name)
                 self.restart(name)
 
     def drive(self, timeout: float = 90.0) -> None:

@@ -20,6 +20,7 @@ from . import cloud, link, neighbours, nodes, sensors
 from .fault import Fault
 from .page import write_page
 from .rig import Rig, running_rig
+from .soak import soak
 from .trial import Trial, run_trial
 
 FAULTS: dict[str, Fault] = {
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, default=3, help="of each (default %(default)s)")
     parser.add_argument("--only", default="", help="faults, with commas (all)")
     parser.add_argument("--list", action="store_true", help="print their names, and end")
+    parser.add_argument("--soak", type=float, default=0.0, help="minutes of random faults instead")
     parser.add_argument("--page", type=Path, help="docs/faults.md: put the table there")
     parser.add_argument("--logs", type=Path, help="folder for the programs' output")
     parser.add_argument("--resume", action="store_true", help="keep the rows that --json has")
@@ -61,6 +63,12 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError(f"--only has {', '.join(sorted(unknown))}; --list tells what there is")
     if args.trials < 1:
         raise UserError("--trials must be 1 or more")
+    if args.soak:
+        random = [FAULTS[name] for name in names if FAULTS[name].soak]
+        if not random:
+            raise UserError("--only names no fault that the soak can draw")
+        with running_rig(args.seed, args.logs) as rig:
+            return [soak(rig, random, args.soak, args.seed)]
     rows = _rows_of(args.json) if args.resume and args.json else []
     left = [name for name in names if name not in {row["fault"] for row in rows}]
     while left:

@@ -63,7 +63,9 @@ class Watch:
         self.lines: dict[str, str] = {}
         self.last_motion = 0.0  # when the last velocity that moves was published
         self.last_command: Command | None = None
-        self.stats: set[str] = set()  # requests whose decode_stats came
+        self.begun: dict[str, float] = {}  # requests, and when each was published
+        self._ended: dict[str, set[str]] = {"words": set(), "stats": set()}
+        self.excused: set[str] = set()  # open when the drafter was ended
         self._context = Context()
         rclpy.init(
             args=[],
@@ -79,7 +81,7 @@ class Watch:
         subscribe(VerifiedTokens, "verified_tokens", MANY, self._on_words)
         subscribe(NavCommand, "nav_command", MANY, self._on_command)
         subscribe(Twist, "cmd_vel", MANY, self._on_twist)
-        subscribe(DecodeStats, "decode_stats", MANY, lambda at, m: self.stats.add(m.request_id))
+        subscribe(DecodeStats, "decode_stats", MANY, self._on_stats)
         subscribe(DiagnosticArray, "/diagnostics", MANY, self._on_diagnostics)
         for topic in LINES:
             subscribe(String, topic, LATCHED, self._line_of(topic))
@@ -120,6 +122,20 @@ class Watch:
         """Add an event; from any thread."""
         with self._lock:
             self._events.append(event)
+
+    @property
+    def open_requests(self) -> set[str]:
+        """Decisions that began and have not ended, in words and in figures."""
+        return {r for r in self.begun if not all(r in ended for ended in self._ended.values())}
+
+    @property
+    def unaccounted(self) -> set[str]:
+        """Those of them that did not end with their drafter."""
+        return self.open_requests - self.excused
+
+    def excuse(self) -> None:
+        """The drafter was ended: what it was deciding ends with it."""
+        self.excused |= self.open_requests
 
     def instruct(self, text: str) -> None:
         """Publish an instruction, as an operator does."""
@@ -168,6 +184,7 @@ class Watch:
     def _on_request(self, at: float, message: Any) -> None:
         if message.kind == DecodeRequest.OPEN:
             stamp = Time.from_msg(message.header.stamp).nanoseconds
+            self.begun.setdefault(message.request_id, at)
             self.note(Asked(at, message.request_id, message.instruction, stamp))
 
     def _on_draft(self, at: float, message: Any) -> None:
@@ -184,7 +201,12 @@ class Watch:
 
     def _on_words(self, at: float, message: Any) -> None:
         tokens = tuple(message.tokens)
+        if message.finished:
+            self._ended["words"].add(message.request_id)
         self.note(Settled(at, message.request_id, message.position, tokens, message.finished))
+
+    def _on_stats(self, at: float, message: Any) -> None:
+        self._ended["stats"].add(message.request_id)
 
     def _on_command(self, at: float, message: Any) -> None:
         command = Command(
