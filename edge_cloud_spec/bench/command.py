@@ -24,6 +24,7 @@ SUITES = {
     "exits": "how often an early exit predicts the verdict, and what the exits cost",
     "faults": "faults put into the running system: what moves, how fast it stands and goes on",
     "hostile": "decode times beside hostile clients, over those beside well-behaved ones",
+    "models": "two checkpoints on pictures of a bag: acceptance, times, memory, preset and promise",
     "motion": "random events and bad odometry: no step leaves its bounds, none goes backwards",
     "overhead": "all time of a round outside the models, beside bare gRPC and bare rclpy",
     "pipelines": "each preset under published costs and links, in virtual or real time",

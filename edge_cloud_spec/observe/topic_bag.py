@@ -22,8 +22,10 @@ from rosbags.interfaces import (
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
+from ..errors import UserError
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..nodes.topics import TOPICS
+from .bag import types
 from .bag_writer import BagWriter
 
 RELIABLE = QoSProfile(depth=200)
@@ -105,7 +107,11 @@ class TopicBag:
 
 def _name(kind: type[Any]) -> str:
     package, _, _ = kind.__module__.partition(".")
-    return f"{package}/msg/{kind.__name__}"
+    name = f"{package}/msg/{kind.__name__}"
+    described = [field for field, _ in types().fielddefs[name][1]]
+    if list(kind.get_fields_and_field_types()) != described:
+        raise UserError(f"the installed {name} is another than its .msg file: build again")
+    return name
 
 
 def _offered(qos: QoSProfile) -> Qos:

@@ -1,0 +1,1 @@
+"""``bench models``: what two checkpoints come to on pictures of one's own."""

@@ -1,0 +1,89 @@
+"""``bench models``: acceptance, times and promise of two checkpoints on pictures of a bag."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mujoco")
+from edge_cloud_spec.bench.models.measure import DEPTH, PairMeasures, measure
+from edge_cloud_spec.bench.models.promise import promised, promises
+from edge_cloud_spec.bench.requests import sample_requests
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.decoding.cost_model import Costs
+from edge_cloud_spec.harness.random_checkpoint import TINY, make_pair
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.presets import load_preset
+
+COSTS = Costs(lambda n: 0.002, lambda n: 0.05, 0.05, 0.02, 0.8, 0.5)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    shape = replace(TINY, hidden=64, heads=4)
+    return make_pair(tmp_path_factory.mktemp("pair"), shape, shape, agreement=0.7)
+
+
+def measured(target: Path, drafter: Path, tokens: int = 24) -> PairMeasures:
+    ours, theirs = load(target, threads=1), load(drafter, threads=1)
+    spec, into = ours.spec("", tokens), PairMeasures()
+    for request in sample_requests(3, 2, "rays"):
+        measure(ours, theirs, spec, request, into)
+    return into
+
+
+def test_a_model_that_drafts_for_itself_is_always_right(pair: tuple[Path, Path]) -> None:
+    found = measured(pair[0], pair[0])
+    assert found.by_depth == [1.0] * DEPTH and found.wrong == 0
+    other = measured(*pair)
+    assert 0.2 < other.acceptance < 1.0
+    assert other.reached == sorted(other.reached, reverse=True)
+    assert all(a <= r for a, r in zip(other.accepted, other.reached, strict=True))
+    assert sum(other.reached) - sum(other.accepted) == other.wrong
+
+
+def test_what_is_promised_follows_the_formula_and_the_link() -> None:
+    chain = 1 + 0.8 + 0.8**2 + 0.8**3 + 0.8**4  # tokens of a round of four drafted ones
+    assert promised(load_preset("dsd"), COSTS) == pytest.approx(chain / (0.05 + 0.04 + 4 * 0.002))
+    assert promised(load_preset("cloud_ar"), COSTS) == pytest.approx(20.0)
+    far = replace(COSTS, one_way=2.0, draft=lambda n: 0.5)
+    names = [promise.preset for promise in promises(far)]
+    assert names.index("cloud_ar") < names.index("dsd")
+    near = [promise.preset for promise in promises(COSTS)]
+    assert near.index("dsd") < near.index("cloud_ar") and "dssd" not in near
+
+
+def test_random_checkpoints_on_a_bag_give_every_field_and_a_checked_promise(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("rclpy")
+    pytest.importorskip("rosbags")
+    from helpers.bags import make_bag
+
+    out, bag = tmp_path / "models.json", make_bag(tmp_path / "bag", seconds=1.5, raw="rgb8")
+    options = ["--target", str(pair[0]), "--drafter", str(pair[1]), "--bag", str(bag)]
+    options += ["--say", "find the red chair", "--frames", "2", "--max-tokens", "12", "--rtt", "5"]
+    assert main(["bench", "models", *options, "--json", str(out)]) == 0
+    [row] = json.loads(out.read_text())["rows"]
+    assert row["frames"] == 2 and row["tokens"] == 24
+    assert len(row["acceptance_by_depth"]) == DEPTH
+    for name in ("draft_ms", "verify_ms", "prefill_ms", "promised_tokens_per_s", "ratio"):
+        assert row[name] > 0, name
+    assert row["preset"] in row["promised_by_preset"] and row["preset"] != "auto"
+    assert row["target"] != row["drafter"]
+
+
+def test_what_cannot_be_measured_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options, sentence in (
+        (["--frames", "0"], "--frames is at least 1"),
+        (["--bag", str(tmp_path / "none")], "there is no bag"),
+        (["--up-mbps", "0"], "--up-mbps more than 0"),
+    ):
+        assert main(["bench", "models", *options]) == 2
+        said = capsys.readouterr().err
+        assert sentence in said and said.count("\n") == 1
