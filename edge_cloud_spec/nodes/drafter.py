@@ -56,10 +56,10 @@ class DrafterNode(ManagedNode):
 
     def __init__(self) -> None:
         super().__init__("drafter")
+        self._run_info = RunInfo(self)
         self._settings = self.parameters(DrafterSettings(), self._on_parameters)
         self._numbers = count(self._settings.value.first_decision)
         self._inbox: Inbox | None = None
-        self._run_info: RunInfo | None = None
         self._last_problem = ""
         self._e_stopped = False
         self._stops = SubscriptionThread(self)
@@ -98,8 +98,7 @@ class DrafterNode(ManagedNode):
         self._thread = threading.Thread(target=self._decide_forever, name="model", daemon=True)
         self._thread.start()
         self._mission.say("idle", "the drafter is not active")
-        self._run_info = RunInfo(self, self._model.identity)
-        self._run_info.update(self._settings.value, "")
+        self._run_info.update(self._settings.value, drafter=self._model.identity)
         self.get_logger().info(f"drafting with {self._model.identity}")
 
     def begin(self) -> None:
@@ -132,7 +131,6 @@ class DrafterNode(ManagedNode):
         self._gate.close()
         self._thread.join(HALT_S)
         self.pulses.remove(self._pulse)
-        self._run_info = None
         del self._runner, self._model, self._bridge
 
     def close(self) -> None:
@@ -145,8 +143,7 @@ class DrafterNode(ManagedNode):
     def _on_parameters(self, names: frozenset[str]) -> None:
         if "first_decision" in names:
             self._numbers = count(self._settings.value.first_decision)
-        if self._run_info is not None:
-            self._run_info.update(self._settings.value, self._runner.target)
+        self._run_info.update(self._settings.value)
 
     def _on_instruction(self, message: String) -> None:
         self._abort("another instruction came")
@@ -256,8 +253,7 @@ class DrafterNode(ManagedNode):
             self._no_decision.set()
         stats = to_decode_stats(request_id, frame.stamp, settings, decode, outcome)
         self._stats.publish(stats)
-        if self._run_info is not None:
-            self._run_info.update(settings, self._runner.target)
+        self._run_info.update(settings, target=self._runner.target)
         self._conclude(request_id, task.instruction, outcome, words.answer)
 
     def _conclude(self, request_id: str, instruction: str, outcome: Outcome, answer: str) -> None:

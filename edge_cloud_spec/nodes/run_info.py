@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from rclpy.node import Node
@@ -19,23 +20,24 @@ SETTINGS = ("preset", "rule", "temperature", "top_k", "top_p", "seed", "order", 
 class RunInfo:
     """JSON with both models' identities, the decoding's settings and the versions."""
 
-    def __init__(self, node: Node, drafter: str) -> None:
-        """drafter: the draft model's identity."""
+    def __init__(self, node: Node) -> None:
         self._publisher = node.create_publisher(String, "run_info", LATCHED)
-        self._fixed = {"drafter": drafter, "versions": versions()}
-        self._text = ""
+        self._target = self._drafter = self._text = ""
         self._lock = threading.Lock()  # the executor and the model's thread both update
 
-    def update(self, settings: DrafterSettings, target: str) -> None:
-        """Publish what changed. target: the target's identity; empty where it is not known yet."""
-        chosen = {name: getattr(settings, name) for name in SETTINGS}
-        text = json.dumps({"target": target, **self._fixed, **chosen})
+    def update(self, settings: DrafterSettings, *, drafter: str = "", target: str = "") -> None:
+        """Publish what changed, once the draft model is known; identities stay where not given."""
         with self._lock:
-            if text != self._text:
+            self._drafter, self._target = drafter or self._drafter, target or self._target
+            chosen = {name: getattr(settings, name) for name in SETTINGS}
+            models = {"target": self._target, "drafter": self._drafter, "versions": versions()}
+            text = json.dumps({**models, **chosen})
+            if self._drafter and text != self._text:
                 self._text = text
                 self._publisher.publish(String(data=text))
 
 
+@cache
 def versions() -> str:
     """Of this package, and of what computes."""
     found = [f"edge_cloud_spec {__version__}"]

@@ -31,6 +31,9 @@ from .bag_writer import BagWriter
 RELIABLE = QoSProfile(depth=200)
 """For all that is observed but what is best effort or latched."""
 
+STATES = QoSProfile(depth=200, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+"""For latched topics: also the states that follow each other before they are read."""
+
 RAW_CAMERA = "camera/image_raw"
 NOTED = "edge_cloud_spec"  # the key of ``run_info`` in a bag's custom_data
 
@@ -48,7 +51,7 @@ def subscribe(node: Node, take: Take, topics: Iterable[str] = tuple(TOPICS)) -> 
     """Call ``take`` with each message of these topics."""
     for topic in topics:
         kind, qos = ALL[topic]
-        wanted = qos if qos in (SENSOR_DATA, LATCHED) else RELIABLE
+        wanted = SENSOR_DATA if qos is SENSOR_DATA else STATES if qos is LATCHED else RELIABLE
         node.create_subscription(kind, topic, _callback(topic, take), wanted, raw=True)
 
 

@@ -124,7 +124,6 @@ def test_every_topic_of_a_namespaced_robot_is_in_the_bag(
     expected = {t if t.startswith("/") else f"/robot1/{t}" for t in TOPICS}
     assert set(bag.topics) == expected
     assert json.loads(bag.custom_data["edge_cloud_spec"])["target"] == "the target"
-    assert sum(1 for _ in bag.read(["robot1/nav_status"])) >= 10
 
 
 def test_a_graph_that_is_silent_is_no_recording(tmp_path: Path) -> None:
