@@ -10,7 +10,8 @@ from ..decoding.draft import MAX_DRAFTED, MAX_NODES
 from ..errors import UserError
 from ..models import EMBEDDED
 from ..share import rules_text
-from ..wire.channel import DEFAULT_ADDRESS, read_token
+from ..wire.channel import DEFAULT_ADDRESS
+from ..wire.secret_files import read_tokens
 from .server import ServerSettings, serve
 from .sessions import WorkerLimits
 from .worker import Worker
@@ -33,7 +34,16 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     link.add_argument("--address", default=DEFAULT_ADDRESS, help="HOST:PORT (%(default)s)")
     link.add_argument("--certificate", default="", help="PEM file; TLS (with --key)")
     link.add_argument("--key", default="", help="PEM file of the certificate's key")
-    link.add_argument("--token-file", default="", help="file with the token robots must show")
+    link.add_argument("--token-file", default="", help="file with the tokens robots may show")
+    link.add_argument(
+        "--client-authority", default="", help="PEM file of the robots' authority (mutual TLS)"
+    )
+    link.add_argument(
+        "--streams-per-second", type=float, default=200.0, help="of one robot (%(default)s)"
+    )
+    link.add_argument(
+        "--bytes-per-second", type=float, default=64.0 * 2**20, help="of one robot (%(default)s)"
+    )
     link.add_argument("--sessions", type=int, default=64, help="robots at once (%(default)s)")
     link.add_argument("--keep", type=float, default=60.0, help="seconds a lost session is kept")
     link.add_argument(
@@ -54,8 +64,17 @@ def _read(path: str) -> str:
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    token = read_token(args.token_file) if args.token_file else ""
-    settings = ServerSettings(args.address, args.certificate, args.key, token)
+    settings = ServerSettings(
+        address=args.address,
+        certificate=args.certificate,
+        key=args.key,
+        token_file=args.token_file,
+        client_authority=args.client_authority,
+        streams_per_s=args.streams_per_second,
+        bytes_per_s=args.bytes_per_second,
+    )
+    if args.token_file:
+        read_tokens(args.token_file)  # before the models: seconds that a wrong file should not cost
     if min(args.max_tokens, args.sessions) < 1 or not args.keep >= 0:
         raise UserError("--max-tokens and --sessions must be at least 1, --keep 0 or more")
     if not 1 <= args.draft_tokens <= MAX_NODES:

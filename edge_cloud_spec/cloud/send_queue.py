@@ -23,6 +23,7 @@ class SendQueue:
         self._lock = threading.Lock()  # of the two below
         self.size = 0  # bytes that wait, counted at once: the loop may be busy
         self.stamp: tuple[int, int] | None = None  # ns: when the robot sent, and we received
+        self.refuse_for = 0.0  # s; the stream ends since its robot asks too much
         self.over = False  # too many waited, and the stream is ended
 
     def put(self, data: bytes | None) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -16,7 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
 from ..errors import UserError
-from ..wire.channel import DEFAULT_ADDRESS, SERVER_OPTIONS, SERVICE, check_address, is_loopback
+from ..wire.channel import SERVER_OPTIONS, SERVICE
+from .access import AccessSettings, raise_file_limit, server_credentials
 from .service import DecodeService
 from .worker import Worker
 
@@ -24,45 +23,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ServerSettings:
-    """Where and how to serve. Off loopback, TLS and a token are required; raises UserError.
+class ServerSettings(AccessSettings):
+    """Where and how to serve; ``grace_s``: seconds for open streams at the end."""
 
-    ``certificate`` and ``key`` are PEM files; ``grace_s``: seconds for open streams at the end.
-    """
-
-    address: str = DEFAULT_ADDRESS
-    certificate: str = ""
-    key: str = ""
-    token: str = ""
     grace_s: float = 2.0
-
-    def __post_init__(self) -> None:
-        check_address(self.address)
-        if bool(self.certificate) != bool(self.key):
-            raise UserError("TLS needs both --certificate and --key")
-        if not is_loopback(self.address) and not (self.certificate and self.token):
-            raise UserError(
-                f"{self.address} can be reached from other machines: give --certificate, --key "
-                "and --token-file, or serve on 127.0.0.1 behind a tunnel"
-            )
-
-
-def _read(path: str, what: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"the {what} {path} cannot be read: {error.strerror}") from None
-
-
-def _credentials(certificate: str, key: str) -> grpc.ServerCredentials:
-    pair = (_read(key, "key"), _read(certificate, "certificate"))
-    try:  # gRPC would only report that it cannot bind
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key, password="")
-    except OSError as error:
-        text = f"the certificate {certificate} and the key {key} are no PEM pair: {error}"
-        raise UserError(text) from None
-    return grpc.ssl_server_credentials([pair])
 
 
 class Server:
@@ -71,7 +35,7 @@ class Server:
     def __init__(self, worker: Worker, settings: ServerSettings) -> None:
         self._worker = worker
         self._settings = settings
-        self._service = DecodeService(worker, settings.token)
+        self._service = DecodeService(worker, settings)
         self._server: grpc.aio.Server | None = None
         self._health = health.HealthServicer()
 
@@ -82,8 +46,8 @@ class Server:
         server.add_generic_rpc_handlers((self._service.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         try:
-            if settings.certificate:
-                credentials = _credentials(settings.certificate, settings.key)
+            credentials = server_credentials(settings)
+            if credentials is not None:
                 port = server.add_secure_port(settings.address, credentials)
             else:
                 port = server.add_insecure_port(settings.address)
@@ -131,6 +95,7 @@ def serve(
 
     ``on_ready`` is called with the address once robots can connect.
     """
+    raise_file_limit()
     worker.start()
     try:
         asyncio.run(_serve(worker, settings, on_ready))

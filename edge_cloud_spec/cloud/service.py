@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
+import math
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ..wire.channel import METHOD_NAME, SERVICE
+from ..wire.channel import METHOD_NAME, RETRY_AFTER, SERVICE
 from ..wire.stamps import MAX_STAMPED, Echo, sent_of, with_echo
+from .access import AccessSettings, ClientRates, Tokens, client_of
 from .send_queue import SendQueue
 from .sessions import RobotStream
 from .worker import Worker
@@ -22,11 +23,13 @@ MAX_WAITING = 16  # messages of one stream that wait for the worker; with more i
 
 
 class DecodeService:
-    """Relays each stream to the worker. Every robot must present ``token`` where it is set."""
+    """Relays each stream to the worker, within what ``access`` allows each robot."""
 
-    def __init__(self, worker: Worker, token: str = "") -> None:
+    def __init__(self, worker: Worker, access: AccessSettings) -> None:
+        """Raises UserError for a token file that cannot be used."""
         self._worker = worker
-        self._token = token
+        self._tokens = Tokens(access)
+        self._rates = ClientRates(access)
         self._queues: dict[RobotStream, SendQueue] = {}  # of open streams, the oldest first
         # A robot opens a new stream while the cloud has not noticed the end of the old one.
         self._max_streams = 2 * worker.limits.sessions
@@ -44,13 +47,14 @@ class DecodeService:
     async def _decode(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
-        if self._token:
-            await self._authenticate(context)
+        await self._authenticate(context)
+        client = client_of(context)
+        await _refuse_for(self._rates.stream(client, time.monotonic()), context)
         self._make_room()
         queue = SendQueue(self._worker.limits.queue_bytes, lambda: writing.cancel())
         writing = asyncio.ensure_future(self._write(queue, context))
         stream = RobotStream(queue.put)
-        reading = asyncio.ensure_future(self._read(requests, stream, queue))
+        reading = asyncio.ensure_future(self._read(requests, stream, queue, client))
         self._queues[stream] = queue
         try:
             await writing
@@ -61,6 +65,7 @@ class DecodeService:
             reading.cancel()
             self._queues.pop(stream, None)
             self._worker.leave(stream)
+        await _refuse_for(queue.refuse_for, context)
         if queue.over:  # the robot gets this when it reads again, and resumes
             text = "the robot does not read what it is sent, or opens no session"
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
@@ -78,10 +83,14 @@ class DecodeService:
             self._queues.pop(oldest).drop()
 
     async def _read(
-        self, requests: AsyncIterator[bytes], stream: RobotStream, queue: SendQueue
+        self, requests: AsyncIterator[bytes], stream: RobotStream, queue: SendQueue, client: str
     ) -> None:
         with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot is gone
             async for data in requests:
+                wait = self._rates.message(client, len(data), time.monotonic())
+                if wait:
+                    queue.refuse_for = wait
+                    break
                 if sent_ns := sent_of(data):
                     queue.stamp = (sent_ns, time.time_ns())
                 self._worker.receive(stream, data)
@@ -96,12 +105,21 @@ class DecodeService:
 
     async def _authenticate(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         metadata = dict(context.invocation_metadata() or ())
-        given = str(metadata.get("authorization", ""))
-        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+        if not self._tokens.admit(str(metadata.get("authorization", ""))):
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED,
                 "the bearer token is missing or wrong; give the robot the verifier's token",
             )
+
+
+async def _refuse_for(seconds: float, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Refuse a robot that asks too much, and say when it may try again; 0: do not."""
+    if seconds:
+        await context.abort(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"this robot asks more than it may; it tries again after {seconds:.1f} s",
+            ((RETRY_AFTER, str(math.ceil(1e3 * seconds))),),
+        )
 
 
 def _echoing(data: bytes, queue: SendQueue) -> bytes:

@@ -14,7 +14,7 @@ from ..instruction import check_instruction
 from ..models import EMBEDDED
 from ..presets import load_preset, preset_names
 from ..share import rules_text
-from ..wire.channel import DEFAULT_ADDRESS, read_token
+from ..wire.channel import DEFAULT_ADDRESS
 from .client import ClientSettings, VerifierClient
 from .events import Emit
 from .runner import DecodeRunner, DecodeSettings, Outcome
@@ -27,6 +27,8 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cloud", default=DEFAULT_ADDRESS, help="the verifier's HOST:PORT")
     parser.add_argument("--authority", default="", help="PEM file of its certificate authority")
     parser.add_argument("--token-file", default="", help="file with the verifier's token")
+    parser.add_argument("--certificate", default="", help="PEM file of the robot's certificate")
+    parser.add_argument("--key", default="", help="PEM file of the certificate's key")
     parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="the draft model")
     parser.add_argument(
         "--threads", type=int, default=1, help="torch threads of the draft model (%(default)s)"
@@ -54,8 +56,13 @@ def run_decode(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UserError(f"{args.image} cannot be read: {error.strerror}") from None
     settings = DecodeSettings(load_preset(args.preset), args.rule, policy)
-    token = read_token(args.token_file) if args.token_file else ""
-    client_settings = ClientSettings(args.cloud, args.authority, token)
+    client_settings = ClientSettings(
+        args.cloud,
+        args.authority,
+        token_file=args.token_file,
+        certificate=args.certificate,
+        key=args.key,
+    )
     from ..models.load import load
     from ..models.prompt import Request
     from ..models.text import TextStream
