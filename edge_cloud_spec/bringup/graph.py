@@ -73,6 +73,13 @@ class GraphSettings:
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
             raise UserError(f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}")
         load_preset(self.preset_name)
+        if self._in_file("drafter", "when_lost", "stop") == "creep" and (
+            self._in_file("navigator", "allow_unverified", "False") != "True"
+        ):
+            raise UserError(
+                f"{self.parameter_file}: when_lost: creep moves nothing unless the navigator's "
+                "allow_unverified is true; set it too, or when_lost to stop"
+            )
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise UserError(f"seed must be a whole number from 0 to {MAX_SEED}, not {self.seed}")
 

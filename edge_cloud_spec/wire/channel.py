@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 
 from ..errors import UserError
-from .secret_files import read_token as read_token
 
 METHOD = "/edge_cloud_spec.v1.Verifier/Decode"
 SERVICE, METHOD_NAME = METHOD[1:].split("/")

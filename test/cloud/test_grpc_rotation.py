@@ -129,9 +129,7 @@ def test_a_certificate_is_replaced_without_a_restart_of_either_side(rotating: An
     (folder / "other").mkdir()
     other = Authority(folder / "other", "second")
     fresh = other.certificate("server")
-    shutil.copy(
-        fresh["key"], folder / "server.key"
-    )  # it does not fit: the old pair stays
+    shutil.copy(fresh["key"], folder / "server.key")  # it does not fit: the old pair stays
     assert ask(cloud.address, **robot).tokens == OWN
     shutil.copy(fresh["certificate"], folder / "server.pem")
     assert ask(cloud.address, patience=1.5, **robot).reason == "timeout"

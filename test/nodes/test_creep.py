@@ -12,6 +12,8 @@ import pytest
 from helpers.decode_graph import INSTRUCTION, Cloud, Watcher, node_process
 from std_msgs.msg import String
 
+from edge_cloud_spec.bringup.graph import GraphSettings
+from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.harness.random_checkpoint import make_checkpoint
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.drafter_settings import DrafterSettings
@@ -128,3 +130,27 @@ def test_a_navigator_that_refuses_unverified_words_is_told_of() -> None:
     creeping.hear("lost")
     creeping.policy.on_status(Status("idle", "a", refusal))
     assert "set its parameter allow_unverified too" in creeping.reports[0]
+
+
+@pytest.mark.parametrize(
+    ("when_lost", "allow", "refused"),
+    [
+        ("creep", "false", True),
+        ("creep", "true", False),
+        ("stop", "false", False),
+        ("creep", None, True),
+    ],
+)
+def test_the_graph_refuses_creep_without_allow_unverified(
+    tmp_path: Path, when_lost: str, allow: str | None, refused: bool
+) -> None:
+    file = tmp_path / "mine.yaml"
+    text = f"/**/drafter: {{ros__parameters: {{when_lost: {when_lost}}}}}\n"
+    if allow is not None:
+        text += f"/**/navigator: {{ros__parameters: {{allow_unverified: {allow}}}}}\n"
+    file.write_text(text)
+    if not refused:
+        GraphSettings(parameters=str(file))
+        return
+    with pytest.raises(UserError, match="allow_unverified is true; set it too"):
+        GraphSettings(parameters=str(file))
