@@ -40,6 +40,11 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
+    @property
+    def leads_to(self) -> str:
+        """The address that connections are forwarded to."""
+        return f"{self._to[0]}:{self._to[1]}"
+
     def redirect(self, to: str) -> None:
         """Break all connections; new ones lead there."""
         self._to = _host_and_port(to)

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("rclpy")
 from edge_cloud_spec.bench.command import write
 from edge_cloud_spec.bench.faults import suite
+from edge_cloud_spec.bench.faults.page import BEGIN, END, write_page
 from edge_cloud_spec.errors import UserError
 
 
@@ -41,6 +42,29 @@ def test_a_matrix_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     write(file, "faults", 0, done)
     rows = suite.run(arguments("--resume", "--only", ",".join(suite.QUICK), "--json", str(file)))
     assert rows == done
+
+
+def test_the_page_has_a_line_for_every_fault() -> None:
+    page = (Path(__file__).parents[2] / "docs/faults.md").read_text(encoding="utf-8")
+    lines = page.partition(BEGIN)[2].partition(END)[0].strip().splitlines()[2:]
+    assert [line.split("|")[1].strip() for line in lines] == list(suite.FAULTS)
+    assert len(lines) >= 30
+    for line, fault in zip(lines, suite.FAULTS.values(), strict=True):
+        assert f"| {fault.injected} | {fault.robot} |" in line
+
+
+def test_a_page_keeps_its_text_and_takes_the_rows(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nstale rows\n{END}\nafter\n")
+    row = {"fault": "link_cut", "standstill_s_max": 0.25, "said": "a | b", "recovery_s_max": None}
+    write_page(page, suite.FAULTS, [row])
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "stale rows" not in text
+    (line,) = (line for line in text.splitlines() if line.startswith("| link_cut |"))
+    assert line.endswith("| `a / b` | 0.25 | - | - |")
+    page.write_text("no marks")
+    with pytest.raises(UserError, match="between which the table goes"):
+        write_page(page, suite.FAULTS, [])
 
 
 def test_what_is_no_fault_is_refused_by_name(tmp_path: Path) -> None:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from ...bringup.running_graph import free_address, is_serving
 from ...harness.random_checkpoint import TINY, make_pair
 from ...wire.version import OLDEST_PROTOCOL, PROTOCOL
 from .fault import Fault
 from .poisoned import PROTOCOLS
-from .rig import TOKEN, Rig
-
-CONNECTIONS = 10_000
-GARBAGE = 64  # bytes of each
+from .rig import Rig
 
 
 def _kill(rig: Rig) -> None:
@@ -72,37 +65,6 @@ def _speaking(oldest: int, newest: int) -> Callable[[Rig], None]:
 def _own(rig: Rig) -> None:
     rig.proxy.redirect(rig.verifier_address)
     rig.endings.close()
-
-
-def _garbage(rig: Rig) -> None:
-    host, _, port = rig.verifier_address.rpartition(":")
-
-    def connect(number: int) -> None:
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 2.0) as end:
-            end.sendall(os.urandom(GARBAGE))
-
-    with ThreadPoolExecutor(32) as pool:
-        for _ in pool.map(connect, range(CONNECTIONS)):
-            pass
-
-
-def _nothing(rig: Rig) -> None:
-    """It is over."""
-
-
-def _restart_bridge(rig: Rig, **parameters: str) -> None:
-    rig.ros.kill("cloud_bridge")
-    rig.restart("cloud_bridge", **parameters)
-
-
-def _wrong_token(rig: Rig) -> None:
-    wrong = rig.folder / "wrong_token"
-    wrong.write_text(TOKEN + " of another verifier")
-    _restart_bridge(rig, token_file=str(wrong))
-
-
-def _right_token(rig: Rig) -> None:
-    _restart_bridge(rig)
 
 
 FAULTS = (
@@ -173,25 +135,6 @@ FAULTS = (
         _speaking(OLDEST_PROTOCOL - 1, OLDEST_PROTOCOL - 1),
         _own,
         reads="update edge_cloud_spec on the cloud",
-        soak=False,
-    ),
-    Fault(
-        "garbage_connections",
-        "10,000 connections of 64 random bytes each to the verifier's port",
-        "goes on",
-        _garbage,
-        _nothing,
-        lasts=0.5,
-        stops=False,
-        soak=False,
-    ),
-    Fault(
-        "wrong_token",
-        "the bridge is started with another token",
-        "stands: every session is refused",
-        _wrong_token,
-        _right_token,
-        reads="(?i)token",
         soak=False,
     ),
 )

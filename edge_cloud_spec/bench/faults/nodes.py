@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 
+from .events import Line
 from .fault import Fault
 from .rig import Rig
+
+BLOCKS = 200  # of 512 bytes: as large as the recorder's file may become
+RECORDER_TIMEOUT = 60.0  # s
 
 
 def _kill(name: str) -> Callable[[Rig], None]:
@@ -32,6 +38,25 @@ def _sound(rig: Rig) -> None:
     rig.switch("drafter").write_text("")
 
 
+def _disk_full(rig: Rig) -> None:
+    """Record all topics where a file may have 100 kB, and note what the recorder says at its end.
+
+    (A limit of the process, not a full disk: the same errors without a file system of its own.)
+    """
+    bag = rig.folder / f"bag{next(rig.numbers)}"
+    record = [sys.executable, "-m", "edge_cloud_spec.cli", "record", "--out", str(bag)]
+    limited = ["sh", "-c", f'ulimit -f {BLOCKS}; exec "$@"', "sh", *record]
+    rig.start_other("recorder", limited, bag.exists)
+    end = time.monotonic() + RECORDER_TIMEOUT
+    while not (said := rig.ros.ended("recorder")) and time.monotonic() < end:
+        rig.ros.spin(0.1)
+    rig.watch.note(Line(time.time(), "record", said))
+
+
+def _nothing(rig: Rig) -> None:
+    """The recorder has ended; nothing else was changed."""
+
+
 KILLED = {
     "drafter": "ends its step and stands; a new drafter waits for an instruction",
     "cloud_bridge": "ends its step and stands",
@@ -52,6 +77,17 @@ FAULTS = (
         "ends its step and stands",
         _fail,
         _sound,
+    ),
+    Fault(
+        "disk_full",
+        "a recorder's file may not grow beyond 100 kB",
+        "goes on; the recorder ends its bag so that it can be read, and says so",
+        _disk_full,
+        _nothing,
+        lasts=0.5,
+        stops=False,
+        reads="can be read",
+        soak=False,
     ),
     *(
         Fault(

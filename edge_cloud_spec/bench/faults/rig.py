@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,8 @@ class Rig:
         self._messages: MessageProxy | None = None
         self.token_file = folder / "token"
         self.token_file.write_text(TOKEN)
+        (folder / "verifier.token").write_text(TOKEN)
+        self.numbers = count()  # for files of which each trial has its own
         self.hung: set[str] = set()
         self.respawned: list[str] = []  # nodes that ended by themselves, and how
         self.forged: list[object] = []  # wire messages of the bench that the judge must not believe
@@ -123,7 +125,7 @@ class Rig:
     def verifier_command(self, address: str, **options: str) -> list[str]:
         """The command line of a verifier with the embedded target; ``options`` come last."""
         given = {"target": str(EMBEDDED / "target"), "threads": "1", "max_tokens": "48"}
-        given |= {"token_file": str(self.token_file), "address": address, **options}
+        given |= {"token_file": str(self.folder / "verifier.token"), "address": address, **options}
         settings = GraphSettings(local_address=address)
         argv = node_command("cloud_verifier", settings)[:3]
         for option, value in given.items():

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...errors import UserError
 from ..command import Row, write
-from . import cloud, link, neighbours, nodes, sensors
+from . import access, cloud, link, neighbours, nodes, sensors
 from .fault import Fault
 from .page import write_page
 from .rig import Rig, running_rig
@@ -25,7 +25,7 @@ from .trial import Trial, run_trial
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault
-    for family in (link, cloud, sensors, nodes, neighbours)
+    for family in (link, cloud, access, sensors, nodes, neighbours)
     for fault in family.FAULTS
 }
 QUICK = tuple(fault.name for fault in FAULTS.values() if fault.quick)
