@@ -170,6 +170,7 @@ FAULTS = (
         "ends its step and stands: no clock that is so far off is allowed for",
         _both(lambda: shifted(SKEW)),
         SOUND,
+        lasts=4.0,
         reads="clock",
     ),
     Fault(
@@ -178,6 +179,7 @@ FAULTS = (
         "ends its step and stands: no clock that is so far off is allowed for",
         _both(lambda: shifted(-SKEW)),
         SOUND,
+        lasts=4.0,
         reads="clock|stamps",
     ),
     Fault(
