@@ -171,7 +171,7 @@ class NavigatorNode(ManagedNode):
             age=age,
             instruction=message.instruction,
             stops=message.stops,
-            camera_offset=getattr(message, "camera_clock_offset", 0.0),
+            camera_offset=message.camera_clock_offset,
         )
         self._handle(words)
 

@@ -52,7 +52,6 @@ class VerifiedWords:
             finish_reason=finish_reason,
         )
         message.header.stamp = self._task.frame.stamp
-        if hasattr(message, "camera_clock_offset"):  # not before `make messages`
-            message.camera_clock_offset = self._task.frame.clock_offset
+        message.camera_clock_offset = self._task.frame.clock_offset
         self._count += len(tokens)
         self._publisher.publish(message)

@@ -64,11 +64,12 @@ def test_the_shipped_parameters_are_the_defaults() -> None:
     told = yaml.safe_load((share() / "config/go2_nav.yaml").read_text(encoding="utf-8"))
     shipped = told["/**/navigator"]["ros__parameters"]
     settings = Settings()
-    for kind, part in ((Limits, settings.limits), (Steps, settings.steps)):
-        for name, value in shipped[kind.__name__.lower()].items():
-            assert getattr(part, name) == value
+    parts = ("limits", "steps", "unverified")
+    for part in parts:
+        for name, value in shipped[part].items():
+            assert getattr(getattr(settings, part), name) == value
     for field in fields(Settings):
-        if field.name in shipped and field.name not in ("limits", "steps"):
+        if field.name in shipped and field.name not in parts:
             assert getattr(settings, field.name) == shipped[field.name]
 
 
