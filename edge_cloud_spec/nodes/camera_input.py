@@ -20,18 +20,18 @@ from .runtime.qos import SENSOR_DATA
 class CameraInput:
     """Subscribes to compressed and to raw frames, and hands them to the gate.
 
-    ``lag``: seconds by which frames are older than their stamps. ``report`` is told, in a
-    sentence, of frames that cannot be used and of clocks that differ.
+    ``report`` is told, in a sentence, of frames that cannot be used, ``watch`` of every frame's
+    stamp (ns) and JPEG (empty where it was not encoded).
     """
 
     def __init__(
         self,
         node: Node,
         gate: DecisionGate,
-        lag: Callable[[], float],
         report: Callable[[str], None],
+        watch: Callable[[int, bytes], None],
     ) -> None:
-        self._node, self._gate, self._lag, self._report = node, gate, lag, report
+        self._node, self._gate, self._report, self._watch = node, gate, report, watch
         self._clock = SourceClock("the camera's")
         node.create_subscription(
             CompressedImage, "camera/image_raw/compressed", self._on_compressed, SENSOR_DATA
@@ -49,6 +49,7 @@ class CameraInput:
 
     def _on_image(self, message: Image) -> None:
         self._hear(message.header.stamp)
+        self._watch(Time.from_msg(message.header.stamp).nanoseconds, b"")
         if not self._gate.instruction:
             return  # encoding costs time, and no decision needs the frame
         try:
@@ -61,9 +62,10 @@ class CameraInput:
         age = (self._node.get_clock().now().nanoseconds - taken) / 1e9
         problem = self._clock.hear(taken, age, time.monotonic())
         if problem:
-            self._report(problem)
+            self._node.get_logger().warning(problem)
 
     def _hand_over(self, jpeg: bytes, stamp: TimeMsg) -> None:
         stamped = Time.from_msg(stamp).nanoseconds
-        taken = Time(nanoseconds=max(0, stamped - round(self._lag() * 1e9)))
+        self._watch(stamped, jpeg)
+        taken = Time(nanoseconds=max(0, stamped - round(self._gate.lag() * 1e9)))
         self._gate.update_frame(CameraFrame(jpeg, taken.to_msg(), self._clock.offset or 0.0))

@@ -51,7 +51,7 @@ class DecisionGate:
     """
 
     def __init__(self, lag: Callable[[], float] = lambda: 0.0) -> None:
-        self._lag = lag
+        self.lag = lag
         self._frames_from = 0.0
         self._changed = threading.Condition()
         self._instruction = ""
@@ -145,7 +145,7 @@ class DecisionGate:
 
     def _drop_frames(self) -> None:
         """Only a frame that is taken from now on counts."""
-        self._frame, self._frames_from = None, time.monotonic() + self._lag()
+        self._frame, self._frames_from = None, time.monotonic() + self.lag()
 
     @property
     def _stops(self) -> int:

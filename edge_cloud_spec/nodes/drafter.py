@@ -34,6 +34,7 @@ from ..share import rules_text
 from .camera_input import CameraInput
 from .decision_gate import DecisionGate, DecisionTask
 from .decode_stats import to_decode_stats
+from .drafter_health import DrafterHealth, blindness
 from .drafter_settings import DrafterSettings
 from .link_policy import LINK_STATE, LinkPolicy
 from .mission_status import MissionStatus
@@ -60,7 +61,7 @@ class DrafterNode(ManagedNode):
         self._settings = self.parameters(DrafterSettings(), self._on_parameters)
         self._numbers = count(self._settings.value.first_decision)
         self._inbox: Inbox | None = None
-        self._last_problem = ""
+        self._health = DrafterHealth(self)
         self._e_stopped = False
         self._stops = SubscriptionThread(self)
         self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
@@ -103,9 +104,8 @@ class DrafterNode(ManagedNode):
 
     def begin(self) -> None:
         """Hear instructions, frames and the cloud from now on."""
-        self._camera = CameraInput(
-            self, self._gate, lambda: self._settings.value.camera_lag, self._report_problem
-        )
+        self._health.begin()
+        self._camera = CameraInput(self, self._gate, self._report_problem, self._health.on_frame)
         self.create_subscription(String, "nav_status", self._on_status, LATCHED)
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         self._bridge.subscribe(subscriptions)
@@ -147,6 +147,7 @@ class DrafterNode(ManagedNode):
 
     def _on_instruction(self, message: String) -> None:
         self._abort("another instruction came")
+        self._health.forget_problem()
         if is_stop(message.data):
             self._gate.clear_instruction()
             self._mission.say("idle", "told to stop")
@@ -177,6 +178,7 @@ class DrafterNode(ManagedNode):
             self._report_problem(f"nav_status: {error}")
             return
         self._link.on_status(status)
+        self._health.on_status(status)
         self._mission.on(status)  # first: after an end no decision is due
         if self._gate.update_status(status):
             self._abort("the robot was stopped or released")
@@ -254,6 +256,7 @@ class DrafterNode(ManagedNode):
         stats = to_decode_stats(request_id, frame.stamp, settings, decode, outcome)
         self._stats.publish(stats)
         self._run_info.update(settings, target=self._runner.target)
+        self._health.decided(stats, outcome.completed)
         self._conclude(request_id, task.instruction, outcome, words.answer)
 
     def _conclude(self, request_id: str, instruction: str, outcome: Outcome, answer: str) -> None:
@@ -275,18 +278,17 @@ class DrafterNode(ManagedNode):
     # Reports
 
     def _report_problem(self, problem: str) -> None:
-        self._last_problem = problem
+        self._health.on_problem(problem)
         self.get_logger().error(problem)
 
     def diagnose(self) -> None:
-        """Publish the instruction that is followed, and the last problem."""
+        """Publish what is followed, and what is wrong with camera, model or last decision."""
         if self._gate.waits_in_vain and self._gate.clear_instruction():
             self._mission.say("failed", "the robot was stopped; publish the instruction again")
-        offset = self._camera.clock_offset
-        values: dict[str, object] = {"last problem": self._last_problem}
-        values["camera_clock_offset_s"] = "unknown" if offset is None else round(offset, 3)
-        message = (self._gate.instruction or "no instruction") + self._link.note
-        self.diagnostics.publish(message, values)
+        camera = self._health.camera(self._camera.clock_offset)
+        self._mission.blind = blindness(camera)
+        followed, alive = self._gate.instruction, self._thread.is_alive()
+        self.diagnostics.show(self._health.health(followed, self._link.note, camera, alive))
 
 
 def main() -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from dataclasses import replace
 
 from rclpy.node import Node
 
+from edge_cloud_spec.msg import DecodeStats
+
+from ..nav.clock_offset import clock_sentence
 from ..nav.status import Status
 from .health.camera import CameraTopics, CameraWatch
 from .health.drafter import DrafterFacts, drafter_health
@@ -15,18 +18,22 @@ from .health.health import Health, Level, RecentProblem
 COMPRESSED, RAW = "camera/image_raw/compressed", "camera/image_raw"
 TYPES = {COMPRESSED: "sensor_msgs/msg/CompressedImage", RAW: "sensor_msgs/msg/Image"}
 PROBLEM_S = 30.0  # that a problem is told, unless a decision works before
+CLOCKS_APART_S = 0.5  # of the camera's stamps, or its latency
 
 
 class DrafterHealth:
-    """Told by any thread; asked by one. ``alive`` and ``deciding`` are those of the model."""
+    """Told by any thread; asked by one, once a second."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._camera = CameraWatch(time.monotonic())
         self._problem = RecentProblem(PROBLEM_S)
-        self._went_on: float | None = None  # when the running decision did
         self._last: dict[str, object] = {}
         self._moving = False
+
+    def begin(self) -> None:
+        """The camera is listened to from now on."""
+        self._camera = CameraWatch(time.monotonic())
 
     def on_frame(self, stamp: int, jpeg: bytes) -> None:
         """A frame came, encoded or not (empty); ``stamp`` in ns."""
@@ -40,32 +47,40 @@ class DrafterHealth:
         """A decision failed, or a message could not be used."""
         self._problem.report(problem, time.monotonic())
 
-    def went_on(self) -> None:
-        """The running decision has begun, or got another token."""
-        self._went_on = time.monotonic()
-
-    def ended(self) -> None:
-        """No decision runs."""
-        self._went_on = None
-
-    def decided(self, figures: Mapping[str, object]) -> None:
-        """A decision is complete, with these figures."""
-        self._last = {f"last decision's {name}": value for name, value in figures.items()}
+    def forget_problem(self) -> None:
+        """What went wrong before is over."""
         self._problem.clear()
 
-    def camera(self) -> Health:
-        """The camera's part; to be asked once a second."""
-        now = time.monotonic()
-        return self._camera.health(self._topics(self._camera.missing(now)), self._moving, now)
+    def decided(self, stats: DecodeStats, completed: bool) -> None:
+        """A decision has ended; if it is complete, no earlier problem counts any more."""
+        if not completed:
+            return
+        self.forget_problem()
+        took = stats.total_ms
+        self._last = {
+            "decision_tokens": stats.tokens,
+            "decision_acceptance": round(stats.accepted / max(1, stats.drafted), 3),
+            "decision_ms": round(float(took), 1),
+        }
 
-    def health(self, instruction: str, camera: Health, alive: bool, patience: float) -> Health:
-        """All of it; ``alive``: whether the model's thread is."""
-        now, went_on = time.monotonic(), self._went_on
-        deciding = None if went_on is None else now - went_on
-        problem = self._problem.text(now)
-        return drafter_health(
-            DrafterFacts(instruction, camera, alive, deciding, patience, problem, self._last)
-        )
+    def camera(self, clock_offset: float | None) -> Health:
+        """The camera's part; ``clock_offset``: s by which its stamps are ahead, None: unknown."""
+        now = time.monotonic()
+        topics = self._topics(self._camera.missing(now))
+        health = self._camera.health(topics, self._moving, now)
+        known = "unknown" if clock_offset is None else round(clock_offset, 3)
+        values = {**health.values, "camera_clock_offset_s": known}
+        if health.level == Level.OK and abs(clock_offset or 0.0) > CLOCKS_APART_S:
+            said = clock_sentence("the camera's", clock_offset or 0.0)
+            advice = "synchronize the clocks (chrony), or say its latency (camera_lag)"
+            return Health(Level.WARN, said, advice, values)
+        return replace(health, values=values)
+
+    def health(self, instruction: str, note: str, camera: Health, alive: bool) -> Health:
+        """All of it; ``note``: how it is followed, ``alive``: whether the model's thread is."""
+        problem = self._problem.text(time.monotonic())
+        facts = DrafterFacts(instruction, camera, note, alive, problem, self._last)
+        return drafter_health(facts)
 
     def _topics(self, look: bool) -> CameraTopics:
         """What the graph knows of pictures; it is asked only where they are missing."""
@@ -92,6 +107,6 @@ class DrafterHealth:
         return CameraTopics(tuple(names), publishers, tuple(sorted(wrong)), tuple(others))
 
 
-def camera_trouble(camera: Health) -> str:
-    """What people are to read beside the instruction; empty where the camera works."""
+def blindness(camera: Health) -> str:
+    """Why there is no picture to decide on; empty where there is one."""
     return "" if camera.level in (Level.OK, Level.WARN) else str(camera)

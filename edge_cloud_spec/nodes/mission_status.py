@@ -28,6 +28,7 @@ class MissionStatus:
         self._mission, self._settings, self._on_end = Mission(), settings, on_end
         self._publisher = node.create_publisher(String, "instruction_status", LATCHED)
         self._said = ""
+        self.blind = ""  # why there is no picture to decide on; said at the next event
 
     @property
     def trouble(self) -> str:
@@ -49,8 +50,8 @@ class MissionStatus:
                 self._on_end(end)
                 self._publish(str(end))
             elif self._mission.instruction:
-                trouble = f": {self._mission.trouble}" if self._mission.trouble else ""
-                line = f"following {self._mission.instruction}{trouble}"
+                trouble = self.blind or self._mission.trouble
+                line = f"following {self._mission.instruction}{trouble and f': {trouble}'}"
                 if line != self._said or isinstance(event, Instruction):
                     self._publish(line)
 

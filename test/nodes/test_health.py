@@ -163,8 +163,6 @@ def drafter(**given: object) -> Health:
 def test_a_drafter_says_the_worst_of_camera_thread_and_decision() -> None:
     assert drafter().level == Level.OK and "find it" in drafter().message
     assert drafter(instruction="").message == "no instruction"
-    assert drafter(deciding=15.0).level == Level.OK
-    assert "been at one decision for 40 s" in drafter(deciding=40.0).message
     assert drafter(alive=False).level == Level.ERROR
     blind = drafter(camera=Health(Level.ERROR, "no picture"), problem="no decision")
     assert blind.level == Level.ERROR and "no picture | no decision" in blind.message
