@@ -49,12 +49,13 @@ def run_view(args: argparse.Namespace) -> int:
 
     if args.bag is not None and not args.bag.exists():
         raise UserError(f"there is no bag {args.bag}")
+    live = args.bag is None
     with signals_as_interrupt(), tempfile.TemporaryDirectory(prefix="view-") as logs:
         if args.save is not None:
-            return _show(args, Sink(args.save), None)
+            return _show(args, Sink(args.save, live), None)
         endpoint = Endpoint(args.host, args.port, args.data_port)
         with serving(endpoint, Path(logs)) as processes:
-            sink = Sink(endpoint.data_url)
+            sink = Sink(endpoint.data_url, live)
             print(f"open {endpoint.page} (Ctrl-C ends)", flush=True)
             if not endpoint.is_loopback:
                 print("whoever reaches these ports sees the robot's camera", flush=True)

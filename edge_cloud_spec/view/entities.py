@@ -104,7 +104,7 @@ class Entities:
             yield Entity(CAPTION, sheet, now)
 
     def _on_draft(self, message: Any, now: float) -> Iterator[Entity]:
-        text = joined(message.words) or f"{len(message.words)} tokens"
+        text = joined(message.words) or "(no text)"
         yield _line(TOKENS, text, now, NAMES["drafted"], COLOURS["drafted"])
 
     def _on_event(self, event: RunEvent, now: float) -> Iterator[Entity]:

@@ -80,7 +80,7 @@ class Lanes:
 
     def _on_draft(self, message: Any, now: float) -> Iterator[Entity]:
         begun = now - _seconds(message.draft_time)
-        text = joined(message.words) or f"{len(message.words)} tokens"
+        text = joined(message.words) or "(no text)"
         yield from self._state(DRAFTING, text, begun, BLUE)
         yield from self._state(DRAFTING, "", now)
         self._sent.setdefault(message.base_length, now)

@@ -18,7 +18,7 @@ def layout() -> rrb.Blueprint:
     seen = rrb.Vertical(
         rrb.Spatial2DView(origin=CAMERA, name="Camera"),
         rrb.Spatial2DView(origin=CAPTION, name="Decision"),
-        row_shares=[2.2, 1.0],
+        row_shares=[1.45, 1.0],
     )
     link = rrb.Vertical(
         rrb.TimeSeriesView(

@@ -14,16 +14,23 @@ from .layout import TIME, layout
 
 APPLICATION = "edge_cloud_spec"
 # A browser takes in a few batches with each frame that it draws, be they small or large.
-BATCHES = rr.ChunkBatcherConfig(
-    flush_tick=timedelta(seconds=0.5), flush_num_bytes=2**20, chunk_max_rows_if_unsorted=4096
-)
+LIVE, RECORDED = timedelta(seconds=0.5), timedelta(seconds=10)  # between two batches
+BATCH_BYTES, BATCH_ROWS = 4 * 2**20, 2**14  # bounds of a batch
 
 
 class Sink:
-    """``to``: a file to write, or the URL of a server. Raises UserError."""
+    """``to``: a file to write, or the URL of a server; ``live``: for people who watch it grow.
 
-    def __init__(self, to: Path | str) -> None:
-        self._stream = rr.RecordingStream(APPLICATION, batcher_config=BATCHES)
+    Raises UserError.
+    """
+
+    def __init__(self, to: Path | str, live: bool) -> None:
+        batches = rr.ChunkBatcherConfig(
+            flush_tick=LIVE if live else RECORDED,
+            flush_num_bytes=BATCH_BYTES,
+            chunk_max_rows_if_unsorted=BATCH_ROWS,
+        )
+        self._stream = rr.RecordingStream(APPLICATION, batcher_config=batches)
         if isinstance(to, Path):
             try:
                 to.open("ab").close()
