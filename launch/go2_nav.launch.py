@@ -32,7 +32,8 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nodes.runtime.parent import ENDS_WITH_LAUNCH
 
 LINES = 30  # of a process's output that are kept to be quoted
-EXIT_S = 4.5  # for SIGINT, before SIGTERM; the nodes end by force after 4 s
+EXIT_S = "4.0"  # for SIGINT, before SIGTERM; a node that cannot close ends by force after 3 s
+KILL_S = "0.8"  # after that, before SIGKILL: all have ended within 5 s
 
 
 def _parameters(spec: NodeSpec) -> dict[str, Any]:
@@ -95,8 +96,8 @@ class _Graph:
             arguments=list(spec.arguments),
             output="screen",
             additional_env={ENDS_WITH_LAUNCH: str(os.getpid())},
-            sigterm_timeout=str(EXIT_S),
-            sigkill_timeout="1.0",
+            sigterm_timeout=EXIT_S,
+            sigkill_timeout=KILL_S,
             **node,
         )
 

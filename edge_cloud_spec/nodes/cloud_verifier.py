@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 
 from ..cloud.command import add_serve_arguments, run_serve
 from ..errors import exit_status
-from .runtime.parent import end_with_launch
+from .runtime.parent import end_with_launch, leave
 
 
 def main() -> int:
@@ -20,10 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="cloud_verifier", description="Run the cloud verifier.")
     add_serve_arguments(parser)
     args = parser.parse_args(arguments)
-    status = exit_status(lambda: run_serve(args))
-    # A launch may send SIGINT twice; the second must not interrupt the interpreter's shutdown.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return status
+    leave(exit_status(lambda: run_serve(args)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import FrameType
+from typing import NoReturn
 
 import rclpy
 from rclpy.clock import Clock, ClockType
@@ -20,13 +21,13 @@ from ...errors import CANNOT_START, UserError
 from .heartbeat import CHECK_S, HangWatch, Pulse
 from .managed_node import ManagedNode
 from .parameters import refuse_unknown_parameters
-from .parent import end_with_launch
+from .parent import end_with_launch, leave
 
-EXIT_TIMEOUT = 4.0  # s for threads to end after the node was closed; a launch kills after 5
+EXIT_TIMEOUT = 3.0  # s for a node to close and its threads to end; our launch kills after 4.8
 
 
-def spin(make: Callable[[], Node]) -> int:
-    """Make a node and serve it until SIGINT or SIGTERM; returns the exit status.
+def spin(make: Callable[[], Node]) -> NoReturn:
+    """Make a node and serve it until SIGINT or SIGTERM; ends the program.
 
     A managed node is configured and activated first, unless its parameter ``autostart`` is false.
     ``close()`` of the node, if it has one, is called while ROS still works, so that a node can
@@ -56,7 +57,7 @@ def spin(make: Callable[[], Node]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         rclpy.try_shutdown()
-        return CANNOT_START
+        leave(CANNOT_START)
     service = _Service(node, stop)
     service.start()
     try:
@@ -72,9 +73,7 @@ def spin(make: Callable[[], Node]) -> int:
         service.close()
         node.destroy_node()
         rclpy.try_shutdown()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # a late one must not interrupt the exit
-    return service.status
+    leave(service.status)
 
 
 class _Service(threading.Thread):

@@ -1,0 +1,110 @@
+"""The launch file under ROS's own launch, where that is installed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("launch_ros", reason="ROS's launch is not on the package index")
+from ament_index_python.packages import PackageNotFoundError, get_package_prefix
+from helpers.ros_domain import ros_domain
+
+LAUNCH = ["ros2", "launch", "edge_cloud_spec", "go2_nav.launch.py"]
+PATIENCE = 120.0  # s; only a hung launch takes that long
+BAD_CLOUD = ["cloud:=127.0.0.1:9", "sim:=false", "authority:=/no/authority.pem"]
+
+
+@pytest.fixture(autouse=True)
+def installed() -> None:
+    try:
+        prefix = Path(get_package_prefix("edge_cloud_spec"))
+    except PackageNotFoundError:
+        pytest.skip("the package is not installed in a sourced workspace")
+    if not (prefix / "lib/edge_cloud_spec/navigator").exists():
+        pytest.skip("its executables are not installed")
+
+
+@pytest.fixture
+def domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    with ros_domain() as domain:
+        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
+        monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        yield domain
+
+
+def left(domain: int) -> list[str]:
+    """The command lines of processes of this domain, except this one's."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes().split(b"\0")
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        mine = f"ROS_DOMAIN_ID={domain}".encode() in environment
+        if mine and b"/lib/edge_cloud_spec/" in command:
+            found.append(command.replace(b"\0", b" ").decode())
+    return found
+
+
+def launched(*arguments: str) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        [*LAUNCH, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    return done.returncode, done.stdout.strip().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["seed:=99999999999"], "seed must be a whole number"),
+        (["preset:=none_such"], "none_such"),
+        (["parameters:=/no/file.yaml"], "there is no parameter file"),
+    ],
+)
+def test_what_cannot_be_started_is_said_before_anything_starts(
+    arguments: list[str], why: str, domain: int
+) -> None:
+    status, lines = launched(*arguments)
+    assert status != 0 and why in lines[-1] and not left(domain)
+    assert not any("process started" in line for line in lines)
+
+
+def test_a_needed_node_that_cannot_be_configured_ends_the_launch_with_its_sentence_last(
+    domain: int,
+) -> None:
+    status, lines = launched(*BAD_CLOUD)
+    assert status != 0 and not left(domain)
+    assert lines[-1].startswith("error: cloud_bridge ended (exit status 2): ")
+    assert lines[-1].endswith("the certificate authority /no/authority.pem is not a file")
+
+
+def test_sigint_ends_everything_and_nothing_outlives_a_launch_that_was_killed(domain: int) -> None:
+    for number in (signal.SIGINT, signal.SIGKILL):
+        launch = subprocess.Popen(
+            [*LAUNCH, "cloud:=127.0.0.1:9", "sim:=false"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert launch.stdout is not None
+        for line in launch.stdout:
+            if "drafting with" in line:
+                break
+        launch.send_signal(number)
+        end = time.monotonic() + PATIENCE
+        while left(domain):
+            assert time.monotonic() < end, left(domain)
+            time.sleep(0.05)
+        launch.stdout.close()
+        assert launch.wait(PATIENCE) == (0 if number == signal.SIGINT else -number)
