@@ -118,7 +118,7 @@ def _check_bag(bag: Path, metadata: dict[str, Any]) -> dict[str, int]:
     try:
         files = [bag / Path(str(name)).name for name in metadata["relative_file_paths"]]
         said = {
-            each["topic_metadata"]["name"]: int(each["message_count"])
+            str(each["topic_metadata"]["name"]): int(each["message_count"])
             for each in metadata["topics_with_message_count"]
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -158,6 +158,12 @@ def test_each_damage_has_its_own_reason(tmp_path: Path) -> None:
     metadata.write_text(noted.replace("message_count: 60", "message_count: 61"))
     with pytest.raises(UserError, match="counts 61 messages of /camera"):
         read(bag)
+    metadata.write_text(noted[: noted.index("name: /") + len("name:")] + "\n")  # was a traceback
+    with pytest.raises(UserError, match=r"is damaged: its metadata\.yaml"):
+        read(bag)
+    metadata.write_text(noted.replace("name: /instruction", "name:"))
+    with pytest.raises(UserError, match=r"is damaged"):
+        read(bag)
     metadata.unlink()
     with pytest.raises(UserError, match=r"no metadata\.yaml.*give the file itself"):
         read(bag)

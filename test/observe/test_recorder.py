@@ -186,3 +186,17 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
         _, errors = recorder.communicate(timeout=60)
         assert recorder.returncode == 2
         assert errors.startswith("error: nothing can be recorded to ") and errors.count("\n") == 1
+
+
+def test_the_launch_argument_starts_a_recorder_whose_end_ends_nothing_else(tmp_path: Path) -> None:
+    from edge_cloud_spec.bringup.exits import Role
+    from edge_cloud_spec.bringup.graph import command, graph
+    from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, settings_of
+
+    given = {name: default for name, (default, _) in ARGUMENTS.items()}
+    assert "recorder" not in [spec.name for spec in graph(settings_of(given))]
+    settings = settings_of({**given, "record": str(tmp_path), "namespace": "robot1"})
+    [spec] = [spec for spec in graph(settings) if spec.name == "recorder"]
+    assert spec.role is Role.OPTIONAL
+    assert command(spec, settings)[2] == "edge_cloud_spec.observe.recorder"
+    assert ("folder", str(tmp_path)) in spec.parameters and spec.namespace == "robot1"
