@@ -86,8 +86,12 @@ def test_a_service_starts_an_image_that_is_built_and_ends_it_in_time(path: Path)
 def test_the_policy_names_each_topic_and_each_node_and_no_others() -> None:
     beside = {"camera/image_raw", "/tf", "/tf_static", "/rosout", "/parameter_events"}
     said = {topic for topic in POLICY.topics if not topic.startswith("~")}
-    assert said == {*TOPICS, *DRAWN, *beside}
-    ours = [spec for spec in graph(GraphSettings(rviz=True)) if spec.package == "edge_cloud_spec"]
+    assert said == {*TOPICS, *DRAWN, *beside}, "write who may use it into docs/sros2/policy.xml"
+    ours = [
+        spec
+        for spec in graph(GraphSettings(rviz=True, record="bags"))
+        if spec.package == "edge_cloud_spec"
+    ]
     nodes = {spec.name for spec in ours if spec.is_node}
     assert set(POLICY.nodes) == {*nodes, "operator"}
 
