@@ -43,8 +43,8 @@ class Bench(Node):
         self.odom = self.create_publisher(Odometry, "odom", qos_profile_sensor_data)
         self.hang = self.create_publisher(Empty, "hang", 10)
 
-    def until(self, condition: Callable[[], Any]) -> None:
-        end = time.monotonic() + PATIENCE
+    def until(self, condition: Callable[[], Any], patience: float = PATIENCE) -> None:
+        end = time.monotonic() + patience
         while not condition():
             assert time.monotonic() < end, (self.states, len(self.twists))
             self.executor_.spin_once(timeout_sec=0.05)

@@ -9,7 +9,9 @@ import pytest
 pytest.importorskip("rclpy")
 from builtin_interfaces.msg import Time
 
+from edge_cloud_spec.nav.holds import AWAITS
 from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nodes import decision_gate
 from edge_cloud_spec.nodes.decision_gate import CameraFrame, DecisionGate, DecisionTask
 
 FIRST, SECOND = CameraFrame(b"1", Time(sec=1)), CameraFrame(b"2", Time(sec=2))
@@ -76,3 +78,18 @@ def test_a_refused_decision_is_followed_by_another() -> None:
     gate.update_status(Status("idle", "r1", "refused: its frame is from before", 8))
     gate.update_frame(SECOND)
     assert due(gate) == DecisionTask("find it", SECOND, 8)
+
+
+def test_an_instruction_that_the_navigator_will_not_take_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(decision_gate.time, "monotonic", lambda: now[0])
+    gate = DecisionGate()
+    gate.set_instruction("find it")
+    gate.update_status(Status("stopped", "-", AWAITS, 8))
+    assert not gate.waits_in_vain, "it may only have not heard it yet"
+    now[0] += 10.0
+    assert gate.waits_in_vain
+    gate.update_status(Status("idle", "-", "released", 9))
+    assert not gate.waits_in_vain
