@@ -11,6 +11,7 @@ from .events import Words
 
 REMEMBERED = 64  # requests that came before the current one
 MAX_CHARACTERS = 20_000  # characters of one answer
+_FAILED = {"timeout": "no answer from the cloud", "aborted": "the decision was called off"}
 SAME_FRAME = 0.01  # s; steady time of one frame as seen from two messages
 
 
@@ -30,6 +31,7 @@ class Settled:
     instruction: str
     stops: int
     camera_offset: float = 0.0
+    failed: bool = False  # the decode gave no words; nothing was refused
 
 
 class AnswerAssembler:
@@ -74,6 +76,9 @@ class AnswerAssembler:
         if action is not None:
             return self._settle(words, action, "")
         if words.finished or len(self._text) > MAX_CHARACTERS:
+            why = _FAILED.get(words.finish_reason, f"no decision ({words.finish_reason})")
+            if not self._text and words.finish_reason not in ("", "end", "length"):
+                return self._settle(words, None, why, failed=True)
             return self._settle(words, None, f"{self._text[:80]!r} ends without an action")
         return None
 
@@ -85,7 +90,9 @@ class AnswerAssembler:
         self._camera_offset = words.camera_offset
         self._next, self._text, self._verified, self._settled = 0, "", True, False
 
-    def _settle(self, words: Words, action: Action | None, problem: str) -> Settled | None:
+    def _settle(
+        self, words: Words, action: Action | None, problem: str, failed: bool = False
+    ) -> Settled | None:
         if self._settled:
             return None
         self._settled = True
@@ -99,4 +106,5 @@ class AnswerAssembler:
             self._instruction,
             self._stops,
             self._camera_offset,
+            failed,
         )

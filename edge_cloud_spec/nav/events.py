@@ -33,6 +33,7 @@ class Words:
     instruction: str = ""
     stops: int = 0
     camera_offset: float = 0.0
+    finish_reason: str = ""  # of finished words: end, length, aborted, or a fault's code
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,10 @@ class Navigator:
         """Seconds by which odometry's clock is ahead of ours, less its latency; None: unknown."""
         return self._odometer.clock_offset
 
+    def odometry_problem(self, now: float) -> str:
+        """Why odometry that is needed does not tell where the base is; empty where it does."""
+        return self._odometer.missing(now) if self._odometer.missed(now) else ""
+
     def configure(self, settings: Settings) -> list[Effect]:
         """Take other settings; a motion that began under others ends."""
         changed = settings != self.settings
@@ -186,10 +190,8 @@ class Navigator:
         if problem or settled.action is None:
             self._refused["refused"] += 1
             report = Report(f"request {settled.request} moves nothing: {problem}")
-            return [
-                report,
-                *([] if self._run else self._show("idle", f"refused: {problem}")),
-            ]
+            detail = problem if settled.failed else f"refused: {problem}"
+            return [report, *([] if self._run else self._show("idle", detail))]
         if settled.action.verb == "stop":
             return self._stop(settled, now)
         return self._start(settled, settled.action, now)

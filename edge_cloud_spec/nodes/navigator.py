@@ -44,6 +44,8 @@ from ..nav.pose import Pose
 from ..nav.settings import Settings
 from ..nav.watchdog import REPEATS, Watchdog
 from .base_output import Output, OutputSettings, make_output
+from .health.health import RecentProblem
+from .health.navigator import NavigatorFacts, navigator_health
 from .markers import action_markers, no_markers
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE, SENSOR_DATA
@@ -52,6 +54,7 @@ from .runtime.subscription_thread import SubscriptionThread
 
 INACTIVE = "the navigator is not active"
 ACTIVE = "active"  # cause of the hold of a navigator that is not
+PROBLEM_S = 30.0  # that a problem is told
 ACTIONS = {
     "stop": NavCommand.STOP,
     "move": NavCommand.MOVE,
@@ -88,7 +91,7 @@ class NavigatorNode(ManagedNode):
         self._navigator = Navigator(self._config.value, secrets.randbits(32), INACTIVE)
         self._output: Output | None = None  # in an unconfigured node
         self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
-        self._last_problem = ""
+        self._problem = RecentProblem(PROBLEM_S)
         self._stops = SubscriptionThread(self)
         self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
         self._stops.start()
@@ -172,6 +175,7 @@ class NavigatorNode(ManagedNode):
             instruction=message.instruction,
             stops=message.stops,
             camera_offset=message.camera_clock_offset,
+            finish_reason=message.finish_reason,
         )
         self._handle(words)
 
@@ -238,7 +242,7 @@ class NavigatorNode(ManagedNode):
                 self._watchdog.calm()
             self._repeat = 1
         elif isinstance(effect, Report):
-            self._last_problem = effect.problem
+            self._problem.report(effect.problem, time.monotonic())
             self.get_logger().warning(effect.problem)
         elif isinstance(effect, Show):
             self._status.publish(String(data=str(effect.status)))
@@ -265,11 +269,21 @@ class NavigatorNode(ManagedNode):
     def diagnose(self) -> None:
         """Publish the robot's status, and what was dropped so far."""
         with self._lock:
-            status, counts = self._navigator.status, self._navigator.counts
-            offset = self._navigator.odometry_clock_offset
-        values = {**counts, "watchdog": self._watchdog.fired, "last problem": self._last_problem}
-        values["odometry_clock_offset_s"] = "unknown" if offset is None else round(offset, 3)
-        self.diagnostics.publish(str(status), values, warning=status.state == "stopped")
+            navigator, now = self._navigator, time.monotonic()
+            status, offset = navigator.status, navigator.odometry_clock_offset
+            missing = navigator.odometry_problem(now)
+            values = {**navigator.counts, "watchdog": self._watchdog.fired}
+        facts = NavigatorFacts(
+            status,
+            self.resolve_topic_name("odom"),
+            missing,
+            timed=offset is None and self._config.value.odometry == "auto",
+            problem=self._problem.text(now),
+            parameters="; ".join(self._config.problems.values()),
+            e_stop="e_stop" in status.detail,
+            values={**values, "odometry_clock_offset_s": "unknown" if offset is None else offset},
+        )
+        self.diagnostics.show(navigator_health(facts))
 
 
 def main() -> int:

@@ -143,3 +143,18 @@ def test_what_is_not_an_action_is_told_and_what_ends_too_soon() -> None:
     assert one is not None and one.problem == "'fly' is not an action"
     one = AnswerAssembler().hear(words("r", text="action: move", finished=True), 100.0)
     assert one is not None and one.problem == "'action: move' ends without an action"
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [("timeout", "no answer from the cloud"), ("aborted", "called off"), ("internal", "internal")],
+)
+def test_a_decode_without_words_is_said_as_what_it_is(reason: str, said: str) -> None:
+    settled = AnswerAssembler().hear(words(count=0, finished=True, finish_reason=reason), 1.0)
+    assert settled is not None and settled.failed and settled.action is None
+    assert said in settled.problem and "without an action" not in settled.problem
+    empty = AnswerAssembler().hear(words(count=0, finished=True, finish_reason="end"), 1.0)
+    assert empty is not None and not empty.failed and "without an action" in empty.problem
+    cut = words(text="move", finished=True, finish_reason=reason)
+    half = AnswerAssembler().hear(cut, 1.0)
+    assert half is not None and half.action is None and "'move' ends without" in half.problem
