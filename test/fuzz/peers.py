@@ -105,7 +105,9 @@ class Peer:
         self._fences += 1
         number = 1_000_000 + self._fences
         self._may_end = self._may_end or any(map(_closes, self.sent))
-        await self.say(encode_client(replace(opening_of(0, 0, b""), protocol=number)))
+        await self.say(
+            encode_client(replace(opening_of(0, 0, b""), protocol=number, oldest_protocol=number))
+        )
         answers: list[ServerMessage] = []
         while (message := await self.hear()) is not None:
             if isinstance(message, Fault) and f"protocol {number} " in message.text:
