@@ -74,7 +74,7 @@ FAULTS = (
         "ends its step and stands",
         _kill,
         _start,
-        reads="(?i)cloud",
+        reads="lost",
         soak=False,
         quick=True,
     ),
@@ -85,6 +85,7 @@ FAULTS = (
         _hang,
         _unhang,
         lasts=3.0,
+        reads="lost|degraded",
     ),
     Fault(
         "out_of_memory",
@@ -100,6 +101,7 @@ FAULTS = (
         "ends its step and stands; each decision ends with a fault that says so",
         _model("nan"),
         _sound,
+        reads="no decision on",
     ),
     Fault(
         "wrong_checkpoint",
@@ -108,6 +110,7 @@ FAULTS = (
         _other_target,
         _own,
         soak=False,
+        reads="no decision on",
     ),
     Fault(
         "older_robot",

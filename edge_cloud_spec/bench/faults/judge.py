@@ -177,7 +177,8 @@ def _problem(
             return "a later frame's action came before it"
     told = [each for each in said if each.at < command.at - SLACK]
     if not told or normalized(told[-1].text) != normalized(asked.instruction):
-        return f"it was decided for {asked.instruction!r}"
+        since = f"{told[-1].text!r} is told since {command.at - told[-1].at:.2f} s" if told else ""
+        return f"it was decided for {asked.instruction!r}; {since}"
     return ""
 
 

@@ -69,7 +69,7 @@ FAULTS = (
         "ends its step and stands",
         _set_out,
         _set_up,
-        reads="(?i)cloud",
+        reads="lost",
         quick=True,
     ),
     Fault(
@@ -88,6 +88,7 @@ FAULTS = (
         _silent,
         _heard,
         lasts=3.0,
+        reads="lost|degraded",
     ),
     Fault(
         "delay_5s",
@@ -96,6 +97,7 @@ FAULTS = (
         _delay,
         _no_delay,
         lasts=3.0,
+        reads="lost|degraded",
     ),
     _messages("loss_30", "30 % of all messages are lost", GOES_ON, MessageFaults(lost=0.3)),
     _messages(

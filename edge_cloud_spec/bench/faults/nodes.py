@@ -77,6 +77,7 @@ FAULTS = (
         "ends its step and stands",
         _fail,
         _sound,
+        reads="a decision failed",
     ),
     Fault(
         "disk_full",
@@ -108,6 +109,8 @@ FAULTS = (
             robot,
             _hang(name),
             _unhang(name),
+            lasts=4.5,
+            reads="" if name == "simulator" else f"/{name} has said nothing",
         )
         for name, robot in HUNG.items()
     ),

@@ -93,8 +93,9 @@ FAULTS = (
         "ends its step, and one decision on the last frame; then stands",
         _camera(lambda: gone),
         SOUND_CAMERA,
-        lasts=3.0,
+        lasts=4.5,
         quick=True,
+        reads="no picture",
     ),
     Fault(
         "camera_frozen",
@@ -102,7 +103,8 @@ FAULTS = (
         "ends its step and stands once the frame is too old or the robot has left its place",
         _camera(lambda: Frozen(stamps=False)),
         SOUND_CAMERA,
-        lasts=3.0,
+        lasts=4.5,
+        reads="frozen",
     ),
     Fault(
         "camera_repeats",
@@ -110,8 +112,9 @@ FAULTS = (
         "goes on: verified by the target on the pictures that it gets",
         _camera(lambda: Frozen(stamps=True)),
         SOUND_CAMERA,
-        lasts=4.0,
+        lasts=10.0,
         stops=False,
+        reads="frozen",
     ),
     Fault(
         "camera_black",
@@ -119,8 +122,9 @@ FAULTS = (
         "goes on as the target decides, which sees no object and searches",
         _camera(_black),
         SOUND_CAMERA,
-        lasts=4.0,
+        lasts=5.0,
         stops=False,
+        reads="black",
     ),
     Fault(
         "picture_damaged",
@@ -129,6 +133,7 @@ FAULTS = (
         _camera(_no_picture),
         SOUND_CAMERA,
         lasts=3.0,
+        reads="cannot be read|damaged",
     ),
     Fault(
         "odometry_gone",
