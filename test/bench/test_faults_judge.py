@@ -118,6 +118,14 @@ def test_an_action_for_another_instruction_or_a_second_time_is_counted() -> None
     assert "moved the robot before" in judged([*run(), again]).unverified[0]
 
 
+def test_an_instruction_is_in_force_at_once_and_the_one_before_for_a_moment() -> None:
+    other = [each for each in run() if not isinstance(each, Instructed)]
+    for texts in (("find the door", INSTRUCTION), (INSTRUCTION, "find the door")):
+        told = [Instructed(98.0, texts[0]), Instructed(99.9, texts[1])]
+        assert judged([*other, *told]).unverified == []
+    assert judged([*other, Instructed(98.0, "find the door")]).unverified
+
+
 @pytest.mark.parametrize("at", [101.0, 102.5, 90.0])
 def test_a_velocity_after_the_action_or_before_any_is_counted(at: float) -> None:
     (problem,) = judged([*run(), Velocity(at, True)]).unverified

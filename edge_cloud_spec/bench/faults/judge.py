@@ -175,10 +175,14 @@ def _problem(
         earlier = taken_at(before.stamp)
         if earlier is not None and taken < earlier:
             return "a later frame's action came before it"
-    told = [each for each in said if each.at < command.at - SLACK]
-    if not told or normalized(told[-1].text) != normalized(asked.instruction):
-        since = f"{told[-1].text!r} is told since {command.at - told[-1].at:.2f} s" if told else ""
-        return f"it was decided for {asked.instruction!r}; {since}"
+    told = [each for each in said if each.at < command.at]
+    settled = [each for each in told if each.at < command.at - SLACK][-1:]
+    in_force = [*settled, *(each for each in told if each.at >= command.at - SLACK)]
+    if normalized(asked.instruction) not in {normalized(each.text) for each in in_force}:
+        since = (
+            f"; {told[-1].text!r} was told {command.at - told[-1].at:.2f} s before" if told else ""
+        )
+        return f"it was decided for {asked.instruction!r}{since}"
     return ""
 
 
