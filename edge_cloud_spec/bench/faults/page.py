@@ -37,7 +37,7 @@ def table(faults: Mapping[str, Fault], rows: Iterable[Row]) -> str:
 
 
 def _line(fault: Fault, row: Row) -> str:
-    said = str(row.get("said", "")).replace("|", "/").replace("`", "'")
+    said = str(row.get("said", "") if fault.reads else "").replace("|", "/").replace("`", "'")
     times = [
         _seconds(row.get(name))
         for name in ("standstill_s_max", "base_stands_s_max", "recovery_s_max")

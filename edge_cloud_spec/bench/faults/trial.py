@@ -113,15 +113,13 @@ def _judge(rig: Rig, fault: Fault, begun: float, trial: Trial) -> None:
 
 
 def _said(events: Iterable[Event], pattern: str, since: float) -> tuple[str, float | None]:
-    """The first sentence that matches; without a pattern the last one that is no status."""
-    lines = [e for e in events if isinstance(e, Line) and e.at > since]
-    if pattern:
-        for line in lines:
-            if re.search(pattern, line.text):
-                return f"{line.topic}: {line.text}", line.at
-        return "", None
-    complaints = [line for line in lines if line.topic not in ("instruction_status", "nav_status")]
-    return (f"{complaints[-1].topic}: {complaints[-1].text}" if complaints else ""), None
+    """The first sentence that matches, and when it was published; empty where there is none."""
+    for line in events:
+        if not (pattern and isinstance(line, Line) and line.at > since):
+            continue
+        if re.search(pattern, line.text):
+            return f"{line.topic}: {line.text}", line.at
+    return "", None
 
 
 def _compare(rig: Rig, before: dict[str, tuple[int, int, float]], trial: Trial) -> None:
