@@ -26,10 +26,10 @@ from ..edge.probe import CloudState
 from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.codec import encode_server
 from ..wire.messages import Fault
-from .bridge_messages import to_topic
+from .bridge.bridge_messages import to_topic
+from .bridge.request_stream import RequestStream, Sent
 from .health.bridge import BridgeHealth
 from .health.health import Health, Level
-from .request_stream import RequestStream, Sent
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, LATCHED
 from .runtime.run import spin

@@ -31,21 +31,21 @@ from ..nav.events import Instruction, Tick
 from ..nav.mission import Began, Decided, End, Failed
 from ..nav.status import Status
 from ..share import rules_text
-from .camera_input import CameraInput
-from .decision_gate import DecisionGate, DecisionTask
-from .decode_stats import to_decode_stats
-from .drafter_health import DrafterHealth, blindness
-from .drafter_settings import DrafterSettings
-from .link_policy import LINK_STATE, LinkPolicy
-from .mission_status import MissionStatus
-from .run_info import RunInfo
+from .drafting.camera_input import CameraInput
+from .drafting.decision_gate import DecisionGate, DecisionTask
+from .drafting.decode_stats import to_decode_stats
+from .drafting.drafter_health import DrafterHealth, blindness
+from .drafting.drafter_settings import DrafterSettings
+from .drafting.link_policy import LINK_STATE, LinkPolicy
+from .drafting.mission_status import MissionStatus
+from .drafting.run_info import RunInfo
+from .drafting.topic_transport import BridgeTopics, TopicTransport
+from .drafting.verified_words import VerifiedWords
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
-from .topic_transport import BridgeTopics, TopicTransport
-from .verified_words import VerifiedWords
 
 OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
 HALT_S = 2.0  # s to wait for a decision that was aborted

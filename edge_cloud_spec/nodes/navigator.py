@@ -43,10 +43,10 @@ from ..nav.navigator import Navigator
 from ..nav.pose import Pose
 from ..nav.settings import Settings
 from ..nav.watchdog import REPEATS, Watchdog
-from .base_output import Output, OutputSettings, make_output
 from .health.health import RecentProblem
 from .health.navigator import NavigatorFacts, navigator_health
-from .markers import action_markers, no_markers
+from .navigation.base_output import Output, OutputSettings, make_output
+from .navigation.markers import action_markers, no_markers
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin

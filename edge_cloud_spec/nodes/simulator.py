@@ -24,7 +24,7 @@ from ..sim.room import Room, make_room
 from ..sim.scene import Scene
 from ..sim.world import World
 from .health.health import Health, Level
-from .room_topics import RoomTopics
+from .room.room_topics import RoomTopics
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE

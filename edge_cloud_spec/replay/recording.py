@@ -15,7 +15,7 @@ from ..decoding.noise import seed_and_number
 from ..errors import UserError
 from ..instruction import is_stop
 from ..models.image import decode_image
-from ..nodes.frame import encode_frame
+from ..nodes.drafting.frame import encode_frame
 from ..observe.bag import Bag
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("launch_ros", reason="ROS's launch is not on the package index")
 from ament_index_python.packages import PackageNotFoundError, get_package_prefix
-from helpers.ros_domain import ros_domain
+from helpers.graph.ros_domain import ros_domain
 
 LAUNCH = ["ros2", "launch", "edge_cloud_spec", "go2_nav.launch.py"]
 PATIENCE = 120.0  # s; only a hung launch takes that long

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
-from helpers.topic_messages import draft, message, settled, verdict
+from helpers.graph.topic_messages import draft, message, settled, verdict
 from hypothesis import given
 from hypothesis import strategies as st
 

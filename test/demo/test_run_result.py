@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
 
-from helpers.topic_messages import message, outcome, said, settled
+from helpers.graph.topic_messages import message, outcome, said, settled
 
 from edge_cloud_spec.demo.run_result import PERMANENT_FAILURES, result_of
 from edge_cloud_spec.observe.run_log import RunLog

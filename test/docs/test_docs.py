@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from helpers.command_lines import LAUNCH, line_error, mention_error
-from helpers.markdown import Link, Page
-from helpers.symbols import Symbols, defined_in
+from helpers.documents.command_lines import LAUNCH, line_error, mention_error
+from helpers.documents.markdown import Link, Page
+from helpers.documents.symbols import Symbols, defined_in
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

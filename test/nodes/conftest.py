@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers.ros_domain import ros_domain
+from helpers.graph.ros_domain import ros_domain
 
 if TYPE_CHECKING:
     from helpers.navigator_bench import Bench

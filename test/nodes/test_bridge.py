@@ -18,8 +18,8 @@ from edge_cloud_spec.decoding.digest import PrefixDigest  # noqa: E402
 from edge_cloud_spec.decoding.draft import Draft as TheDraft  # noqa: E402
 from edge_cloud_spec.decoding.policy import GREEDY  # noqa: E402
 from edge_cloud_spec.msg import DecodeRequest, Draft, Verdict  # noqa: E402
-from edge_cloud_spec.nodes import request_stream  # noqa: E402
-from edge_cloud_spec.nodes.bridge_messages import to_draft, to_request  # noqa: E402
+from edge_cloud_spec.nodes.bridge import request_stream  # noqa: E402
+from edge_cloud_spec.nodes.bridge.bridge_messages import to_draft, to_request  # noqa: E402
 from edge_cloud_spec.nodes.cloud_bridge import CloudBridge  # noqa: E402
 from edge_cloud_spec.nodes.runtime.qos import DECODE  # noqa: E402
 from edge_cloud_spec.nodes.runtime.subscription_thread import SubscriptionThread  # noqa: E402

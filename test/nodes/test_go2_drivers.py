@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("rclpy")
 from geometry_msgs.msg import Twist
 from helpers.drill import FORWARD, Drill
-from helpers.fake_go2 import FakeSdk, FakeSport
+from helpers.graph.fake_go2 import FakeSdk, FakeSport
 from helpers.navigator_bench import Bench
 from sensor_msgs.msg import Image
 from std_msgs.msg import Bool
@@ -21,8 +21,8 @@ from std_msgs.msg import Bool
 from edge_cloud_spec.nav.events import Drive, EStop, Halt
 from edge_cloud_spec.nav.motion import Limits
 from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.nodes.base_output import SportOutput
-from edge_cloud_spec.nodes.decision_gate import CameraFrame, DecisionGate
+from edge_cloud_spec.nodes.drafting.decision_gate import CameraFrame, DecisionGate
+from edge_cloud_spec.nodes.navigation.base_output import SportOutput
 from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 from edge_cloud_spec.share import share
 

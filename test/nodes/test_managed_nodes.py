@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("rclpy")
-from helpers.lifecycle import (
+from helpers.graph.lifecycle import (
     ACTIVATE,
     ACTIVE,
     CLEAN_UP,

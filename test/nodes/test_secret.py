@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
-from helpers.decode_graph import INSTRUCTION, Watcher
+from helpers.graph.decode_graph import INSTRUCTION, Watcher
 from helpers.grpc_cloud import Cloud, Proxy
 from rcl_interfaces.msg import Log
 from sensor_msgs.msg import CompressedImage

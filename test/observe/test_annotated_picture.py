@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.topic_messages import draft, message, settled, verdict
+from helpers.graph.topic_messages import draft, message, settled, verdict
 from PIL import Image
 
 from edge_cloud_spec.observe.annotated_picture import (

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("rosbags")
 import rclpy
-from helpers.ros_domain import ros_domain
+from helpers.graph.ros_domain import ros_domain
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node

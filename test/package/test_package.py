@@ -25,7 +25,7 @@ from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.instruction_pattern import instruction_pattern
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
-from edge_cloud_spec.nodes.drafter_settings import DrafterSettings
+from edge_cloud_spec.nodes.drafting.drafter_settings import DrafterSettings
 from edge_cloud_spec.nodes.instruction_server import ServerSettings
 from edge_cloud_spec.nodes.monitor import MonitorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings

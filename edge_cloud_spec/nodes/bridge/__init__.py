@@ -1,0 +1,1 @@
+"""What the cloud bridge is made of: streams, and wire messages as ROS messages."""

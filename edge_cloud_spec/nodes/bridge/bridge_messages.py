@@ -1,0 +1,114 @@
+"""Wire messages as ROS messages: typed fields for people to read, and the opaque payload."""
+
+from __future__ import annotations
+
+from builtin_interfaces.msg import Duration, Time
+
+from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
+
+from ...edge.events import LinkLost, LinkUp
+from ...wire.codec import decode_server, encode_client
+from ...wire.messages import (
+    ClientMessage,
+    Close,
+    DraftMessage,
+    Fault,
+    Generate,
+    Open,
+    Opened,
+    Resume,
+    RowMessage,
+    RowRequest,
+    WireError,
+)
+from ...wire.messages import Prediction as WirePrediction
+from ...wire.messages import Verdict as WireVerdict
+
+_KINDS = {
+    Open: DecodeRequest.OPEN,
+    Resume: DecodeRequest.RESUME,
+    Generate: DecodeRequest.GENERATE,
+    Close: DecodeRequest.CLOSE,
+    RowRequest: DecodeRequest.ROW_REQUEST,
+}
+
+
+def duration(seconds: float) -> Duration:
+    """Seconds as a ROS duration."""
+    whole = int(seconds)
+    return Duration(sec=whole, nanosec=int((seconds - whole) * 1e9))
+
+
+def to_draft(message: DraftMessage, words: list[str], draft_s: float) -> Draft:
+    """A draft for the topic ``draft``; the sender sets header, request and sequence."""
+    return Draft(
+        round=message.round,
+        base_length=message.base.length,
+        base_hash=message.base.hash,
+        words=words,
+        draft_time=duration(draft_s),
+        payload=encode_client(message),
+    )
+
+
+def to_request(message: ClientMessage, preset: str) -> DecodeRequest:
+    """Any other message for the topic ``decode_request``."""
+    request = DecodeRequest(
+        kind=_KINDS[type(message)], preset=preset, payload=encode_client(message)
+    )
+    if isinstance(message, Open):
+        request.instruction = message.instruction
+        request.rule = message.rule
+        request.temperature = message.policy.temperature
+        request.seed = message.policy.seed
+    return request
+
+
+def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> Verdict | Prediction:
+    """What the cloud sent, or the link reports, for the topic ``verdict`` or ``prediction``."""
+    if not isinstance(item, bytes):
+        message: Verdict | Prediction = _link_event(item)
+    else:
+        message = _server_message(item)
+        message.payload = item
+    message.header.stamp = stamp
+    message.request_id = request_id
+    return message
+
+
+def from_verdict(verdict: Verdict) -> bytes | LinkLost | LinkUp:
+    """The inverse of ``to_topic``, for the topic ``verdict``."""
+    if verdict.kind == Verdict.LINK_LOST:
+        return LinkLost(verdict.text)
+    if verdict.kind == Verdict.LINK_UP:
+        return LinkUp()
+    payload: bytes = verdict.payload.tobytes()
+    return payload
+
+
+def _link_event(event: LinkLost | LinkUp) -> Verdict:
+    if isinstance(event, LinkLost):
+        return Verdict(kind=Verdict.LINK_LOST, text=event.reason)
+    return Verdict(kind=Verdict.LINK_UP)
+
+
+def _server_message(data: bytes) -> Verdict | Prediction:
+    """The typed fields of what the cloud sent; what cannot be decoded is a fault."""
+    try:
+        message = decode_server(data)
+    except WireError as error:
+        return Verdict(kind=Verdict.FAULT, text=str(error))
+    out: Verdict | Prediction
+    match message:
+        case Fault():
+            return Verdict(kind=Verdict.FAULT, text=message.text)
+        case WirePrediction():
+            out = Prediction(confidence=message.confidence)
+        case WireVerdict():
+            out = Verdict(accepted=len(message.path), verify_time=duration(message.verify_s))
+        case RowMessage():
+            out = Verdict(kind=Verdict.ROW)
+        case Opened():
+            out = Verdict(kind=Verdict.OPENED)
+    out.base_length, out.base_hash = message.base.length, message.base.hash
+    return out

@@ -1,0 +1,86 @@
+"""The drafter's parameters: its model, and how decisions are decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ...bounds import bounded, check_bounds, chosen, described
+from ...decoding.noise import decision_seed
+from ...decoding.policy import SamplingPolicy
+from ...decoding.preset import Preset
+from ...decoding.rule import RULES, temperature_of
+from ...edge.runner import DecodeSettings
+from ...errors import UserError
+from ...models.prompt import ORDERS
+from ...nav.mission import MissionSettings
+from ...presets import load_preset
+
+STOP, CREEP = "stop", "creep"  # while the link is lost
+ALONE = "edge_only"  # the preset of decisions without the cloud
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The draft model on this robot."""
+
+    path: str = described("", "directory or hub name; empty: the embedded drafter", fixed=True)
+    quantize: str = chosen("none", ("none", "int8", "int4", "dynamic-int8"), "weights", fixed=True)
+    device: str = described("cpu", "cpu or cuda", fixed=True)
+    dtype: str = chosen("float32", ("float32", "float16", "bfloat16"), "arithmetic", fixed=True)
+    threads: int = bounded(1, 1, 64, "torch threads", fixed=True)
+
+
+@dataclass(frozen=True)
+class DrafterSettings:
+    """How decisions are decoded. Each decision uses the values of the moment it starts."""
+
+    preset: str = described("dsd", "name of a preset, or the path of its YAML file")
+    rule: str = chosen("greedy", RULES, "acceptance rule")
+    temperature: float = bounded(0.8, 0.01, 10.0, "of coupled and rejection; greedy has none")
+    top_k: int = bounded(0, 0, 100_000, "tokens sampled from; 0: all")
+    top_p: float = bounded(1.0, 0.01, 1.0, "probability mass sampled from")
+    seed: int = bounded(0, 0, 2**31, "of the sampling; each decision's seed is derived from it")
+    first_decision: int = bounded(0, 0, 2**31, "number of the first decision after this is set")
+    order: str = chosen(ORDERS[0], ORDERS, "what an answer says first")
+    max_tokens: int = bounded(64, 1, 1024, "longest answer")
+    patience: float = bounded(
+        10.0, 0.2, 120.0, "a decision fails after this long a silence of the cloud, s"
+    )
+    retry: float = bounded(1.0, 0.1, 60.0, "pause after a decision that failed, s")
+    camera_lag: float = bounded(
+        0.0, 0.0, 10.0, "how much older a picture is than its stamp says, s"
+    )
+    when_lost: str = chosen(STOP, (STOP, CREEP), "while the link is lost: wait, or decide alone")
+    model: ModelSettings = field(default_factory=ModelSettings)
+    mission: MissionSettings = field(default_factory=MissionSettings)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        try:
+            _ = self.loaded_preset
+        except UserError as error:
+            raise ValueError(f"preset: {error}") from None
+
+    # A change of the preset's file alone has no effect; the next change of any parameter makes new
+    # settings, which read it again.
+    @cached_property
+    def loaded_preset(self) -> Preset:
+        """The preset, read once when these settings are made."""
+        return load_preset(self.preset)
+
+    @cached_property
+    def alone_preset(self) -> Preset:
+        """The preset of decisions without the cloud."""
+        return load_preset(ALONE)
+
+    def decode_settings(self, number: int, *, alone: bool = False) -> DecodeSettings:
+        """The settings of the decode for this decision; ``alone``: without the cloud."""
+        policy = SamplingPolicy(
+            temperature_of(self.rule, self.temperature),
+            self.top_k,
+            self.top_p,
+            decision_seed(self.seed, number),
+        )
+        preset = self.alone_preset if alone else self.loaded_preset
+        return DecodeSettings(preset, self.rule, policy, self.max_tokens, self.patience)

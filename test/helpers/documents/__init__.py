@@ -1,0 +1,1 @@
+"""What the docs tests read: Markdown, symbols, command lines."""

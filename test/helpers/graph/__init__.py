@@ -1,0 +1,1 @@
+"""Real nodes, bridges and fakes of a robot for tests of the graph."""

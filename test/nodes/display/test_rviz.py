@@ -1,0 +1,152 @@
+"""RViz's file and the robot's description: classes that RViz has, topics and frames that exist."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("rclpy")
+from rclpy.time import Time
+
+from edge_cloud_spec.bringup.graph import GraphSettings, graph
+from edge_cloud_spec.nodes.room.room_topics import camera_transform
+from edge_cloud_spec.nodes.simulator import SimulatorSettings
+from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
+from edge_cloud_spec.share import share
+
+RVIZ = yaml.safe_load((share() / "config/go2_nav.rviz").read_text())
+URDF = ElementTree.parse(share() / "config/go2.urdf").getroot()
+
+# Of the plugin descriptions of rviz_default_plugins 14.1 (Jazzy) and 11.2 (Humble), both.
+DISPLAYS = {  # and the type that each takes; None: it has no topic
+    "Grid": None,
+    "TF": None,
+    "Image": "sensor_msgs/msg/Image",
+    "MarkerArray": "visualization_msgs/msg/MarkerArray",
+    "Odometry": "nav_msgs/msg/Odometry",
+    "Path": "nav_msgs/msg/Path",
+    "Pose": "geometry_msgs/msg/PoseStamped",
+    "PoseArray": "geometry_msgs/msg/PoseArray",
+    "LaserScan": "sensor_msgs/msg/LaserScan",
+    "Map": "nav_msgs/msg/OccupancyGrid",
+    "Marker": "visualization_msgs/msg/Marker",
+    "RobotModel": "std_msgs/msg/String",
+}
+TOOLS = {"MoveCamera", "Interact", "Select", "FocusCamera", "Measure", "SetGoal", "PublishPoint"}
+VIEWS = {"Orbit", "XYOrbit", "TopDownOrtho", "ThirdPersonFollower", "FPS"}
+PANELS = {"Displays", "Help", "Selection", "Time", "Tool Properties", "Transformation", "Views"}
+
+
+def displays() -> list[dict[str, Any]]:
+    return RVIZ["Visualization Manager"]["Displays"]
+
+
+def subscriptions() -> Iterator[tuple[str, dict[str, Any], str]]:
+    """(topic, its settings, type) of every display."""
+    for display in displays():
+        kind = DISPLAYS[display["Class"].removeprefix("rviz_default_plugins/")]
+        topic = display.get("Topic") or display.get("Description Topic")
+        assert (kind is None) == (topic is None), display
+        if kind is not None and topic is not None:
+            yield topic["Value"], topic, kind
+
+
+def type_name(kind: type[Any]) -> str:
+    return f"{kind.__module__.partition('.')[0]}/msg/{kind.__name__}"
+
+
+def test_every_class_of_the_file_is_one_that_rviz_has() -> None:
+    manager = RVIZ["Visualization Manager"]
+    assert {p["Class"] for p in RVIZ["Panels"]} <= {f"rviz_common/{name}" for name in PANELS}
+    for names, given in (
+        (DISPLAYS, manager["Displays"]),
+        (TOOLS, manager["Tools"]),
+        (VIEWS, [manager["Views"]["Current"]]),
+    ):
+        assert {item["Class"] for item in given} <= {f"rviz_default_plugins/{n}" for n in names}
+
+
+def test_every_topic_of_the_file_exists_with_its_type_and_a_quality_that_matches() -> None:
+    tables = {**TOPICS, **DRAWN}
+    described = False
+    for topic, settings, kind in subscriptions():
+        if topic == "robot_description":  # robot_state_publisher's, latched
+            assert settings["Durability Policy"] == "Transient Local"
+            described = True
+            continue
+        ours, qos = tables[topic]
+        assert type_name(ours) == kind, topic
+        if qos.reliability.name == "BEST_EFFORT":
+            assert settings["Reliability Policy"] == "Best Effort", topic
+        assert settings["Durability Policy"] == "Volatile"
+    assert described
+
+
+def test_the_file_shows_camera_with_words_path_action_and_robot() -> None:
+    shown = {topic for topic, _, _ in subscriptions()}
+    assert shown == {"image_annotated", "path", "markers", "odom", "robot_description"}
+
+
+def test_a_wrong_topic_or_class_would_be_found() -> None:
+    assert "camera/image_raw" not in {**TOPICS, **DRAWN}  # only the compressed one is published
+    assert "Image2" not in DISPLAYS
+
+
+def test_rviz_is_started_with_what_it_shows_and_a_robot_describes_itself() -> None:
+    names = [spec.name for spec in graph(GraphSettings(rviz=True))]
+    assert names[-3:] == ["annotator", "robot_state_publisher", "rviz2"]
+    model = graph(GraphSettings(rviz=True))[-2]
+    assert dict(model.parameters)["robot_description"] == (share() / "config/go2.urdf").read_text()
+    assert "robot_state_publisher" not in {
+        s.name for s in graph(GraphSettings(rviz=True, sim=False))
+    }
+
+
+def test_the_description_is_one_tree_with_the_graphs_frames() -> None:
+    links = [link.attrib["name"] for link in URDF.findall("link")]
+    assert len(links) == len(set(links))
+    parents = {
+        j.find("child").attrib["link"]: j.find("parent").attrib["link"]
+        for j in URDF.findall("joint")
+    }
+    assert len(parents) == len(URDF.findall("joint"))
+    settings = SimulatorSettings()
+    assert set(links) - set(parents) == {settings.base_frame}
+    assert parents[settings.camera_frame] == settings.base_frame
+    for link in links:
+        seen = set()
+        while link in parents:
+            assert link not in seen
+            seen.add(link)
+            link = parents[link]
+        assert link == settings.base_frame
+    materials = {m.attrib["name"] for m in URDF.findall("material")}
+    assert {m.attrib["name"] for m in URDF.iterfind("link/visual/material")} <= materials
+    assert all(len(v.find("geometry")) == 1 for v in URDF.iterfind("link/visual"))
+
+
+def test_the_descriptions_camera_is_where_the_simulators_is() -> None:
+    [joint] = [j for j in URDF.findall("joint") if j.attrib["name"] == "camera_joint"]
+    origin = joint.find("origin").attrib
+    place = [float(value) for value in origin["xyz"].split()]
+    roll, pitch, yaw = (float(value) / 2 for value in origin["rpy"].split())
+    transform = camera_transform("base_link", "camera_optical_frame", Time()).transform
+    ours = transform.translation
+    assert place == pytest.approx([ours.x, ours.y, ours.z])
+    q = transform.rotation
+    (sr, cr), (sp, cp), (sy, cy) = ((math.sin(a), math.cos(a)) for a in (roll, pitch, yaw))
+    expected = [
+        sr * cp * cy - cr * sp * sy,
+        cr * sp * cy + sr * cp * sy,
+        cr * cp * sy - sr * sp * cy,
+        cr * cp * cy + sr * sp * sy,
+    ]
+    assert [abs(a) for a in (q.x, q.y, q.z, q.w)] == pytest.approx([abs(a) for a in expected])
+    assert sum(a * b for a, b in zip((q.x, q.y, q.z, q.w), expected, strict=True)) ** 2 == (
+        pytest.approx(1.0)
+    )

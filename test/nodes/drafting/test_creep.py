@@ -1,0 +1,156 @@
+"""A lost link: by default nothing is decided; under creep the drafter alone, and it says so."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers.graph.decode_graph import INSTRUCTION, Cloud, Watcher, node_process
+from std_msgs.msg import String
+
+from edge_cloud_spec.bringup.graph import GraphSettings
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.harness.random_checkpoint import make_checkpoint
+from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nodes.drafting.drafter_settings import DrafterSettings
+from edge_cloud_spec.nodes.drafting.link_policy import LinkPolicy
+
+COMPLETE = ("end", "length")
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Iterator[tuple[Watcher, Cloud]]:
+    checkpoints = [make_checkpoint(tmp_path / name, seed=i) for i, name in enumerate("td")]
+    cloud = Cloud(checkpoints[0])
+    drafter = {"model.path": checkpoints[1], "patience": 30.0, "retry": 0.1, "max_tokens": 12}
+    processes = [
+        node_process("cloud_bridge", cloud=cloud.address),
+        node_process("drafter", when_lost="creep", **drafter),
+    ]
+    watcher = Watcher()
+    yield watcher, cloud
+    watcher.close()
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    assert [process.wait(timeout=20) for process in processes] == [0, 0]
+    assert cloud.end() == 0
+
+
+def complete(watcher: Watcher, verified: bool) -> list[Any]:
+    finished = [m for m in watcher.finished() if m.finish_reason in COMPLETE]
+    return [m for m in finished if m.verified == verified]
+
+
+def test_under_creep_the_drafter_decides_alone_and_goes_back_to_the_cloud_by_itself(
+    graph: tuple[Watcher, Cloud],
+) -> None:
+    """Patience is 30 s: the decision that was under way in the cloud is not waited for."""
+    watcher, cloud = graph
+    watcher.ask(INSTRUCTION)
+    watcher.until(lambda: complete(watcher, verified=True))
+    assert not complete(watcher, verified=False)
+    cloud.end(signal.SIGKILL)
+    watcher.heard["verified_tokens"].clear()
+    watcher.heard["decode_stats"].clear()
+    watcher.until(lambda: len(complete(watcher, verified=False)) >= 2)
+    alone = {m.request_id for m in complete(watcher, verified=False)}
+    words = [m for m in watcher.heard["verified_tokens"] if m.request_id in alone]
+    assert words and not any(m.verified for m in words)  # every single one
+    watcher.until(lambda: any(s.preset == "edge_only" for s in watcher.heard["decode_stats"]))
+    cloud.start()
+    watcher.heard["verified_tokens"].clear()
+    watcher.until(lambda: complete(watcher, verified=True))
+    pieces = [m for m in watcher.heard["verified_tokens"] if m.tokens]
+    mixed = {m.request_id for m in pieces if m.verified} & {
+        m.request_id for m in pieces if not m.verified
+    }
+    assert not mixed
+
+
+class Policy:
+    """A policy on a node of which only the publishers count."""
+
+    def __init__(self, when_lost: str) -> None:
+        self.aborts: list[str] = []
+        self.reports: list[str] = []
+        self.publishers = 1
+        node: Any = SimpleNamespace(count_publishers=lambda topic: self.publishers)
+        self.policy = LinkPolicy(node, lambda: when_lost, self.aborts.append, self.reports.append)
+
+    def hear(self, state: str) -> None:
+        self.policy.on_link_state(String(data=state))
+
+
+@pytest.mark.parametrize("state", ["lost", "lost nothing answers", "degraded", "cloud", "", "?"])
+def test_by_default_no_state_of_the_link_makes_a_decision_local(state: str) -> None:
+    stopping = Policy(DrafterSettings().when_lost)
+    assert not stopping.policy.begin()
+    stopping.hear(state)
+    stopping.publishers = 0
+    stopping.policy.check()
+    assert not stopping.policy.begin()
+    assert not stopping.aborts
+
+
+@pytest.mark.parametrize(
+    ("state", "alone"), [("lost", True), ("lost x", True), ("degraded", False), ("lostx", False)]
+)
+def test_only_a_lost_link_makes_a_decision_local(state: str, alone: bool) -> None:
+    creeping = Policy("creep")
+    assert not creeping.policy.begin()  # nothing was heard yet: the cloud is asked
+    creeping.hear(state)
+    assert bool(creeping.aborts) == alone
+    creeping.policy.end()
+    assert creeping.policy.begin() == alone
+    creeping.aborts.clear()
+    creeping.hear(state)
+    assert not creeping.aborts  # a decision that is local already goes on
+    creeping.hear("cloud")
+    assert not creeping.aborts
+    creeping.policy.end()
+    assert not creeping.policy.begin()
+
+
+def test_a_bridge_that_is_gone_is_a_lost_link() -> None:
+    creeping = Policy("creep")
+    creeping.hear("cloud")
+    creeping.publishers = 0
+    assert creeping.policy.begin()
+
+
+def test_a_navigator_that_refuses_unverified_words_is_told_of() -> None:
+    refusal = "refused: its words are not verified (parameter allow_unverified is false)"
+    creeping = Policy("creep")
+    creeping.policy.on_status(Status("idle", "a", refusal))
+    assert not creeping.reports  # nothing creeps
+    creeping.hear("lost")
+    creeping.policy.on_status(Status("idle", "a", refusal))
+    assert "set its parameter allow_unverified too" in creeping.reports[0]
+
+
+@pytest.mark.parametrize(
+    ("when_lost", "allow", "refused"),
+    [
+        ("creep", "false", True),
+        ("creep", "true", False),
+        ("stop", "false", False),
+        ("creep", None, True),
+    ],
+)
+def test_the_graph_refuses_creep_without_allow_unverified(
+    tmp_path: Path, when_lost: str, allow: str | None, refused: bool
+) -> None:
+    file = tmp_path / "mine.yaml"
+    text = f"/**/drafter: {{ros__parameters: {{when_lost: {when_lost}}}}}\n"
+    if allow is not None:
+        text += f"/**/navigator: {{ros__parameters: {{allow_unverified: {allow}}}}}\n"
+    file.write_text(text)
+    if not refused:
+        GraphSettings(parameters=str(file))
+        return
+    with pytest.raises(UserError, match="allow_unverified is true; set it too"):
+        GraphSettings(parameters=str(file))

@@ -1,0 +1,204 @@
+"""The decode path through real nodes: verifier, bridge and drafter as processes, topics between."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.graph.decode_graph import INSTRUCTION, Cloud, Watcher, frame, node_process
+from std_msgs.msg import String
+
+from edge_cloud_spec.decoding.noise import decision_seed, seed_and_number
+from edge_cloud_spec.harness.random_checkpoint import make_checkpoint
+from edge_cloud_spec.msg import Verdict
+from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.observe.decision import Decision
+from edge_cloud_spec.observe.observer import Observer
+from edge_cloud_spec.replay.player import Player
+from edge_cloud_spec.replay.recording import ReplayTask
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return make_checkpoint(folder / "t", seed=1), make_checkpoint(folder / "d", seed=2)
+
+
+@pytest.fixture(scope="module")
+def cloud(checkpoints: tuple[Path, Path]) -> Iterator[Cloud]:
+    cloud = Cloud(checkpoints[0])
+    yield cloud
+    assert cloud.end() == 0
+
+
+@pytest.fixture(scope="module")
+def watcher(checkpoints: tuple[Path, Path], cloud: Cloud) -> Iterator[Watcher]:
+    processes = [
+        node_process("cloud_bridge", cloud=cloud.address),
+        node_process(
+            "drafter",
+            **{"model.path": checkpoints[1], "patience": 4.0, "retry": 0.2, "preset": "dsd"},
+        ),
+    ]
+    watcher = Watcher()
+    yield watcher
+    watcher.close()
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    assert [process.wait(timeout=20) for process in processes] == [0, 0]
+
+
+def test_an_instruction_becomes_verified_words_in_order(watcher: Watcher) -> None:
+    watcher.ask(INSTRUCTION)
+    watcher.until(watcher.finished)
+    last = watcher.finished()[0]
+    mine = [m for m in watcher.heard["verified_tokens"] if m.request_id == last.request_id]
+    assert last.finish_reason in ("end", "length")
+    assert all(m.verified and m.instruction == INSTRUCTION for m in mine)
+    position = 0
+    for message in mine:
+        assert message.position == position
+        position += len(message.tokens)
+    assert "".join(m.text for m in mine) == last.answer
+    drafts = [m for m in watcher.heard["draft"] if m.request_id == last.request_id]
+    assert drafts and all(len(d.words) >= 1 for d in drafts)
+    watcher.until(lambda: watcher.heard["decode_stats"])
+    assert watcher.heard["decode_stats"][0].tokens == position
+
+
+@pytest.mark.parametrize("text", ["", "  ", "x" * 100_000, "find\x01it", "\ufffd\ufffd"])
+def test_an_unusable_instruction_fails_with_a_reason_and_the_node_goes_on(
+    watcher: Watcher, text: str
+) -> None:
+    watcher.heard["instruction_status"].clear()
+    watcher.ask(text)
+    watcher.until(lambda: watcher.said("failed the instruction"))
+    watcher.heard["verified_tokens"].clear()
+    watcher.ask(INSTRUCTION)
+    watcher.until(watcher.finished)
+
+
+def test_an_instruction_that_is_not_utf8_moves_nothing_and_the_node_goes_on(
+    watcher: Watcher,
+) -> None:
+    watcher.ask("stop")
+    watcher.heard["verified_tokens"].clear()
+    text = b"find \xff\xfe\x00"
+    cdr = b"\x00\x01\x00\x00" + len(text).to_bytes(4, "little") + text
+    watcher.instruction.publish(cdr)
+    watcher.ask(INSTRUCTION)
+    watcher.until(watcher.finished)
+    assert {m.instruction for m in watcher.heard["verified_tokens"]} == {INSTRUCTION}
+
+
+@pytest.mark.parametrize("picture", [frame()[:300], b"", b"no picture"])
+def test_an_unusable_frame_moves_nothing_and_the_node_goes_on(
+    watcher: Watcher, picture: bytes
+) -> None:
+    watcher.picture = picture
+    watcher.heard["verified_tokens"].clear()
+    watcher.ask(INSTRUCTION)
+    watcher.until(lambda: any(m.finish_reason == "bad_request" for m in watcher.finished()))
+    bad = next(m for m in watcher.finished() if m.finish_reason == "bad_request")
+    assert bad.answer == ""
+    watcher.picture = frame()
+    watcher.heard["verified_tokens"].clear()
+    watcher.until(lambda: any(m.finish_reason in ("end", "length") for m in watcher.finished()))
+
+
+def test_a_killed_cloud_moves_nothing_and_comes_back_by_itself(
+    watcher: Watcher, cloud: Cloud
+) -> None:
+    watcher.ask(INSTRUCTION)
+    watcher.heard["verified_tokens"].clear()
+    watcher.until(watcher.finished)
+    cloud.end(signal.SIGKILL)
+    watcher.until(lambda: any(v.kind == Verdict.LINK_LOST for v in watcher.heard["verdict"]))
+    watcher.until(lambda: watcher.said(f"following {INSTRUCTION}: no decision"))
+    watcher.heard["instruction_status"].clear()
+    cloud.start()
+    watcher.heard["verified_tokens"].clear()
+    watcher.until(lambda: any(m.finish_reason in ("end", "length") for m in watcher.finished()))
+
+
+def test_stop_ends_the_instruction_at_once(watcher: Watcher) -> None:
+    watcher.ask(INSTRUCTION)
+    watcher.heard["instruction_status"].clear()
+    watcher.ask("stop")
+    watcher.until(lambda: watcher.said("idle told to stop"))
+
+
+def test_each_decision_is_sampled_with_a_seed_of_its_own_and_can_be_made_again(
+    watcher: Watcher,
+) -> None:
+    """One picture, one instruction: what stands still is not decided alike for ever."""
+    watcher.set(rule="coupled", temperature=1.0, seed=7, first_decision=5)
+    watcher.heard["verified_tokens"].clear()
+    stats = watcher.sampled(4)
+    assert [s.seed for s in stats] == [decision_seed(7, number) for number in (5, 6, 7, 8)]
+    answers = {m.request_id: m.answer for m in watcher.finished()}
+    first = [answers[s.request_id] for s in stats]
+    assert len(set(first)) > 1
+    watcher.set(first_decision=6)
+    again = watcher.sampled(2)
+    answers = {m.request_id: m.answer for m in watcher.finished()}
+    assert [answers[s.request_id] for s in again] == first[1:3]
+
+
+def test_words_carry_the_count_of_stops_that_was_heard_before_their_frame(
+    watcher: Watcher,
+) -> None:
+    watcher.ask("stop")
+    count = 5_000_000_000
+
+    def settle() -> None:
+        """As a navigator that refuses everything does it."""
+        request = watcher.finished()[-1].request_id if watcher.finished() else "-"
+        watcher.status.publish(String(data=str(Status("idle", request, "refused", count))))
+
+    timer = watcher.node.create_timer(0.2, settle)
+    watcher.until(lambda: watcher.status.get_subscription_count() > 0)
+    for _ in range(2):
+        settle()
+        watcher.ask(INSTRUCTION)
+        watcher.until(lambda n=count: any(m.stops == n for m in watcher.finished()))
+        heard = watcher.heard["verified_tokens"]
+        first = next(n for n, m in enumerate(heard) if m.stops == count)
+        begun = {m.request_id for m in heard[:first]}
+        assert all(m.stops == count for m in heard[first:] if m.request_id not in begun)
+        count += 2
+    timer.cancel()
+    watcher.ask("stop")
+
+
+def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher, domain: int) -> None:
+    """Last in this file, since the player stays the navigator that the drafter heard."""
+    watcher.set(rule="coupled", temperature=1.0, seed=3, first_decision=0)
+    watcher.picture = None
+    with Observer(domain, None) as observer:
+
+        def heard() -> list[Decision]:
+            """Whole decisions; of the first the observer may still miss the beginning."""
+            made = observer.read(lambda run_log: [*run_log.decisions.values()])
+            whole = [d for d in made if d.finish in ("end", "length") and d.stats]
+            return [d for d in whole if len(d.tokens) == d.stats["tokens"]]
+
+        watcher.picture = frame()
+        watcher.ask(INSTRUCTION)
+        watcher.until(lambda: len(heard()) >= 6)
+        watcher.heard["instruction_status"].clear()
+        watcher.ask("stop")
+        watcher.until(lambda: watcher.said("idle told to stop"))
+        watcher.picture = None
+        kept = heard()[1:6:2]  # the others are lost
+        assert len(kept) > 1 and len({d.answer for d in kept}) > 1
+        player = Player(observer)
+        player.wait_for_drafter()
+        for at, decision in enumerate(kept, start=1):
+            seed, number = seed_and_number(decision.seed)
+            seeds = {"seed": seed, "first_decision": number}
+            task = ReplayTask(at, at, decision.stamp, INSTRUCTION, frame(), seeds, decision)
+            answer = player.play(task)
+            assert isinstance(answer, Decision) and answer.tokens == decision.tokens
