@@ -203,10 +203,10 @@ class DrafterNode(ManagedNode):
             try:
                 self._mission.on(Began(request_id, task.instruction))
                 self._decide(task, request_id)
-            except UserError as error:
-                self._fail(request_id, str(error))
             except Exception as error:  # a decision may fail; the node continues
-                self._fail(request_id, f"a decision failed: {error!r}")
+                self._stats.publish(DecodeStats(request_id=request_id, finish_reason="failed"))
+                known = isinstance(error, UserError)
+                self._fail(request_id, str(error) if known else f"a decision failed: {error!r}")
 
     def _fail(self, request_id: str, problem: str, by_link: bool = False) -> None:
         self._report_problem(problem)

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 
 from ...errors import UserError
@@ -21,6 +22,8 @@ from .rig import Rig
 from .trial import THREADS, Trial, run_trial
 
 GROWTH_MB = 16.0  # of a program, from the first to the last quarter; less counts as flat
+FEW = 16  # samples; with fewer, nothing is compared
+LAST = 15.0  # s for the last decisions to end
 WARM_UP = 0.1  # of the samples, which are not counted: caches fill
 
 
@@ -52,7 +55,7 @@ def quarters(
 ) -> tuple[Sequence[tuple[int, float]], Sequence[tuple[int, float]]]:
     """The first and the last quarter after the warm-up; both all of them where there are few."""
     warm = samples[int(WARM_UP * len(samples)) :]
-    size = len(warm) // 4
+    size = len(warm) // 4 if len(samples) >= FEW else 0
     return (warm[:size], warm[-size:]) if size else (samples, samples)
 
 
@@ -72,7 +75,9 @@ def soak(rig: Rig, faults: Sequence[Fault], minutes: float, seed: int) -> Row:
         problems += [f"{fault.name}: {problem}" for problem in found]
         passed = 60.0 * minutes - (time.monotonic() - began)
         print(f"{len(done)} {fault.name}: {passed:.0f} s left {found}", file=sys.stderr, flush=True)
-    rig.wait_for(lambda: not rig.watch.open_requests, "the last decision ends", 30.0)
+    rig.watch.instruct("stop")
+    with suppress(UserError):  # those that are left are told below
+        rig.ros.wait_for(lambda: not rig.watch.unaccounted, "the last decisions end", LAST)
     samples.take(rig)
     problems += [f"decision {request} never ended" for request in rig.watch.unaccounted]
     for name, (threads, more) in samples.growth().items():

@@ -54,6 +54,8 @@ def test_a_decode_that_raises_ends_its_words_and_one_that_hangs_ends_the_node(do
         watcher.until(lambda: len(watcher.finished()) >= 2)
         assert next(m.finish_reason for m in watcher.finished()) == "failed"
         assert watcher.finished()[1].finish_reason in ("end", "length")
+        ended = {m.request_id for m in watcher.finished()[:2]}
+        watcher.until(lambda: {m.request_id for m in watcher.heard["decode_stats"]} >= ended)
         watcher.ask("stop")
         signs: list[DiagnosticArray] = []
         watcher.node.create_subscription(DiagnosticArray, "/diagnostics", signs.append, 10)
