@@ -12,15 +12,18 @@ from hypothesis import HealthCheck, settings
 # and with several workers (pytest-xdist) each has a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# What starts a graph of ROS nodes; each has processes enough for two cores.
+# What starts graphs of ROS nodes, in two rows: each graph has processes enough for two cores, and
+# waits for much of its time.
+NODES = ("test/nodes/",)
 GRAPHS = (
-    "test/nodes/",
     "test/examples/",
     "test/demo/test_demo.py",
     "test/replay/test_replay.py",
     "test/observe/test_recorder.py",
     "test/bench/test_stop.py",
     "test/bench/test_overhead.py",
+    "test/bench/test_faults.py",
+    "test/view/test_view_server.py",
 )
 
 settings.register_profile(
@@ -34,13 +37,15 @@ settings.load_profile("repeatable")
 
 
 def unit(nodeid: str) -> str:
-    """The tests that one worker runs in a row: those of a file, or all that start a graph."""
+    """The tests that one worker runs in a row: those of a file, or a row of graphs."""
+    if nodeid.startswith(NODES):
+        return "nodes"
     return "graphs" if nodeid.startswith(GRAPHS) else nodeid.partition("::")[0]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The graphs take longest: they begin first, so that several workers end together."""
-    items.sort(key=lambda item: unit(item.nodeid) != "graphs")
+    items.sort(key=lambda item: unit(item.nodeid) not in ("nodes", "graphs"))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -12,13 +12,13 @@ from rich.console import Console
 
 from ..bringup.graph import LOCAL, GraphSettings, Value
 from ..bringup.running_graph import LaunchConfig, RunningGraph, free_address, launch_graph
-from ..bringup.signals import signals_as_interrupt
 from ..decoding.rule import RULES, check_rule, temperature_of
 from ..errors import UserError
 from ..models.prompt import ORDERS
 from ..nav.status import Status
 from ..observe.console_view import ConsoleView
 from ..presets import load_preset, preset_names
+from ..signals import signals_as_interrupt
 from ..sim.camera import RENDERERS
 from ..sim.kinds import KINDS
 from ..sim.room import make_room

@@ -5,26 +5,21 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
-import threading
+from functools import partial
 from itertools import count
-from queue import SimpleQueue
 
 from rclpy.clock import Clock, ClockType
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.msg import DecodeStats, VerifiedTokens
 
-from ..edge.events import Abort, Emit
 from ..edge.runner import DecodeRunner, Outcome
-from ..edge.transport import Inbox, OnReceive
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop
 from ..models import EMBEDDED
 from ..models.instruction_pattern import instruction_pattern
 from ..models.load import load
-from ..models.prompt import Request
 from ..models.text import TokenTexts
 from ..nav.answer import NotAnAction, read_answer
 from ..nav.events import Instruction, Tick
@@ -32,16 +27,16 @@ from ..nav.mission import Began, Decided, End, Failed
 from ..nav.status import Status
 from ..share import rules_text
 from .drafting.camera_input import CameraInput
-from .drafting.decision_gate import DecisionGate, DecisionTask
+from .drafting.decision_gate import DecisionGate
+from .drafting.decision_thread import DecisionMade, DecisionThread
 from .drafting.decode_stats import to_decode_stats
 from .drafting.drafter_health import DrafterHealth, blindness
 from .drafting.drafter_settings import DrafterSettings
 from .drafting.link_policy import LINK_STATE, LinkPolicy
 from .drafting.mission_status import MissionStatus
 from .drafting.run_info import RunInfo
-from .drafting.topic_transport import BridgeTopics, TopicTransport
+from .drafting.topic_transport import BridgeTopics
 from .drafting.verified_words import VerifiedWords
-from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE
 from .runtime.run import spin
@@ -60,7 +55,6 @@ class DrafterNode(ManagedNode):
         self._run_info = RunInfo(self)
         self._settings = self.parameters(DrafterSettings(), self._on_parameters)
         self._numbers = count(self._settings.value.first_decision)
-        self._inbox: Inbox | None = None
         self._health = DrafterHealth(self)
         self._e_stopped = False
         self._stops = SubscriptionThread(self)
@@ -91,13 +85,21 @@ class DrafterNode(ManagedNode):
         self._link = LinkPolicy(
             self, lambda: self._settings.value.when_lost, self._abort, self._report_problem
         )
-        self._no_decision = threading.Event()
-        self._no_decision.set()
-        self._pulse = Pulse("model", lambda: 2 * self._settings.value.patience)
-        self._runner.on_pass = lambda *_: self._pulse.beat()
-        self.pulses.append(self._pulse)
-        self._thread = threading.Thread(target=self._decide_forever, name="model", daemon=True)
-        self._thread.start()
+        self._decisions = DecisionThread(
+            self._runner,
+            self._gate,
+            self._bridge,
+            self._link,
+            settings=lambda: self._settings.value,
+            number=lambda: next(self._numbers),
+            words=partial(VerifiedWords, self._verified_tokens, self._model.tokenizer),
+            on_begin=lambda request, task: self._mission.on(Began(request, task.instruction)),
+            on_end=self._on_decision,
+            on_problem=self._on_failure,
+        )
+        self._decisions.mute = True
+        self.pulses.append(self._decisions.pulse)
+        self._decisions.start()
         self._mission.say("idle", "the drafter is not active")
         self._run_info.update(self._settings.value, drafter=self._model.identity)
         self.get_logger().info(f"drafting with {self._model.identity}")
@@ -111,27 +113,29 @@ class DrafterNode(ManagedNode):
         self._bridge.subscribe(subscriptions)
         subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
         subscriptions.subscribe(String, LINK_STATE, self._link.on_link_state, LATCHED)
+        self._decisions.mute = False
         self._mission.say("idle")
         self.create_timer(1.0, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
         subscriptions.start()
 
     def halt(self) -> None:
         """Abort the running decision, and follow no instruction."""
+        self._decisions.mute = True
         self._gate.clear_instruction()
         self._abort("the drafter is not active")
         self._subscription_thread.close()
         self._gate.clear_instruction()  # one that came in between
         self._mission.say("idle", "the drafter is not active")
-        self._no_decision.wait(HALT_S)
+        self._decisions.wait_idle(HALT_S)
 
     def unload(self) -> None:
         """End the model's thread and free the model; raises UserError while a decision runs."""
-        if not self._no_decision.wait(HALT_S):
+        if not self._decisions.wait_idle(HALT_S):
             raise UserError("a decision has not ended yet; try again")
         self._gate.close()
-        self._thread.join(HALT_S)
-        self.pulses.remove(self._pulse)
-        del self._runner, self._model, self._bridge
+        self._decisions.join(HALT_S)
+        self.pulses.remove(self._decisions.pulse)
+        del self._decisions, self._runner, self._model, self._bridge
 
     def close(self) -> None:
         """Halt and unload for good."""
@@ -191,73 +195,27 @@ class DrafterNode(ManagedNode):
         self._abort("the mission is over")
 
     def _abort(self, reason: str) -> None:
-        inbox = self._inbox
-        if inbox is not None:
-            inbox.put(Abort(reason))
+        self._decisions.abort(reason)
 
-    # Decisions, in the model thread
+    # Decisions, as the model's thread reports them
 
-    def _decide_forever(self) -> None:
-        while (task := self._gate.wait_for_task()) is not None:
-            request_id = secrets.token_hex(8)
-            try:
-                self._mission.on(Began(request_id, task.instruction))
-                self._decide(task, request_id)
-            except Exception as error:  # a decision may fail; the node continues
-                self._stats.publish(DecodeStats(request_id=request_id, finish_reason="failed"))
-                known = isinstance(error, UserError)
-                self._fail(request_id, str(error) if known else f"a decision failed: {error!r}")
+    def _on_failure(self, request_id: str, problem: str) -> None:
+        self._stats.publish(DecodeStats(request_id=request_id, finish_reason="failed"))
+        self._fail(request_id, problem)
 
     def _fail(self, request_id: str, problem: str, by_link: bool = False) -> None:
         self._report_problem(problem)
         self._mission.on(Failed(request_id, problem, by_link))
         self._gate.pause(self._settings.value.retry)
 
-    def _decide(self, task: DecisionTask, request_id: str) -> None:
-        settings, frame = self._settings.value, task.frame
-        decode = settings.decode_settings(next(self._numbers), alone=self._link.begin())
-        words = VerifiedWords(self._verified_tokens, self._model.tokenizer, request_id, task)
-        transport: TopicTransport | None = None
-
-        def connect(on_receive: OnReceive) -> TopicTransport:
-            nonlocal transport
-            self._bridge.wait_for_bridge(settings.patience)
-            transport = self._bridge.connect(request_id, frame.stamp, settings.preset, on_receive)
-            return transport
-
-        def on_emit(emit: Emit) -> None:
-            if not self.active:
-                return
-            self._pulse.beat()
-            words.emit(emit)
-            if transport is not None:
-                transport.restart_draft_time()
-
-        request = Request(task.instruction, frame.jpeg, settings.order)
-        nonce = int(request_id, 16)
-        self._no_decision.clear()
-        self._pulse.beat()
-        self._gate.begin_decision(request_id)
-        self._inbox = SimpleQueue()
-        reason = "failed"
-        try:
-            if self._gate.instruction != task.instruction:
-                self._abort("another instruction came")  # before there was an inbox
-            self._link.check()  # the same
-            outcome = self._runner.run(request, decode, nonce, connect, on_emit, self._inbox)
-            reason = outcome.reason
-        finally:
-            self._inbox = None
-            self._link.end()
-            self._gate.end_decision()
-            words.finish(reason)
-            self._pulse.rest()
-            self._no_decision.set()
-        stats = to_decode_stats(request_id, frame.stamp, settings, decode, outcome)
+    def _on_decision(self, made: DecisionMade) -> None:
+        outcome, settings = made.outcome, made.settings
+        stamp = made.task.frame.stamp
+        stats = to_decode_stats(made.request_id, stamp, settings, made.decode, outcome)
         self._stats.publish(stats)
         self._run_info.update(settings, target=self._runner.target)
         self._health.decided(stats, outcome.completed)
-        self._conclude(request_id, task.instruction, outcome, words.answer)
+        self._conclude(made.request_id, made.task.instruction, outcome, made.answer)
 
     def _conclude(self, request_id: str, instruction: str, outcome: Outcome, answer: str) -> None:
         """The mission hears what was decided; without an action it is tried again later."""
@@ -287,7 +245,7 @@ class DrafterNode(ManagedNode):
             self._mission.say("failed", "the robot was stopped; publish the instruction again")
         camera = self._health.camera(self._camera.clock_offset)
         self._mission.blind = blindness(camera)
-        followed, alive = self._gate.instruction, self._thread.is_alive()
+        followed, alive = self._gate.instruction, self._decisions.alive
         self.diagnostics.show(self._health.health(followed, self._link.note, camera, alive))
 
 

@@ -26,7 +26,7 @@ from ..sim.world import World
 from .health.health import Health, Level
 from .room.room_topics import RoomTopics
 from .runtime.diagnostics import Diagnostics
-from .runtime.parameters import Parameters
+from .runtime.parameters import Parameters, refuse_unknown_parameters
 from .runtime.qos import RELIABLE
 from .runtime.run import spin
 
@@ -71,7 +71,9 @@ class SimulatorNode(Node):
 
     def __init__(self) -> None:
         super().__init__("simulator")
+        diagnostics = Diagnostics(self)
         self.settings = Parameters(self, SimulatorSettings()).start_value()
+        refuse_unknown_parameters(self)  # before there is a room
         self.room: Room = make_room(self.settings.seed, self.settings.target or None)
         self._topics = RoomTopics(
             self,
@@ -94,7 +96,7 @@ class SimulatorNode(Node):
         self._ready.wait()
         if self._problem is not None:
             raise self._problem
-        Diagnostics(self).report(self._health)
+        diagnostics.report(self._health)
 
     def _health(self) -> Health:
         if self._thread.is_alive():

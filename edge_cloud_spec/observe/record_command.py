@@ -15,6 +15,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 
 from ..errors import UserError
+from ..signals import signals_as_interrupt
 from .recorder import RecorderNode, bag_folder
 
 SHOW_S = 5.0  # between two lines about how much there is
@@ -44,7 +45,7 @@ def run_record(args: argparse.Namespace) -> int:
         executor.add_node(node)
         print(f"recording to {folder}; Ctrl-C ends it", flush=True)
         try:
-            with contextlib.suppress(KeyboardInterrupt):
+            with contextlib.suppress(KeyboardInterrupt), signals_as_interrupt():
                 _spin(executor.spin_once, node, args.seconds)
         finally:
             node.close()

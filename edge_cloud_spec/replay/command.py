@@ -22,7 +22,6 @@ from rich.console import Console
 from .. import __version__
 from ..bringup.graph import LOCAL, GraphSettings, Value, graph
 from ..bringup.running_graph import LaunchConfig, free_address, launch_graph
-from ..bringup.signals import signals_as_interrupt
 from ..decoding.rule import RULES, check_rule
 from ..errors import UserError
 from ..models import EMBEDDED
@@ -31,6 +30,7 @@ from ..models.prompt import ORDERS
 from ..observe.console_view import ConsoleView
 from ..observe.draft_text import joined
 from ..observe.observer import Observer
+from ..signals import signals_as_interrupt
 from .comparison import Comparison, compare
 from .difference import identities_of
 from .player import Player

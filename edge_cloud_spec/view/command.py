@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..bringup.signals import signals_as_interrupt
 from ..errors import UserError
+from ..signals import signals_as_interrupt
 
 if TYPE_CHECKING:
     from ..bringup.processes import Processes

@@ -173,7 +173,7 @@ def test_the_clouds_clock_is_measured_on_the_messages_of_decodes(
 ) -> None:
     """The cloud's clock runs an hour ahead; an older cloud, which echoes nothing, gives none."""
     ahead = 3600 * 10**9
-    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead)
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead, monotonic=time.monotonic)
     monkeypatch.setattr(service, "time", clock)
     link = VerifierClient(ClientSettings(toy.address))
     assert toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, link.connect).tokens == OWN

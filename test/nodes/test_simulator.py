@@ -106,7 +106,6 @@ def simulator(driver: Driver) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True)
         running.append(process)
         driver.until(lambda: driver.odometry or process.poll() is not None)
-        assert process.poll() is None, process.stderr.read()
         return process
 
     yield begin
@@ -189,18 +188,15 @@ def test_stamped_commands_are_taken_where_asked_for(
     driver.until(lambda: abs(driver.speed + 0.2) < 0.01, lambda: driver.command(-0.2))
 
 
-def test_bad_parameters_are_refused_by_name_and_the_room_goes_on(
+def test_bad_parameters_are_refused_by_name_before_there_is_a_room(
     driver: Driver, simulator: Callable[..., subprocess.Popen[str]]
 ) -> None:
     process = simulator(
         *("-p", "camera_rate:=900.0", "-p", "renderer:=opengl", "-p", "image_size:=7"),
         *("-p", "target:=golden goose"),
     )
-    driver.until(lambda: driver.pictures and driver.odometry)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 2 and not driver.odometry
     said = process.stderr.read()
-    assert "camera_rate must be a number from 1 to 50, not 900.0" in said or "camera_rate" in said
-    for name in ("renderer", "image_size", "target"):
+    for name in ("camera_rate", "renderer", "image_size", "target"):
         assert f"parameter {name} must be" in said
     assert "Traceback" not in said
