@@ -42,7 +42,7 @@ class SimulatorSettings:
 
     seed: int = bounded(0, 0, 2**31 - 1, "which room", fixed=True)
     target: str = chosen("", ("", *KINDS), "what to find; empty: the room's own", fixed=True)
-    renderer: str = chosen("auto", RENDERERS, "auto: egl where it can be had", fixed=True)
+    renderer: str = chosen("auto", RENDERERS, "auto: egl where it draws", fixed=True)
     image_size: int = bounded(
         0, 0, 512, "side of the square picture, pixels, from 32; 0: the renderer's own", fixed=True
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +26,8 @@ FIELD_OF_VIEW = math.radians(60)
 HEIGHT = 0.35
 FORWARD = 0.30
 """Metres of the camera above the floor and in front of the middle of the body."""
+
+log = logging.getLogger(__name__)
 
 RENDERERS = ("auto", "egl", "rays")
 
@@ -71,10 +75,10 @@ def eye_at(pose: Pose, pitch: float = 0.0, roll: float = 0.0, heave: float = 0.0
 class Camera:
     """Renders one scene; used and closed by the thread that made it, as GL contexts must be.
 
-    ``renderer`` is "egl", "rays" or "auto" (EGL where it is available); ``size`` is the side of the
-    square picture in pixels, by default 256 with EGL and 128 with rays. For many scenes in turn
-    give one ``context``, which outlives the camera. UserError: the renderer or the size is not
-    available.
+    ``renderer`` is "egl", "rays" or "auto" (EGL where it draws, else rays and a warning why);
+    ``size`` is the side of the square picture in pixels, by default 256 with EGL and 128 with rays.
+    For many scenes in turn give one ``context``, which outlives the camera. UserError: the renderer
+    or the size is not available.
     """
 
     def __init__(
@@ -108,10 +112,14 @@ class Camera:
                 if context is None:
                     context = self._own_context = GlContext(size or 256)
                 self._painter = GlPainter(scene, self._data, context, shadows)
+                if not context.has_drawn:
+                    start = eye_at(scene.room.start)
+                    self._painter.paint(start.position, start.axes, 16, FIELD_OF_VIEW)
             except Exception as error:  # whatever a GL driver may raise
                 self.close()
                 if renderer == "egl":
                     raise UserError(f"renderer egl failed to start ({error}); use rays") from error
+                warn_of_rays(str(error))
                 self.renderer = "rays"
         self.size = size or (256 if self.renderer == "egl" else 128)
         self._directions = pixel_rays(self.size)
@@ -153,6 +161,12 @@ class Camera:
     def _things(self, geoms: np.ndarray) -> np.ndarray:
         things = np.where(geoms >= 0, self.scene.thing_of_geom[geoms], -1)
         return things.astype(np.int32).reshape(self.size, self.size)
+
+
+@lru_cache(maxsize=8)
+def warn_of_rays(reason: str) -> None:
+    """Say once in a process that pictures are ray cast, and the reason why."""
+    log.warning("EGL opens but cannot draw (%s); pictures are ray cast, which is slower", reason)
 
 
 def pixel_rays(size: int) -> np.ndarray:

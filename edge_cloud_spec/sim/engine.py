@@ -1,7 +1,9 @@
 """MuJoCo, imported once with a GL back end that exists.
 
 MuJoCo reads ``MUJOCO_GL`` at its import and fails there when the library is missing, so the
-library is probed before. Everything in this folder takes ``mujoco`` from here.
+library is probed before. Where other code of the process imported MuJoCo earlier, its own
+``mujoco.GLContext`` is GLFW's, which draws nothing without a screen: the context is therefore
+taken from the back end by name. Everything in this folder takes ``mujoco`` from here.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 from importlib import import_module
+from typing import Any
 
 _EGL_DEFAULT_DISPLAY = 0
 _EGL_PLATFORM_DEVICE = 0x313F
@@ -52,25 +55,27 @@ def _device_displays(egl: ctypes.CDLL) -> list[int]:
     return [get_display(_EGL_PLATFORM_DEVICE, devices[i], None) for i in range(count.value)]
 
 
-def _choose_gl() -> str | None:
-    """Set MUJOCO_GL unless the user did; returns why EGL is not available, or None when it is."""
+def _choose_gl() -> tuple[Any, str | None]:
+    """Set MUJOCO_GL unless the user did; the class of GL contexts and None, or None and why not."""
     chosen = os.environ.get("MUJOCO_GL", "").lower()
-    if chosen not in ("", "egl"):
-        return None if chosen == "osmesa" else f"MUJOCO_GL is set to {chosen}"
-    reason = why_no_egl()
-    os.environ["MUJOCO_GL"] = "disable" if reason else "egl"
+    if chosen not in ("", "egl", "osmesa"):
+        return None, f"MUJOCO_GL is set to {chosen}"
+    chosen = chosen or "egl"
+    reason = why_no_egl() if chosen == "egl" else None
+    # libmujoco reads it too, when it draws for the first time
+    os.environ["MUJOCO_GL"] = "disable" if reason else chosen
     if reason is None:
         try:
-            import_module("mujoco")
+            return import_module(f"mujoco.{chosen}").GLContext, None
         except Exception as error:  # whatever PyOpenGL or a driver may raise
-            reason = f"MuJoCo could not start EGL ({error})"
+            reason = f"MuJoCo could not start {chosen} ({error})"
             os.environ["MUJOCO_GL"] = "disable"
-    return reason
+    return None, reason
 
 
-no_gl_because = _choose_gl()
-"""Why pictures cannot be drawn by GL; None when they can."""
+gl_context_class, no_gl_because = _choose_gl()
+"""MuJoCo's class of GL contexts; and why pictures cannot be drawn by GL, None when they can."""
 
 import mujoco  # noqa: E402
 
-__all__ = ["mujoco", "no_gl_because", "why_no_egl"]
+__all__ = ["gl_context_class", "mujoco", "no_gl_because", "why_no_egl"]

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from .engine import mujoco
+from .engine import gl_context_class, mujoco
 from .scene import ROBOT_GROUP, Scene
 
 _NEAR, _FAR = 0.02, 25.0  # metres
@@ -22,7 +22,8 @@ class GlContext:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._context = mujoco.GLContext(size, size)
+        self.has_drawn = False
+        self._context = gl_context_class(size, size)
 
     def activate(self) -> None:
         """Make it the thread's current context."""
@@ -83,6 +84,11 @@ class GlPainter:
         image = np.empty((size, size, 3), np.uint8)
         mujoco.mjr_render(view, self._scene, self._context)
         mujoco.mjr_readPixels(image, None, view, self._context)
+        if not self._gl.has_drawn:
+            # the light at the camera leaves no room black from edge to edge
+            if not image.any():
+                raise RuntimeError("GL drew a picture without light")
+            self._gl.has_drawn = True
         return image[::-1].copy()
 
     def close(self) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from .camera import FIELD_OF_VIEW, Camera, Eye, decode_jpeg, encode_jpeg, eye_at
+from ..errors import UserError
+from .camera import FIELD_OF_VIEW, Camera, Eye, decode_jpeg, encode_jpeg, eye_at, warn_of_rays
 from .engine import no_gl_because
 from .gl import GlContext
 from .kinds import KINDS
@@ -82,14 +83,13 @@ def sample_views(
 ) -> Iterator[View]:
     """``count`` views of many rooms as a walking robot's camera takes them; fixed by the seed.
 
-    ``renderer`` is "egl", "rays" or "mixed" (EGL for three of four rooms where it is available).
+    ``renderer`` is "egl", "rays" or "mixed" (EGL for three of four rooms where it draws).
     Poses are biased so that every nameable thing is seen near, midway and far, on both sides and
     ahead. ``rooms`` limits how many different rooms there are. Pictures differ in shadows,
     exposure, contrast, sensor noise and JPEG quality (60 to 95, at the size that is published).
     """
     rng = np.random.default_rng((seed, 0x71E3))
-    with_gl = renderer == "egl" or (renderer == "mixed" and no_gl_because is None)
-    context = GlContext(256) if with_gl else None
+    context = _open_gl(renderer)
     made = 0
     try:
         while made < count:
@@ -100,7 +100,7 @@ def sample_views(
                 else 2**32 + int(rng.integers(rooms))
             )
             room = make_room(number)
-            use_gl = with_gl and (renderer == "egl" or rng.random() < 0.75)
+            use_gl = context is not None and (renderer == "egl" or rng.random() < 0.75)
             shadows = bool(rng.random() < 0.7)
             scene = Scene(room)
             caster = Camera(scene, "rays", SIZE, shadows)
@@ -114,6 +114,21 @@ def sample_views(
     finally:
         if context is not None:
             context.close()
+
+
+def _open_gl(renderer: str) -> GlContext | None:
+    """A context that draws; None for rays, and for "mixed" where there is none."""
+    if renderer not in ("egl", "mixed") or (renderer == "mixed" and no_gl_because):
+        return None
+    try:
+        # known before the first draw from the seed: without GL the views are those of "rays"
+        Camera(Scene(make_room(0)), "egl").close()
+    except UserError as error:
+        if renderer == "egl":
+            raise
+        warn_of_rays(str(error.__cause__ or error))
+        return None
+    return GlContext(256)
 
 
 def _one_view(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.sim import camera as camera_module
 from edge_cloud_spec.sim.camera import Camera, Eye, decode_jpeg, encode_jpeg, eye_at
 from edge_cloud_spec.sim.engine import no_gl_because
 from edge_cloud_spec.sim.kinds import KINDS
@@ -88,20 +87,6 @@ def test_an_unknown_renderer_or_size_is_a_clear_error() -> None:
         Camera(Scene(make_room(0)), "vulkan")
     with pytest.raises(UserError, match="4096 pixels"):
         Camera(Scene(make_room(0)), "rays", 4096)
-
-
-def test_auto_falls_back_when_gl_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(size: int) -> None:
-        raise RuntimeError(f"no context of {size}")
-
-    monkeypatch.setattr(camera_module, "GlContext", broken)
-    monkeypatch.setattr(camera_module, "no_gl_because", None)
-    room = make_room(0)
-    with Camera(Scene(room), "auto") as camera:
-        assert camera.renderer == "rays"
-        assert camera.render(eye_at(room.start)).shape == (128, 128, 3)
-    with pytest.raises(UserError, match="no context of 256"):
-        Camera(Scene(room), "egl")
 
 
 @pytest.mark.parametrize("seed", range(8))
