@@ -71,6 +71,8 @@ class CloudBridge(ManagedNode):
     def load(self) -> None:
         """Read the address and the secrets; raises UserError."""
         self._client_settings = client_settings(self._config.value)
+        self._client_settings.read_token()  # here, not when activated, a bad file is refused
+        self._client_settings.credentials()
         self._verdicts = self.create_publisher(Verdict, "verdict", DECODE)
         self._predictions = self.create_publisher(Prediction, "prediction", DECODE)
         self._link_state = self.create_publisher(String, "link_state", LATCHED)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from functools import partial
 from itertools import count
 
@@ -44,6 +45,7 @@ from .runtime.subscription_thread import SubscriptionThread
 
 OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
 HALT_S = 2.0  # s to wait for a decision that was aborted
+RELEASE_S = 0.5  # s by which a release may arrive after an instruction that was published after it
 E_STOP_IS_ON = "e_stop is on; publish the instruction again after its release"
 
 
@@ -56,7 +58,8 @@ class DrafterNode(ManagedNode):
         self._settings = self.parameters(DrafterSettings(), self._on_parameters)
         self._numbers = count(self._settings.value.first_decision)
         self._health = DrafterHealth(self)
-        self._e_stopped = False
+        self._released = threading.Event()  # e_stop is off
+        self._released.set()
         self._stops = SubscriptionThread(self)
         self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
         self._stops.start()
@@ -115,7 +118,8 @@ class DrafterNode(ManagedNode):
         subscriptions.subscribe(String, LINK_STATE, self._link.on_link_state, LATCHED)
         self._decisions.mute = False
         self._mission.say("idle")
-        self.create_timer(1.0, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(1.0, lambda: self._mission.on(Tick()), clock=steady)
         subscriptions.start()
 
     def halt(self) -> None:
@@ -156,7 +160,7 @@ class DrafterNode(ManagedNode):
             self._gate.clear_instruction()
             self._mission.say("idle", "told to stop")
             return
-        if self._e_stopped:
+        if not self._released.wait(RELEASE_S):  # topics arrive in no order among each other
             self._mission.say("failed", E_STOP_IS_ON)
             return
         try:
@@ -170,7 +174,7 @@ class DrafterNode(ManagedNode):
         self._gate.set_instruction(instruction)
 
     def _on_e_stop(self, message: Bool) -> None:
-        self._e_stopped = message.data
+        (self._released.clear if message.data else self._released.set)()
         if message.data and self.configured and self._gate.clear_instruction():
             self._abort("e_stop")
             self._mission.say("idle", "e_stop; publish the instruction again to go on")
@@ -186,9 +190,6 @@ class DrafterNode(ManagedNode):
         self._mission.on(status)  # first: after an end no decision is due
         if self._gate.update_status(status):
             self._abort("the robot was stopped or released")
-
-    def _on_tick(self) -> None:
-        self._mission.on(Tick())
 
     def _on_end(self, end: End) -> None:
         self._gate.clear_instruction(end.instruction)

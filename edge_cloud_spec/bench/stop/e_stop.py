@@ -44,8 +44,9 @@ def measure(trials: int, seed: int) -> list[float]:
             ros.wait_for(
                 lambda: (
                     {"drafter", "navigator"} <= ros.subscribers("e_stop")
+                    and {"drafter", "navigator"} <= ros.subscribers("instruction")
                     and probe.nav_status
-                    and probe.instruction_status
+                    and probe.instruction_status == "idle"  # active
                     and probe.odometry_stamp
                 ),
                 "the nodes are up",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -36,3 +37,25 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten(
     bench.until(lambda: said[-1].startswith("following find the red box"))
     bench.e_stop.publish(Bool(data=True))
     bench.until(lambda: said[-1].startswith("idle e_stop"))
+
+
+def test_an_instruction_that_overtakes_the_release_is_served(bench: Bench, start: Any) -> None:
+    said: list[str] = []
+    bench.create_subscription(
+        String, "instruction_status", lambda message: said.append(message.data), LATCHED
+    )
+    start()
+    start(program=["-m", "edge_cloud_spec.nodes.drafter"])
+    bench.until(lambda: said and said[-1] == "idle", 4 * PATIENCE)
+    bench.until(lambda: bench.instruction.get_subscription_count() >= 2)
+    bench.instruction.publish(String(data="find the red box"))
+    bench.until(lambda: said[-1].startswith("following find the red box"))
+    bench.e_stop.publish(Bool(data=True))
+    bench.until(lambda: said[-1].startswith("idle e_stop"))
+    before = len(said)
+    bench.instruction.publish(String(data="find the blue box"))
+    late = time.monotonic() + 0.1  # of the half second that a release may be late
+    bench.until(lambda: time.monotonic() > late)
+    bench.e_stop.publish(Bool(data=False))
+    bench.until(lambda: len(said) > before)
+    assert said[before].startswith("following find the blue box")
