@@ -86,7 +86,8 @@ def test_a_robot_that_sends_too_much_pauses_and_resumes(toy: Any) -> None:
         heard = robot.hear()
         while not isinstance(heard, LinkLost):  # faults of what is no message
             heard = robot.hear()
-        assert "it tries again after" in heard.reason
+        # gRPC makes INTERNAL of a refusal that a write crosses on its way: it tries again, too.
+        assert heard.reason == "Internal error from Core" or "tries again after" in heard.reason
         assert isinstance(robot.hear(), LinkUp)
 
 

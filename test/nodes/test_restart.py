@@ -71,7 +71,8 @@ def test_a_navigator_that_starts_under_a_latched_stop_never_moves(bench: Bench, 
     stop.publish(Bool(data=True))
     for life in range(2):
         bench.states.clear()
-        process = start(ready=False)
+        # On a loaded machine DDS takes seconds to match publishers: docs/safety.md on `listen`.
+        process = start("-p", "listen:=5.0", ready=False)
         for number in range(200):  # words for the count of each status that was heard
             bench.say(TURN, f"r{life}-{number}", instruction=CUP)
             bench.executor_.spin_once(timeout_sec=0.02)
