@@ -25,7 +25,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
-from edge_cloud_spec.bringup.exits import EndAll, Exits
+from edge_cloud_spec.bringup.exits import EndAll, ExitRules
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, installed, settings_of
 from edge_cloud_spec.errors import UserError
@@ -49,7 +49,7 @@ class _Graph:
 
     def __init__(self, settings: GraphSettings) -> None:
         self._settings = settings
-        self._exits = Exits()
+        self._exits = ExitRules()
 
     def start(self, spec: NodeSpec) -> list[LaunchDescriptionEntity]:
         """The process, and handlers of its output and its end."""

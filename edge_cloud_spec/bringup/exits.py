@@ -43,7 +43,7 @@ class EndAll:
     why: str
 
 
-class Exits:
+class ExitRules:
     """Decides what follows each exit; counts the respawns of each process."""
 
     def __init__(self) -> None:

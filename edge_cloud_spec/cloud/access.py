@@ -98,7 +98,7 @@ class Tokens:
         return any(good) or not tokens
 
 
-class Rate:
+class TokenBucket:
     """A token bucket: ``per_s`` a second, ``burst`` at once. Times are steady, in s."""
 
     def __init__(self, per_s: float, burst: float, now: float) -> None:
@@ -120,7 +120,7 @@ class ClientRates:
 
     def __init__(self, settings: AccessSettings) -> None:
         self._settings = settings
-        self._rates: OrderedDict[str, tuple[Rate, Rate]] = OrderedDict()
+        self._rates: OrderedDict[str, tuple[TokenBucket, TokenBucket]] = OrderedDict()
 
     def stream(self, client: str, now: float) -> float:
         """A stream is opened; 0, or the seconds after which the client may try again."""
@@ -130,11 +130,11 @@ class ClientRates:
         """A message of this many bytes arrived; the same."""
         return self._of(client, now)[1].take(float(size), now)
 
-    def _of(self, client: str, now: float) -> tuple[Rate, Rate]:
+    def _of(self, client: str, now: float) -> tuple[TokenBucket, TokenBucket]:
         rates = self._rates.get(client)
         if rates is None:
             streams, size = self._settings.streams_per_s, self._settings.bytes_per_s
-            rates = (Rate(streams, 10 * streams, now), Rate(size, 10 * size, now))
+            rates = (TokenBucket(streams, 10 * streams, now), TokenBucket(size, 10 * size, now))
             self._rates[client] = rates
             while len(self._rates) > MAX_CLIENTS:
                 self._rates.popitem(last=False)

@@ -16,7 +16,7 @@ from .token_distribution import TokenDistribution
 
 
 @dataclass(frozen=True, eq=False)
-class Level:
+class TreeLevel:
     """Nodes to be scored in one pass; parents are indices in order of growth, -1 for the prefix."""
 
     tokens: tuple[int, ...]
@@ -93,7 +93,7 @@ class Growth:
         """The nodes (-1: the prefix) whose logits the next ``grow`` needs, in this order."""
         return tuple(self._frontier)
 
-    def grow(self, logits: NDArray[np.float32]) -> Level:
+    def grow(self, logits: NDArray[np.float32]) -> TreeLevel:
         """The next level's nodes; ``logits`` [m, V] are those after the m nodes of the frontier."""
         begin = len(self._tokens)
         level = (
@@ -178,7 +178,7 @@ class Growth:
         ]
         return tuple(sorted(found, key=lambda end: -end[1])[:MAX_ENDS])
 
-    def _expand(self, logits: NDArray[np.float32], count: int) -> Level:
+    def _expand(self, logits: NDArray[np.float32], count: int) -> TreeLevel:
         at = self._position + self._level
         tokens: list[int] = []
         parents: list[int] = []
@@ -196,9 +196,9 @@ class Growth:
             tokens += found
             parents += [node] * len(found)
             rows += [drawn] if drawn is not None else []
-        return Level(tuple(tokens), tuple(parents), tuple(rows))
+        return TreeLevel(tuple(tokens), tuple(parents), tuple(rows))
 
-    def _best(self, logits: NDArray[np.float32], shape: BestFirst) -> Level:
+    def _best(self, logits: NDArray[np.float32], shape: BestFirst) -> TreeLevel:
         tokens: list[int] = []
         parents: list[int] = []
         for node, row in zip(self._frontier, logits, strict=True):
@@ -212,4 +212,4 @@ class Growth:
                 parents.append(node)
                 self._likelihood.append(likelihood)
                 self._depths.append(depth)
-        return Level(tuple(tokens), tuple(parents))
+        return TreeLevel(tuple(tokens), tuple(parents))

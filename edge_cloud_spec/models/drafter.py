@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..decoding.growth import FinishedDraft, Growth, Level
+from ..decoding.growth import FinishedDraft, Growth, TreeLevel
 from ..decoding.propose import ProposalConfig
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..decoding.shape import Branch
@@ -24,7 +24,7 @@ class Grown:
     """What a pass adds to a branch: a level, the draft so far, and whether it is ``done``."""
 
     branch: Branch
-    level: Level
+    level: TreeLevel
     finished: FinishedDraft
     done: bool
 

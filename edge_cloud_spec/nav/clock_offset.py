@@ -18,7 +18,7 @@ FARTHEST_CLOCK = 1e11  # s; a thousand years and more
 SAME_CLOCK = 0.1  # s; sources nearer than that are taken to have one clock
 
 
-class ClockOffset:
+class StampOffset:
     """The offset of one source: seconds by which its clock is ahead, less its least latency.
 
     The median of the largest ``stamp - receive time`` of each of the last seconds: jitter does not
@@ -55,7 +55,7 @@ class SourceClock:
     """The offset of the frames' clock, from stamps (ns) and their age (s) as the frames arrive."""
 
     def __init__(self, source: str) -> None:
-        self._clock, self._report = ClockOffset(), OffsetReport(source)
+        self._clock, self._report = StampOffset(), OffsetReport(source)
         self._stamp = 0
 
     @property

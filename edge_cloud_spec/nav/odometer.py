@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .clock_offset import FARTHEST_CLOCK, ClockOffset, OffsetReport
+from .clock_offset import FARTHEST_CLOCK, OffsetReport, StampOffset
 from .events import Odometry
 from .pose import Pose
 from .settings import Settings
@@ -21,7 +21,7 @@ class Odometer:
     def __init__(self) -> None:
         self.settings = Settings()
         self._track = Track()
-        self._clock = ClockOffset()
+        self._clock = StampOffset()
         self._report = OffsetReport("odometry's")
 
     @property

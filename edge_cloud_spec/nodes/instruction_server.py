@@ -32,7 +32,7 @@ STATUSES = QoSProfile(depth=20, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 @dataclass(frozen=True)
-class ServerSettings:
+class InstructionServerSettings:
     """How long the server waits for the drafter. Raises ValueError for a field out of its range."""
 
     answer_timeout: float = bounded(
@@ -61,7 +61,7 @@ class InstructionServer(Node):
 
     def __init__(self) -> None:
         super().__init__("instruction_server")
-        self._settings = Parameters(self, ServerSettings())
+        self._settings = Parameters(self, InstructionServerSettings())
         self._goal: _Goal | None = None
         self._clock_of_waits = Clock(clock_type=ClockType.STEADY_TIME)
         self._instruction = self.create_publisher(String, "instruction", RELIABLE)

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .draft_words import Fate, Words
+from .draft_words import Fate, WordSpan
 
 WIDTH, LINE, MARGIN = 480, 22, 8  # pixels, as all sizes here
 ROWS = 4  # of words
@@ -38,20 +38,20 @@ LINK: dict[str, RGB] = {"cloud": GOOD, "degraded": DOUBTFUL, "lost": BAD}
 
 
 @dataclass(frozen=True)
-class Caption:
+class DecisionCaption:
     """What is written below the picture. ``link`` and ``status`` are states and their details."""
 
     instruction: str = ""
-    words: tuple[Words, ...] = ()
+    words: tuple[WordSpan, ...] = ()
     status: str = ""
     link: str = ""
 
 
-def draw_caption(caption: Caption, scale: int = 1) -> np.ndarray:
+def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:
     """Instruction, words, status, link and legend: RGB uint8 [scale HEIGHT, scale WIDTH, 3]."""
     sheet = Image.new("RGB", (scale * WIDTH, scale * HEIGHT), BACK)
     pen = _Pen(ImageDraw.Draw(sheet), scale)
-    if caption == Caption():
+    if caption == DecisionCaption():
         return np.array(sheet)
     state, _, detail = caption.link.partition(" ")
     pen.write(MARGIN, 0, caption.instruction[:60], INK)
@@ -103,7 +103,7 @@ def _font(scale: int, small: bool) -> ImageFont.FreeTypeFont | ImageFont.ImageFo
     return ImageFont.load_default(scale * (12 if small else 15))
 
 
-def _laid_out(pen: _Pen, words: tuple[Words, ...]) -> Iterator[tuple[float, int, str, Fate]]:
+def _laid_out(pen: _Pen, words: tuple[WordSpan, ...]) -> Iterator[tuple[float, int, str, Fate]]:
     """(x, row) of each word; the last ROWS rows, as those are what is decided now."""
     placed: list[tuple[float, int, str, Fate]] = []
     x, row, blank = float(MARGIN), 0, pen.wide(" ")

@@ -27,7 +27,7 @@ from ..nodes.runtime.diagnostics import Diagnostics
 from ..nodes.runtime.qos import DECODE, LATCHED, SENSOR_DATA
 from ..nodes.runtime.run import spin
 from ..nodes.topics import DRAWN, TOPICS
-from .annotated_picture import Caption, annotate, draw_caption
+from .annotated_picture import DecisionCaption, annotate, draw_caption
 from .draft_words import words_of_decision
 from .run_log import RunLog
 
@@ -48,7 +48,7 @@ class Annotator(Node):
         super().__init__("annotator")
         self._run_log, self._instruction = RunLog(DECISIONS), ""
         self._status = self._link = ""
-        self._caption, self._sheet = Caption(), draw_caption(Caption())
+        self._caption, self._sheet = DecisionCaption(), draw_caption(DecisionCaption())
         self._raw, self._compressed, self._paths = (
             self.create_publisher(kind, topic, qos) for topic, (kind, qos) in DRAWN.items()
         )
@@ -119,7 +119,7 @@ class Annotator(Node):
         """Drawn anew only when it says something else."""
         decision = next(reversed(self._run_log.decisions.values()), None)
         words = tuple(words_of_decision(decision)) if decision is not None else ()
-        caption = Caption(self._instruction, words, self._status, self._link)
+        caption = DecisionCaption(self._instruction, words, self._status, self._link)
         if caption != self._caption:
             self._caption, self._sheet = caption, draw_caption(caption)
         return self._sheet

@@ -13,7 +13,7 @@ Fate = Literal["drafted", "accepted", "rejected", "left", "own", "unverified"]
 
 
 @dataclass(frozen=True)
-class Words:
+class WordSpan:
     """Words of one fate, in the order of the answer.
 
     ``drafted`` ones are with the cloud; ``own`` ones the cloud chose itself; ``left`` are those of
@@ -24,7 +24,7 @@ class Words:
     fate: Fate
 
 
-def words_of_round(round_: ShownRound, verified: bool = True) -> Iterator[Words]:
+def words_of_round(round_: ShownRound, verified: bool = True) -> Iterator[WordSpan]:
     """A round whose verdict is known; a tree's branches are separated by |."""
     if not verified:
         yield from _words(after(round_.settled or "", ()), "unverified")
@@ -35,9 +35,9 @@ def words_of_round(round_: ShownRound, verified: bool = True) -> Iterator[Words]
     yield from _words(round_.own, "own")
 
 
-def words_of_decision(decision: Decision) -> list[Words]:
+def words_of_decision(decision: Decision) -> list[WordSpan]:
     """All settled words of a decision, and the draft after them that has no verdict yet."""
-    words: list[Words] = []
+    words: list[WordSpan] = []
     for round_ in sorted(decision.rounds.values(), key=lambda r: r.base):
         if not round_.complete:
             break
@@ -50,6 +50,6 @@ def words_of_decision(decision: Decision) -> list[Words]:
     return words
 
 
-def _words(text: str, fate: Fate) -> Iterator[Words]:
+def _words(text: str, fate: Fate) -> Iterator[WordSpan]:
     if text:
-        yield Words(text, fate)
+        yield WordSpan(text, fate)

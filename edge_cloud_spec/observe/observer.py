@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -10,14 +9,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
 
-import rclpy
-from rclpy.context import Context
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.node import Node
 from rclpy.serialization import deserialize_message
-from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import String
 
+from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.topics import TOPICS
 from .run_event import RunEvent
 from .run_log import RunLog
@@ -38,21 +33,12 @@ class Observer:
     def __init__(self, domain: int, bag: Path | None) -> None:
         self.run_log, self.lock = RunLog(), threading.Lock()
         self.events: SimpleQueue[RunEvent] = SimpleQueue()
-        self._context = Context()
-        rclpy.init(
-            args=[],
-            context=self._context,
-            domain_id=domain,
-            signal_handler_options=SignalHandlerOptions.NO,
-        )
-        self.node = Node("observer", context=self._context)
+        self._thread = NodeThread("observer", domain=domain)
+        self.node = self._thread.node
         self._bag = TopicBag(self.node, bag) if bag is not None else None
         self._zero = time.monotonic()
         subscribe(self.node, self._take)
         self._instruction = self.node.create_publisher(String, "instruction", RELIABLE)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node)
-        self._thread = threading.Thread(target=self._spin, name="observer", daemon=True)
         self._thread.start()
 
     @property
@@ -94,19 +80,12 @@ class Observer:
                 for event in self.run_log.on_message(topic, message, now):
                     self.events.put(event)
 
-    def _spin(self) -> None:
-        with contextlib.suppress(ExternalShutdownException):
-            self._executor.spin()
-
     def close(self) -> None:
         """Stop spinning and close the bag."""
-        self._executor.shutdown()
-        self._thread.join(3.0)
+        self._thread.close()
         with self.lock:
             if self._bag is not None:
                 self._bag.close()
-        self.node.destroy_node()
-        rclpy.shutdown(context=self._context)
 
     def __enter__(self) -> Observer:
         return self

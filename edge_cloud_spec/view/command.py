@@ -44,7 +44,7 @@ def run_view(args: argparse.Namespace) -> int:
             "view needs Rerun (Python 3.11 or newer): pip install -r requirements/view.txt, "
             "or pip install 'edge-cloud-spec[view]'"
         )
-    from .server import Endpoint, serving
+    from .server import ViewerAddress, serving
     from .sink import Sink
 
     if args.bag is not None and not args.bag.exists():
@@ -53,7 +53,7 @@ def run_view(args: argparse.Namespace) -> int:
     with signals_as_interrupt(), tempfile.TemporaryDirectory(prefix="view-") as logs:
         if args.save is not None:
             return _show(args, Sink(args.save, live), None)
-        endpoint = Endpoint(args.host, args.port, args.data_port)
+        endpoint = ViewerAddress(args.host, args.port, args.data_port)
         with serving(endpoint, Path(logs)) as processes:
             sink = Sink(endpoint.data_url, live)
             print(f"open {endpoint.page} (Ctrl-C ends)", flush=True)

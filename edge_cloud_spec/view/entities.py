@@ -18,7 +18,7 @@ from PIL import Image
 from ..errors import UserError
 from ..nav.status import Status
 from ..nodes.drafting.frame import encode_frame
-from ..observe.annotated_picture import COLOURS, GREY, NAMES, Caption, draw_caption
+from ..observe.annotated_picture import COLOURS, GREY, NAMES, DecisionCaption, draw_caption
 from ..observe.draft_text import joined
 from ..observe.draft_words import words_of_decision, words_of_round
 from ..observe.run_event import DecisionFinished, ProblemReported, RoundSettled, RunEvent
@@ -58,7 +58,7 @@ class Entities:
     def __init__(self) -> None:
         self._run_log, self._lanes, self._floor = RunLog(DECISIONS), Lanes(), Floor()
         self._instruction = self._status = self._link = ""
-        self._caption: Caption | None = None
+        self._caption: DecisionCaption | None = None
         self._next_picture, self._compressed = -math.inf, False
         self._said: dict[str, tuple[str, str]] = {}
         self._handlers: dict[str, Callable[[Any, float], Iterator[Entity]]] = {
@@ -96,7 +96,7 @@ class Entities:
     def _captioned(self, now: float) -> Iterator[Entity]:
         decision = next(reversed(self._run_log.decisions.values()), None)
         words = tuple(words_of_decision(decision)) if decision is not None else ()
-        caption = Caption(self._instruction, words, self._status, self._link)
+        caption = DecisionCaption(self._instruction, words, self._status, self._link)
         if caption != self._caption:
             self._caption, data = caption, io.BytesIO()
             Image.fromarray(draw_caption(caption, SHARP)).save(data, "PNG", compress_level=1)

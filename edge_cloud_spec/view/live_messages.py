@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from queue import Empty, Queue
 from typing import Any
 
-import rclpy
-from rclpy.context import Context
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 from rclpy.subscription import Subscription
 from sensor_msgs.msg import Image
 
+from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.runtime.qos import SENSOR_DATA
 from ..nodes.topics import TOPICS as GRAPH
 from .bag_messages import Timed
@@ -36,27 +31,20 @@ class LiveMessages:
         self.dropped = self.received = 0
         self._waiting: Queue[Timed] = Queue(WAITING)
         self._begun = time.monotonic()
-        self._context = Context()
 
     def __enter__(self) -> LiveMessages:
-        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        self._node = Node("viewer", context=self._context, namespace=self.namespace)
+        self._thread = NodeThread("viewer", self.namespace)
+        self._node = self._thread.node
         for topic in sorted(TOPICS & GRAPH.keys()):
             kind, qos = GRAPH[topic]
             self._node.create_subscription(kind, topic, self._listener(topic), qos)
         self._raw: Subscription | None = None
         self._node.create_timer(1.0, self._look_for_camera)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
-        self._thread = threading.Thread(target=self._spin, name="viewer", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown()
-        self._thread.join(3.0)
-        self._node.destroy_node()
-        rclpy.try_shutdown(context=self._context)
+        self._thread.close()
 
     def _listener(self, topic: str) -> Callable[[Any], None]:
         def listen(message: Any) -> None:
@@ -73,10 +61,6 @@ class LiveMessages:
         there = [name for name in (RAW, COMPRESSED) if self._node.count_publishers(name)]
         if self._raw is None and there == [RAW]:
             self._raw = self._node.create_subscription(Image, RAW, self._listener(RAW), SENSOR_DATA)
-
-    def _spin(self) -> None:
-        with contextlib.suppress(ExternalShutdownException):
-            self._executor.spin()
 
     def take(self, seconds: float) -> Iterator[Timed]:
         """What comes within ``seconds``: (seconds since the start, topic, message)."""

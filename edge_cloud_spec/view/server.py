@@ -24,7 +24,7 @@ ANY = ("0.0.0.0", "::")  # addresses of all interfaces
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class ViewerAddress:
     """Where the viewer is served. ``data_port``: of the messages to it. Raises UserError."""
 
     host: str = "127.0.0.1"
@@ -82,7 +82,7 @@ class Endpoint:
 
 
 @contextlib.contextmanager
-def serving(endpoint: Endpoint, logs: Path) -> Iterator[Processes]:
+def serving(endpoint: ViewerAddress, logs: Path) -> Iterator[Processes]:
     """The server, up; it ends with the context. Raises UserError."""
     with Processes([Program("rerun", endpoint.command)], {}, logs) as processes:
         end = time.monotonic() + STARTUP_TIMEOUT

@@ -10,14 +10,14 @@ import pytest
 
 from edge_cloud_spec.bench.faults.events import (
     Asked,
+    BaseCommand,
     BaseMotion,
     Command,
     Event,
     FromCloud,
     FromRobot,
     Instructed,
-    Line,
-    Velocity,
+    Reported,
 )
 from edge_cloud_spec.bench.faults.judge import BASE_TIMEOUT, Judgement, judge
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -44,7 +44,7 @@ def run(**changes: Any) -> list[Event]:
     after = BASE.extend((1, 2, 3))
     rest = Verdict(after, (0,), 6, leads_to=after.extend((5, 6)).short)
     command = Command(100.0, "r", "turn left small", 5, 102.0, True, True)
-    moving = [Velocity(100.0 + n / 20, True) for n in range(10)]
+    moving = [BaseCommand(100.0 + n / 20, True) for n in range(10)]
     return [
         Instructed(98.0, INSTRUCTION),
         Asked(99.1, "r", INSTRUCTION, 5),
@@ -56,8 +56,8 @@ def run(**changes: Any) -> list[Event]:
         replace(command, **changes),
         *moving,
         BaseMotion(100.2, True),
-        Velocity(100.5, False),
-        Line(100.51, "nav_status", "idle r 3 done"),
+        BaseCommand(100.5, False),
+        Reported(100.51, "nav_status", "idle r 3 done"),
         BaseMotion(100.6, True),
         BaseMotion(100.8, False),
     ]
@@ -128,12 +128,12 @@ def test_an_instruction_is_in_force_at_once_and_the_one_before_for_a_moment() ->
 
 @pytest.mark.parametrize("at", [101.0, 102.5, 90.0])
 def test_a_velocity_after_the_action_or_before_any_is_counted(at: float) -> None:
-    (problem,) = judged([*run(), Velocity(at, True)]).unverified
+    (problem,) = judged([*run(), BaseCommand(at, True)]).unverified
     assert "of no action" in problem
 
 
 def test_a_velocity_after_the_operators_stop_is_counted() -> None:
-    stopped = [each for each in run() if not isinstance(each, Line)]
+    stopped = [each for each in run() if not isinstance(each, Reported)]
     (problem,) = judged([*stopped, Instructed(100.1, "stop")]).unverified
     assert "of no action" in problem
 
@@ -142,11 +142,12 @@ def test_silence_counts_until_the_base_stops_by_itself() -> None:
     events = [
         event
         for event in run()
-        if not isinstance(event, Line) and not (isinstance(event, Velocity) and not event.moves)
+        if not isinstance(event, Reported)
+        and not (isinstance(event, BaseCommand) and not event.moves)
     ]
     found = judged([*events, BaseMotion(103.0, False)])
     assert found.standstill_s == pytest.approx(BASE_TIMEOUT - 0.05)
 
 
 def test_a_neighbours_velocities_are_its_own() -> None:
-    assert judged([*run(), Velocity(101.0, True, foreign=True)]).unverified == []
+    assert judged([*run(), BaseCommand(101.0, True, foreign=True)]).unverified == []

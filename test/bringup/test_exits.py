@@ -8,7 +8,7 @@ from edge_cloud_spec.bringup.exits import (
     MAX_RESPAWNS,
     SETTLED_S,
     EndAll,
-    Exits,
+    ExitRules,
     Respawn,
     Role,
     last_words,
@@ -20,19 +20,19 @@ SAID = ["a line", "error: no such file", "[INFO] closing"]
 
 @pytest.mark.parametrize("status", [0, 1, 2, 3, -9, -15])
 def test_a_navigator_that_ends_is_the_end_of_all(status: int) -> None:
-    then = Exits().on_exit("navigator", Role.NEEDED, status, 500.0, SAID)
+    then = ExitRules().on_exit("navigator", Role.NEEDED, status, 500.0, SAID)
     assert isinstance(then, EndAll)
     assert then.why.startswith("navigator ended (") and then.why.endswith("no such file")
 
 
 def test_what_cannot_start_or_was_ended_by_somebody_is_not_started_again() -> None:
     for status in (0, 2):
-        then = Exits().on_exit("cloud_bridge", Role.RESPAWNED, status, 500.0, SAID)
+        then = ExitRules().on_exit("cloud_bridge", Role.RESPAWNED, status, 500.0, SAID)
         assert then == EndAll(f"cloud_bridge ended (exit status {status}): no such file")
 
 
 def test_a_crash_is_respawned_a_bounded_number_of_times() -> None:
-    exits = Exits()
+    exits = ExitRules()
     for _ in range(MAX_RESPAWNS):
         for status in (-9,):
             then = exits.on_exit("drafter", Role.RESPAWNED, status, 1.0, SAID)
@@ -42,7 +42,7 @@ def test_a_crash_is_respawned_a_bounded_number_of_times() -> None:
 
 
 def test_one_that_ran_for_long_is_respawned_again() -> None:
-    exits = Exits()
+    exits = ExitRules()
     for _ in range(3 * MAX_RESPAWNS):
         then = exits.on_exit("drafter", Role.RESPAWNED, 1, SETTLED_S, SAID)
         assert isinstance(then, Respawn)
@@ -50,7 +50,7 @@ def test_one_that_ran_for_long_is_respawned_again() -> None:
 
 def test_a_window_may_be_closed() -> None:
     for status in (0, 2, -11):
-        assert Exits().on_exit("rviz2", Role.OPTIONAL, status, 1.0, SAID) is None
+        assert ExitRules().on_exit("rviz2", Role.OPTIONAL, status, 1.0, SAID) is None
 
 
 def test_last_words_are_the_last_error_else_the_last_line() -> None:

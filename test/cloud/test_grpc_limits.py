@@ -17,7 +17,7 @@ from helpers.grpc_robot import OWN, REQUEST, Talk, opening, settings, toy_robot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.access import ClientRates, Rate
+from edge_cloud_spec.cloud.access import ClientRates, TokenBucket
 from edge_cloud_spec.cloud.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
@@ -36,7 +36,7 @@ CONNECTIONS = 10_000
 def test_a_rate_is_kept_and_a_wait_is_enough(
     per_s: float, burst: float, asked: list[tuple[float, float]]
 ) -> None:
-    rate, now, used, largest = Rate(per_s, burst, 0.0), 0.0, 0.0, 0.0
+    rate, now, used, largest = TokenBucket(per_s, burst, 0.0), 0.0, 0.0, 0.0
     for amount, pause in asked:
         now += pause
         wait = rate.take(amount, now)

@@ -11,7 +11,7 @@ from helpers.drill import FORWARD, Drill, drives, reports, words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.clock_offset import ClockOffset, camera_clock
+from edge_cloud_spec.nav.clock_offset import StampOffset, camera_clock
 from edge_cloud_spec.nav.events import Odometry
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import Settings
@@ -22,7 +22,7 @@ EPOCH = 1_700_000_000 * NS  # ROS time at steady 0
 
 def offset_of(source: list[tuple[float, float]]) -> float:
     """The estimate after messages of (steady time, stamp less receive time)."""
-    clock = ClockOffset()
+    clock = StampOffset()
     for now, ahead in source:
         clock.add(ahead, now)
     assert clock.value is not None
@@ -60,7 +60,7 @@ def test_a_clock_that_is_set_is_followed_within_the_window(step: float) -> None:
 
 
 def test_nothing_is_known_before_the_first_message_and_no_number_is_none() -> None:
-    clock = ClockOffset()
+    clock = StampOffset()
     for ahead in (math.nan, math.inf, -math.inf):
         clock.add(ahead, 1.0)
     assert clock.value is None and not clock.known

@@ -12,17 +12,17 @@ from edge_cloud_spec.observe.annotated_picture import (
     COLOURS,
     LINE,
     WIDTH,
-    Caption,
+    DecisionCaption,
     annotate,
     draw_caption,
 )
-from edge_cloud_spec.observe.draft_words import Fate, Words, words_of_decision
+from edge_cloud_spec.observe.draft_words import Fate, WordSpan, words_of_decision
 from edge_cloud_spec.observe.run_log import RunLog
 
 
-def sheet_of(*words: Words, **caption: str) -> np.ndarray:
+def sheet_of(*words: WordSpan, **caption: str) -> np.ndarray:
     picture = Image.fromarray(np.full((100, 200, 3), 90, np.uint8))
-    return annotate(picture, draw_caption(Caption(words=words, **caption)))
+    return annotate(picture, draw_caption(DecisionCaption(words=words, **caption)))
 
 
 def has(sheet: np.ndarray, colour: tuple[int, int, int]) -> bool:
@@ -33,7 +33,7 @@ def has(sheet: np.ndarray, colour: tuple[int, int, int]) -> bool:
 
 
 def test_the_picture_keeps_its_shape_and_words_stand_below_it() -> None:
-    sheet = sheet_of(Words("action: stop;", "accepted"), instruction="find it", status="idle")
+    sheet = sheet_of(WordSpan("action: stop;", "accepted"), instruction="find it", status="idle")
     assert sheet.shape[1] == WIDTH
     assert (sheet[: WIDTH // 2] == 90).all()
     assert sheet[WIDTH // 2 :].any()
@@ -44,7 +44,7 @@ def test_the_picture_keeps_its_shape_and_words_stand_below_it() -> None:
 def test_each_fate_of_words_has_its_colour(fate: Fate) -> None:
     others = {name: colour for name, colour in COLOURS.items() if name != fate}
     assert COLOURS[fate] not in others.values()
-    words = sheet_of(Words("IIII", fate))[WIDTH // 2 : -LINE]  # the legend has all of them
+    words = sheet_of(WordSpan("IIII", fate))[WIDTH // 2 : -LINE]  # the legend has all of them
     assert has(words, COLOURS[fate])
     assert not any(has(words, colour) for colour in others.values())
 
@@ -55,14 +55,14 @@ def test_the_links_state_is_told_by_word_and_colour() -> None:
 
 
 def test_of_a_long_answer_the_newest_words_are_shown() -> None:
-    long = [Words(f"word{number}", "accepted") for number in range(200)]
+    long = [WordSpan(f"word{number}", "accepted") for number in range(200)]
     assert not has(sheet_of(*long)[WIDTH // 2 : -LINE], COLOURS["own"])
-    assert has(sheet_of(*long, Words("IIII", "own"))[WIDTH // 2 : -LINE], COLOURS["own"])
+    assert has(sheet_of(*long, WordSpan("IIII", "own"))[WIDTH // 2 : -LINE], COLOURS["own"])
 
 
 def test_words_that_cannot_be_drawn_do_no_harm() -> None:
-    odd = (Words("\x00 … " + "x" * 500, "rejected"),)
-    annotate(Image.new("L", (1, 1)), draw_caption(Caption("найди", odd, "…", "… …")))
+    odd = (WordSpan("\x00 … " + "x" * 500, "rejected"),)
+    annotate(Image.new("L", (1, 1)), draw_caption(DecisionCaption("найди", odd, "…", "… …")))
 
 
 def told(run_log: RunLog) -> list[tuple[str, str]]:

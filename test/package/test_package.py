@@ -26,7 +26,7 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.instruction_pattern import instruction_pattern
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
 from edge_cloud_spec.nodes.drafting.drafter_settings import DrafterSettings
-from edge_cloud_spec.nodes.instruction_server import ServerSettings
+from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
 from edge_cloud_spec.nodes.monitor import MonitorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.simulator import SimulatorSettings
@@ -39,7 +39,7 @@ SETTINGS = {
     "drafter": DrafterSettings(),
     "cloud_bridge": BridgeSettings(),
     "navigator": NodeSettings(),
-    "instruction_server": ServerSettings(),
+    "instruction_server": InstructionServerSettings(),
     "monitor": MonitorSettings(),
     "simulator": SimulatorSettings(),
 }

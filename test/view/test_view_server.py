@@ -19,7 +19,7 @@ pytest.importorskip("rosbags")
 from helpers.run_bag import write_run
 
 from edge_cloud_spec.bringup.running_graph import free_address
-from edge_cloud_spec.view.server import Endpoint
+from edge_cloud_spec.view.server import ViewerAddress
 
 OTHER = "127.0.0.2"  # an address of this machine that only who listens on all of them answers
 
@@ -81,12 +81,12 @@ def test_the_page_is_served_to_this_machine_alone_unless_told_otherwise(
 
 
 def test_another_machines_browser_is_let_in_and_finds_the_data_there() -> None:
-    endpoint = Endpoint("127.0.0.3", free_port(), free_port())
+    endpoint = ViewerAddress("127.0.0.3", free_port(), free_port())
     assert endpoint.page.startswith(f"http://127.0.0.3:{endpoint.port}/?url=rerun%2Bhttp%3A%2F%2F")
     command = endpoint.command
     origin = command[command.index("--cors-allow-origin") + 1]
     assert endpoint.page.startswith(origin)
-    anywhere = Endpoint("0.0.0.0", free_port(), free_port())
+    anywhere = ViewerAddress("0.0.0.0", free_port(), free_port())
     assert socket.gethostname() in anywhere.page and not anywhere.is_loopback
     assert anywhere.data_url.startswith("rerun+http://127.0.0.1:")
 

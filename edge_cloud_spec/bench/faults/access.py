@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...bringup.running_graph import free_address
 from ...errors import UserError
-from .fault import Fault
+from .fault import InjectedFault
 from .rig import TOKEN, Rig
 
 CONNECTIONS = 10_000
@@ -121,7 +121,7 @@ def write_certificate(pem: Path, key_file: Path, days_left: float) -> None:
 
 
 FAULTS = (
-    Fault(
+    InjectedFault(
         "wrong_token",
         "the robot's token file holds another verifier's token",
         "ends its step and stands: every session is refused",
@@ -129,7 +129,7 @@ FAULTS = (
         _right_token,
         reads="(?i)token",
     ),
-    Fault(
+    InjectedFault(
         "expired_certificate",
         "robot and verifier use TLS, and the verifier's certificate has expired",
         "stands: no connection comes about; goes on once the certificate is renewed",
@@ -138,7 +138,7 @@ FAULTS = (
         reads="(?i)expired|certificate|TLS",
         soak=False,
     ),
-    Fault(
+    InjectedFault(
         "garbage_connections",
         "10,000 connections of 64 random bytes each to the verifier's port",
         "goes on",

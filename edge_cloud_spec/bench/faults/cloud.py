@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ...bringup.running_graph import free_address, is_serving
 from ...harness.random_checkpoint import TINY, make_pair
 from ...wire.version import OLDEST_PROTOCOL, PROTOCOL
-from .fault import Fault
+from .fault import InjectedFault
 from .poisoned import PROTOCOLS
 from .rig import Rig
 
@@ -68,7 +68,7 @@ def _own(rig: Rig) -> None:
 
 
 FAULTS = (
-    Fault(
+    InjectedFault(
         "server_killed",
         "the verifier gets SIGKILL, and is started again at the end",
         "ends its step and stands",
@@ -78,7 +78,7 @@ FAULTS = (
         soak=False,
         quick=True,
     ),
-    Fault(
+    InjectedFault(
         "server_hung",
         "the verifier gets SIGSTOP",
         "ends its step and stands; the decision is given up after `patience`",
@@ -87,7 +87,7 @@ FAULTS = (
         lasts=3.0,
         reads="lost|degraded",
     ),
-    Fault(
+    InjectedFault(
         "out_of_memory",
         "every pass of the target raises torch's OutOfMemoryError",
         "ends its step and stands; each decision ends with a fault that says so",
@@ -95,7 +95,7 @@ FAULTS = (
         _sound,
         reads="(?i)OutOfMemory|memory",
     ),
-    Fault(
+    InjectedFault(
         "nan_logits",
         "every pass of the target gives logits that are no numbers",
         "ends its step and stands; each decision ends with a fault that says so",
@@ -103,7 +103,7 @@ FAULTS = (
         _sound,
         reads="no decision on",
     ),
-    Fault(
+    InjectedFault(
         "wrong_checkpoint",
         "the link leads to a verifier with another target",
         "ends its step and stands, or is refused the session",
@@ -112,7 +112,7 @@ FAULTS = (
         soak=False,
         reads="no decision on",
     ),
-    Fault(
+    InjectedFault(
         "older_robot",
         "the link leads to a verifier of the next protocol, which speaks the robot's too",
         "goes on in the protocol that both speak",
@@ -122,7 +122,7 @@ FAULTS = (
         stops=False,
         soak=False,
     ),
-    Fault(
+    InjectedFault(
         "older_robot_refused",
         "the link leads to a verifier that speaks the next protocol alone",
         "ends its step and stands; the owner reads which side to update",
@@ -131,7 +131,7 @@ FAULTS = (
         reads="update edge_cloud_spec on the robot",
         soak=False,
     ),
-    Fault(
+    InjectedFault(
         "newer_robot_refused",
         "the link leads to a verifier that speaks the protocol before the robot's alone",
         "ends its step and stands; the owner reads which side to update",

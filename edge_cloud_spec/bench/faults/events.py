@@ -37,7 +37,7 @@ class FromCloud:
 
 
 @dataclass(frozen=True)
-class Settled:
+class PublishedWords:
     """Words that the navigator was given; ``finished``: nothing follows."""
 
     at: float
@@ -61,7 +61,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Velocity:
+class BaseCommand:
     """A Twist. ``foreign``: the bench's own, published as a hostile neighbour's."""
 
     at: float
@@ -86,7 +86,7 @@ class Instructed:
 
 
 @dataclass(frozen=True)
-class Line:
+class Reported:
     """A sentence that people read: the topic (a node's name on /diagnostics), and the text."""
 
     at: float
@@ -95,5 +95,13 @@ class Line:
 
 
 Event = (
-    Asked | FromRobot | FromCloud | Settled | Command | Velocity | BaseMotion | Instructed | Line
+    Asked
+    | FromRobot
+    | FromCloud
+    | PublishedWords
+    | Command
+    | BaseCommand
+    | BaseMotion
+    | Instructed
+    | Reported
 )

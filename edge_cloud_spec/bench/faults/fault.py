@@ -9,7 +9,7 @@ from .rig import Rig
 
 
 @dataclass(frozen=True)
-class Fault:
+class InjectedFault:
     """``inject`` and ``clear`` change the rig, and return at once or when that is done.
 
     ``injected``, ``robot`` and ``reads`` are the row of ``docs/faults.md``: what is put in, what

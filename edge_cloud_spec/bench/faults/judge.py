@@ -20,15 +20,15 @@ from ...instruction import is_stop, normalized
 from ...wire.messages import Opened, Verdict
 from .events import (
     Asked,
+    BaseCommand,
     BaseMotion,
     Command,
     Event,
     FromCloud,
     FromRobot,
     Instructed,
-    Line,
-    Settled,
-    Velocity,
+    PublishedWords,
+    Reported,
 )
 
 FRAME_AGE = 10.0  # s; the navigator's parameter frame_age
@@ -63,7 +63,7 @@ class _Decode:
     drafts: dict[PrefixDigest, list[Draft]] = field(default_factory=lambda: defaultdict(list))
     verdicts: list[tuple[float, Verdict]] = field(default_factory=list)
     bases: list[PrefixDigest] = field(default_factory=list)
-    settled: list[Settled] = field(default_factory=list)
+    settled: list[PublishedWords] = field(default_factory=list)
 
     def tokens_at(self, now: float) -> tuple[int, ...]:
         """All tokens that verdicts published by then have settled."""
@@ -140,7 +140,7 @@ def _decodes(events: Sequence[Event]) -> Mapping[str, _Decode]:
             found[event.request].bases.append(event.message.base)
         elif isinstance(event, FromCloud) and isinstance(event.message, Verdict):
             found[event.request].verdicts.append((event.at, event.message))
-        elif isinstance(event, Settled):
+        elif isinstance(event, PublishedWords):
             found[event.request].settled.append(event)
     return found
 
@@ -201,7 +201,7 @@ def _follow(
     """Each velocity must be one of the valid action in force; and how fast the robot stands."""
     starts = [command.at - SLACK for command in valid]
     ends = [_end(command, events) for command in valid]
-    own = (e for e in events if isinstance(e, Velocity) and not e.foreign)
+    own = (e for e in events if isinstance(e, BaseCommand) and not e.foreign)
     velocities = [velocity for velocity in own if velocity.at >= since]
     stray = False
     burst: _Burst | None = None
@@ -248,7 +248,7 @@ def _end(command: Command, events: Sequence[Event]) -> float:
             break
         if isinstance(event, Command) or (isinstance(event, Instructed) and is_stop(event.text)):
             return event.at
-        if isinstance(event, Line) and event.topic == "nav_status":
+        if isinstance(event, Reported) and event.topic == "nav_status":
             state, request = (*event.text.split(" ", 2), "", "")[:2]
             if state in ("idle", "stopped") and request == command.request:
                 return event.at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...harness.message_proxy import MessageFaults
-from .fault import Fault
+from .fault import InjectedFault
 from .rig import Rig
 
 DELAY_MS = 5_000.0
@@ -47,7 +47,7 @@ def _heard(rig: Rig) -> None:
     rig.proxy.set_silent(False)
 
 
-def _messages(name: str, injected: str, robot: str, faults: MessageFaults) -> Fault:
+def _messages(name: str, injected: str, robot: str, faults: MessageFaults) -> InjectedFault:
     """The same fault for every message between robot and cloud, both ways."""
 
     def inject(rig: Rig) -> None:
@@ -57,13 +57,13 @@ def _messages(name: str, injected: str, robot: str, faults: MessageFaults) -> Fa
     def clear(rig: Rig) -> None:
         rig.proxy.redirect(rig.verifier_address)
 
-    return Fault(name, injected, robot, inject, clear, lasts=6.0, stops=False)
+    return InjectedFault(name, injected, robot, inject, clear, lasts=6.0, stops=False)
 
 
 GOES_ON = "goes on with what is verified; decisions that miss a message are given up and made anew"
 
 FAULTS = (
-    Fault(
+    InjectedFault(
         "link_cut",
         "every connection to the cloud is broken, and none can be made",
         "ends its step and stands",
@@ -72,7 +72,7 @@ FAULTS = (
         reads="lost",
         quick=True,
     ),
-    Fault(
+    InjectedFault(
         "outage_2s",
         "the same for 2 s",
         "ends its step, stands and resumes the decision",
@@ -81,7 +81,7 @@ FAULTS = (
         lasts=0.5,
         stops=False,
     ),
-    Fault(
+    InjectedFault(
         "half_open",
         "all bytes are lost both ways, while both ends believe to be connected",
         "ends its step and stands; the decision is given up after `patience`",
@@ -90,7 +90,7 @@ FAULTS = (
         lasts=3.0,
         reads="lost|degraded",
     ),
-    Fault(
+    InjectedFault(
         "delay_5s",
         "every byte takes 5 s each way",
         "ends its step and stands; decisions are given up after `patience`",

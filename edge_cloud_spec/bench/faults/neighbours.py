@@ -15,7 +15,7 @@ from ...nodes.runtime.qos import DECODE, RELIABLE
 from ...wire.codec import encode_server
 from ...wire.messages import Opened, Verdict
 from .events import Asked, FromCloud
-from .fault import Fault
+from .fault import InjectedFault
 from .rig import Rig
 from .watch import FOREIGN
 
@@ -87,7 +87,7 @@ def _gone(rig: Rig) -> None:
 
 
 FAULTS = (
-    Fault(
+    InjectedFault(
         "second_cmd_vel",
         "another node publishes on `cmd_vel`",
         "the base obeys both; reported within 1 s, prevented by SROS2 only",
@@ -100,7 +100,7 @@ FAULTS = (
         soak=False,
         quick=True,
     ),
-    Fault(
+    InjectedFault(
         "forged_verdict",
         "another node publishes verdicts for the decode under way",
         "believes the first verdict on its prefix; reported within 1 s, prevented by SROS2 only",
@@ -112,7 +112,7 @@ FAULTS = (
         reported_s=REPORT,
         soak=False,
     ),
-    Fault(
+    InjectedFault(
         "forged_words",
         "another node publishes `verified_tokens` with an action",
         "moves by it; reported within 1 s, prevented by SROS2 only",

@@ -6,8 +6,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from .events import Line
-from .fault import Fault
+from .events import Reported
+from .fault import InjectedFault
 from .rig import Rig
 
 BLOCKS = 200  # of 512 bytes: as large as the recorder's file may become
@@ -50,7 +50,7 @@ def _disk_full(rig: Rig) -> None:
     end = time.monotonic() + RECORDER_TIMEOUT
     while not (said := rig.ros.ended("recorder")) and time.monotonic() < end:
         rig.ros.spin(0.1)
-    rig.watch.note(Line(time.time(), "record", said))
+    rig.watch.note(Reported(time.time(), "record", said))
 
 
 def _nothing(rig: Rig) -> None:
@@ -71,7 +71,7 @@ HUNG = {
 }
 
 FAULTS = (
-    Fault(
+    InjectedFault(
         "drafter_exception",
         "every pass of the draft model raises an error",
         "ends its step and stands",
@@ -79,7 +79,7 @@ FAULTS = (
         _sound,
         reads="a decision failed",
     ),
-    Fault(
+    InjectedFault(
         "disk_full",
         "a recorder's file may not grow beyond 100 kB",
         "goes on; the recorder ends its bag so that it can be read, and says so",
@@ -91,7 +91,7 @@ FAULTS = (
         soak=False,
     ),
     *(
-        Fault(
+        InjectedFault(
             f"{name}_killed",
             f"the {name} gets SIGKILL, and is started again",
             robot,
@@ -103,7 +103,7 @@ FAULTS = (
         for name, robot in KILLED.items()
     ),
     *(
-        Fault(
+        InjectedFault(
             f"{name}_hung",
             f"the {name} gets SIGSTOP, and goes on at the end",
             robot,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...errors import UserError
 from ..command import Row
-from .fault import Fault
+from .fault import InjectedFault
 
 BEGIN, END = "<!-- table of bench faults -->", "<!-- end of the table -->"
 HEAD = (
@@ -16,7 +16,7 @@ HEAD = (
 )
 
 
-def write_page(path: Path, faults: Mapping[str, Fault], rows: Iterable[Row]) -> None:
+def write_page(path: Path, faults: Mapping[str, InjectedFault], rows: Iterable[Row]) -> None:
     """Put the table between the page's two marks; raises UserError where they are missing."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -29,14 +29,14 @@ def write_page(path: Path, faults: Mapping[str, Fault], rows: Iterable[Row]) -> 
     path.write_text(f"{before}{BEGIN}\n{table(faults, rows)}\n{END}{after}", encoding="utf-8")
 
 
-def table(faults: Mapping[str, Fault], rows: Iterable[Row]) -> str:
+def table(faults: Mapping[str, InjectedFault], rows: Iterable[Row]) -> str:
     """A line a fault, with a dash for what was not measured."""
     measured = {row["fault"]: row for row in rows}
     lines = [_line(fault, measured.get(fault.name, {})) for fault in faults.values()]
     return "\n".join([HEAD, *lines])
 
 
-def _line(fault: Fault, row: Row) -> str:
+def _line(fault: InjectedFault, row: Row) -> str:
     said = str(row.get("said", "") if fault.reads else "").replace("|", "/").replace("`", "'")
     times = [
         _seconds(row.get(name))

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from ...nav.budget import PERIOD
-from .fault import Fault
+from .fault import InjectedFault
 from .relay import Frozen, gone, shifted
 from .rig import Rig
 
@@ -87,7 +87,7 @@ SOUND_CAMERA, SOUND_ODOMETRY = _camera(_nothing), _odometry(_nothing)
 SOUND = _both(_nothing)
 
 FAULTS = (
-    Fault(
+    InjectedFault(
         "camera_gone",
         "no picture comes",
         "ends its step, and one decision on the last frame; then stands",
@@ -97,7 +97,7 @@ FAULTS = (
         quick=True,
         reads="no picture",
     ),
-    Fault(
+    InjectedFault(
         "camera_frozen",
         "the same message comes again and again, with its stamp",
         "ends its step and stands once the frame is too old or the robot has left its place",
@@ -106,7 +106,7 @@ FAULTS = (
         lasts=4.5,
         reads="frozen",
     ),
-    Fault(
+    InjectedFault(
         "camera_repeats",
         "the same picture comes again and again, under stamps that go on",
         "goes on: verified by the target on the pictures that it gets",
@@ -116,7 +116,7 @@ FAULTS = (
         stops=False,
         reads="frozen",
     ),
-    Fault(
+    InjectedFault(
         "camera_black",
         "every picture is black",
         "goes on as the target decides, which sees no object and searches",
@@ -126,7 +126,7 @@ FAULTS = (
         stops=False,
         reads="black",
     ),
-    Fault(
+    InjectedFault(
         "picture_damaged",
         "every JPEG ends after a third, on which the drafter raises an error",
         "ends its step and stands",
@@ -135,7 +135,7 @@ FAULTS = (
         lasts=3.0,
         reads="cannot be read|damaged",
     ),
-    Fault(
+    InjectedFault(
         "odometry_gone",
         "no odometry comes",
         "waits after 80 ms, gives the step up after 0.5 s and stands",
@@ -143,7 +143,7 @@ FAULTS = (
         SOUND_ODOMETRY,
         reads="odometry is missing",
     ),
-    Fault(
+    InjectedFault(
         "odometry_frozen",
         "the same odometry comes again and again, with its stamp",
         "gives the step up after 0.5 s and stands",
@@ -152,7 +152,7 @@ FAULTS = (
         reads="odometry is missing",
         quick=True,
     ),
-    Fault(
+    InjectedFault(
         "odometry_jumps",
         "one message in twenty says 5 m further ahead",
         "gives up each step under which it comes",
@@ -161,7 +161,7 @@ FAULTS = (
         lasts=5.0,
         stops=False,
     ),
-    Fault(
+    InjectedFault(
         "odometry_not_numbers",
         "the position is not a number",
         "drops it; as if none came",
@@ -169,7 +169,7 @@ FAULTS = (
         SOUND_ODOMETRY,
         reads="odometry",
     ),
-    Fault(
+    InjectedFault(
         "clock_ahead",
         "the stamps of camera and odometry jump 30 s ahead",
         "ends its step and stands: no clock that is so far off is allowed for",
@@ -178,7 +178,7 @@ FAULTS = (
         lasts=4.0,
         reads="clock",
     ),
-    Fault(
+    InjectedFault(
         "clock_behind",
         "the stamps of camera and odometry jump 30 s back",
         "ends its step and stands: no clock that is so far off is allowed for",
@@ -187,7 +187,7 @@ FAULTS = (
         lasts=4.0,
         reads="clock|stamps",
     ),
-    Fault(
+    InjectedFault(
         "clock_skew",
         "the stamps of camera and odometry are 2 s ahead",
         "goes on: the offset is measured, said and allowed for",
@@ -196,7 +196,7 @@ FAULTS = (
         lasts=6.0,
         stops=False,
     ),
-    Fault(
+    InjectedFault(
         "camera_clock",
         "the camera's stamps are 0.3 s ahead of odometry's",
         "goes on: within what is tolerated",

@@ -17,7 +17,7 @@ from random import Random
 
 from ...errors import UserError
 from ..command import Row
-from .fault import Fault
+from .fault import InjectedFault
 from .rig import Rig
 from .trial import THREADS, Trial, run_trial
 
@@ -59,7 +59,7 @@ def quarters(
     return (warm[:size], warm[-size:]) if size else (samples, samples)
 
 
-def soak(rig: Rig, faults: Sequence[Fault], minutes: float, seed: int) -> Row:
+def soak(rig: Rig, faults: Sequence[InjectedFault], minutes: float, seed: int) -> Row:
     """Random faults for so many minutes; one row of all."""
     random, samples, done = Random(seed), Samples(), list[Trial]()
     began, problems = time.monotonic(), list[str]()

@@ -17,13 +17,13 @@ from pathlib import Path
 from ...errors import UserError
 from ..command import Row, write
 from . import access, cloud, link, neighbours, nodes, sensors
-from .fault import Fault
+from .fault import InjectedFault
 from .page import write_page
 from .rig import Rig, running_rig
 from .soak import soak
 from .trial import Trial, run_trial
 
-FAULTS: dict[str, Fault] = {
+FAULTS: dict[str, InjectedFault] = {
     fault.name: fault
     for family in (link, cloud, access, sensors, nodes, neighbours)
     for fault in family.FAULTS
@@ -91,7 +91,7 @@ def _run_in_one_rig(names: list[str], args: argparse.Namespace, rows: list[Row])
     return []
 
 
-def measure(rig: Rig, fault: Fault, trials: int) -> tuple[Row, bool]:
+def measure(rig: Rig, fault: InjectedFault, trials: int) -> tuple[Row, bool]:
     """The fault's row, and whether the system is sound after it."""
     done: list[Trial] = []
     for _ in range(trials):
@@ -107,7 +107,7 @@ def measure(rig: Rig, fault: Fault, trials: int) -> tuple[Row, bool]:
     return _row(fault, done), all(trial.recovery_s is not None for trial in done)
 
 
-def _row(fault: Fault, done: list[Trial]) -> Row:
+def _row(fault: InjectedFault, done: list[Trial]) -> Row:
     unverified = sum(len(trial.unverified) for trial in done)
     standstill = max(trial.standstill_s for trial in done)
     times = [trial.recovery_s for trial in done if trial.recovery_s is not None]

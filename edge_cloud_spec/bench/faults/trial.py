@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...errors import UserError
-from .events import Event, Line
-from .fault import Fault
+from .events import Event, Reported
+from .fault import InjectedFault
 from .judge import judge, without_forged
 from .rig import Rig
 
@@ -34,7 +34,7 @@ class Trial:
     problems: list[str] = field(default_factory=list)
 
 
-def run_trial(rig: Rig, fault: Fault) -> Trial:
+def run_trial(rig: Rig, fault: InjectedFault) -> Trial:
     """Inject, clear, and judge. Raises UserError when the robot did not move before the fault."""
     trial = Trial()
     rig.drive()
@@ -55,7 +55,7 @@ def run_trial(rig: Rig, fault: Fault) -> Trial:
     return trial
 
 
-def _while_it_lasts(rig: Rig, fault: Fault, injected: float, trial: Trial) -> None:
+def _while_it_lasts(rig: Rig, fault: InjectedFault, injected: float, trial: Trial) -> None:
     if not fault.stops:
         end = time.monotonic() + fault.lasts
         rig.wait_for(lambda: time.monotonic() > end, "the fault lasts", fault.lasts + 10.0)
@@ -71,7 +71,7 @@ def _while_it_lasts(rig: Rig, fault: Fault, injected: float, trial: Trial) -> No
         trial.problems.append(str(error))
 
 
-def _recovery(rig: Rig, fault: Fault, cleared: float, trial: Trial) -> float | None:
+def _recovery(rig: Rig, fault: InjectedFault, cleared: float, trial: Trial) -> float | None:
     """Seconds until the robot moves by itself, or has ended its mission."""
     ended: list[float] = []
 
@@ -95,7 +95,7 @@ def _recovery(rig: Rig, fault: Fault, cleared: float, trial: Trial) -> float | N
     return max(0.0, at - cleared)
 
 
-def _judge(rig: Rig, fault: Fault, begun: float, trial: Trial) -> None:
+def _judge(rig: Rig, fault: InjectedFault, begun: float, trial: Trial) -> None:
     events = without_forged(rig.watch.events, rig.forged)
     now = time.time()
     found = judge(events, rig.watch.camera.taken_at, rig.decode, rig.judged)
@@ -115,7 +115,7 @@ def _judge(rig: Rig, fault: Fault, begun: float, trial: Trial) -> None:
 def _said(events: Iterable[Event], pattern: str, since: float) -> tuple[str, float | None]:
     """The first sentence that matches, and when it was published; empty where there is none."""
     for line in events:
-        if not (pattern and isinstance(line, Line) and line.at > since):
+        if not (pattern and isinstance(line, Reported) and line.at > since):
             continue
         if re.search(pattern, line.text):
             return f"{line.topic}: {line.text}", line.at

@@ -12,15 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from geometry_msgs.msg import Twist
 from nav_msgs.msg import Odometry
-from rclpy.context import Context
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.node import Node
 from rclpy.qos import QoSProfile
-from rclpy.signals import SignalHandlerOptions
 from rclpy.time import Time
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
@@ -28,6 +23,7 @@ from std_msgs.msg import String
 from edge_cloud_spec.msg import DecodeRequest, DecodeStats, Draft, NavCommand, VerifiedTokens
 from edge_cloud_spec.msg import Verdict as VerdictMessage
 
+from ...nodes.runtime.node_thread import NodeThread
 from ...nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ...observe.topic_bag import HAS_SOURCE_STAMP
 from ...wire.codec import decode_client, decode_server
@@ -35,15 +31,15 @@ from ...wire.messages import DraftMessage, Opened, Verdict
 from ..stop.robot_probe import STANDING
 from .events import (
     Asked,
+    BaseCommand,
     BaseMotion,
     Command,
     Event,
     FromCloud,
     FromRobot,
     Instructed,
-    Line,
-    Settled,
-    Velocity,
+    PublishedWords,
+    Reported,
 )
 from .relay import Relay
 
@@ -66,14 +62,8 @@ class Watch:
         self.begun: dict[str, float] = {}  # requests, and when each was published
         self._ended: dict[str, set[str]] = {"words": set(), "stats": set()}
         self.excused: set[str] = set()  # open when the drafter was ended
-        self._context = Context()
-        rclpy.init(
-            args=[],
-            context=self._context,
-            domain_id=domain,
-            signal_handler_options=SignalHandlerOptions.NO,
-        )
-        self.node = Node("bystander", context=self._context)
+        self._thread = NodeThread("bystander", domain=domain)
+        self.node = self._thread.node
         subscribe = self._subscribe
         subscribe(DecodeRequest, "decode_request", MANY, self._on_request)
         subscribe(Draft, "draft", MANY, self._on_draft)
@@ -89,19 +79,13 @@ class Watch:
         self.camera: Relay[Any] = Relay(self.node, CompressedImage, TRUE[CAMERA], CAMERA)
         self.odometry: Relay[Any] = Relay(self.node, Odometry, TRUE[ODOMETRY], ODOMETRY)
         self._instruction = self.node.create_publisher(String, "instruction", 10)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node)
-        self._thread = threading.Thread(target=self._spin, name="bystander", daemon=True)
 
     def __enter__(self) -> Watch:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown()
-        self._thread.join(3.0)
-        self.node.destroy_node()
-        rclpy.shutdown(context=self._context)
+        self._thread.close()
 
     @property
     def events(self) -> list[Event]:
@@ -153,10 +137,6 @@ class Watch:
         )
         return {bytes(info.endpoint_gid) for info in found if info.node_name == node}
 
-    def _spin(self) -> None:
-        with contextlib.suppress(ExternalShutdownException):
-            self._executor.spin()
-
     def _subscribe(
         self, kind: type, topic: str, qos: QoSProfile, take: Callable[[float, Any], object]
     ) -> None:
@@ -177,7 +157,7 @@ class Watch:
 
     def _line(self, at: float, topic: str, text: str) -> None:
         self.lines[topic] = text
-        self.note(Line(at, topic, text))
+        self.note(Reported(at, topic, text))
 
     # Messages
 
@@ -203,7 +183,9 @@ class Watch:
         tokens = tuple(message.tokens)
         if message.finished:
             self._ended["words"].add(message.request_id)
-        self.note(Settled(at, message.request_id, message.position, tokens, message.finished))
+        self.note(
+            PublishedWords(at, message.request_id, message.position, tokens, message.finished)
+        )
 
     def _on_stats(self, at: float, message: Any) -> None:
         self._ended["stats"].add(message.request_id)
@@ -227,7 +209,7 @@ class Watch:
         foreign = abs(linear.z - FOREIGN) < FOREIGN / 10
         if moves and not foreign:
             self.last_motion = at
-        self.note(Velocity(at, moves, foreign))
+        self.note(BaseCommand(at, moves, foreign))
 
     def _on_odometry(self, at: float, message: Any) -> None:
         twist = message.twist.twist

@@ -1,0 +1,57 @@
+"""A node with a context and a thread of its own, beside the other work of a program."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import rclpy
+from rclpy.context import Context
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+CHECK_S = 0.2  # s after which a closed thread has noticed it, even where no message comes
+JOIN_S = 3.0
+
+
+class NodeThread:
+    """``node`` is there at once; its callbacks run between ``start`` and ``close``.
+
+    It takes neither the program's signals nor its ``--ros-args``. ``domain`` None: the one of the
+    environment. The thread ends before the executor does: rclpy's ``shutdown`` takes the guard
+    condition from under an executor that still spins.
+    """
+
+    def __init__(self, name: str, namespace: str = "", domain: int | None = None) -> None:
+        self._context = Context()
+        rclpy.init(
+            args=[],
+            context=self._context,
+            domain_id=domain,
+            signal_handler_options=SignalHandlerOptions.NO,
+        )
+        self.node = Node(name, context=self._context, namespace=namespace)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._closed = False
+        self._thread = threading.Thread(target=self._spin, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Call back from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread after the running callback, then the node."""
+        self._closed = True
+        if self._thread.is_alive():
+            self._executor.wake()
+            self._thread.join(JOIN_S)
+        self._executor.shutdown()
+        self.node.destroy_node()
+        rclpy.try_shutdown(context=self._context)
+
+    def _spin(self) -> None:
+        with contextlib.suppress(ExternalShutdownException):
+            while not self._closed and self._context.ok():
+                self._executor.spin_once(timeout_sec=CHECK_S)
