@@ -7,6 +7,7 @@ import threading
 
 import rclpy
 from rclpy.context import Context
+from rclpy.exceptions import InvalidHandle
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
@@ -54,4 +55,5 @@ class NodeThread:
     def _spin(self) -> None:
         with contextlib.suppress(ExternalShutdownException):
             while not self._closed and self._context.ok():
-                self._executor.spin_once(timeout_sec=CHECK_S)
+                with contextlib.suppress(InvalidHandle):  # another thread destroyed an entity
+                    self._executor.spin_once(timeout_sec=CHECK_S)
