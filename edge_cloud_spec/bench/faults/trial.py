@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ...errors import UserError
@@ -15,6 +16,7 @@ from .rig import Rig
 
 STAND_TIMEOUT = 45.0  # s in which the robot must have come to stand, and stayed so
 RECOVERY_TIMEOUT = 90.0  # s
+NEEDED = 6.0  # s in which a robot whose mission had just ended needs again what has failed
 SETTLE = 0.3  # s
 THREADS = 4  # more than before count as leaked: gRPC's pool takes and leaves a few
 REMEMBERED = 30.0  # s; longer than any decision
@@ -65,8 +67,13 @@ def _while_it_lasts(rig: Rig, fault: InjectedFault, injected: float, trial: Tria
         since = time.time() - fault.lasts
         return injected < since and rig.watch.last_motion < since
 
+    def is_said() -> bool:
+        return not fault.reads or bool(_said(rig.watch.events, fault.reads, injected)[0])
+
     try:
         rig.wait_for(stands, "the robot stands", STAND_TIMEOUT)
+        with suppress(UserError):  # judged below, and some are only said afterwards
+            rig.wait_for(is_said, "it is said", NEEDED)
     except UserError as error:
         trial.problems.append(str(error))
 
