@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import rerun as rr
@@ -181,8 +181,12 @@ class Entities:
         for status in message.status:
             number = status.level[0] if isinstance(status.level, bytes) else int(status.level)
             level = LEVELS[min(number, len(LEVELS) - 1)]
+            if _sums_up(status, message.status):
+                continue
             name = status.name.strip("/").replace(" ", "_") or "unnamed"
-            text = f"{status.name}: {status.message}"
+            about = status.name.rpartition(": ")[2]  # of "/monitor: /drafter" the second
+            named = about in status.message
+            text = status.message if named else f"{status.name}: {status.message}"
             yield from self._told(f"diagnostics/{name}", text, level, now, level)
 
     def _told(
@@ -192,6 +196,12 @@ class Entities:
         if self._said.get(path) != (about or text, level):
             self._said[path] = (about or text, level)
             yield _line(f"{LOG}/{path}", text, now, level)
+
+
+def _sums_up(status: Any, statuses: Sequence[Any]) -> bool:
+    """Whether its parts, beside it, say all of what it says: the monitor's are on their own."""
+    parts = {s.message for s in statuses if s.name.startswith(f"{status.name}: ")}
+    return bool(parts) and parts.issuperset(status.message.split(" | "))
 
 
 def _line(

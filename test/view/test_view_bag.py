@@ -109,6 +109,25 @@ def test_messages_that_lie_or_are_damaged_are_shown_as_far_as_they_go(tmp_path: 
     assert lines(rows["/tokens"]) == [("drafted", "turn")]
 
 
+def test_what_the_monitor_says_of_a_node_is_told_once_and_names_it_once(tmp_path: Path) -> None:
+    gone, stranger = "/drafter is gone: see its log", "/mallory publishes on /cmd_vel: end it"
+    statuses = [
+        {"level": 2, "name": "/monitor", "message": f"{gone} | {stranger}"},
+        {"level": 2, "name": "/monitor: /drafter", "message": gone},
+        {"level": 2, "name": "/monitor: /cmd_vel", "message": stranger},
+        {"level": 0, "name": "/monitor: /verdict", "message": "only its own node"},
+    ]
+    idle: Said = (0.0, "instruction_status", {"data": "idle"})
+    rows = view(tmp_path, [idle, (0.1, "/diagnostics", {"status": statuses})])
+    paths = [path for path in rows if path.startswith("/log/diagnostics")]
+    told = [line for path in paths for line in lines(rows[path])]
+    other = ("INFO", "/monitor: /verdict: only its own node")
+    assert sorted(told) == sorted([("ERROR", gone), ("ERROR", stranger), other])
+    alone = [{"level": 1, "name": "/monitor", "message": "another fault"}, statuses[1]]
+    rows = view(tmp_path / "alone", [idle, (0.1, "/diagnostics", {"status": alone})])
+    assert lines(rows["/log/diagnostics/monitor"]) == [("WARN", "/monitor: another fault")]
+
+
 def test_raw_pictures_are_shown_where_there_are_no_compressed_ones(tmp_path: Path) -> None:
     raw = {"encoding": "rgb8", "width": 2, "height": 2, "step": 6, "data": bytes(range(12))}
     [picture] = view(tmp_path, [(0.1, "camera/image_raw", raw)])["/camera"]
