@@ -27,7 +27,12 @@ from launch_ros.parameter_descriptions import ParameterValue
 
 from edge_cloud_spec.bringup.exits import EndAll, ExitRules
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
-from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, installed, settings_of
+from edge_cloud_spec.bringup.launch_arguments import (
+    ARGUMENTS,
+    installed,
+    refuse_mistyped,
+    settings_of,
+)
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nodes.runtime.parent import ENDS_WITH_LAUNCH
 
@@ -112,6 +117,7 @@ def _executable(package: str, name: str) -> bool | None:
 def _start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     # All that can be wrong is found before anything is started: launch leaves what it has started
     # alone when a later action raises. A UserError ends it with its sentence, and status 1.
+    refuse_mistyped(context.argv)
     settings = settings_of({name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS})
     wanted = graph(settings)
     specs = installed(wanted, _executable)

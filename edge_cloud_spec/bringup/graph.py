@@ -6,6 +6,7 @@ Pure data; neither rclpy nor launch is imported, so both can be missing.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -68,6 +69,11 @@ class GraphSettings:
     renames: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"/?([A-Za-z_]\w*(/[A-Za-z_]\w*)*)?/?", self.namespace, re.ASCII):
+            raise UserError(
+                f"namespace must be letters, digits and _ (robot1, fleet/robot1), "
+                f"not {self.namespace!r}"
+            )
         self.file.check_names(NODES, self.namespace)
         host, colon, port = self.address.rpartition(":")
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):

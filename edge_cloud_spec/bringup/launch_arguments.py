@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
 
 from ..errors import UserError
 from .graph import PACKAGE, GraphSettings, NodeSpec
@@ -37,6 +39,18 @@ CAMERA = "camera/image_raw"
 COMPRESSED = "/compressed"
 
 
+def refuse_mistyped(argv: Iterable[str]) -> None:
+    """Raise UserError for a NAME:=VALUE of the command line that nearly is one of ours.
+
+    Launch ignores what no launch file declares. Other names may be of one that includes ours.
+    """
+    for text in argv:
+        name, given, _ = text.partition(":=")
+        near = get_close_matches(name, ARGUMENTS, 1, 0.75)
+        if given and near and name not in ARGUMENTS:
+            raise UserError(f"there is no launch argument {name!r}; did you mean {near[0]}?")
+
+
 def settings_of(given: Mapping[str, str]) -> GraphSettings:
     """The graph's settings from the arguments' texts; raises UserError."""
     for name in ("sim", "rviz"):
@@ -45,6 +59,8 @@ def settings_of(given: Mapping[str, str]) -> GraphSettings:
     seed = given["seed"]
     if seed and not (seed.isascii() and seed.isdigit()):
         raise UserError(f"seed must be a whole number, not {seed!r}")
+    if given["record"] and Path(given["record"]).exists():
+        raise UserError(f"record must be a new folder; {given['record']} is there already")
     texts = ("cloud", "authority", "token_file", "preset", "drafter", "target")
     return GraphSettings(
         **{name: given[name] for name in texts},

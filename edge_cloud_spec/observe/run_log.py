@@ -161,7 +161,7 @@ class RunLog:
         self.nav_status = message.data
         self.statuses.append((now, message.data))
         if " refused: " in message.data:
-            yield ProblemReported(f"the navigator {message.data.partition(' refused: ')[2]}")
+            yield ProblemReported(f"the navigator refused: {message.data.partition(' refused: ')[2]}")
 
     def _on_instruction_status(self, message: Any, now: float) -> Iterator[RunEvent]:
         self.instruction_status = message.data

@@ -69,6 +69,7 @@ def launched(*arguments: str) -> tuple[int, list[str]]:
     [
         (["seed:=99999999999"], "seed must be a whole number"),
         (["preset:=none_such"], "none_such"),
+        (["presett:=dsd"], "did you mean preset?"),
         (["parameters:=/no/file.yaml"], "there is no parameter file"),
     ],
 )

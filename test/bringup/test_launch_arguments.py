@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
-from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, installed, settings_of
+from edge_cloud_spec.bringup.launch_arguments import (
+    ARGUMENTS,
+    installed,
+    refuse_mistyped,
+    settings_of,
+)
 from edge_cloud_spec.errors import UserError
 
 
@@ -31,13 +36,34 @@ def test_camera_renames_the_compressed_and_the_raw_topic(camera: str) -> None:
 
 @pytest.mark.parametrize(
     "texts",
-    [{"seed": "99999999999"}, {"seed": "-1"}, {"seed": "x"}, {"sim": "maybe"}, {"rviz": "2"}],
+    [
+        *({"seed": "99999999999"}, {"seed": "-1"}, {"seed": "x"}, {"sim": "maybe"}, {"rviz": "2"}),
+        *({"namespace": "a b"}, {"namespace": "1st"}, {"namespace": "a//b"}),
+        {"record": "/tmp"},
+    ],
 )
 def test_arguments_that_make_no_sense_are_refused_before_anything_starts(
     texts: dict[str, str],
 ) -> None:
-    with pytest.raises(UserError, match=next(iter(texts))):
+    with pytest.raises(UserError, match=f"^{next(iter(texts))} must be"):
         settings_of(given(**texts))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("presett", "preset"), ("paramters", "parameters"), ("simm", "sim"), ("token-file", "token")],
+)
+def test_a_mistyped_argument_is_refused_and_anothers_is_not(name: str, meant: str) -> None:
+    """Before, ``simm:=false`` started the simulator, and ``paramters:=FILE`` the defaults."""
+    with pytest.raises(UserError, match=f"{name!r}; did you mean {meant}"):
+        refuse_mistyped([f"{name}:=false"])
+    mine = [f"{argument}:=1" for argument in ARGUMENTS]
+    refuse_mistyped([*mine, "use_lidar:=true", "robot_ip:=10.0.0.1", "presett"])
+
+
+@pytest.mark.parametrize("namespace", ["", "/", "robot1", "/robot1/", "fleet/robot_1"])
+def test_a_namespace_may_be_written_with_slashes_or_without(namespace: str) -> None:
+    settings_of(given(namespace=namespace))
 
 
 def test_rviz_that_is_not_installed_is_refused_and_a_robot_model_is_left_out() -> None:

@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -89,6 +90,30 @@ def test_every_executable_is_a_main_of_the_package() -> None:
 def test_the_command_is_installed() -> None:
     (script,) = entry_points(group="console_scripts", name="edge-cloud-spec")
     assert script.value == "edge_cloud_spec.cli:main"
+
+
+def test_ctrl_c_while_an_executable_imports_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    """Torch takes seconds to import, and what interrupts it with an exception took more to end."""
+    written = re.search(
+        r"file\(WRITE \$\{script\}(.*?)\"\)\n", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL
+    )
+    assert written is not None
+    script = "".join(re.findall(r'"([^"]*)"?', written[1] + '"')).replace("\\n", "\n")
+    script = script.replace("${PROJECT_NAME}", "slow").replace("${module}", "program")
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow/program.py").write_text("print('imports', flush=True)\ninput()\n")
+    (tmp_path / "start").write_text(script)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "start")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "imports\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == -signal.SIGINT
 
 
 def test_the_graph_starts_only_executables_that_are_installed() -> None:

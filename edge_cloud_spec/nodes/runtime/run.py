@@ -92,7 +92,7 @@ class _Service(threading.Thread):
     def run(self) -> None:
         node, stop = self._node, self._stop_event
         self.watch.start()
-        if isinstance(node, ManagedNode) and node.autostart:
+        if isinstance(node, ManagedNode) and node.autostart and not stop.is_set():
             try:
                 node.bring_up()
             except UserError as error:
@@ -115,8 +115,8 @@ class _Service(threading.Thread):
 
     def close(self) -> None:
         """End the thread; a node that loads a model is not waited for, and the program ends."""
-        self._executor.shutdown(timeout_sec=2.0)
-        self.join(2.0)
+        self._executor.shutdown(timeout_sec=1.0)
+        self.join(1.0)  # together less than EXIT_TIMEOUT
         if self.is_alive() and getattr(self._node, "in_transition", False):
             os._exit(self.status)
 
