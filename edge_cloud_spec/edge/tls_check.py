@@ -69,7 +69,10 @@ def _handshake(
             if not secure:
                 advice = "give --authority (parameter authority) with its certificate authority"
                 return ConnectionProblem("tls", "the verifier speaks TLS, the robot not", advice)
-            encrypted.recv(1)  # under TLS 1.3 a missing client certificate shows only now
+            # Under TLS 1.3 a missing client certificate shows only now, by an alert or, from
+            # gRPC's servers, by the end of a connection on which they would speak first.
+            if not encrypted.recv(1):
+                return _wants_certificate() if client is None else _refused("it hangs up")
     except ssl.SSLCertVerificationError as error:
         return _refused_certificate(error, host, authority)
     except (ssl.SSLError, OSError) as error:
@@ -96,14 +99,22 @@ def _refused_certificate(
     return ConnectionProblem("tls", text, advice)
 
 
+def _wants_certificate() -> ConnectionProblem:
+    advice = "give the robot's (--certificate and --key, parameters certificate and key)"
+    return ConnectionProblem("tls", "the verifier asks for a client certificate", advice)
+
+
+def _refused(reason: str) -> ConnectionProblem:
+    text = f"the verifier refuses the robot's certificate ({reason})"
+    return ConnectionProblem("tls", text, "use one that its authority signed")
+
+
 def _failed(error: OSError) -> ConnectionProblem | None:
     reason = str(getattr(error, "reason", "") or error)
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
-        text = "the verifier asks for a client certificate"
-        return ConnectionProblem("tls", text, "give the robot's certificate and key")
+        return _wants_certificate()
     if "UNKNOWN_CA" in reason or "ALERT" in reason:
-        text = f"the verifier refuses the robot's certificate ({reason})"
-        return ConnectionProblem("tls", text, "use one that its authority signed")
+        return _refused(reason)
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER" in reason:
         text = "what listens there speaks no TLS"
         advice = "serve with --certificate and --key, and check the port"

@@ -90,6 +90,26 @@ def test_a_strange_authority_and_a_robot_without_tls_are_told_apart(
     assert finding.state == "fail" and "speaks TLS, the robot not" in finding.found
 
 
+def test_a_verifier_that_wants_a_client_certificate_says_so_to_a_robot_without_one(
+    authority: Authority, tmp_path: Path
+) -> None:
+    files, mutual = authority.certificate("verifier"), {"client_authority": authority.path}
+    robot = authority.certificate("robot")
+    pair = robot["certificate"], robot["key"]
+    stranger = Authority(tmp_path, "stranger").certificate("robot")
+    with Cloud(toy_worker(), token="secret", **files, **mutual) as running:
+        where = (running.address, authority.path, "secret")
+        without = check_cloud(ClientSettings(*where))
+        known = check_cloud(ClientSettings(*where, certificate=pair[0], key=pair[1]))
+        unknown = check_cloud(
+            ClientSettings(*where, certificate=stranger["certificate"], key=stranger["key"])
+        )
+    assert without.state == "fail" and "asks for a client certificate" in without.found
+    assert "--certificate" in without.advice
+    assert known.state == "ok"
+    assert unknown.state == "fail" and "refuses the robot's certificate" in unknown.found
+
+
 def test_tls_to_a_server_that_has_none_is_said(authority: Authority) -> None:
     with Cloud(toy_worker()) as plain:
         finding = check_cloud(ClientSettings(plain.address, authority.path))
