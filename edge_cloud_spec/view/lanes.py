@@ -113,7 +113,8 @@ class Lanes:
         yield from self._in_flight(now)
 
     def _on_words(self, message: Any, now: float) -> Iterator[Entity]:
-        if message.finished:
+        # The next decision's request may overtake the last words of this one: two topics.
+        if message.finished and (not self._requests or message.request_id in self._requests):
             self._sent.clear()
             for lane in (DECISION, DRAFTING, FLIGHT, PREDICTED):
                 yield from self._state(lane, "", now)

@@ -63,6 +63,23 @@ def test_the_time_line_has_what_each_side_did_and_when(shown: dict[str, list[Row
     assert lanes["link_state"] == [(0.1, "cloud")]
 
 
+def test_the_last_words_of_a_decision_do_not_end_the_next_that_overtook_them(
+    tmp_path: Path,
+) -> None:
+    other = {"request_id": "the next"}
+    said: list[Said] = [
+        (0.0, "instruction_status", {"data": "idle"}),
+        (0.5, "decode_request", {"request_id": "r", "kind": 0}),
+        (1.0, "decode_request", {**other, "kind": 0}),
+        (1.1, "verified_tokens", settled(3, "", 0, finished=True, request_id="r")),
+        (1.2, "draft", {**draft(0, "turn"), **other}),
+        (2.0, "verified_tokens", settled(0, "", 0, finished=True, **other)),
+    ]
+    rows = view(tmp_path, said)
+    lane = states(rows["/timeline/1_decision"])
+    assert lane == [(0.5, "decision 1"), (1.0, "decision 2"), (2.0, "")]
+
+
 def test_each_text_of_a_lane_has_a_colour(shown: dict[str, list[Row]]) -> None:
     for path, rows in shown.items():
         if path.startswith("/timeline/"):
