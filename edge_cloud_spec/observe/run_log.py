@@ -160,8 +160,9 @@ class RunLog:
     def _on_nav_status(self, message: Any, now: float) -> Iterator[RunEvent]:
         self.nav_status = message.data
         self.statuses.append((now, message.data))
-        if " refused: " in message.data:
-            yield ProblemReported(f"the navigator refused: {message.data.partition(' refused: ')[2]}")
+        _, refused, why = message.data.partition(" refused: ")
+        if refused:
+            yield ProblemReported(f"the navigator refused: {why}")
 
     def _on_instruction_status(self, message: Any, now: float) -> Iterator[RunEvent]:
         self.instruction_status = message.data
