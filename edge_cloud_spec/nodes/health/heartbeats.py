@@ -16,6 +16,7 @@ STOOD_STILL_S = 1.0  # between two looks: this process stood still, and its ears
 class _Heard:
     at: float
     message: str
+    newest_at: float  # when the newest instance spoke last
     instances: list[str] = field(default_factory=list)  # in the order of their first words
     lied: float = float("-inf")
     absent_since: float | None = None
@@ -39,12 +40,17 @@ class Heartbeats:
         """A status was published in the name of this node, by this ``instance`` of it."""
         if name not in self.names:
             return
-        heard = self._heard.setdefault(name, _Heard(now, message))
+        heard = self._heard.setdefault(name, _Heard(now, message, now))
         heard.at, heard.message = now, message
-        if instance not in heard.instances:
+        newest = heard.instances[-1] if heard.instances else ""
+        if instance != newest and instance in heard.instances:
+            if now - heard.newest_at <= self.silence:
+                heard.lied = now  # the one from before the other speaks again: there are two
+                return
+            heard.instances.remove(instance)  # the other has ended, and this one goes on alone
+        heard.newest_at = now
+        if instance != newest:
             heard.instances = [*heard.instances[-3:], instance]  # after a restart, a new one
-        elif instance != heard.instances[-1]:
-            heard.lied = now  # the one from before the other speaks again: there are two
 
     def look(self, present: Collection[str], now: float) -> dict[str, Health]:
         """The health of each watched node; ``present``: the full names that the graph has."""

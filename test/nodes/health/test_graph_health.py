@@ -138,6 +138,20 @@ def test_two_that_speak_under_one_name_are_found_and_a_restart_is_not_two() -> N
     assert beats.look(NODES, 13.1)[DRAFTER].level == Level.OK
 
 
+def test_two_nodes_are_one_again_once_the_second_has_ended() -> None:
+    """Before, the first one was taken for a liar for as long as it ran."""
+    beats = Heartbeats(NODES, 0.0)
+    levels = []
+    for at in range(16):
+        looked(beats, float(at))
+        beat(beats, DRAFTER, float(at), "first")
+        if 2 <= at < 5:
+            beat(beats, DRAFTER, at + 0.5, "second")
+        levels.append(beats.look(NODES, at + 0.6)[DRAFTER].level)
+    assert levels[:2] == [Level.OK] * 2 and levels[-1] == Level.OK
+    assert Level.ERROR in levels[2:6]
+
+
 def test_another_robots_heartbeat_does_not_count() -> None:
     beats = Heartbeats(NODES, 0.0)
     for at in range(12):
