@@ -119,7 +119,9 @@ class CloudBridge(ManagedNode):
                 self._end(request_id, "a message of this decode got lost on its way to the bridge")
             elif sent == Sent.LAST:
                 self._forget(request_id)
-            self._monitor.sent(request_id, last=sent != Sent.SENT)
+            over = last or sent in (Sent.LAST, Sent.GAP)
+            if over or sent == Sent.SENT:  # to what is kept the cloud owes no answer
+                self._monitor.sent(request_id, last=over)
 
     def _open(self, request_id: str) -> RequestStream:
         while len(self._streams) >= MAX_REQUESTS:

@@ -197,3 +197,15 @@ def test_a_request_with_a_gap_ends_with_a_fault_and_not_with_silence(
     until(lambda: bool(robot.faults))
     assert "got lost on its way to the bridge" in robot.faults[0].text
     until(lambda: recorder.ended == 1)
+
+
+def test_a_request_from_before_a_restart_of_the_bridge_is_no_answer_that_is_missed(
+    robot: Robot,
+) -> None:
+    """It was waited for as long as the bridge ran, and link_state said lost of a good link."""
+    for number in (4, 9):
+        robot.say(0, number, 9)
+    until(lambda: len(getattr(robot.bridge._streams.get("request 0"), "_waiting", ())) == 2)
+    assert not robot.bridge._monitor._watch.waiting
+    robot.say(1, 0, 9)  # a request of its own is waited for
+    until(lambda: robot.bridge._monitor._watch.waiting)

@@ -13,7 +13,8 @@ MAX_WAITING = 256  # messages that wait for an earlier one; with more, that one 
 class Sent(Enum):
     """What became of a message."""
 
-    SENT = "sent, or kept until its turn"
+    SENT = "sent"
+    KEPT = "kept until its turn; after a restart of the bridge that never comes"
     LAST = "sent, and it was the request's last one"
     GAP = "too many wait for one that never came: the request is lost"
 
@@ -33,6 +34,7 @@ class RequestStream:
             return Sent.GAP
         if sequence >= self._next:
             self._waiting[sequence] = (payload, last)
+        outcome = Sent.KEPT
         while self._next in self._waiting:
             data, ends = self._waiting.pop(self._next)
             self._next += 1
@@ -41,7 +43,8 @@ class RequestStream:
                 self._stream.close(signed)
                 return Sent.LAST
             self._stream.send(signed)
-        return Sent.SENT
+            outcome = Sent.SENT
+        return outcome
 
     def close(self) -> None:
         """End the stream."""
