@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +24,7 @@ class _McapBag(Writer):
 
 
 class BagWriter:
-    """Writes serialized messages; used by one thread at a time, then closed.
+    """Writes serialized messages; may be closed by another thread than writes.
 
     ``topics`` maps names to types (``std_msgs/msg/String``), ``offered`` to their QoS where it is
     known. When a message cannot be written (disk full), the bag is ended so that it can be read,
@@ -57,6 +58,7 @@ class BagWriter:
             for topic, kind in topics.items()
         }
         self._open = True
+        self._lock = threading.Lock()  # a node is closed by another thread than hears for it
 
     @property
     def seconds(self) -> float:
@@ -69,26 +71,28 @@ class BagWriter:
 
     def write(self, topic: str, stamp: int, cdr: bytes) -> None:
         """One message of ``topic``, received at ``stamp`` (ns)."""
-        if not self._open:
-            return
-        try:
-            self._writer.write(self._connections[topic], stamp, cdr)
-        except OSError as error:
-            self._end_early(error)
-            return
-        self._first = self._first or stamp
-        self._last = max(self._last, stamp)
-        self.messages += 1
+        with self._lock:
+            if not self._open:
+                return
+            try:
+                self._writer.write(self._connections[topic], stamp, cdr)
+            except OSError as error:
+                self._end_early(error)
+                return
+            self._first = self._first or stamp
+            self._last = max(self._last, stamp)
+            self.messages += 1
 
     def close(self) -> None:
         """End the file; without this it has no index."""
-        if not self._open:
-            return
-        try:
-            self._writer.close()
-            self._open = False
-        except OSError as error:
-            self._end_early(error)
+        with self._lock:
+            if not self._open:
+                return
+            try:
+                self._writer.close()
+                self._open = False
+            except OSError as error:
+                self._end_early(error)
 
     def _end_early(self, error: OSError) -> None:
         """Take back what does not fit until the index does."""

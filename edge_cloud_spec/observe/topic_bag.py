@@ -67,7 +67,7 @@ def _callback(topic: str, take: Take) -> Callable[..., None]:
 
 
 class TopicBag:
-    """The bag of a node that observes all topics; used by one thread at a time, then closed.
+    """The bag of a node that observes all topics; may be closed by another thread than writes.
 
     The models' identities that the drafter publishes are noted in the bag's ``custom_data``.
     Raises UserError where no bag can be begun.

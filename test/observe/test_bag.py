@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -241,3 +242,26 @@ def test_a_killed_recorder_leaves_a_bag_that_is_named_as_cut_off(tmp_path: Path)
         read(tmp_path / "bag")
     with pytest.raises(UserError, match=r"cut off.*mcap recover"):
         read(tmp_path / "bag/bag.mcap")
+
+
+def test_a_bag_that_is_closed_while_messages_come_is_whole(tmp_path: Path) -> None:
+    """Before, a recorder that was ended by Ctrl-C left a bag that replay refused as damaged."""
+    folder = tmp_path / "bag"
+    writer = BagWriter(folder, {"instruction": "std_msgs/msg/String"})
+    text = types().types["std_msgs/msg/String"](data="x" * 100)
+    cdr = bytes(types().serialize_cdr(text, "std_msgs/msg/String"))
+    begun, done = threading.Event(), threading.Event()
+
+    def write_on() -> None:
+        while not done.is_set():
+            writer.write("instruction", 1 + writer.messages, cdr)
+            if writer.messages > 2000:
+                begun.set()
+
+    thread = threading.Thread(target=write_on)
+    thread.start()
+    begun.wait(60)
+    writer.close()
+    done.set()
+    thread.join()
+    assert sum(1 for _ in read_bag(folder, ("instruction",))) == writer.messages > 0
