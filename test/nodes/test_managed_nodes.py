@@ -27,6 +27,7 @@ from rcl_interfaces.srv import SetParameters
 from std_msgs.msg import Bool, String
 
 CYCLES = 5
+FEW = 2  # threads that DDS begins and ends when it likes; one that leaks in each cycle makes more
 TURN = "action: turn left large;"
 NODES = ("navigator", "cloud_bridge", "drafter")
 
@@ -54,18 +55,17 @@ def test_a_node_goes_back_and_forth_without_a_leak(
     manager = Manager(name, bench, bench.executor_)
     assert manager.state == UNCONFIGURED
     assert not manager.change(ACTIVATE), "refused, and answered"
-    threads: list[int] = []  # in the first cycle
+    threads: list[int] = []
     memory: list[int] = []
     for _ in range(CYCLES):
         assert manager.change(CONFIGURE) and manager.state == INACTIVE
         for _ in range(2):
             assert manager.change(ACTIVATE) and manager.state == ACTIVE
-            if not memory:
-                threads.append(process.threads)
-            manager.until(lambda: process.threads <= max(threads))  # DDS ends some a while later
+            threads.append(process.threads)
             assert manager.change(DEACTIVATE) and manager.state == INACTIVE
         assert manager.change(CLEAN_UP) and manager.state == UNCONFIGURED
         memory.append(process.memory)
+    assert max(threads[-2:]) <= min(threads[:2]) + FEW, threads
     assert memory[-1] < memory[0] * 1.1, memory
     assert manager.change(SHUT_DOWN) and manager.state == FINALIZED
     status, errors = process.end()

@@ -22,6 +22,7 @@ ACTIVATE = Transition.TRANSITION_ACTIVATE
 DEACTIVATE = Transition.TRANSITION_DEACTIVATE
 CLEAN_UP = Transition.TRANSITION_CLEANUP
 SHUT_DOWN = Transition.TRANSITION_UNCONFIGURED_SHUTDOWN
+NO_SUCH = 250
 UNCONFIGURED = State.PRIMARY_STATE_UNCONFIGURED
 INACTIVE = State.PRIMARY_STATE_INACTIVE
 ACTIVE = State.PRIMARY_STATE_ACTIVE
@@ -35,6 +36,7 @@ class Manager:
         self.executor = executor
         self._change = node.create_client(ChangeState, f"{name}/change_state")
         self._get = node.create_client(GetState, f"{name}/get_state")
+        self._is_answered = False  # whether the node's answers to transitions reach us
 
     def until(self, condition: Callable[[], Any]) -> None:
         end = time.monotonic() + PATIENCE
@@ -48,15 +50,15 @@ class Manager:
 
     def change(self, transition: int) -> bool:
         """Whether the node has made this transition."""
-        request = ChangeState.Request(transition=Transition(id=transition))
-        return bool(self._call(self._change, request, again=False).success)
+        if not self._is_answered:
+            self._call(self._change, _transition(NO_SUCH))
+            self._is_answered = True
+        return bool(self._call(self._change, _transition(transition), again=False).success)
 
     def _call(self, client: Any, request: Any, again: bool = True) -> Any:
-        """An answer is lost where the server has not found the client yet; states may be asked
-        for again."""
+        """An answer is lost where the server has not found the client yet; what changes nothing may
+        be asked again."""
         self.until(client.service_is_ready)
-        if not again:
-            assert self.state  # the node has found us
         future = client.call_async(request)
         end = time.monotonic() + (3.0 if again else PATIENCE)
         while not future.done():
@@ -65,6 +67,10 @@ class Manager:
                 return self._call(client, request)
             self.executor.spin_once(timeout_sec=0.05)
         return future.result()
+
+
+def _transition(number: int) -> Any:
+    return ChangeState.Request(transition=Transition(id=number))
 
 
 class ManagedProcess:
