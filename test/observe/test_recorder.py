@@ -193,10 +193,11 @@ def test_the_launch_argument_starts_a_recorder_whose_end_ends_nothing_else(tmp_p
     from edge_cloud_spec.bringup.graph import command, graph
     from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, settings_of
 
+    bag = tmp_path / "bag"
     given = {name: default for name, (default, _) in ARGUMENTS.items()}
     assert "recorder" not in [spec.name for spec in graph(settings_of(given))]
-    settings = settings_of({**given, "record": str(tmp_path), "namespace": "robot1"})
+    settings = settings_of({**given, "record": str(bag), "namespace": "robot1"})
     [spec] = [spec for spec in graph(settings) if spec.name == "recorder"]
     assert spec.role is Role.OPTIONAL
     assert command(spec, settings)[2] == "edge_cloud_spec.observe.recorder"
-    assert ("folder", str(tmp_path)) in spec.parameters and spec.namespace == "robot1"
+    assert ("folder", str(bag)) in spec.parameters and spec.namespace == "robot1"
