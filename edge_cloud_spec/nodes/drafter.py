@@ -95,12 +95,12 @@ class DrafterNode(ManagedNode):
             self._link,
             settings=lambda: self._settings.value,
             number=lambda: next(self._numbers),
+            speaks=lambda: self.active,
             words=partial(VerifiedWords, self._verified_tokens, self._model.tokenizer),
             on_begin=lambda request, task: self._mission.on(Began(request, task.instruction)),
             on_end=self._on_decision,
             on_problem=self._on_failure,
         )
-        self._decisions.mute = True
         self.pulses.append(self._decisions.pulse)
         self._decisions.start()
         self._mission.say("idle", "the drafter is not active")
@@ -116,7 +116,6 @@ class DrafterNode(ManagedNode):
         self._bridge.subscribe(subscriptions)
         subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
         subscriptions.subscribe(String, LINK_STATE, self._link.on_link_state, LATCHED)
-        self._decisions.mute = False
         self._mission.say("idle")
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(1.0, lambda: self._mission.on(Tick()), clock=steady)
@@ -124,7 +123,6 @@ class DrafterNode(ManagedNode):
 
     def halt(self) -> None:
         """Abort the running decision, and follow no instruction."""
-        self._decisions.mute = True
         self._gate.clear_instruction()
         self._abort("the drafter is not active")
         self._subscription_thread.close()

@@ -39,7 +39,7 @@ class DecisionThread:
     Called in this thread: ``settings`` and ``number`` (of the next decision), ``words`` (what
     publishes a request's words), ``on_begin`` (request and task), ``on_end``, and ``on_problem``
     (request and sentence) for a decode that could not be made; the thread continues. ``abort`` and
-    ``wait_idle`` are for any thread. Words of a decision that goes on after ``mute`` are dropped.
+    ``wait_idle`` are for any thread. Words are dropped while ``speaks`` is false.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class DecisionThread:
         *,
         settings: Callable[[], DrafterSettings],
         number: Callable[[], int],
+        speaks: Callable[[], bool],
         words: Callable[[str, DecisionTask], VerifiedWords],
         on_begin: Callable[[str, DecisionTask], None],
         on_end: Callable[[DecisionMade], None],
@@ -58,11 +59,11 @@ class DecisionThread:
     ) -> None:
         self._runner, self._gate, self._bridge, self._link = runner, gate, bridge, link
         self._settings, self._number, self._words = settings, number, words
+        self._speaks = speaks
         self._on_begin, self._on_end, self._on_problem = on_begin, on_end, on_problem
         self._inbox: Inbox | None = None
         self._idle = threading.Event()
         self._idle.set()
-        self.mute = False
         self.pulse = Pulse("model", lambda: 2 * settings().patience)
         runner.on_pass = lambda *_: self.pulse.beat()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
@@ -114,7 +115,7 @@ class DecisionThread:
             return transport
 
         def on_emit(emit: Emit) -> None:
-            if self.mute:
+            if not self._speaks():
                 return
             self.pulse.beat()
             words.emit(emit)
