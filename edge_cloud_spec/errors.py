@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Callable
 
+# What torch's allocators say in a RuntimeError.
+_SHORT = ("can't allocate memory", "not enough memory", "CUDA out of memory")
 CANNOT_START = 2  # exit status of a program that a UserError ends; another start would not help
 
 
@@ -14,6 +16,27 @@ class UserError(Exception):
 
     The command line prints it as one line and exits with 2; a node logs it and continues.
     """
+
+
+class MemoryFull(Exception):
+    """There is no memory for a request, which ends; the process and the others go on.
+
+    ``retry_s``: when it may be tried again, in seconds; 0: it will never fit.
+    """
+
+    def __init__(self, text: str, retry_s: float = 1.0) -> None:
+        super().__init__(text)
+        self.retry_s = retry_s
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory was short: for an allocator (Python's, torch's on a CPU or CUDA), or here."""
+    text = str(error)
+    return (
+        isinstance(error, MemoryError | MemoryFull)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and any(words in text for words in _SHORT))
+    )
 
 
 def exit_status(run: Callable[[], int]) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 REPEAT_S = 1.0  # a signal this soon after another says nothing new
@@ -28,13 +29,30 @@ def signals_as_interrupt() -> Iterator[None]:
         if last - before > REPEAT_S:
             raise KeyboardInterrupt
 
+    with _handled(interrupt):
+        yield
+
+
+@contextlib.contextmanager
+def signals_as_event() -> Iterator[threading.Event]:
+    """The same signals set an event, for a loop that ends between two steps and never within one.
+
+    Ask it with ``is_set`` alone: a handler runs in the thread that would wait.
+    """
+    came = threading.Event()
+    with _handled(lambda number, frame: came.set()):
+        yield came
+
+
+@contextlib.contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     try:
-        replaced = {n: signal.signal(n, interrupt) for n in SIGNALS}
+        replaced = {n: signal.signal(n, handler) for n in SIGNALS}
     except ValueError:  # not the main thread
         yield
         return
     try:
         yield
     finally:
-        for number, handler in replaced.items():
-            signal.signal(number, handler)
+        for number, before in replaced.items():
+            signal.signal(number, before)

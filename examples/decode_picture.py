@@ -14,7 +14,7 @@ import contextlib
 import secrets
 from pathlib import Path
 
-from edge_cloud_spec.cloud.worker import Worker
+from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings

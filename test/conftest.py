@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,6 +36,17 @@ settings.register_profile(
     database=None,
 )
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def root_log() -> Iterator[None]:
+    """A command sets up the process's log; a later test would write to this one's closed stream."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    for handler in set(root.handlers).difference(before):
+        root.removeHandler(handler)
+    root.setLevel(level)
 
 
 def unit(nodeid: str) -> str:

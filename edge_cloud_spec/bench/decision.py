@@ -1,9 +1,11 @@
-"""``bench decision``: the time to accept or reject a draft, from probability rows, on one core.
+"""``bench decision``: the time to accept or reject a draft, on one core.
 
-Prints percentiles in ms for each rule and support. Only the decision is timed, not the models'
-passes nor the conversion of logits to rows. Every row is a new object each time, so no sum is
-cached. A trial counts when every drafted token was judged: most are accepted, since Q is close to
-P. numpy does all of this in one thread; ``cpu_ms_p50`` is that thread's own CPU time.
+First from the target's logits, for one session and for a batch, beside the same in float64
+(``verdict_times``). Then from probability rows, in percentiles for each rule and support: only the
+decision is timed there, not the models' passes nor the conversion of logits to rows. Every row is a
+new object each time, so no sum is cached. A trial counts when every drafted token was judged: most
+are accepted, since Q is close to P. numpy does all of this in one thread; ``cpu_ms_p50`` is that
+thread's own CPU time.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from ..decoding.token_distribution import TokenDistribution as Distribution
 from ..decoding.token_distribution import distribution_of
 from ..errors import UserError
 from ..harness.power_law import power_law_pair
-from ..harness.scripted_model import mix
+from ..harness.scripted.model import mix
 from .command import Row
+from .verdict_times import verdict_rows
 
 TAIL = "typical"
 NOISE = 0.1  # of the draft model's logits: it is nearly always right
@@ -47,13 +50,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=8, help="of a draft (default %(default)s)")
     parser.add_argument("--support", type=int, default=50, help="where truncated (%(default)s)")
     parser.add_argument("--trials", type=int, default=300, help="(default %(default)s)")
+    parser.add_argument("--verdicts", type=int, default=7, help="trials of each (%(default)s)")
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a rule and support."""
-    if not 1 <= args.tokens < POOL or args.trials < 1 or not 1 <= args.support <= args.vocab:
+    """A row a verdict's rule, draft, outcome and batch; then one a rule and support of rows."""
+    if (
+        args.verdicts < 1
+        or not 1 <= args.tokens < POOL
+        or args.trials < 1
+        or not 1 <= args.support <= args.vocab
+    ):
         raise UserError(f"--tokens must be 1 to {POOL - 1}, --support 1 to --vocab")
     rows = []
+    for row in verdict_rows(args.vocab, args.tokens, args.verdicts, args.seed):
+        print(
+            f"{row['rule']}, {row['draft']}, {row['outcome']}, {row['sessions']} sessions: "
+            f"{row['ratio']:.2f} of the time in float64",
+            flush=True,
+        )
+        rows.append(row)
     for rule, support in CASES:
         kept = args.support if support == "truncated" else 0
         policy = SamplingPolicy(1.0, top_k=kept, seed=args.seed)

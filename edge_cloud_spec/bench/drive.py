@@ -82,7 +82,13 @@ def run(args: argparse.Namespace) -> list[Row]:
     """A row a preset and rule."""
     if args.scenes < 1 or args.processes < 1:
         raise UserError("--scenes and --processes must be 1 or more")
-    runs = _runs(args.presets)
+    drives = drive_rooms(args)
+    return [_row(drives, preset, rule) for preset, rule in _runs(args.presets)]
+
+
+def drive_rooms(args: argparse.Namespace) -> list[RoomRun]:
+    """Each room under each preset and rule; raises UserError."""
+    _runs(args.presets)
     rooms = [args.seed * 1_000_003 + i for i in range(args.scenes)]
     options = ["--target", args.target, "--drafter", args.drafter, "--threads", "1"]
     drives: list[RoomRun] = []
@@ -95,7 +101,7 @@ def run(args: argparse.Namespace) -> list[Row]:
                 drives += result
                 reached = sum(d.success for d in result)
                 print(f"room {done}/{len(rooms)}: {reached} of {len(result)} runs", flush=True)
-    return [_row(drives, preset, rule) for preset, rule in runs]
+    return drives
 
 
 def _row(drives: Sequence[RoomRun], preset: Preset, rule: str) -> Row:

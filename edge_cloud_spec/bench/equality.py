@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..decoding.policy import SamplingPolicy
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default=str(EMBEDDED / "target"))
     parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"))
     parser.add_argument("--temperature", type=float, default=0.8, help="of coupled and rejection")
+    parser.add_argument("--lookup", action="store_true", help="all presets look up, too")
 
 
 @dataclass
@@ -62,7 +63,7 @@ class EqualityBench:
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row a preset and rule."""
-    presets = _presets(args.presets)
+    presets = [replace(p, lookup=p.lookup or args.lookup) for p in _presets(args.presets)]
     target = load(args.target, threads=1)
     spec = target.spec(rules_text(), MAX_TOKENS)
     requests = sample_requests(args.seed, args.prompts)
@@ -113,6 +114,7 @@ def _token_by_token(
         rows.append(
             {
                 "preset": preset.name,
+                "lookup": preset.lookup,
                 "rule": rule,
                 "temperature": policies[0].temperature,
                 "prompts": len(done),
@@ -157,6 +159,7 @@ def _by_distribution(
         rows.append(
             {
                 "preset": preset.name,
+                "lookup": preset.lookup,
                 "rule": "rejection",
                 "temperature": args.temperature,
                 "prompts": len(requests),

@@ -22,6 +22,7 @@ from ..decoding.policy import SamplingPolicy
 from ..decoding.propose import ProposalConfig
 from ..decoding.random_source import SeededRandomSource
 from ..decoding.shape import Branch, chain
+from ..decoding.target_rows import LogitRows
 from ..errors import UserError
 from ..models import EMBEDDED
 from ..models.drafter import Drafter
@@ -89,7 +90,8 @@ class ExitsBench:
             draft = drafter.finished(Branch(emitted, chain(self.gamma))).draft
             predictions, logits, with_s, without_s = self._timed(session, draft, rule, policy)
             random_source = SeededRandomSource(policy.seed)
-            acceptance = accept(rule, draft, logits, policy, len(emitted), random_source)
+            rows = LogitRows(logits)
+            acceptance = accept(rule, draft, rows, policy, len(emitted), random_source)
             verdict = self._tokens(draft, acceptance.path, acceptance.token)
             predicted = tuple(
                 (each.layer, self._tokens(draft, each.path, each.token)) for each in predictions

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ..cloud.sessions import CloudSession, RobotStream
+from ..cloud.model_thread.sessions import CloudSession, RobotStream
 from ..edge.client import ClientStream
 from ..edge.decoder import EdgeDecoder
 from ..edge.speculator import Speculator

@@ -33,6 +33,13 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
         default="virtual",
         help="virtual time, or real time over gRPC on this machine (%(default)s)",
     )
+    add_cost_arguments(parser)
+    parser.add_argument("--jitter", type=float, default=0.0, metavar="MS", help="of each way")
+    parser.add_argument("--rate", type=float, default=0.0, metavar="MBIT", help="of each way, a s")
+
+
+def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is asked for in place of a regime's costs, and the link's outages."""
     for flag, about in (
         ("--draft-ms", "a pass of the draft model"),
         ("--verify-ms", "a pass of the target over a draft"),
@@ -43,8 +50,6 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(flag, type=float, help=f"{about}, in place of the regime's")
     parser.add_argument("--gamma", type=int, help="tokens of a chain, in place of the regime's")
-    parser.add_argument("--jitter", type=float, default=0.0, metavar="MS", help="of each way")
-    parser.add_argument("--rate", type=float, default=0.0, metavar="MBIT", help="of each way, a s")
     parser.add_argument(
         "--outage",
         type=_outage,

@@ -1,6 +1,7 @@
-"""``bench peers``: tokens per second beside transformers' own generate and assisted generate.
+"""``bench peers``: tokens per second beside transformers' own ways to generate.
 
-Prints them, and their ratio to the better of transformers' two. Same weights, pictures and prompts,
+These are its plain generate, its assisted generate and its prompt lookup. Prints tokens per second,
+and their ratios to the best of these and to its prompt lookup. Same weights, pictures and prompts,
 one thread a process, taken in turn within one run. Every request has a picture of its own, whose
 vision pass and prefill are part of everyone's time.
 """
@@ -39,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shapes", default="embedded,0.1B/0.5B", help="(default %(default)s)")
     parser.add_argument("--requests", type=int, default=24, help="of the embedded pair")
     parser.add_argument("--large-requests", type=int, default=4, help="of the larger pair")
-    parser.add_argument("--gamma", type=int, default=4, help="draft length of all who draft")
+    parser.add_argument("--gamma", type=int, default=4, help="draft length of all draft models")
+    parser.add_argument("--lookup", type=int, default=10, help="tokens of transformers' lookup")
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,10 @@ def _compare(pair: ModelPair, args: argparse.Namespace) -> list[Row]:
         client = VerifierClient(ClientSettings(cloud.address))
         runner = DecodeRunner(drafter, spec)
         peers: dict[str, Decode] = {
-            **_transformers(pair, target, spec, args.gamma),
+            **_transformers(pair, target, spec, args.gamma, args.lookup),
             **{
                 name: _ours(runner, client, name, args.gamma)
-                for name in ("cloud_ar", "cloud_sd", "dsd")
+                for name in ("cloud_ar", "cloud_lookup", "cloud_sd", "dsd")
             },
         }
         requests = sample_requests(args.seed, pair.requests + 1)
@@ -102,20 +104,24 @@ def _compare(pair: ModelPair, args: argparse.Namespace) -> list[Row]:
                 speeds[name].append(len(answers[name]) / (time.perf_counter() - started))
                 equal[name] += answers[name] == answers["transformers generate"]
         client.close()
-    best = max(statistics.median(speeds[name]) for name in peers if "transformers" in name)
+    medians = {name: statistics.median(speeds[name]) for name in peers}
+    best = max(medians[name] for name in peers if "transformers" in name)
     return [
         {
             "name": name,
             "shape": pair.shape,
-            "tokens_per_s": statistics.median(speeds[name]),
+            "tokens_per_s": medians[name],
             "tokens_equal": equal[name] / pair.requests,
-            "over_best_peer": statistics.median(speeds[name]) / best,
+            "over_best_peer": medians[name] / best,
+            "over_prompt_lookup": medians[name] / medians["transformers prompt lookup"],
         }
         for name in peers
     ]
 
 
-def _transformers(pair: ModelPair, target: Any, spec: PromptSpec, gamma: int) -> dict[str, Decode]:
+def _transformers(
+    pair: ModelPair, target: Any, spec: PromptSpec, gamma: int, lookup: int
+) -> dict[str, Decode]:
     model, assistant = load_reference(pair.target, target), load_reference(pair.drafter, target)
     if assistant.config.text_config.vocab_size != model.config.text_config.vocab_size:
         # assisted generation refuses a draft whose padding differs; ours crops instead
@@ -131,12 +137,20 @@ def _transformers(pair: ModelPair, target: Any, spec: PromptSpec, gamma: int) ->
         prompt = target.prompt(request, spec)
         return generate(model, prompt, spec, GREEDY, assistant_model=assistant)
 
-    return {"transformers generate": alone, "transformers assisted": assisted}
+    def looked_up(request: Request) -> tuple[int, ...]:
+        prompt = target.prompt(request, spec)
+        return generate(model, prompt, spec, GREEDY, prompt_lookup_num_tokens=lookup)
+
+    return {
+        "transformers generate": alone,
+        "transformers assisted": assisted,
+        "transformers prompt lookup": looked_up,
+    }
 
 
 def _ours(runner: DecodeRunner, client: VerifierClient, name: str, gamma: int) -> Decode:
     preset = load_preset(name)
-    if preset.drafter != "none":
+    if preset.draft_length:
         preset = replace(preset, draft_length=gamma)
     settings = DecodeSettings(preset)
 

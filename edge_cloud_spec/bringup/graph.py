@@ -104,7 +104,7 @@ class GraphSettings:
     @property
     def preset_name(self) -> str:
         """The drafter's preset."""
-        return self.preset or self._in_file("drafter", "preset", "dsd")
+        return self.preset or self._in_file("drafter", "preset", "auto")
 
     @property
     def parameter_file(self) -> str:

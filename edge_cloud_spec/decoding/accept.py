@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .draft import Draft
 from .noise import Purpose
 from .policy import SamplingPolicy
-from .propose import coupled_token
 from .random_source import RandomSource
-from .token_distribution import TokenDistribution, distribution_of, residual
+from .target_rows import TargetRow, TargetRows
+from .token_distribution import TokenDistribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +56,7 @@ def follow(
 
 def rejection(
     draft: Draft,
-    target_row: Callable[[int], TokenDistribution],
+    target_row: Callable[[int], TargetRow],
     position: int,
     random_source: RandomSource,
     *,
@@ -73,49 +70,49 @@ def rejection(
     ``replacement``, a rejected candidate leaves Q, too. ``target_row(node)`` is P after this node;
     ``position`` is that of the first drafted token in the answer.
 
-    A draft with neither rows nor values was not drawn: each candidate's Q is all on itself, which
-    comes to drawing x from P and following the child that equals it. One with values only is
-    judged, and resampled by the robot (DSSD algorithm 2). (DSSD and TSLT print the ratio upside
-    down.)
+    Where none of the drawn candidates stands, x is drawn from what is left of P, and the child that
+    was not drawn and equals it is followed. Such are looked-up nodes, and all of a draft with
+    neither rows nor values. A draft with values only is judged, and resampled by the robot (DSSD
+    algorithm 2). (DSSD and TSLT print the ratio upside down.)
     """
     path: list[int] = []
     node = -1
-    while True:
+    values = draft.values or ()
+    drafted = draft.drafted if draft.rows or values else 0
+    while node != open_at:
         at = position + len(path)
-        if node == open_at:
-            return Acceptance(tuple(path), None)
         children = list(draft.children(node))
+        candidates = [child for child in children if child < drafted]
         target = target_row(node)
-        drawn = draft.row(node) if draft.rows and children else None
-        for trial, child in enumerate(children):
+        drawn = draft.row(node) if draft.rows and candidates else None
+        for trial, child in enumerate(candidates):
             token = draft.tokens[child]
-            if draft.values is not None:
-                chance = draft.values[child]
-            else:
-                chance = 1.0 if drawn is None else drawn.at(token)
+            chance = values[child] if drawn is None else drawn.at(token)
             if chance and random_source.accept(
                 min(1.0, target.at(token) / chance), Purpose.ACCEPT, at, trial
             ):
-                path.append(child)
                 node = child
                 break
-            if draft.values is not None:
-                return Acceptance(tuple(path), None, target)
-            target = residual(target, drawn or _only(token))
-            if drawn is not None and not replacement:
+            if drawn is None:
+                return Acceptance(tuple(path), None, target.told())
+            target = target.residual(drawn)
+            if not replacement:
                 drawn = drawn.without(token)
         else:
-            return Acceptance(tuple(path), target.draw(random_source, Purpose.RESIDUAL, at))
-
-
-def _only(token: int) -> TokenDistribution:
-    return TokenDistribution(np.ones(1), np.array([token]))
+            token = target.draw(random_source, Purpose.RESIDUAL, at)
+            others = children[len(candidates) :]
+            found = next((child for child in others if draft.tokens[child] == token), None)
+            if found is None:
+                return Acceptance(tuple(path), token)
+            node = found
+        path.append(node)
+    return Acceptance(tuple(path), None)
 
 
 def accept(
     rule: str,
     draft: Draft,
-    logits: NDArray[np.float32],
+    rows: TargetRows,
     policy: SamplingPolicy,
     position: int,
     random_source: RandomSource,
@@ -123,11 +120,11 @@ def accept(
     replacement: bool = True,
     open_at: int | None = None,
 ) -> Acceptance:
-    """Apply the rule to a draft and the target's logits [1 + n, V] (row 0: after the prefix)."""
+    """Apply the rule to a draft and the target's rows after its prefix and its nodes."""
     if rule == "rejection":
         return rejection(
             draft,
-            lambda node: distribution_of(logits[node + 1], policy),
+            lambda node: rows.row(node, policy),
             position,
             random_source,
             replacement=replacement,
@@ -136,6 +133,4 @@ def accept(
     depth = {-1: 0}
     for node in range(len(draft)):
         depth[node] = depth[draft.parent(node)] + 1
-    return follow(
-        draft, lambda node: coupled_token(logits[node + 1], policy, position + depth[node]), open_at
-    )
+    return follow(draft, lambda node: rows.token(node, policy, position + depth[node]), open_at)

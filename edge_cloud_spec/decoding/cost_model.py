@@ -42,7 +42,8 @@ class Costs:
     ``draft``: a pass of the draft model over this many nodes. ``verify``: a pass of the target over
     this many drafted tokens; ``alone``: over none. ``one_way``: the link. ``acceptance``: of the
     draft's first choice, ``runner_up``: of its second, where the first is wrong. ``exits``: share
-    of rounds that an early exit predicts.
+    of rounds that an early exit predicts. ``verify_without_exits``: a pass that is not asked for
+    its exits; None: as any other.
     """
 
     draft: Callable[[int], float]
@@ -52,6 +53,7 @@ class Costs:
     acceptance: float
     runner_up: float
     exits: float = 0.0
+    verify_without_exits: Callable[[int], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ def rate(shape: Shape, speculation: Speculation, costs: Costs) -> float:
     A draft that the cloud would wait for is sent at ``speculation.cut`` levels, so that rounds
     differ in depth: they are a Markov chain, whose states are the depths of the verified draft.
     """
+    if costs.verify_without_exits is not None and not speculation.exits:
+        costs = replace(costs, verify=costs.verify_without_exits)
     if not speculation.predicts:
         drafted = _profile_at(shape, shape.depth, costs)
         drafting = sum(costs.draft(rows) for rows in drafted.rows)
@@ -124,7 +128,9 @@ def _round(
     """The mean time (s) of a round whose draft has this depth, and the next depth's probabilities.
 
     Drafting for the next round begins when this draft is sent, one way before its pass. The next
-    draft is due when that pass ends, or a round trip later if it is not pushed.
+    draft is due when that pass ends, or a round trip later if it is not pushed. What is cut before
+    it is due leaves that time to the draft after it, if that one is for a predicted verdict: as
+    many levels more, on average, as the time is long.
     """
     drafted, deepest = _profile_at(shape, depth, costs), _profile_at(shape, shape.depth, costs)
     verify, there = costs.verify(drafted.nodes), costs.one_way
@@ -148,7 +154,14 @@ def _round(
     for share, begin in begins:
         time = min(max(due, begin + levels[least - 1]), missed)
         mean += share * time
-        after[max(least, bisect_right(levels, time - begin + INSTANT))] += share
+        window = time - begin
+        done = max(least, bisect_right(levels, window + INSTANT))
+        after[done] += share
+        if done < len(levels) and window > levels[done - 1]:
+            level = levels[done] - levels[done - 1]
+            more = share * (1 - left) * (window - levels[done - 1]) / level
+            after[done] -= more
+            after[done + 1] += more
     return mean, after
 
 
@@ -188,7 +201,8 @@ def _stationary(steps: list[list[float]]) -> NDArray[np.float64]:
 def signature(costs: Costs) -> tuple[int, ...]:
     """Equal for costs under which every shape and pipeline has about the same rate."""
     sizes = (1, 4, 16)
-    passes = [*map(costs.draft, sizes), *map(costs.verify, sizes)]
+    without = costs.verify_without_exits or costs.verify
+    passes = [*map(costs.draft, sizes), *map(costs.verify, sizes), *map(without, sizes)]
     times = (costs.alone, costs.one_way, *passes)
     shares = (costs.acceptance, costs.runner_up, costs.exits)
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,16 +29,23 @@ class Draft:
     ``parents`` None is a chain. ``rows`` are the distributions Q that children were drawn from,
     one for each node that has some, in order (the prefix is -1): a chain has one for each token.
     ``values`` are Q(x) of each token alone (DSSD). Neither is there where the acceptance rule needs
-    none, or where the tokens were not drawn but are the likeliest.
+    none, or where the tokens were not drawn but are the likeliest. The last ``looked_up`` nodes
+    are no model's: they were said before (see ``SuffixIndex``), and have neither.
     """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...] | None = None
     rows: tuple[TokenDistribution, ...] | None = None
     values: tuple[float, ...] | None = None
+    looked_up: int = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def drafted(self) -> int:
+        """How many of its nodes, the first ones, are a model's."""
+        return len(self.tokens) - self.looked_up
 
     def parent(self, node: int) -> int:
         """The node before this one, -1 for the prefix."""
@@ -71,13 +78,13 @@ class Draft:
 
     @cached_property
     def inner(self) -> tuple[int, ...]:
-        """The nodes that have children, the prefix (-1) first."""
+        """The nodes that have drafted children, the prefix (-1) first."""
         if self.parents is None:
-            return tuple(range(-1, len(self.tokens) - 1))
-        return tuple(sorted(set(self.parents)))
+            return tuple(range(-1, self.drafted - 1))
+        return tuple(sorted(set(self.parents[: self.drafted])))
 
     def row(self, node: int) -> TokenDistribution:
-        """The distribution that this node's children were drawn from."""
+        """The distribution that this node's drafted children were drawn from."""
         assert self.rows is not None
         return self.rows[node + 1 if self.parents is None else self.inner.index(node)]
 
@@ -95,6 +102,37 @@ class Draft:
             node = step
         return tuple(self.tokens[step] for step in path)
 
+    def below(self, tokens: Sequence[int]) -> Draft | None:
+        """What follows these tokens in a draft without rows and values; None: nothing.
+
+        Of equal siblings the first one is followed, as every rule does.
+        """
+        root = -1
+        for token in tokens:
+            equal = (child for child in self.children(root) if self.tokens[child] == token)
+            root = next(equal, -2)
+            if root == -2:
+                return None
+        places = {root: -1}
+        for node in range(root + 1, len(self)):
+            if self.parent(node) in places:
+                places[node] = len(places) - 1
+        del places[root]
+        if not places:
+            return None
+        above = [self.parent(node) for node in places]
+        parents = [-1 if parent == root else places[parent] for parent in above]
+        return Draft(
+            tuple(self.tokens[node] for node in places),
+            parents_or_none(parents),
+            looked_up=sum(node >= self.drafted for node in places),
+        )
+
+
+def parents_or_none(parents: Sequence[int]) -> tuple[int, ...] | None:
+    """A draft's ``parents``: None where these are a chain's."""
+    return None if list(parents) == list(range(-1, len(parents) - 1)) else tuple(parents)
+
 
 def check_draft(draft: Draft, vocabulary: int) -> None:
     """Refuse what cannot be verified against a vocabulary of this size; raises BadDraft."""
@@ -111,9 +149,11 @@ def check_draft(draft: Draft, vocabulary: int) -> None:
         for node, parent in enumerate(draft.parents):
             if not -1 <= parent < node:
                 raise BadDraft(f"the parent of node {node} must be an earlier node, not {parent}")
+    if not 0 <= draft.looked_up <= len(draft):
+        raise BadDraft(f"{len(draft)} tokens, of which {draft.looked_up} were looked up")
     if draft.values is not None:
-        if len(draft.values) != len(draft):
-            raise BadDraft(f"{len(draft)} tokens but {len(draft.values)} probabilities")
+        if len(draft.values) != draft.drafted:
+            raise BadDraft(f"{draft.drafted} tokens but {len(draft.values)} probabilities")
         for value in draft.values:
             if not 0 < value <= 1:
                 raise BadDraft(f"{value} is not the probability of a token that was drawn")
@@ -122,7 +162,7 @@ def check_draft(draft: Draft, vocabulary: int) -> None:
             raise BadDraft(f"the draft needs {len(draft.inner)} rows, not {len(draft.rows)}")
         for row in draft.rows:
             _check_row(row, vocabulary)
-        for node, token in enumerate(draft.tokens):
+        for node, token in enumerate(draft.tokens[: draft.drafted]):
             if not draft.row(draft.parent(node)).at(token):
                 raise BadDraft(f"token {token} has no probability in the row it was drawn from")
 
@@ -130,9 +170,11 @@ def check_draft(draft: Draft, vocabulary: int) -> None:
 def check_distinct(draft: Draft) -> None:
     """Refuse equal siblings, which cannot be where they were drawn without replacement.
 
-    A second one would be judged by what is left of Q without it: by nothing. Raises BadDraft.
+    A second one would be judged by what is left of Q without it: by nothing. A looked-up one may
+    equal a drawn one: it is judged by what is left of P. Raises BadDraft.
     """
-    if len({(draft.parent(node), token) for node, token in enumerate(draft.tokens)}) < len(draft):
+    drawn = draft.tokens[: draft.drafted]
+    if len({(draft.parent(node), token) for node, token in enumerate(drawn)}) < len(drawn):
         raise BadDraft("a token is proposed twice for one place, though without replacement")
 
 

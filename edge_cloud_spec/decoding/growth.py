@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .draft import Draft
+from .draft import Draft, parents_or_none
 from .propose import ProposalConfig, beliefs, candidates, likeliest
 from .random_source import RandomSource
 from .shape import BestFirst, Expansion, Shape
@@ -121,9 +121,8 @@ class Growth:
         place = {-1: -1, **{node: i for i, node in enumerate(kept)}}
         tokens = [self._tokens[node] for node in kept]
         parents = [place[self._parents[node]] for node in kept]
-        is_chain = parents == list(range(-1, len(tokens) - 1))
         rows = tuple(self._rows) or None
-        draft = Draft(tuple(tokens), None if is_chain else tuple(parents), rows)
+        draft = Draft(tuple(tokens), parents_or_none(parents), rows)
         paths: dict[int, tuple[int, ...]] = {-1: ()}
         for node in kept:
             paths[node] = (*paths[self._parents[node]], self._tokens[node])

@@ -8,15 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+MAX_GRAMMAR = 4096  # characters
+
 
 @dataclass(frozen=True)
 class SamplingPolicy:
-    """How a distribution is made from logits; temperature 0 is greedy, top_k 0 keeps all."""
+    """How a distribution is made from logits; temperature 0 is greedy, top_k 0 keeps all.
+
+    Before that the tokens that ``grammar`` does not allow are left out (see ``grammar.Grammar``):
+    its text, in the Lark dialect of llguidance; empty: none.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    grammar: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -31,6 +38,10 @@ class SamplingPolicy:
             raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}")
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"seed must be a number of 64 bits, not {self.seed}")
+        if len(self.grammar) > MAX_GRAMMAR:
+            raise ValueError(
+                f"a grammar has at most {MAX_GRAMMAR} characters, not {len(self.grammar)}"
+            )
 
 
 GREEDY = SamplingPolicy()
@@ -44,12 +55,17 @@ def scaled_logits(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArra
     """
     scaled = np.asarray(logits, np.float64)
     top = scaled.max(-1, keepdims=True)
-    if not np.isfinite(top).all():  # a NaN anywhere is the maximum
-        raise ValueError("the model's logits hold something that is not a number")
+    check_top(top)
     if policy.temperature > 0:
         with np.errstate(over="ignore"):  # at a tiny temperature all but the best become -inf
             scaled = (scaled - top) / policy.temperature
     return truncated(scaled, policy.top_k, policy.top_p)
+
+
+def check_top(top: NDArray[np.floating]) -> None:
+    """Raise ValueError where the largest logit of a row is infinite; a NaN anywhere is that one."""
+    if not np.isfinite(top).all():
+        raise ValueError("the model's logits hold something that is not a number")
 
 
 def truncated(scaled: NDArray[np.float64], top_k: int, top_p: float) -> NDArray[np.float64]:

@@ -19,8 +19,10 @@ PAYLOADS = ("ids", "probabilities", "dense", "sparse")
 class Preset:
     """One choice of parts, read from ``config/presets/NAME.yaml``.
 
-    ``drafter`` is where the draft model runs: edge, cloud or none. The draft's shape is one of
-    ``draft_length`` (a chain), ``expansion`` (<k1..kL>) and ``best_first`` (nodes, depth, width).
+    ``drafter`` is where the draft model runs: edge, cloud or none; ``lookup``: there is none, the
+    cloud drafts what was said before. Another drafter's drafts get such branches, too, with the
+    field ``lookup``. The draft's shape is one of ``draft_length`` (a chain), ``expansion``
+    (<k1..kL>) and ``best_first`` (nodes, depth, width).
 
     Under ``rejection``: ``payload`` is what a draft carries beside its ids (greedy and coupled need
     nothing): Q(x) of each token (``probabilities``), the ``dense`` rows of Q, ``sparse`` ones cut
@@ -48,6 +50,7 @@ class Preset:
     residual_tail: int = 16
     speculation: Speculation = STOP_AND_WAIT
     pacing: str = "fixed"
+    lookup: bool = False
     verified: bool = True
     exact: bool = True
 
@@ -58,6 +61,8 @@ class Preset:
         self._check_rejection()
 
     def _check_types(self) -> None:
+        if type(self.summary) is not str:
+            raise self._refusal(f"summary must be text, not {self.summary!r}")
         sizes = list(self.expansion)
         sizes += [] if self.best_first is None else list(astuple(self.best_first))
         speculation = self.speculation
@@ -72,7 +77,10 @@ class Preset:
                 raise self._refusal(f"{name} must be a whole number of 0 or more, not {value!r}")
         switches = ("all_accepted", "open", "runners_up", "exits", "push")
         for name, value in [
-            *((name, getattr(self, name)) for name in ("replacement", "verified", "exact")),
+            *(
+                (name, getattr(self, name))
+                for name in ("replacement", "lookup", "verified", "exact")
+            ),
             *((f"speculation.{name}", getattr(speculation, name)) for name in switches),
         ]:
             if type(value) is not bool:
@@ -85,7 +93,7 @@ class Preset:
                 raise self._refusal(f"{name} must be a number from 0 to 1, not {value!r}")
 
     def _check_choices(self) -> None:
-        self._one_of("drafter", ("edge", "cloud", "none"))
+        self._one_of("drafter", ("edge", "cloud", "lookup", "none"))
         self._one_of("payload", PAYLOADS)
         self._one_of("resample", ("cloud", "robot"))
         self._one_of("residual", RESIDUALS)
@@ -94,6 +102,10 @@ class Preset:
             raise self._refusal("what is not verified cannot be exact")
         if self.drafter != "edge" and not self.verified:
             raise self._refusal("without a verifier only the robot decodes; give drafter edge")
+        if self.drafter == "lookup" and not self.lookup:
+            raise self._refusal("drafter lookup goes with lookup: true")
+        if self.lookup and not self.verified:
+            raise self._refusal("only a verifier looks up what was said before; say lookup: false")
         if self.pacing != "fixed" and not (self.drafts_on_robot and self.verified):
             raise self._refusal("only drafts that wait for verdicts are paced; give pacing fixed")
         if self.pacing == "auto" and self.payload != "ids":
@@ -124,7 +136,7 @@ class Preset:
 
     def _check_shape(self) -> None:
         shapes = [self.draft_length > 0, bool(self.expansion), self.best_first is not None]
-        if self.drafter == "none":
+        if self.drafter in ("lookup", "none"):
             if any(shapes):
                 raise self._refusal("without a drafter there is no draft to give a shape")
             return

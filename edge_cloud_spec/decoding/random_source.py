@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .noise import Purpose, uniform
+
+BLOCK = 512  # weights that are summed
 
 
 class RandomSource(Protocol):
@@ -20,6 +23,19 @@ class RandomSource(Protocol):
         self, weights: NDArray[np.floating], purpose: Purpose, position: int, trial: int = 0
     ) -> int:
         """An index with probability proportional to ``weights`` [V] (not all zero)."""
+
+    def draw_from_blocks(
+        self,
+        sums: NDArray[np.float64],
+        block_of: Callable[[int], NDArray[np.floating]],
+        purpose: Purpose,
+        position: int,
+        trial: int = 0,
+    ) -> int:
+        """``draw`` from weights [V] of which only the ``sums`` of each ``BLOCK`` are kept.
+
+        ``block_of(index)`` makes the weights of one block; the last may be shorter.
+        """
 
 
 class SeededRandomSource:
@@ -34,6 +50,52 @@ class SeededRandomSource:
     def draw(
         self, weights: NDArray[np.floating], purpose: Purpose, position: int, trial: int = 0
     ) -> int:
-        cumulative = np.cumsum(weights, dtype=np.float64)
-        point = uniform(self._seed, purpose, position, trial=trial) * cumulative[-1]
-        return int(np.searchsorted(cumulative, point, side="right"))
+        """See ``RandomSource``: where one uniform share of the cumulative sum falls.
+
+        Of a long row blocks are summed first: a cumulative sum of all is 5 times as slow.
+        """
+        if len(weights) < 2 * BLOCK:
+            cumulative = np.cumsum(weights, dtype=np.float64)
+            return _place(cumulative, self._share(purpose, position, trial) * cumulative[-1])
+        return self.draw_from_blocks(
+            block_sums(weights),
+            lambda block: weights[block * BLOCK : (block + 1) * BLOCK],
+            purpose,
+            position,
+            trial,
+        )
+
+    def draw_from_blocks(
+        self,
+        sums: NDArray[np.float64],
+        block_of: Callable[[int], NDArray[np.floating]],
+        purpose: Purpose,
+        position: int,
+        trial: int = 0,
+    ) -> int:
+        """See ``RandomSource``."""
+        ends = np.cumsum(sums)
+        point = self._share(purpose, position, trial) * ends[-1]
+        block = _place(ends, point)
+        inside = np.cumsum(block_of(block), dtype=np.float64)
+        return block * BLOCK + _place(inside + (ends[block - 1] if block else 0.0), point)
+
+    def _share(self, purpose: Purpose, position: int, trial: int) -> float:
+        return float(uniform(self._seed, purpose, position, trial=trial))
+
+
+def block_sums(weights: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The float64 sums of each ``BLOCK`` weights of [V], and of the rest at the end."""
+    whole = len(weights) // BLOCK * BLOCK
+    sums: NDArray[np.float64] = weights[:whole].reshape(-1, BLOCK).sum(1, dtype=np.float64)
+    if whole == len(weights):
+        return sums
+    return np.append(sums, weights[whole:].sum(dtype=np.float64))
+
+
+def _place(cumulative: NDArray[np.float64], point: float) -> int:
+    """The first whose cumulative sum is above ``point``; where rounding left none, the last."""
+    place = int(np.searchsorted(cumulative, point, side="right"))
+    if place < len(cumulative):
+        return place
+    return int(np.searchsorted(cumulative, cumulative[-1], side="left"))  # that has any weight

@@ -22,6 +22,11 @@ class Expansion:
         """The most nodes that a draft of this shape has."""
         return sum(prod(self.sizes[: level + 1]) for level in range(len(self.sizes)))
 
+    @property
+    def is_chain(self) -> bool:
+        """Whether one token follows another."""
+        return self.max_nodes == self.depth
+
     def within(self, depth: int) -> Expansion:
         """The same, no deeper than this."""
         return Expansion(self.sizes[:depth])
@@ -42,6 +47,11 @@ class BestFirst:
     def max_nodes(self) -> int:
         """The most nodes that a draft of this shape has."""
         return self.nodes
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether one token follows another."""
+        return self.width == 1
 
     def within(self, depth: int) -> BestFirst:
         """The same, no deeper than this."""

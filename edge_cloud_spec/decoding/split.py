@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from .draft import SUM_TOLERANCE, row_error
 from .noise import Purpose
 from .random_source import RandomSource
-from .token_distribution import TokenDistribution, residual
+from .token_distribution import TokenDistribution
 
 RESIDUALS = ("dense", "top_k", "sparse")
 MAX_TOLD = 4096  # tokens of a residual's top or tail
@@ -157,7 +157,7 @@ def resample(
     total = float(told.top_probabilities.sum(dtype=np.float64)) + told.tail_mass
     above = np.maximum(told.top_probabilities / total - draft.over(told.top), 0.0)
     envelope = np.append(above, told.tail_mass / total)
-    if not envelope.any():  # P and Q are equal up to rounding, as in ``residual``
+    if not envelope.any():  # P and Q are equal up to rounding, as in a residual
         envelope[:-1] = told.top_probabilities / total
     rest = None if target is None else _outside(target, told.top)
     trial = 0
@@ -178,14 +178,14 @@ def resample(
             return token
         trial += 1
         if target is not None and trial > len(told.tail_tokens):
-            return residual(target, draft).draw(random_source, Purpose.RESIDUAL, position, trial)
+            return target.residual(draft).draw(random_source, Purpose.RESIDUAL, position, trial)
 
 
 def resample_from(
     target: TokenDistribution, draft: TokenDistribution, position: int, random_source: RandomSource
 ) -> int:
     """The recovered token from the dense P (DSSD), or from what ``top_k`` left of it (PicoSpec)."""
-    return residual(target, draft).draw(random_source, Purpose.RESIDUAL, position)
+    return target.residual(draft).draw(random_source, Purpose.RESIDUAL, position)
 
 
 def _outside(target: TokenDistribution, top: NDArray[np.int64]) -> TokenDistribution:

@@ -12,6 +12,8 @@ from .noise import Purpose
 from .policy import SamplingPolicy, scaled_logits, softmax, truncated
 from .random_source import RandomSource
 
+_CHUNK = 8192  # numbers that stay in a core's own cache
+
 
 @dataclass(frozen=True, eq=False)
 class TokenDistribution:
@@ -37,7 +39,7 @@ class TokenDistribution:
     @cached_property
     def shares(self) -> NDArray[np.float64]:
         """The probabilities, float64, of the support's tokens."""
-        shares: NDArray[np.float64] = self.probabilities.astype(np.float64) / self.total
+        shares: NDArray[np.float64] = np.divide(self.probabilities, self.total, dtype=np.float64)
         return shares
 
     def at(self, token: int) -> float:
@@ -65,6 +67,39 @@ class TokenDistribution:
         kept[place] = 0.0
         return TokenDistribution(kept, self.ids)
 
+    def residual(self, draft: TokenDistribution) -> TokenDistribution:
+        """norm(max(0, P - Q)), what the recovered token is drawn from (Leviathan et al. 2023).
+
+        P, which this is, where P - Q is nowhere above 0: then they are equal up to rounding.
+        """
+        if self.ids is None and draft.ids is None:
+            weights = self._above(draft)
+        else:
+            weights = self.shares.copy()
+            if self.ids is None:
+                weights[draft.ids] -= draft.shares
+            else:
+                weights -= draft.over(self.ids)
+            np.maximum(weights, 0.0, out=weights)
+        return TokenDistribution(weights, self.ids) if weights.any() else self
+
+    def _above(self, draft: TokenDistribution) -> NDArray[np.float64]:
+        """max(0, P - Q) of two dense rows, times the sum of P's numbers."""
+        weights: NDArray[np.float64] = np.empty(len(self.probabilities))
+        scale = self.total / draft.total
+        taken = np.empty(_CHUNK)
+        for start in range(0, len(weights), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            out = weights[part]
+            np.multiply(draft.probabilities[part], scale, out=taken[: len(out)], dtype=np.float64)
+            np.subtract(self.probabilities[part], taken[: len(out)], out=out)
+            np.maximum(out, 0.0, out=out)
+        return weights
+
+    def told(self) -> TokenDistribution:
+        """Itself: a ``TargetRow`` that is here already."""
+        return self
+
     def draw(
         self, random_source: RandomSource, purpose: Purpose, position: int, trial: int = 0
     ) -> int:
@@ -90,17 +125,3 @@ def distribution_of(
         return TokenDistribution(softmax(scaled).astype(np.float32))
     ids = np.flatnonzero(inside)
     return TokenDistribution(softmax(scaled[ids]).astype(np.float32), ids)
-
-
-def residual(target: TokenDistribution, draft: TokenDistribution) -> TokenDistribution:
-    """norm(max(0, P - Q)), what the recovered token is drawn from (Leviathan et al. 2023).
-
-    P where P - Q is nowhere above 0: then they are equal up to rounding.
-    """
-    weights = target.shares.copy()
-    if target.ids is None and draft.ids is not None:
-        weights[draft.ids] -= draft.shares
-    else:
-        weights -= draft.over(target.ids)
-    np.maximum(weights, 0.0, out=weights)
-    return TokenDistribution(weights, target.ids) if weights.any() else target

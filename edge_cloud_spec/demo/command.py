@@ -31,7 +31,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``edge-cloud-spec demo``."""
     parser.add_argument("--seed", type=_seed, default=0, help="room, and seed of the sampling")
     parser.add_argument("--instruction", help="say this instead of the room's own instruction")
-    parser.add_argument("--preset", default="dsd", help=f"one of {', '.join(preset_names())}")
+    parser.add_argument("--preset", default="auto", help=f"one of {', '.join(preset_names())}")
     parser.add_argument("--rule", choices=RULES, default="greedy", help="acceptance rule")
     parser.add_argument("--temperature", type=float, help="of coupled and rejection (default 0.8)")
     parser.add_argument("--order", choices=ORDERS, default=ORDERS[0], help="of an answer's parts")

@@ -1,9 +1,10 @@
-"""The camera's frames as a short film, with the action and the answer below."""
+"""The camera's frames as a short film; below, action, answer, and when it decided and moved."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from ..observe.decision import Decision
 from ..observe.draft_text import joined
 from ..observe.run_log import RunLog
 from .run_result import RunResult
+from .timeline import motions
 
-SIDE, STRIP = 448, 144  # pixels; multiples of 16, as video encoders like them
+SIDE, STRIP = 448, 192  # pixels; multiples of 16, as video encoders like them
 RATE = 10.0  # frames per second
 MAX_FRAMES = 400  # of the film; a longer run gets fewer a second
 HOLD = 1.5  # s on the last frame
@@ -72,12 +74,23 @@ def _open(jpeg: bytes) -> Image.Image:
         return Image.new("RGB", (SIDE, SIDE))
 
 
+def last_words(decision: Decision) -> float:
+    """When the last of a decision's words were settled, s."""
+    answered = [r.answered for r in decision.rounds.values() if math.isfinite(r.answered)]
+    return max(answered, default=decision.begun)
+
+
 class Caption:
     """Draws under each frame what was known at its time."""
 
     def __init__(self, run_log: RunLog, instruction: str) -> None:
         self._decisions = list(run_log.decisions.values())
         self._instruction = instruction
+        self._end = max((at for at, _ in run_log.frames), default=0.0)
+        self._lanes = {
+            "decides": (_OWN, [(d.begun, last_words(d)) for d in self._decisions]),
+            "moves": (_GOOD, [(begin, begin + wide) for begin, wide in motions(run_log)]),
+        }
         self._small = ImageFont.load_default(15)
         self._large = ImageFont.load_default(22)
 
@@ -96,6 +109,7 @@ class Caption:
         decoding = next((d for d in reversed(self._decisions) if d.begun <= at), None)
         if decoding is not None:
             self._words(pen, self.words_at(decoding, at), SIDE + 64)
+        self._time_line(pen, at)
         return np.array(sheet)
 
     def words_at(self, decision: Decision, at: float) -> list[Word]:
@@ -122,6 +136,20 @@ class Caption:
                 x -= pen.textlength(" ", self._small)
             pen.text((x, y), word, colour, self._small)
             x += wide
+
+    def _time_line(self, pen: ImageDraw.ImageDraw, at: float) -> None:
+        """When it decided and when it moved, as far as the film has got."""
+        left, right = 76, SIDE - 12
+        scale = (right - left) / max(self._end, 1e-3)
+        for row, (name, (colour, spans)) in enumerate(self._lanes.items()):
+            top = SIDE + STRIP - 44 + 20 * row
+            pen.text((12, top - 5), name, _DIM, self._small)
+            for begin, end in spans:
+                if begin < at:
+                    x = left + scale * max(0.0, begin), left + scale * min(at, end)
+                    pen.rectangle([x[0], top, max(x[0], x[1]), top + 10], fill=colour)
+        now = left + scale * min(max(0.0, at), self._end)
+        pen.line([(now, SIDE + STRIP - 48), (now, SIDE + STRIP - 10)], _INK)
 
     def draw_result(self, sheet: np.ndarray, result: RunResult) -> None:
         """Write the result over the bottom of the frame."""

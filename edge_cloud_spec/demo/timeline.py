@@ -31,7 +31,10 @@ def draw_timeline(path: Path, run_log: RunLog) -> None:
 
 
 def spans(round_: ShownRound) -> dict[str, list[tuple[float, float]]]:
-    """(begin, seconds) of a round's parts; the verify pass is put in the middle of the wait."""
+    """(begin, seconds) of a round's parts; the verify pass is put in the middle of the wait.
+
+    A cloud that goes on alone is not asked: its pass is put right before its verdict.
+    """
     parts: dict[str, list[tuple[float, float]]] = {"drafting": [], "waiting": [], "verifying": []}
     if round_.sent > round_.drafting:
         parts["drafting"].append((round_.drafting, round_.sent - round_.drafting))
@@ -40,6 +43,8 @@ def spans(round_: ShownRound) -> dict[str, list[tuple[float, float]]]:
         verify = min(round_.verify, wait)
         parts["waiting"].append((round_.sent, wait))
         parts["verifying"].append((round_.sent + (wait - verify) / 2, verify))
+    elif math.isnan(round_.sent) and math.isfinite(round_.answered):
+        parts["verifying"].append((round_.answered - round_.verify, round_.verify))
     return parts
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ..wire.channel import CLIENT_OPTIONS, METHOD
+from ..wire.channel import ASK, AVOID, CLIENT_OPTIONS, LEASE, METHOD, host_of
 from ..wire.codec import encode_client
 from ..wire.messages import ClientMessage, Close
 from ..wire.secret_files import Reloaded
 from ..wire.stamps import MAX_STAMPED, echo_of, with_sent
 from .link.clock_offset import ClockOffset, Offset
+from .link.route import KnownPlace, Place, Route
 from .link.settings import ClientSettings
 from .link.stream import LINGER_S, ClientStream
 from .probe import CloudState, probe
@@ -28,18 +29,25 @@ __all__ = ["ClientSettings", "ClientStream", "GrpcTransport", "VerifierClient", 
 
 STAMP_EVERY_S = 1.0  # a message is stamped for the clock offset no more often than this
 PROBE_TIMEOUT_S = 2.0
+MAX_CHANNELS = 8
 ECHO_DUE_S = 5.0  # a stamp without an echo by then is forgotten: an older cloud sends none
 
 
 def open_channel(settings: ClientSettings) -> grpc.aio.Channel:
     """A channel to the verifier; on the loop that will use it. Raises UserError."""
-    return _channel(settings.address, settings.credentials())
+    return _channel(settings.address, settings.credentials(), host_of(settings.address))
 
 
-def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+def _channel(
+    address: str, credentials: grpc.ChannelCredentials | None, name: str
+) -> grpc.aio.Channel:
+    """A channel to an address whose certificate must be good for ``name``, wherever it is."""
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
-    return grpc.aio.secure_channel(address, credentials, options=CLIENT_OPTIONS)
+    options: tuple[tuple[str, int | str], ...] = CLIENT_OPTIONS
+    if host_of(address) != name:
+        options = (*options, ("grpc.ssl_target_name_override", name))
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 class GrpcTransport:
@@ -76,7 +84,8 @@ class VerifierClient:
         self._clock = ClockOffset()
         self._stamped: tuple[int, float] | None = None  # the stamp under way, and steady time
         self._loop = asyncio.new_event_loop()
-        self._channel: grpc.aio.Channel | None = None
+        self._known = KnownPlace()
+        self._channels: dict[str, grpc.aio.Channel] = {}  # by address
         self._old_channels: list[grpc.aio.Channel] = []  # with streams from before a rotation
         self._streams: dict[asyncio.Task[None], ClientStream] = {}
         self._probes: set[asyncio.Task[None]] = set()
@@ -124,6 +133,10 @@ class VerifierClient:
 
         self.run_soon(start)
 
+    def forget_replica(self) -> None:
+        """Let the next stream ask the front again; from any thread."""
+        self.run_soon(self._known.clear)
+
     def run_soon(self, job: Callable[[], None]) -> None:
         """Run a job on the client's loop; from any thread."""
         with contextlib.suppress(RuntimeError):  # the client is closed
@@ -140,20 +153,37 @@ class VerifierClient:
 
     # For the streams, on the client's loop
 
-    def open_call(self) -> Any:
-        """A fresh bidirectional call of raw bytes; on the client's loop."""
-        token = self._token.current
-        method = self._open_channel().stream_stream(METHOD)
-        return method(metadata=(("authorization", f"Bearer {token}"),) if token else None)
+    def route(self) -> Route:
+        """The way of a new stream."""
+        return Route(self.settings, self._known, time.monotonic())
 
-    def _open_channel(self) -> grpc.aio.Channel:
-        """The channel; another one where its certificates were replaced."""
-        if self._channel is not None and self._credentials.renew():
-            self._old_channels.append(self._channel)
-            self._channel = None
-        if self._channel is None:
-            self._channel = _channel(self.settings.address, self._credentials.value)
-        return self._channel
+    def open_call(self, place: Place | None, avoid: str) -> Any:
+        """A fresh bidirectional call of raw bytes; on the client's loop (see ``StreamHost``)."""
+        token = self._token.current
+        metadata: list[tuple[str, str | bytes]] = []
+        if token:
+            metadata.append(("authorization", f"Bearer {token}"))
+        if place is None:
+            metadata.append((ASK, "1"))
+        elif place.lease:
+            metadata.append((LEASE, place.lease))
+        if avoid:
+            metadata.append((AVOID, avoid))
+        channel = self._open_channel(self.address if place is None else place.address)
+        return channel.stream_stream(METHOD)(metadata=tuple(metadata) or None)
+
+    def _open_channel(self, address: str = "") -> grpc.aio.Channel:
+        """The channel to the verifier or a replica; others where certificates were replaced."""
+        if self._channels and self._credentials.renew():
+            self._old_channels += self._channels.values()
+            self._channels.clear()
+        address = address or self.settings.address
+        if address not in self._channels:
+            if len(self._channels) >= MAX_CHANNELS:  # replicas come and go
+                self._old_channels.append(self._channels.pop(next(iter(self._channels))))
+            name = host_of(self.settings.address)
+            self._channels[address] = _channel(address, self._credentials.value, name)
+        return self._channels[address]
 
     def stamp(self, data: bytes) -> bytes:
         """The message as it is sent: one a second carries the time."""
@@ -190,7 +220,7 @@ class VerifierClient:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for channel in (*self._old_channels, *([self._channel] if self._channel else [])):
+        for channel in (*self._old_channels, *self._channels.values()):
             await channel.close()
         remaining = asyncio.all_tasks() - {asyncio.current_task()}  # gRPC's own, of ended calls
         if remaining:

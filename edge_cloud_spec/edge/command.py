@@ -12,6 +12,7 @@ from ..decoding.rule import RULES, temperature_of
 from ..errors import UserError
 from ..instruction import check_instruction
 from ..models import EMBEDDED
+from ..nav.grammar import GRAMMARS, answer_grammar
 from ..presets import load_preset, preset_names
 from ..share import rules_text
 from ..wire.channel import DEFAULT_ADDRESS
@@ -29,15 +30,28 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token-file", default="", help="file with the verifier's token")
     parser.add_argument("--certificate", default="", help="PEM file of the robot's certificate")
     parser.add_argument("--key", default="", help="PEM file of the certificate's key")
+    parser.add_argument(
+        "--replica-hosts",
+        nargs="*",
+        default=[],
+        help="hosts that a fleet's front may send us to beside its own",
+    )
     parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="the draft model")
     parser.add_argument(
         "--threads", type=int, default=1, help="torch threads of the draft model (%(default)s)"
     )
-    parser.add_argument("--preset", default="dsd", help=", ".join(preset_names()))
+    about = "pixels of the draft model's own picture; 0: as the target's"
+    parser.add_argument("--max-pixels", type=int, default=0, help=about)
+    about = "tokens of its picture that it keeps; 0: all"
+    parser.add_argument("--max-image-tokens", type=int, default=0, help=about)
+    parser.add_argument("--preset", default="auto", help=", ".join(preset_names()))
     parser.add_argument("--rule", default="greedy", help=", ".join(RULES))
     parser.add_argument("--temperature", type=float, default=None, help="0.8 unless greedy")
     parser.add_argument(
         "--seed", type=int, default=0, help="of the sampling, as decode_stats reports it"
+    )
+    parser.add_argument(
+        "--grammar", default="none", choices=GRAMMARS, help="action: the answer is one"
     )
     parser.add_argument("--order", default="action first", help="or 'reason first'")
     parser.add_argument("--json", type=Path, help="write the outcome there")
@@ -49,7 +63,8 @@ def run_decode(args: argparse.Namespace) -> int:
     if temperature is None:
         temperature = temperature_of(args.rule, 0.8)
     try:
-        policy = SamplingPolicy(temperature, seed=args.seed)
+        grammar = answer_grammar(args.grammar, args.order)
+        policy = SamplingPolicy(temperature, seed=args.seed, grammar=grammar)
         jpeg = args.image.read_bytes()
     except ValueError as error:
         raise UserError(str(error)) from None
@@ -62,13 +77,16 @@ def run_decode(args: argparse.Namespace) -> int:
         token_file=args.token_file,
         certificate=args.certificate,
         key=args.key,
+        replica_hosts=tuple(args.replica_hosts),
     )
+    from ..models.image import PictureLimits
     from ..models.load import load
     from ..models.prompt import Request
     from ..models.text import TextStream
 
     check_instruction(args.instruction)
     model = load(args.drafter, threads=args.threads)
+    model.limit_picture(PictureLimits(args.max_pixels, args.max_image_tokens))
     words = TextStream(model.tokenizer)
 
     def show(emit: Emit) -> None:

@@ -1,17 +1,17 @@
 """The robot's decoder: a state machine without I/O, ``(event, now) -> actions``.
 
-It owns one decode. Threads, models, links and clocks are outside it (``runner``; in tests and
-benchmarks also a harness in virtual time). Here is how a decode opens, resumes and ends; what
-happens between is the ``exchange`` of drafts and verdicts.
+It owns one decode; threads, models, links and clocks are outside it. Here is how a decode opens,
+resumes, goes on at another verifier, and ends; between is the ``exchange`` of drafts and verdicts.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ..decoding.digest import PrefixDigest
 from ..decoding.preset import Preset
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..wire.messages import (
-    COMPLETE,
     Fault,
     Open,
     Opened,
@@ -23,20 +23,25 @@ from ..wire.messages import (
     base_digest,
     spec_digest,
 )
-from ..wire.version import VersionError, check_agreed
+from ..wire.version import ALONE_PROTOCOL, VersionError, check_agreed
+from .admission_wait import AdmissionWait
 from .events import (
+    ANSWERED,
+    CUT,
     Abort,
     Action,
+    Cut,
     Drafted,
     Event,
     Finish,
     LinkLost,
     LinkUp,
+    Prefilled,
     Prepare,
     PromptReady,
     Received,
     Send,
-    Tick,
+    TimePassed,
     Unusable,
 )
 from .exchange import Exchange
@@ -44,13 +49,16 @@ from .measures import Measures
 from .reply_deadline import ReplyDeadline
 from .rounds import DecodeStats
 
+MAX_LOST = 16  # sessions that verifiers forgot, without a verdict between
+
 
 class EdgeDecoder:
     """One decode: opens it, keeps a draft in flight, and emits what verdicts settle.
 
     ``patience`` is how long, in seconds, the cloud may take to reply (link losses included) before
     the decode ends with a timeout; ``deadline`` is when that will be, None while no reply is due.
-    Only a reply moves it: a link that is lost and restored does not.
+    Only a reply moves it: a link that is lost and restored does not, nor does a verifier that has
+    no room and says when to come again. ``deadline`` is that time, where it is earlier.
     """
 
     def __init__(
@@ -67,10 +75,16 @@ class EdgeDecoder:
         self._opening = opening
         self._preset = preset
         self._deadline = ReplyDeadline(patience)
+        self._admission = AdmissionWait(opening.nonce)
         self._session = ""
+        self._left = ""  # the session before that one, at a verifier that is gone
+        self._handed_over = 0  # tokens that the verifier of now was given
+        self._lost = 0  # sessions since the last verdict
         self._spec: bytes | None = None  # digest of the specification asked for last
         self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
         self._cloud_base: PrefixDigest | None = None  # the same, as the cloud has it
+        self._goes_on = True  # alone where Open says so, as far as the robot knows
+        self._is_anew = False  # whether the prompt was made before
         self._exchange = Exchange(
             opening,
             preset,
@@ -88,19 +102,17 @@ class EdgeDecoder:
 
     @property
     def deadline(self) -> float | None:
-        """When the decode times out unless the cloud replies, s; None while no reply is due."""
-        return self._deadline.deadline
+        """When TimePassed is due, s: the decode times out, or is opened again. None: never."""
+        times = (self._deadline.deadline, self._admission.until)
+        return min((time for time in times if time is not None), default=None)
 
     @property
     def width(self) -> int:
-        """How many nodes a pass of the draft model is to work on."""
+        """How many nodes a pass of the draft model is to work on; 0: it may as well rest."""
         return self._exchange.width
 
     def start(self, now: float, known_spec: bytes = b"") -> list[Action]:
-        """Begin. With a prompt specification known already, drafting does not wait for the cloud.
-
-        ``now`` in seconds, here and below.
-        """
+        """Begin, at ``now`` (s, here and below). Drafting waits for no specification it has."""
         if not self._preset.uses_cloud:
             return self._prepare(b"")
         self._deadline.owed(now)
@@ -126,24 +138,32 @@ class EdgeDecoder:
                 return self._on_message(message, now)
             case PromptReady():
                 return self._on_prompt(event, now)
+            case Prefilled():
+                return [] if self._base is None else self._exchange.draft(now)
             case LinkLost(reason):
                 self._exchange.forget_pushed()
                 self._deadline.lost(reason, now)
                 return []
-            case LinkUp():
+            case LinkUp(moved):
                 self._exchange.forget_pushed()
-                return self._on_link_up()
+                if moved:
+                    return self._reopen()
+                return self._on_link_up() if self._admission.until is None else []
             case Abort(reason):
                 return self._exchange.close("aborted", reason)
+            case Cut():
+                return self._exchange.close(CUT)
             case Unusable(text):
                 return self._exchange.close("bad_request", text)
-            case Tick():
-                is_over = self._deadline.is_over(now)
-                return self._exchange.close("timeout", self._deadline.why) if is_over else []
+            case TimePassed():
+                if self._deadline.is_over(now):
+                    return self._exchange.close("timeout", self._deadline.why)
+                return self._on_link_up() if self._admission.is_over(now) else []
 
     def _on_message(self, message: ServerMessage, now: float) -> list[Action]:
         match message:
             case Verdict():
+                self._lost = 0
                 return self._exchange.on_verdict(message, now)
             case RowMessage():
                 return self._exchange.on_row(message, now)
@@ -151,8 +171,14 @@ class EdgeDecoder:
                 return self._exchange.on_prediction(message)
             case Opened():
                 return self._on_opened(message, now)
+            case Fault("overloaded", text, retry_s) if retry_s and not self._session:
+                return self._on_refused(text, retry_s, now)
+            case Fault("unknown_session") if not self._session:
+                return []  # of a Resume before the Open that is under way
+            case Fault("unknown_session") if self._lost < MAX_LOST:
+                return self._reopen(lost=1)
             case Fault(code, text):  # must not pass for the end of an answer, whatever its code
-                return self._exchange.close("fault" if code in ("", *COMPLETE) else code, text)
+                return self._exchange.close("fault" if code in ("", *ANSWERED) else code, text)
 
     def _prepare(self, spec: bytes) -> list[Action]:
         """Begin, or begin anew, with this specification; drafts under another are dropped."""
@@ -166,35 +192,75 @@ class EdgeDecoder:
             return []  # of a specification that was replaced meanwhile
         self._base = base_digest(self._opening, prompt.digest, prompt.spec_digest)
         self._exchange.begin(self._base, prompt)
-        return self._compare_bases() or self._exchange.draft(now)
+        actions = self._compare_bases()
+        if not actions and self._opening.alone is not None and self._goes_on:
+            missed = self._resume() if self._is_anew else []  # verdicts may have been dropped
+            actions = [*missed, *self._exchange.follow_alone(now)]
+        ended = any(isinstance(action, Finish) for action in actions)
+        return [*actions, *([] if ended or not prompt.prefilled else self._exchange.draft(now))]
 
     def _on_opened(self, opened: Opened, now: float) -> list[Action]:
         if not opened.session:
             return self._bad_opened("the cloud did not name the session; update it")
         try:
-            check_agreed(opened.protocol)
+            check_agreed(opened.protocol, bool(self._opening.policy.grammar and not self._session))
         except VersionError as error:
             return self._bad_opened(str(error))
+        if opened.session == self._left:
+            return []  # said before that verifier was left
         resumed = bool(self._session)
         self._session = opened.session
+        if self._handed_over and not resumed:
+            return self._on_reopened(opened, now)
         if resumed:
             self.stats.resumed += 1
             if not self._exchange.asked:
                 self._deadline.answered()  # no reply is due meanwhile
             return self._exchange.resend(now)
         self._deadline.answered()
+        self.measures.opened(now)
         self._cloud_base = opened.base
+        self._goes_on = opened.protocol >= ALONE_PROTOCOL
         if not self._preset.drafts_on_robot:
             self._base = opened.base
             self._exchange.begin(opened.base)
-            return self._exchange.resend(now)
+            return self._leave_to_cloud(opened, now)
         if opened.spec:  # the cloud's specification is not the known one: begin with that
+            self._is_anew = self._base is not None
             return self._prepare(opened.spec)
         if self._spec is None:
             return self._bad_opened("the cloud did not say how to prompt; update it")
         if self._exchange.asked:
             self._deadline.owed(now)
-        return self._compare_bases()
+        mismatch = self._compare_bases()
+        asks = self._exchange.follows and not (mismatch or self._goes_on)
+        return self._exchange.ask_alone(now) if asks else mismatch
+
+    def _on_refused(self, text: str, retry_after_s: float, now: float) -> list[Action]:
+        """Wait as long as the verifier says, if the decode can."""
+        until, end = self._admission.refused(retry_after_s, now), self._deadline.deadline
+        if end is None or until < end:
+            return []
+        close, _ = self._exchange.close("overloaded", text)
+        return [close, Finish("overloaded", text, until - now)]
+
+    def _on_reopened(self, opened: Opened, now: float) -> list[Action]:
+        """Another verifier has the answer so far, if it makes the same prompt and took it all."""
+        self.stats.resumed += 1
+        same = opened.base == (self._cloud_base or self._base)
+        if same and opened.verified < self._handed_over and self._lost < MAX_LOST:
+            return self._reopen(lost=1)  # said late, of an Open before these were verified
+        if not same or opened.verified != self._handed_over:
+            text = "the next verifier cannot go on with this answer; start the decode again"
+            return self._exchange.close("unknown_session", text)
+        asked = self._preset.drafts_on_robot  # it sent its open request behind the Open
+        return [] if asked else self._leave_to_cloud(opened, now)
+
+    def _leave_to_cloud(self, opened: Opened, now: float) -> list[Action]:
+        """The cloud goes on alone: since Open said so, or it is asked to."""
+        if self._opening.alone is not None and opened.protocol >= ALONE_PROTOCOL:
+            return self._exchange.follow_alone(now)
+        return self._exchange.resend(now)
 
     def _bad_opened(self, text: str) -> list[Action]:
         return self._exchange.close("bad_opened", text)
@@ -217,7 +283,17 @@ class EdgeDecoder:
         return [Send(Resume(self._session, shared))]
 
     def _on_link_up(self) -> list[Action]:
-        resumed = self._resume()
-        if resumed:
-            return resumed
-        return [Send(self._opening), *(self._exchange.pending() if self._exchange.asked else [])]
+        return self._resume() or self._reopen()
+
+    def _reopen(self, lost: int = 0) -> list[Action]:
+        """Open the decode again; where tokens are verified already, it goes on after them."""
+        self._lost += lost
+        self._session, self._left = "", self._session or self._left
+        self._admission.until = None
+        verified = self._exchange.hand_over()
+        self._handed_over = len(verified)
+        known = self._opening.spec_digest if self._spec is None else self._spec
+        opening = replace(self._opening, spec_digest=known, verified=verified)
+        if self._preset.drafts_on_robot and self._base is not None and not self._exchange.follows:
+            opening = replace(opening, alone=None)  # the robot leads
+        return [Send(opening), *(self._exchange.pending() if self._exchange.asked else [])]

@@ -19,17 +19,32 @@ TRIED = 16  # rounds after which a plan's yield is measured
 GAIN = 1.03  # another plan has to promise this many times as much as the one in use
 PRIOR_WEIGHT = 2.0  # observations that the assumed yield counts for
 MAX_AHEAD = 8  # drafts beyond the one that is being verified
+REST = 2.0  # s of decodes, between two times that all promises are worked out
 MAX_KEPT = 32  # costs whose promises are remembered
+QUIETER = 0.8  # share of a pass's time when drafting was given up, at which it is tried again
+PROBED = 8  # nodes of a pass, to compare one with exits and one without
+HINTS_PAY, HINTS_STAY = 1.1, 1.03  # times as much as without them, for they cost energy
+AWAKE_EVERY = 8  # decodes of the cloud alone; in one of them the draft model tries again
+HINTED = 8  # tokens of the cloud alone beside hints, before it is known what those yield
+ANSWER = 32.0  # tokens of an answer, before any was heard
 ALONE_ROUND_TRIPS = 100  # for whose time the target generates alone, before a new plan
 
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """Draft in this shape, or let the cloud generate alone for ``alone`` passes (shape None)."""
+    """Draft in this shape, or let the cloud go on alone for ``alone`` tokens.
+
+    With a shape, what is drafted beside a cloud that goes on alone is pushed as hints.
+    """
 
     shape: Shape | None
     speculation: Speculation
     alone: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether the cloud is to wait for the robot's drafts."""
+        return self.shape is not None and not self.alone
 
 
 Key = tuple[Shape, Speculation]
@@ -38,8 +53,21 @@ Key = tuple[Shape, Speculation]
 class DraftPlanner(Protocol):
     """Decides before each draft."""
 
-    def plan(self, now: float, tokens: int) -> DraftPlan:
-        """The plan of the next round. ``tokens`` are verified at the time ``now`` (s)."""
+    def begin(self) -> None:
+        """A decode begins."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is drafted for now, so that the draft model need not read the prompt."""
+
+    def plan(
+        self, now: float, tokens: int, follows: bool = False, alone: bool = False
+    ) -> DraftPlan:
+        """The plan of the next round. ``tokens`` are verified at the time ``now`` (s).
+
+        follows: the cloud can go on alone until a draft of the robot's arrives, and take hints;
+        alone: and was alone until now.
+        """
 
 
 class FixedPlanner:
@@ -48,7 +76,16 @@ class FixedPlanner:
     def __init__(self, preset: Preset) -> None:
         self._plan = DraftPlan(preset.shape if preset.drafts_on_robot else None, preset.speculation)
 
-    def plan(self, now: float, tokens: int) -> DraftPlan:
+    def begin(self) -> None:
+        """Every decode is like the others."""
+
+    @property
+    def rests(self) -> bool:
+        return False
+
+    def plan(
+        self, now: float, tokens: int, follows: bool = False, alone: bool = False
+    ) -> DraftPlan:
         return self._plan
 
 
@@ -58,7 +95,16 @@ class VerifyBoundPlanner:
     def __init__(self, preset: Preset, measures: Measures) -> None:
         self._preset, self._measures = preset, measures
 
-    def plan(self, now: float, tokens: int) -> DraftPlan:
+    def begin(self) -> None:
+        """Every decode is like the others."""
+
+    @property
+    def rests(self) -> bool:
+        return False
+
+    def plan(
+        self, now: float, tokens: int, follows: bool = False, alone: bool = False
+    ) -> DraftPlan:
         shape, costs = self._preset.shape, self._measures.costs()
         if self._measures.verify_known:
             width = shape.width if isinstance(shape, BestFirst) else 1
@@ -68,9 +114,10 @@ class VerifyBoundPlanner:
 
 
 class AutoPlanner:
-    """The shape and pipeline with the highest rate by the cost model, or the target alone.
+    """The shape and pipeline with the highest rate by the cost model, or the cloud alone.
 
-    What a plan in use yields is measured, and corrects the rate that it is promised.
+    What a plan in use yields is measured, and corrects the rate that it is promised; what the cloud
+    yields alone is measured without and with the robot's hints. Lasts from decode to decode.
     """
 
     def __init__(self, preset: Preset, measures: Measures) -> None:
@@ -79,32 +126,71 @@ class AutoPlanner:
         self._rounds = 0  # since the plan was made
         self._replans = 0
         self._verify_was_known = False  # when the plan was made
-        self._since = (0.0, 0)  # when the plan was made (s), and the tokens then
+        self._gave_up_at = 0.0  # s, the longest pass of the target alone while drafting did not pay
+        self._last: tuple[float, int] | None = None  # this decode's last round (s), and its tokens
+        self._since = (0.0, 0)  # s that rounds took since the plan was made, and their tokens
         self._promises: dict[Key, float] = {}  # tokens per second, when the plan was made
+        self._slept = 0  # decodes begun in which the cloud was alone, without hints
+        self._answer = Mean(ANSWER, 1.0)  # tokens of one
+        self._rested = math.inf  # s of decodes since promises were worked out
 
-    def plan(self, now: float, tokens: int) -> DraftPlan:
+    def begin(self) -> None:
+        """What passes between two decodes is no round."""
+        if self._last is not None:
+            self._answer.observe(self._last[1])
+        self._last = None
+        self._slept = self._slept + 1 if self._plan is not None and not self._plan.shape else 0
+
+    @property
+    def rests(self) -> bool:
+        silent = self._plan is not None and self._plan.shape is None
+        return silent and self._slept % AWAKE_EVERY > 0
+
+    def plan(
+        self, now: float, tokens: int, follows: bool = False, alone: bool = False
+    ) -> DraftPlan:
         measures = self._measures
-        if not measures.alone.known:
+        self._count(now, tokens, alone)
+        if not (measures.alone.known or measures.alone_yields[False].count >= PROBE):
             return DraftPlan(None, self._preset.speculation, alone=PROBE)
         learned = measures.verify_known and not self._verify_was_known
-        enough = self._rounds >= REPLAN[min(self._replans, len(REPLAN) - 1)]
-        if self._plan is None or self._plan.shape is None or enough or learned:
-            self._correct(now, tokens)
-            self._plan = self._best()
+        if self._plan is None or self._is_due(self._plan) or learned:
+            self._correct()
+            if measures.alone.value < QUIETER * self._gave_up_at:  # a crowd has left the cloud
+                measures.forget_verified()
+                self._gave_up_at = 0.0
+            if learned:
+                self._rested = math.inf
+            self._plan = self._best(follows)
             self._verify_was_known = measures.verify_known
             self._replans += not learned
-            self._rounds, self._since = 0, (now, tokens)
-        self._rounds += 1
+            self._rounds, self._since = 0, (0.0, 0)
+        self._rounds += not (alone and self._plan.leads)
         return self._plan
 
-    def _correct(self, now: float, tokens: int) -> None:
+    def _count(self, now: float, tokens: int, alone: bool) -> None:
+        """Add a round to those of the plan in use; not where it leads and none was led yet."""
+        if self._last is not None and not (alone and self._plan is not None and self._plan.leads):
+            (seconds, won), (then, before) = self._since, self._last
+            self._since = (seconds + now - then, won + tokens - before)
+            self._rested += now - then
+        self._last = (now, tokens)
+
+    def _is_due(self, plan: DraftPlan) -> bool:
+        """Whether to plan anew."""
+        if plan.alone:
+            return self._since[1] >= plan.alone
+        return self._rounds >= REPLAN[min(self._replans, len(REPLAN) - 1)]
+
+    def _correct(self) -> None:
         """Measure what the plan in use yields, as a share of what it promised."""
-        since, before = self._since
+        seconds, tokens = self._since
         plan = self._plan
-        if plan is None or plan.shape is None or self._rounds < TRIED or now <= since:
+        if plan is None or not plan.leads or self._rounds < TRIED or seconds <= 0:
             return
+        assert plan.shape is not None
         key, yields = (plan.shape, plan.speculation), self._measures.yields
-        real = (tokens - before) / (now - since) / self._promises[key]
+        real = tokens / seconds / self._promises[key]
         yields.setdefault(key, Mean(self._usual, PRIOR_WEIGHT)).observe(real)
         yields.setdefault(None, Mean(1.0, PRIOR_WEIGHT)).observe(real)
 
@@ -115,9 +201,15 @@ class AutoPlanner:
         return min(1.0, yields[None].value) if None in yields else 1.0
 
     def _promised(self, costs: Costs) -> dict[Key, float]:
-        """Tokens per second of each plan; computed once for costs that are about the same."""
+        """Tokens per second of each plan; computed once for costs that are about the same.
+
+        That takes tens of ms, in which a robot drafts nothing: costs may have changed a while ago.
+        """
         kept, known = self._measures.promises, signature(costs)
+        if known not in kept and self._promises and self._rested < REST:
+            return self._promises
         if known not in kept:
+            self._rested = 0.0
             if len(kept) >= MAX_KEPT:
                 del kept[next(iter(kept))]
             trip = 2 * costs.one_way / max(costs.verify(1), MIN_PASS_S)
@@ -126,33 +218,58 @@ class AutoPlanner:
             kept[known] = {
                 (shape, speculation): rate(shape, speculation, costs)
                 for shape in candidate_shapes()
-                for speculation in candidate_pipelines(base, shape.depth)
+                for told in self._told(base, costs)
+                for speculation in candidate_pipelines(told, shape.depth)
             }
         return kept[known]
 
-    def _best(self) -> DraftPlan:
-        costs, base, using = self._measures.costs(), self._preset.speculation, self._plan
+    def _told(self, base: Speculation, costs: Costs) -> tuple[Speculation, ...]:
+        """With exits, and without them where that makes a pass shorter."""
+        without = costs.verify_without_exits or costs.verify
+        shorter = base.exits and costs.verify(PROBED) > GAIN * without(PROBED)
+        return (base, replace(base, exits=False)) if shorter else (base,)
+
+    def _best(self, follows: bool = False) -> DraftPlan:
+        costs, using, alone = self._measures.costs(), self._plan, self._measures.alone_yields
+        by_itself = alone[False].rate if alone[False].count else 1 / costs.alone
+        least = HINTS_STAY if self._is_hinting else HINTS_PAY
+        hints = follows and alone[True].rate > by_itself * least
+        led = max(by_itself, alone[True].rate) if hints else by_itself
         self._promises = self._promised(costs)
         yields = self._measures.yields
 
         def worth(key: Key) -> float:
-            stays = using is not None and key == (using.shape, using.speculation)
+            stays = using is not None and using.leads and key == (using.shape, using.speculation)
             kept = yields[key].value if key in yields else self._usual
             return self._promises[key] * kept * (GAIN if stays else 1.0)
 
         best = max(self._promises, key=worth)
-        drafting = using is not None and using.shape is not None
-        if worth(best) > (1 if drafting else GAIN) / costs.alone:
+        leads = worth(best)
+        if follows:  # the cloud waits for a round trip once in each answer, when the robot joins
+            tokens = max(1.0, self._answer.value)
+            leads = tokens / (tokens / leads + 2 * costs.one_way)
+        if follows and alone[True].count < HINTED:  # they are tried first: that costs no time
+            return DraftPlan(*best, alone=HINTED)
+        if leads > (1 if using is not None and using.leads else GAIN) * led:
             return DraftPlan(*best)
-        round_trip = 2 * costs.one_way
-        passes = REPLAN[-1] + int(ALONE_ROUND_TRIPS * round_trip / costs.alone)
-        return DraftPlan(None, base, passes)
+        self._gave_up_at = max(self._gave_up_at, costs.alone)
+        if hints:
+            return DraftPlan(*best, alone=REPLAN[-1])
+        round_trips = 0 if follows else ALONE_ROUND_TRIPS
+        tokens = REPLAN[-1] + int(round_trips * 2 * costs.one_way / costs.alone)
+        return DraftPlan(None, self._preset.speculation, tokens)
+
+    @property
+    def _is_hinting(self) -> bool:
+        return self._plan is not None and self._plan.shape is not None and self._plan.alone > 0
 
 
 def planner_of(preset: Preset, measures: Measures) -> DraftPlanner:
     """The planner that a preset's ``pacing`` names."""
     if preset.pacing == "auto":
-        return AutoPlanner(preset, measures)
+        planner: AutoPlanner = measures.planners.setdefault(preset, AutoPlanner(preset, measures))
+        planner.begin()
+        return planner
     return (
         VerifyBoundPlanner(preset, measures)
         if preset.pacing == "verify_bound"

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 
 from ..decoding.growth import FinishedDraft
 from ..decoding.shape import Branch
-from ..wire.messages import ClientMessage, ServerMessage
+from ..wire.messages import COMPLETE, ClientMessage, ServerMessage
+
+CUT = "cut"  # how a decode finishes of which the robot has heard enough
+ANSWERED = (*COMPLETE, CUT)  # how decodes finish that have an answer
 
 
 @dataclass(frozen=True)
 class PromptReady:
-    """The prompt is prefilled on the robot. ``digest`` names it, ``spec_digest`` its specification.
+    """The robot has made the prompt. ``digest`` names it, ``spec_digest`` its specification.
 
-    Tokens are below ``vocabulary``; the default is all that the wire can name.
+    Tokens are below ``vocabulary``; the default is all that the wire can name. ``prefilled``: the
+    draft model has read it, too; else ``Prefilled`` is due.
     """
 
     digest: bytes
@@ -21,6 +25,12 @@ class PromptReady:
     end_tokens: tuple[int, ...]
     max_tokens: int
     vocabulary: int = 2**32
+    prefilled: bool = True
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """The draft model has read the prompt that was made last: it can draft."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +64,9 @@ class LinkLost:
 
 @dataclass(frozen=True)
 class LinkUp:
-    """A new stream is connected after one was lost."""
+    """A new stream is connected after one was lost; ``moved``: to another verifier."""
+
+    moved: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,11 @@ class Abort:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """What is verified is enough of an answer; the rest is not wanted."""
+
+
+@dataclass(frozen=True)
 class Unusable:
     """The robot itself cannot make a prompt of the request; ``text`` is why."""
 
@@ -72,11 +89,22 @@ class Unusable:
 
 
 @dataclass(frozen=True)
-class Tick:
+class TimePassed:
     """The decoder's deadline may have passed."""
 
 
-Event = PromptReady | Drafted | Received | LinkLost | LinkUp | Abort | Unusable | Tick
+Event = (
+    PromptReady
+    | Prefilled
+    | Drafted
+    | Received
+    | LinkLost
+    | LinkUp
+    | Abort
+    | Cut
+    | Unusable
+    | TimePassed
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +116,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Build the prompt of this specification (empty: the drafter's own) and prefill it."""
+    """Make the prompt of this specification (empty: the drafter's own), then prefill it."""
 
     spec: bytes
 
@@ -115,10 +143,14 @@ class Emit:
 
 @dataclass(frozen=True)
 class Finish:
-    """The decode is over: end, length, aborted, or what went wrong."""
+    """The decode is over: end, length, cut, aborted, or what went wrong.
+
+    ``retry_after_s``: when the cloud may be asked again, where it has no room; else 0.
+    """
 
     reason: str
     text: str = ""
+    retry_after_s: float = 0.0
 
 
 Action = Send | Prepare | Work | Emit | Finish

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..decoding.digest import PrefixDigest
+from ..decoding.draft import Draft
 from ..decoding.preset import Preset
 from ..decoding.random_source import RandomSource
 from ..decoding.token_distribution import TokenDistribution
@@ -13,7 +14,7 @@ from .drafting import Drafting
 from .events import Action, Drafted, Emit, Finish, PromptReady, Send
 from .in_flight import InFlightDrafts
 from .measures import Measures
-from .outstanding import AwaitedRow, AwaitedTokens, AwaitedVerdict, Outstanding
+from .outstanding import AwaitedRow, AwaitedTokens, AwaitedVerdict, Outstanding, settled_by
 from .reorder_buffer import ReorderBuffer
 from .reply_deadline import ReplyDeadline
 from .resampling import Rejection, Resampling, dense_row_error
@@ -67,8 +68,8 @@ class Exchange:
 
     @property
     def width(self) -> int:
-        """How many nodes a pass of the draft model is to work on."""
-        return self._speculator.speculation.width
+        """How many nodes a pass of the draft model is to work on; 0: it may as well rest."""
+        return 0 if self._drafting.rests else self._speculator.speculation.width
 
     @property
     def asked(self) -> bool:
@@ -84,6 +85,7 @@ class Exchange:
     def start(self, now: float) -> None:
         """The decode is requested."""
         self._stopwatch.begin(now, ready=True)
+        self._measures.asked(now)
 
     def invalidate(self) -> None:
         """The prompt is made anew: what was drafted under another is dropped."""
@@ -102,19 +104,41 @@ class Exchange:
         """The link broke or is a new one: which pushed drafts arrived is unknown."""
         self._in_flight.forget_pushed()
 
+    def hand_over(self) -> tuple[int, ...]:
+        """The verified tokens, for another verifier to go on after; it knows of no draft."""
+        self._in_flight.forget_pushed()
+        self._early_verdicts = ReorderBuffer()
+        self.prefix.hand_over()
+        self._outstanding.hand_over(self.prefix.digest)
+        return self._verified
+
     def resend(self, now: float) -> list[Action]:
         """Send again what the cloud may not have received."""
         if not self._preset.drafts_on_robot:
             return self._drafting.generate(now)
         return self.pending()
 
+    def follow_alone(self, now: float) -> list[Action]:
+        """The cloud goes on alone, as ``Open`` asked: its verdicts are awaited."""
+        self._drafting.follow(now)
+        return self._take_early(now)
+
+    def ask_alone(self, now: float) -> list[Action]:
+        """The cloud does not go on alone unless it is asked to."""
+        return self._drafting.ask_alone(now)
+
+    @property
+    def follows(self) -> bool:
+        """Whether a cloud that goes on alone is followed by a robot that may draft."""
+        return self._drafting.follows
+
     def pending(self) -> list[Action]:
         """The open request, to be sent again."""
         return self._outstanding.pending()
 
     def draft(self, now: float) -> list[Action]:
-        """The prompt is ready: begin the first round."""
-        return self._drafting.draft(now)
+        """The draft model has read the prompt: begin the first round, or join the cloud."""
+        return self._drafting.begin(now)
 
     def on_drafted(self, drafted: Drafted, now: float) -> list[Action]:
         """The draft model made a step, or a whole branch."""
@@ -127,6 +151,14 @@ class Exchange:
 
     # Verdicts
 
+    @property
+    def _judged(self) -> Draft | None:
+        """The draft of ours that the cloud may judge at the verified prefix; None: it has none."""
+        request = self._outstanding.request
+        if isinstance(request, AwaitedVerdict):
+            return request.message.draft
+        return self._in_flight.draft_at(self.prefix.digest)
+
     def on_verdict(self, verdict: Verdict, now: float) -> list[Action]:
         """The cloud decided on the draft, or on what it did alone."""
         prefix, request = self.prefix, self._outstanding.request
@@ -134,7 +166,10 @@ class Exchange:
             if not self._keep_early(verdict):
                 self._stats.stale += 1
             return []
-        drafted, tokens = (0, None) if request is None else request.settled(verdict)
+        judged = self._judged
+        drafted, tokens = settled_by(verdict, judged)
+        if tokens is None and judged is None:
+            return self._on_divergence(now)  # on a draft that we do not remember
         drawn = request.drawn if isinstance(request, AwaitedVerdict) else None
         error = verdict_error(verdict, tokens, prefix)
         error = error or self._resampling.error(verdict, drawn, prefix.vocabulary)
@@ -144,7 +179,7 @@ class Exchange:
             return self._on_divergence(now)
         before = len(prefix.tokens)
         self._stats.rounds.append(self._stopwatch.round(verdict, before, drafted, len(tokens), now))
-        self._learn(verdict, tokens, now)
+        self._drafting.learn(verdict, tokens, now)
         rejection = self._resampling.rejection(verdict, drawn)
         prefix.settle(tokens)
         self._outstanding.answered()
@@ -166,22 +201,26 @@ class Exchange:
         if self._preset.drafts_on_robot and self.prefix.room <= 0:
             return self.close("length")
         if isinstance(request, AwaitedTokens):
-            actions = self._drafting.continue_alone(request.message.until, now)
+            actions = self._drafting.continue_alone(request.message.alone.until, now)
         else:
             actions = self._drafting.draft(now)
+        return [*actions, *self._take_early(now)]
+
+    def _take_early(self, now: float) -> list[Action]:
+        """Go on with the verdict on the verified prefix, if it is here already."""
         assert self.prefix.digest is not None
         early = self._early_verdicts.take(self.prefix.digest)
-        if early is None or self._outstanding.request is None:
-            return actions
-        return [*actions, *self.on_verdict(early, now)]
+        if early is None or settled_by(early, self._judged)[1] is None:
+            return []
+        return self.on_verdict(early, now)
 
     def _keep_early(self, verdict: Verdict) -> bool:
-        """Keep a verdict that overtook the one before it; False where it is none to be kept."""
+        """Keep a verdict that overtook the one before it, or ``Opened``; False: it is none."""
         base, here = verdict.base, self.prefix.digest
-        if here is None or base.length <= here.length:
+        if here is not None and base.length <= here.length:
             return False
-        alone = isinstance(self._outstanding.request, AwaitedTokens)
-        return (alone or self._in_flight.holds(base)) and self._early_verdicts.keep(verdict, here)
+        known = settled_by(verdict, self._in_flight.draft_at(base))[1] is not None
+        return known and self._early_verdicts.keep(verdict, here)
 
     def _on_divergence(self, now: float) -> list[Action]:
         """Drop a verdict that leads to another prefix, since it is on another draft; resume."""
@@ -192,22 +231,6 @@ class Exchange:
         self._in_flight.forget_pushed()
         self._outstanding.ask_again(now)
         return self._resume()
-
-    def _learn(self, verdict: Verdict, tokens: Prefix, now: float) -> None:
-        """Measure times, and how much of the draft was right, before the verdict is settled."""
-        verified, measures = self._verified, self._measures
-        draft = self._speculator.draft_after(verified)
-        alone = isinstance(self._outstanding.request, AwaitedTokens)
-        nodes = 0 if alone or draft is None else len(draft.draft)
-        if nodes or verified:  # the first token alone costs no pass: the prefill gave its row
-            link = self._stopwatch.link_s(verdict, now) if self._stopwatch.waited else None
-            measures.verified(nodes, verdict.verify_s, link)
-        if draft is None:
-            return
-        predicted = self._speculator.was_predicted((*verified, *tokens))
-        if predicted is not None and verdict.token is not None:
-            measures.exits.observe(float(predicted))
-        measures.judged(draft, tokens)
 
     # Split resampling
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,18 @@ from numpy.typing import NDArray
 
 from ..decoding.cost_model import Costs
 from ..decoding.growth import FinishedDraft
+from ..wire.messages import Verdict
 
 DECAY = 0.995  # weight of an observation, one observation later
 TIME_DECAY = 0.97  # the same, of a time
+YIELD_DECAY = 0.99  # the same, of a pass of the cloud alone
+QUEUE_DECAY = 0.9  # the same, of what others make the cloud do
 VERIFY_SLOPE = 0.015  # of the target's time, for each node beyond the measured ones; assumed
 DRAFT_SLOPE = 0.03  # the same, of the draft model's
 FLAT_NODES = 16  # nodes up to which a pass is assumed to take as long as the largest measured one
 MAX_PASS_NODES = 256  # of a pass; more are taken to cost the same
+FEW_PASSES = 32  # after which what the cloud looks up is judged
+LOOKUP_AGAIN = 16  # decodes after which lookup is tried again where it did not pay
 MIN_PASS_S = 1e-4  # of the target
 
 
@@ -56,15 +62,38 @@ class PassTimes:
         """prior: seconds, before any observation. slope: see VERIFY_SLOPE."""
         self._prior, self._slope = prior, slope
         self._seen: dict[int, Mean] = {}
+        self._table: list[float] | None = None
 
     def observe(self, nodes: int, seconds: float) -> None:
         """Add the time of a pass over this many nodes."""
+        self._table = None
         self._seen.setdefault(nodes, Mean(seconds, decay=TIME_DECAY)).observe(seconds)
+
+    def forget_drafts(self) -> None:
+        """Forget the passes over nodes: they were measured when the machine was another."""
+        self._table = None
+        self._seen = {nodes: mean for nodes, mean in self._seen.items() if not nodes}
+
+    @property
+    def known(self) -> bool:
+        """Whether any pass was measured."""
+        return bool(self._seen)
 
     @property
     def largest(self) -> int:
         """The most nodes of any measured pass; 0 where there is none."""
         return max(self._seen, default=0)
+
+    @property
+    def table(self) -> list[float]:
+        """Seconds of passes over 0 to ``MAX_PASS_NODES`` nodes."""
+        if self._table is None:
+            self._table = self.at(np.arange(MAX_PASS_NODES + 1)).tolist()
+        return self._table
+
+    def seconds(self, nodes: int) -> float:
+        """Of a pass over this many nodes."""
+        return self.table[min(nodes, MAX_PASS_NODES)]
 
     def at(self, sizes: NDArray[np.int_]) -> NDArray[np.float64]:
         """Seconds [n] of passes over these numbers of nodes [n]; more nodes take no less."""
@@ -77,6 +106,28 @@ class PassTimes:
         return times
 
 
+class PassYield:
+    """What passes of the target give: tokens, and the seconds that they take."""
+
+    def __init__(self) -> None:
+        self._tokens, self._seconds = Mean(0.0, decay=YIELD_DECAY), Mean(0.0, decay=YIELD_DECAY)
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """Add a pass."""
+        self._tokens.observe(tokens)
+        self._seconds.observe(seconds)
+
+    @property
+    def count(self) -> int:
+        """The passes so far."""
+        return self._seconds.count
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self._tokens.value / max(self._seconds.value, MIN_PASS_S)
+
+
 class Measures:
     """Measures of one draft model, one cloud and the link between; kept from decode to decode."""
 
@@ -86,22 +137,46 @@ class Measures:
         self.exits = Mean(0.0, 2.0)  # share of rounds that an exit predicted
         self.alone = Mean(0.1, decay=TIME_DECAY)  # s, of a pass of the target without a draft
         self.one_way = Mean(0.02, decay=TIME_DECAY)  # s, of the link
+        self._asked_at = 0.0  # s, when the decode under way was asked for
+        self._opened_s = inf  # from there to ``Opened``, the shortest
+        self.busy = Mean(0.0, decay=QUEUE_DECAY)  # s from a verdict on, of the cloud with others
         self.yields: dict[object, Mean] = {}  # by plan: measured over promised tokens per second
         self.promises: dict[object, dict[Any, float]] = {}  # of plans, by the costs they are for
-        self._verify = PassTimes(0.1, VERIFY_SLOPE)
+        self.planners: dict[object, Any] = {}  # by preset; what they decided lasts, too
+        self.alone_yields = {hints: PassYield() for hints in (False, True)}  # of the cloud alone
+        self.lookup_yields = {nodes: PassYield() for nodes in (False, True)}  # without hints
+        self._without_lookup = 0  # decodes since it was last found to pay
+        # by whether the exits are asked for
+        self._verify = {exits: PassTimes(0.1, VERIFY_SLOPE) for exits in (False, True)}
         self._draft = PassTimes(0.02, DRAFT_SLOPE)
 
     @property
     def verify_known(self) -> bool:
         """Whether any pass over a draft was measured."""
-        return self._verify.largest > 0
+        return any(times.largest for times in self._verify.values())
+
+    def forget_verified(self) -> None:
+        """Forget what passes over drafts took, which is to be measured again."""
+        for times in self._verify.values():
+            times.forget_drafts()
 
     def drafted(self, nodes: int, seconds: float) -> None:
         """Add a pass of the draft model over this many nodes."""
         self._draft.observe(nodes, seconds)
 
-    def verified(self, nodes: int, seconds: float, link: float | None) -> None:
-        """Add a pass of the target over this many drafted tokens.
+    def asked(self, now: float) -> None:
+        """A decode is asked for, at ``now`` (s)."""
+        self._asked_at = now
+
+    def opened(self, now: float) -> None:
+        """The cloud opened it: a round trip or more, which is all that is known of one as long as
+        no verdict was waited for."""
+        self._opened_s = min(self._opened_s, now - self._asked_at)
+        if not self.one_way.count:
+            self.one_way = Mean(self._opened_s / 2, decay=TIME_DECAY)
+
+    def verified(self, nodes: int, seconds: float, link: float | None, exits: bool = False) -> None:
+        """Add a pass of the target over this many drafted tokens; ``exits``: it was asked for them.
 
         ``link``: the round trip, if it is known; in seconds, as the pass.
         """
@@ -109,7 +184,28 @@ class Measures:
             self.one_way.observe(link / 2)
         if not nodes:
             self.alone.observe(seconds)
-        self._verify.observe(nodes, seconds)
+        self._verify[exits and nodes > 0].observe(nodes, seconds)
+
+    def went_alone(self, nodes: int, tokens: int, seconds: float, hints: bool) -> None:
+        """The cloud alone made a pass over this many nodes that it had from elsewhere.
+
+        It settled ``tokens``; ``hints``: the robot's drafts may have been among the nodes.
+        """
+        self.alone_yields[hints].observe(tokens, seconds)
+        if not hints:
+            self.lookup_yields[nodes > 0].observe(tokens, seconds)
+        if nodes:
+            self.alone.observe(seconds)
+
+    def queued(self, turn_s: float, verdict: Verdict, pass_s: float) -> None:
+        """A draft begun after a verdict reached the cloud ``turn_s`` after that was sent.
+
+        For how long the cloud was busy with others from then on: not at all where the draft waited
+        for less than the draft model's pass ``pass_s``, in which it could not have grown; and for
+        no longer than our own pass, so that who missed one does not draft on until the next.
+        """
+        waited = verdict.queue_s > pass_s
+        self.busy.observe(min(turn_s + verdict.queue_s, verdict.verify_s) if waited else 0.0)
 
     def judged(self, draft: FinishedDraft, tokens: tuple[int, ...]) -> None:
         """A verdict settled these tokens: which of the draft's choices were right."""
@@ -122,14 +218,33 @@ class Measures:
             if along < len(draft.second_choices):
                 self.runner_up.observe(float(tokens[along] == draft.second_choices[along]))
 
-    def verify_s(self, nodes: int) -> float:
+    def wants_lookup(self) -> bool:
+        """Whether the cloud is to look up in the decode that begins.
+
+        Not where it is slower alone with what it looks up than without; but now and then again.
+        """
+        without, looked_up = self.lookup_yields[False], self.lookup_yields[True]
+        known = without.count >= FEW_PASSES <= looked_up.count
+        pays = not known or looked_up.rate >= without.rate
+        self._without_lookup = 0 if pays else self._without_lookup + 1
+        return pays or self._without_lookup % LOOKUP_AGAIN == 0
+
+    def verify_s(self, nodes: int, exits: bool = False) -> float:
         """Seconds of a pass of the target over this many drafted tokens."""
-        return float(self._verify.at(np.array([nodes]))[0])
+        return self._times(exits).seconds(nodes)
+
+    def draft_s(self, rows: int) -> float:
+        """Seconds of a pass of the draft model over this many rows."""
+        return self._draft.seconds(rows)
+
+    def _times(self, exits: bool) -> PassTimes:
+        """Those measured with or without exits; where there are none, the others."""
+        return self._verify[exits if self._verify[exits].known else not exits]
 
     def costs(self) -> Costs:
         """The measures as the cost model takes them."""
-        sizes = np.arange(MAX_PASS_NODES + 1)
-        draft, verify = self._draft.at(sizes).tolist(), self._verify.at(sizes).tolist()
+        draft = self._draft.table
+        verify, without = (self._times(exits).table for exits in (True, False))
         return Costs(
             lambda nodes: draft[min(nodes, MAX_PASS_NODES)],
             lambda nodes: verify[min(nodes, MAX_PASS_NODES)],
@@ -138,4 +253,5 @@ class Measures:
             min(0.99, self.acceptance.value),
             self.runner_up.value,
             self.exits.value,
+            lambda nodes: without[min(nodes, MAX_PASS_NODES)],
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..decoding.digest import PrefixDigest
 from ..decoding.draft import Draft
 from ..wire.messages import DraftMessage, Generate, RowRequest, Verdict
 from .events import Action, Send
@@ -22,27 +23,12 @@ class AwaitedVerdict:
     drawn: Draft
     due: float
 
-    def settled(self, verdict: Verdict) -> tuple[int, tuple[int, ...] | None]:
-        """How many tokens were drafted, and those that the verdict settles.
-
-        None: it is not a verdict on this draft.
-        """
-        draft, last = self.message.draft, _last(verdict)
-        if verdict.tokens:  # repeated, and complete in itself
-            return len(draft), verdict.tokens + last
-        accepted = draft.path_tokens(verdict.path)
-        return len(draft), None if accepted is None else accepted + last
-
 
 @dataclass(frozen=True)
 class AwaitedTokens:
-    """The cloud generates alone until the answer has ``message.until`` tokens (0: to its end)."""
+    """The cloud generates alone, until the answer has ``alone.until`` tokens (0: to its end)."""
 
     message: Generate
-
-    def settled(self, verdict: Verdict) -> tuple[int, tuple[int, ...]]:
-        """How many tokens the cloud drafted itself, and those that the verdict settles."""
-        return verdict.drafted, verdict.tokens + _last(verdict)
 
 
 @dataclass(frozen=True)
@@ -60,9 +46,21 @@ class AwaitedRow:
 Request = AwaitedVerdict | AwaitedTokens | AwaitedRow
 
 
-def _last(verdict: Verdict) -> tuple[int, ...]:
-    """The recovered or bonus token, where there is one."""
-    return () if verdict.token is None else (verdict.token,)
+def settled_by(verdict: Verdict, draft: Draft | None) -> tuple[int, tuple[int, ...] | None]:
+    """How many tokens were tested, and those that the verdict settles; ``draft``: ours, if any.
+
+    A verdict that carries its accepted tokens is complete in itself, whatever was asked for: the
+    cloud judged other tokens than ours, or says it again. Another one names nodes of the draft.
+    None: it is not on this draft.
+    """
+    last = () if verdict.token is None else (verdict.token,)
+    drafted = 0 if draft is None else len(draft)
+    if verdict.alone:
+        drafted = verdict.drafted
+    if len(verdict.tokens) == len(verdict.path):
+        return verdict.drafted or drafted, verdict.tokens + last
+    accepted = None if draft is None else draft.path_tokens(verdict.path)
+    return drafted, None if accepted is None else accepted + last
 
 
 class Outstanding:
@@ -74,6 +72,10 @@ class Outstanding:
     def __init__(self, deadline: ReplyDeadline) -> None:
         self.request: Request | None = None
         self._deadline = deadline
+
+    def patience_s(self, now: float) -> float:
+        """How long the robot can wait for a reply to what it asks now, s."""
+        return self._deadline.left(now)
 
     def ask(self, request: Request, now: float) -> None:
         """Open this request; its reply is due from ``now`` on (s)."""
@@ -88,6 +90,19 @@ class Outstanding:
     def pending(self) -> list[Action]:
         """What to send again after a lost link: the open request."""
         return [] if self.request is None else [Send(self.request.message)]
+
+    def hand_over(self, here: PrefixDigest | None) -> None:
+        """Another verifier gets the open request; all that it knows of us is the prefix ``here``.
+
+        ValueError where there is a request and no prefix.
+        """
+        request = self.request
+        if isinstance(request, AwaitedVerdict):
+            self.request = replace(request, message=replace(request.message, resampled=None))
+        elif isinstance(request, AwaitedRow):
+            if here is None:
+                raise ValueError("a row is awaited where no token is verified")
+            self.request = AwaitedRow(replace(request.rejection, base=here))
 
     def answered(self) -> None:
         """The reply arrived."""

@@ -16,7 +16,7 @@ class ActionPorts(Protocol):
         """Send this to the cloud."""
 
     def prepare(self, spec: bytes) -> None:
-        """Build the prompt of this specification; PromptReady or Unusable is due."""
+        """Make the prompt of this specification; PromptReady, or Unusable, is due."""
 
     def work(self, work: Work) -> None:
         """Draft these branches instead of those before."""

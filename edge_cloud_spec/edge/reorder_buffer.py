@@ -14,9 +14,13 @@ class ReorderBuffer:
     def __init__(self) -> None:
         self._kept: dict[PrefixDigest, Verdict] = {}
 
-    def keep(self, verdict: Verdict, here: PrefixDigest) -> bool:
-        """Keep a verdict beyond ``here``. False: one is kept for its prefix, or MAX_EARLY are."""
-        for old in [old for old in self._kept if old.length < here.length]:
+    def keep(self, verdict: Verdict, here: PrefixDigest | None) -> bool:
+        """Keep a verdict beyond ``here`` (None: the robot does not know where it is yet).
+
+        False: one is kept for its prefix, or MAX_EARLY are.
+        """
+        passed = 0 if here is None else here.length
+        for old in [old for old in self._kept if old.length < passed]:
             del self._kept[old]
         if verdict.base in self._kept or len(self._kept) >= MAX_EARLY:
             return False

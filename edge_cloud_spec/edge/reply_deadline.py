@@ -16,6 +16,10 @@ class ReplyDeadline:
         if self.deadline is None:
             self.deadline = now + self._seconds
 
+    def left(self, now: float) -> float:
+        """How long a reply to what is asked now may take, s."""
+        return self._seconds if self.deadline is None else max(0.0, self.deadline - now)
+
     def answered(self) -> None:
         """No reply is due."""
         self.deadline = None

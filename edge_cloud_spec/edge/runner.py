@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
 from ..decoding.rule import check_rule
-from ..models.prompt import PromptSpec, Request
-from ..wire.messages import COMPLETE, Open, spec_digest
+from ..lookup.lookups import Lookups
+from ..models.drafter import MAX_LOOKED_UP
+from ..models.prompt import PromptSpec, Request, instruction_tokens
+from ..wire.messages import Alone, Open, spec_digest
 from .decoder import EdgeDecoder
-from .events import Emit
+from .events import ANSWERED, Emit
 from .measures import Measures
 from .rounds import DecodeStats
 from .running_decode import DecodePorts, OnPass, RunningDecode
 from .transport import Connect, Inbox
 
 if TYPE_CHECKING:
+    from ..lookup.answer_lookup import AnswerLookup
     from ..models.vlm import Vlm
+
+LOOKUP_SUFFIXES = 65_536  # of the answers that a robot keeps, by default
 
 
 @dataclass(frozen=True)
@@ -43,18 +50,22 @@ class DecodeSettings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a decode ended, with the answer's tokens and what it cost (seconds on its own clock)."""
+    """How a decode ended, with the answer's tokens and what it cost (seconds on its own clock).
+
+    ``retry_after_s`` is as in ``Finish``.
+    """
 
     reason: str
     text: str
     tokens: tuple[int, ...]
     seconds: float
     stats: DecodeStats
+    retry_after_s: float = 0.0
 
     @property
     def completed(self) -> bool:
-        """Whether the answer is complete (ended by the model, or at the length limit)."""
-        return self.reason in COMPLETE
+        """Whether there is an answer: to its end or limit, or as much of it as was wanted."""
+        return self.reason in ANSWERED
 
 
 class DrafterNames(Protocol):
@@ -89,6 +100,9 @@ def opening_of(
         split=preset.split_of(rule),
         replacement=preset.replacement,
         predictions=preset.speculation.exits,
+        preset=preset.name,
+        alone=Alone() if preset.drafter == "lookup" or preset.pacing == "auto" else None,
+        lookup=preset.lookup,
     )
 
 
@@ -104,12 +118,20 @@ class DecodeRunner:
         draft_model: Vlm,
         local_spec: PromptSpec,
         clock: Callable[[], float] = time.perf_counter,
+        lookup_suffixes: int = LOOKUP_SUFFIXES,
+        instructions: re.Pattern[str] | None = None,
     ) -> None:
+        """lookup_suffixes: of verified answers, that drafts are looked up in; 0: they are not.
+        instructions: that the draft model was trained on, if it says so."""
         self.draft_model = draft_model
         self.clock = clock
         self._local_spec = local_spec  # for edge_only, where no cloud sends one
         self._known_spec = b""
         self.measures = Measures()
+        self._make_lookups = partial(
+            Lookups, lookup_suffixes, MAX_LOOKED_UP, instructions, self.measures.draft_s
+        )
+        self._lookups = self._make_lookups()
         self.on_pass: OnPass | None = None
 
     def run(
@@ -123,14 +145,17 @@ class DecodeRunner:
     ) -> Outcome:
         """Decode one request to its end, in the calling thread.
 
-        ``connect`` makes the transport to the cloud, which puts what it receives into the inbox; an
-        Abort put there ends the decode. ``on_emit`` is called as soon as tokens are settled.
+        ``connect`` makes the transport to the cloud, which puts what it receives into the inbox. An
+        Abort or a Cut put there ends the decode. ``on_emit`` is called as soon as tokens are
+        settled.
         """
         inbox = inbox if inbox is not None else SimpleQueue()
         known, preset = self._known_spec, settings.preset
-        decoder = self.decoder_of(
-            opening_of(request, settings, nonce, self.draft_model, known), settings
-        )
+        opening = opening_of(request, settings, nonce, self.draft_model, known)
+        lookup_of = partial(self._lookup_of, opening)
+        if preset.pacing == "auto" and not self.measures.wants_lookup():
+            opening = replace(opening, lookup=False)
+        decoder = self.decoder_of(opening, settings)
         ports = DecodePorts(
             request=request,
             draft_model=self.draft_model,
@@ -141,6 +166,7 @@ class DecodeRunner:
             transport=connect(inbox.put) if preset.uses_cloud else None,
             spec_of=self.spec_of,
             remember=self.remember,
+            lookup_of=lookup_of,
             on_emit=on_emit,
             on_pass=self.on_pass,
         )
@@ -148,7 +174,11 @@ class DecodeRunner:
         finish = RunningDecode(decoder, ports).to_end(known)
         seconds = self.clock() - started
         tokens = tuple(decoder.tokens)
-        return Outcome(finish.reason, finish.text, tokens, seconds, decoder.stats)
+        lookup = lookup_of() if finish.reason in ANSWERED else None
+        if lookup is not None:
+            lookup.learn(tokens)
+        stats, retry_after_s = decoder.stats, finish.retry_after_s
+        return Outcome(finish.reason, finish.text, tokens, seconds, stats, retry_after_s)
 
     def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
         """The decoder of one decode."""
@@ -165,4 +195,15 @@ class DecodeRunner:
 
     def remember(self, spec: bytes) -> None:
         """Keep the cloud's prompt specification, so that the next decode need not wait for it."""
+        if spec != self._known_spec:
+            self._lookups = self._make_lookups()  # another target has other answers
         self._known_spec = spec
+
+    def _lookup_of(self, opening: Open) -> AnswerLookup | None:
+        """What a draft for this request may look up: answers that the same target verified."""
+        if not opening.draft_identity:
+            return None
+        words = instruction_tokens(self.draft_model, opening.instruction)
+        if any(token >= self.spec_of(self._known_spec).vocabulary for token in words):
+            words = ()
+        return self._lookups.of("", opening, words)

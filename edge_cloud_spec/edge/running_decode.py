@@ -1,6 +1,7 @@
 """One decode as it runs: its decoder's events are read, its actions are carried out.
 
-One thread runs it all: between two layers of the draft model it reads what arrived.
+One thread runs it all: between two layers of the draft model it reads what arrived, while it reads
+the prompt, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import TYPE_CHECKING
 
+from ..decoding.grammar import Grammar
 from ..decoding.propose import ProposalConfig
 from ..decoding.shape import Branch
 from ..errors import UserError
@@ -19,15 +21,31 @@ from ..models.prompt import PromptSpec, Request
 from ..wire.codec import decode_server
 from ..wire.messages import ClientMessage, Opened, WireError, spec_digest
 from .decoder import EdgeDecoder
-from .events import Drafted, Emit, Event, Finish, PromptReady, Received, Tick, Unusable, Work
+from .events import (
+    Drafted,
+    Emit,
+    Event,
+    Finish,
+    Prefilled,
+    PromptReady,
+    Received,
+    TimePassed,
+    Unusable,
+    Work,
+)
 from .perform import perform
 from .transport import Inbox, Item, Transport
 
 if TYPE_CHECKING:
+    from ..lookup.answer_lookup import AnswerLookup
+    from ..models.prefill import Prefill
+    from ..models.session import Session
     from ..models.vlm import Vlm
 
-# Called after each pass of the draft model: begin and end (s), nodes, tokens verified when it
-# began, and what it added to each branch.
+ALL_ROWS = 1 << 30  # a step of as many rows as there are
+
+# Called after each step of the draft model: begin and end (s), rows computed (0: no pass was due),
+# tokens verified when it began, and what it added to each branch.
 OnPass = Callable[[float, float, int, int, Sequence[Grown]], None]
 
 
@@ -36,7 +54,8 @@ class DecodePorts:
     """What a running decode reads from and acts on.
 
     ``clock`` gives seconds. ``spec_of`` gives the prompt specification of the bytes that name it;
-    ``remember`` is called with those that the cloud sent.
+    ``remember`` is called with those that the cloud sent. ``lookup_of`` gives what the
+    draft model may look up, once the cloud's specification is known.
     """
 
     request: Request
@@ -48,8 +67,18 @@ class DecodePorts:
     transport: Transport | None
     spec_of: Callable[[bytes], PromptSpec]
     remember: Callable[[bytes], None]
+    lookup_of: Callable[[], AnswerLookup | None]
     on_emit: Callable[[Emit], None]
     on_pass: OnPass | None
+
+
+@dataclass(frozen=True)
+class PromptPass:
+    """The draft model's pass over a prompt, whose answers end with one of these tokens."""
+
+    prefill: Prefill[Session]
+    end_ids: tuple[int, ...]
+    grammar: Grammar | None
 
 
 class _Interrupted(Exception):
@@ -62,6 +91,7 @@ class RunningDecode:
     def __init__(self, decoder: EdgeDecoder, ports: DecodePorts) -> None:
         self._decoder = decoder
         self._ports = ports
+        self._prompt: PromptPass | None = None  # under way
         self._drafter: Drafter | None = None
         self._drafted: deque[Event] = deque()  # by the last pass, one for each of its branches
         self._work: Work | None = None  # for the draft model, when the pass under way has ended
@@ -87,6 +117,11 @@ class RunningDecode:
     def _next_event(self) -> Event | None:
         if self._drafted:
             return self._drafted.popleft()
+        if self._prompt is not None and self._decoder.width:
+            try:
+                return self._read(self._ports.inbox.get_nowait())
+            except Empty:
+                return self._prefill_once(self._prompt)
         if self._work is not None and self._drafter is not None:
             self._drafter.follow(self._work.verified)
             self._drafter.want(self._work.branches)
@@ -103,7 +138,7 @@ class RunningDecode:
         try:
             return self._read(inbox.get(timeout=wait))
         except Empty:
-            return Tick()
+            return TimePassed()
 
     def _read(self, item: Item) -> Event | None:
         if not isinstance(item, bytes):
@@ -118,40 +153,70 @@ class RunningDecode:
             self._ports.remember(message.spec)
         return Received(message)
 
-    def _draft_once(self, drafter: Drafter) -> list[Drafted]:
+    def _draft_once(self, drafter: Drafter) -> Sequence[Event]:
         """One pass of the draft model; its time counts for the first branch."""
         ports = self._ports
         started, verified = ports.clock(), len(self._decoder.tokens)
         width = self._decoder.width
-        nodes = drafter.cost(width)
         self._in_pass = drafter.next(width)
         try:
             grown = drafter.step(width, self._on_layer)
         except _Interrupted:
             grown = []
+        except UserError as error:  # verified tokens against the grammar
+            return [Unusable(str(error))]
         self._in_pass = ()
         ended = ports.clock()
+        rows = drafter.rows
         if ports.on_pass is not None:
-            ports.on_pass(started, ended, nodes, verified, grown)
-        seconds = ended - started
+            ports.on_pass(started, ended, rows, verified, grown)
+        seconds = ended - started if rows else 0.0
         return [
-            Drafted(
-                one.branch, one.level.tokens, one.finished, one.done, 0 if i else seconds, nodes
-            )
+            Drafted(one.branch, one.tokens, one.finished, one.done, 0 if i else seconds, rows)
             for i, one in enumerate(grown)
         ]
 
     def _on_layer(self, layer: int, hidden: object) -> None:
         """Between two layers: handle what arrived, and end a pass that is not needed any more."""
+        self._handle_arrived()
+        work = self._work
+        unneeded = work is not None and not any(branch in work.branches for branch in self._in_pass)
+        if unneeded or self._finish is not None:
+            raise _Interrupted
+
+    def _handle_arrived(self) -> None:
+        """Handle the messages that are here."""
         inbox = self._ports.inbox
         while not inbox.empty() and self._finish is None:
             event = self._read(inbox.get_nowait())
             if event is not None:
                 self._handle(event)
-        work = self._work
-        unneeded = work is not None and not any(branch in work.branches for branch in self._in_pass)
-        if unneeded or self._finish is not None:
-            raise _Interrupted
+
+    def _prefill_once(self, prompt: PromptPass) -> Event | None:
+        """The vision part, or the rest of the prompt's pass; what arrives meanwhile is handled."""
+
+        def on_layer(layer: int, hidden: object) -> None:
+            self._handle_arrived()
+            if self._finish is not None or self._prompt is not prompt:
+                raise _Interrupted
+
+        try:
+            if not prompt.prefill.step(ALL_ROWS, on_layer):
+                return None
+        except _Interrupted:
+            return None
+        except UserError as error:
+            return Unusable(str(error))
+        self._prompt = None
+        self._drafter = Drafter(
+            prompt.prefill.session,
+            self._ports.proposal,
+            prompt.end_ids,
+            with_likelihoods=self._ports.with_likelihoods,
+            grammar=prompt.grammar,
+            lookup=self._ports.lookup_of(),
+        )
+        return Prefilled()
 
     # The decoder's actions (``perform``)
 
@@ -161,7 +226,7 @@ class RunningDecode:
             self._decoder.stats.up_bytes += self._ports.transport.send(message)
 
     def prepare(self, spec: bytes) -> None:
-        """Build the prompt and prefill it, in this thread."""
+        """Make the prompt; it is prefilled from now on, in this thread."""
         self._handle(self._prompt_of(spec))
 
     def work(self, work: Work) -> None:
@@ -179,18 +244,21 @@ class RunningDecode:
     def _prompt_of(self, data: bytes) -> PromptReady | Unusable:
         ports, model = self._ports, self._ports.draft_model
         self._in_pass = ()  # a pass over another prompt is not needed
+        self._drafter = None
         try:
             spec = ports.spec_of(data)
             model.crop(spec.vocabulary)
             prompt = model.prompt(ports.request, spec)
+            text = ports.proposal.policy.grammar
+            grammar = model.grammar(text, spec) if text else None
+            self._prompt = PromptPass(model.prefill(prompt), spec.end_ids, grammar)
         except (UserError, ValueError) as error:
             return Unusable(str(error))
-        self._drafter = Drafter(
-            model.open(prompt),
-            ports.proposal,
-            spec.end_ids,
-            with_likelihoods=ports.with_likelihoods,
-        )
         return PromptReady(
-            prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens, spec.vocabulary
+            prompt.digest,
+            spec_digest(data),
+            spec.end_ids,
+            spec.max_tokens,
+            spec.vocabulary,
+            prefilled=False,
         )

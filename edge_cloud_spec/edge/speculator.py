@@ -9,6 +9,8 @@ confident predictions are drafted for first.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import count
 
 from ..decoding.growth import FinishedDraft
 from ..decoding.shape import Branch, Shape, chain
@@ -16,6 +18,8 @@ from ..decoding.speculation import Speculation
 from .events import Work
 
 Prefix = tuple[int, ...]
+
+MAX_LOOKED_AT = 1000  # predictions; each draft that is finished has many, and so have theirs
 
 
 class Speculator:
@@ -132,9 +136,11 @@ class Speculator:
 
     def _wanted(self) -> Iterator[tuple[float, Prefix, bool, int]]:
         """Confidence, prefix, whether only its bonus token is sought, and verdicts ahead."""
-        todo: list[tuple[float, Prefix, int]] = [(1.0, self._verified, 0)]
-        while todo:
-            confidence, prefix, level = todo.pop()
+        order = count()
+        todo = [(-1.0, next(order), self._verified, 0)]  # a heap, the most confident first
+        while todo and next(order) < MAX_LOOKED_AT:
+            less, _, prefix, level = heappop(todo)
+            confidence = -less
             finished = self._drafts.get(prefix)
             if finished is None:
                 yield confidence, prefix, False, level
@@ -145,12 +151,10 @@ class Speculator:
                 if bonus:
                     yield confidence * share, prefix + tokens, True, level + 1
                 else:
-                    todo.append((confidence * share, prefix + tokens, level + 1))
+                    heappush(todo, (-confidence * share, next(order), prefix + tokens, level + 1))
             if level == 0 and self.speculation.exits:
-                todo += [
-                    (confidence, prediction, 1)
-                    for prediction, confidence in self._predicted.items()
-                ]
+                for prediction, certainty in self._predicted.items():
+                    heappush(todo, (-certainty, next(order), prediction, 1))
 
     def _predictions(
         self, finished: FinishedDraft, prefix: Prefix

@@ -7,9 +7,9 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from ..wire.messages import ClientMessage
-from .events import Abort, LinkLost, LinkUp
+from .events import Abort, Cut, LinkLost, LinkUp
 
-Item = bytes | LinkLost | LinkUp | Abort
+Item = bytes | LinkLost | LinkUp | Abort | Cut
 Inbox = SimpleQueue[Item]
 OnReceive = Callable[[bytes | LinkLost | LinkUp], None]
 

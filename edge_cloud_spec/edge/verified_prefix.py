@@ -39,6 +39,10 @@ class VerifiedPrefix:
         self._extend((token,))
         self.resampled = token
 
+    def hand_over(self) -> None:
+        """Another verifier takes all tokens from the robot, a resampled one among them."""
+        self.shared, self.resampled = self.digest, None
+
     def append_unverified(self, tokens: tuple[int, ...]) -> None:
         """Append the draft model's own tokens, where no cloud verifies; without a digest."""
         self.tokens += tokens

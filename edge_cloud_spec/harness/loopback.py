@@ -6,13 +6,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..cloud import events as cloud_events
-from ..cloud.events import Commit, Extend, Score, Scored
-from ..cloud.verification import Verification
+from ..cloud.session import events as cloud_events
+from ..cloud.session.events import Commit, Extend, Score, Scored
+from ..cloud.session.verification import Verification
 from ..decoding.draft import Draft
+from ..decoding.grammar import Grammar, allowed_after
 from ..decoding.policy import SamplingPolicy
 from ..decoding.preset import Preset
 from ..decoding.random_source import RandomSource
+from ..decoding.target_rows import LogitRows
 from ..edge.decoder import EdgeDecoder
 from ..edge.events import Drafted, Emit, Event, Finish, PromptReady, Received, Work
 from ..edge.perform import perform
@@ -74,6 +76,7 @@ class LoopbackPair:
         wire: Wire = over_the_codec,
         end_tokens: tuple[int, ...] = (),
         max_tokens: int = NO_LIMIT,
+        grammar: Grammar | None = None,
         verify_s: float = 0.0,
         queue_s: float = 0.0,
     ) -> None:
@@ -85,7 +88,11 @@ class LoopbackPair:
         self._wire = wire
         self._verify_s, self._queue_s = verify_s, queue_s
         self._drafter = Drafter(
-            draft_session, preset.proposal(rule, policy), end_tokens, random_source
+            draft_session,
+            preset.proposal(rule, policy),
+            end_tokens,
+            random_source,
+            grammar=grammar,
         )
         settings = DecodeSettings(preset, rule, policy)
         opening = opening_of(REQUEST, settings, 1, _Unnamed(), SPEC)
@@ -99,6 +106,7 @@ class LoopbackPair:
             max_tokens=max_tokens,
             vocabulary=vocabulary,
             random_source=random_source,
+            grammar=grammar,
         )
         self.up_bytes = self.down_bytes = 0  # of all messages so far
         self.row_bytes = 0  # of those down, dense rows that the robot requested
@@ -148,11 +156,13 @@ class LoopbackPair:
         while actions:
             action = actions.pop(0)
             match action:
-                case cloud_events.Send():
+                case cloud_events.Reply():
                     self._arriving.append(action.message)
                 case Score(draft):
                     logits = self._target.forward(draft.tokens, draft.parents)
-                    actions += self.cloud.handle(Scored(logits, self._verify_s, self._queue_s))
+                    allowed = allowed_after(self.cloud.grammar, self.cloud.tokens, draft)
+                    rows = LogitRows(logits, allowed)
+                    actions += self.cloud.handle(Scored(rows, self._verify_s, self._queue_s))
                 case Commit(path, tokens):
                     self._target.commit(path)
                     self._target.extend(tokens)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .scripted_model import ScriptedSession, mix
+from .scripted.model import ScriptedSession, mix
 
 TAILS = {"sharp": 3.0, "typical": 2.0, "heavy": 1.25}
 NOISE = 1.0  # of the draft model

@@ -6,13 +6,13 @@ import asyncio
 import time
 from concurrent.futures import Future
 
-from ..cloud.sessions import WorkerLimits
+from ..cloud.model_thread.sessions import WorkerLimits
 from ..edge.client import ClientSettings, VerifierClient
 from .emulated_link import LinkProfile
 from .proxy import Proxy
 from .regimes import Regime
 from .robot import PATIENCE, ScriptedRobot
-from .scripted_pair import BusyTime, scripted_worker
+from .scripted.pair import BusyTime, scripted_worker
 from .server import InProcessServer
 
 MAX_LATE = 0.01  # seconds

@@ -14,7 +14,7 @@ from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ..edge.transport import Connect, Inbox, OnReceive, Transport
 from ..wire.messages import ClientMessage, DraftMessage
 from .regimes import Regime
-from .scripted_pair import SPEC, BusyTime, DraftVlm, Sleep, own_answer, request_of
+from .scripted.pair import SPEC, BusyTime, DraftVlm, Sleep, own_answer, request_of
 
 PATIENCE = 60.0  # s
 

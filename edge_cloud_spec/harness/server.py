@@ -7,8 +7,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-from ..cloud.server import Server, ServerSettings
-from ..cloud.worker import Worker
+from ..cloud.model_thread.worker import Worker
+from ..cloud.serving.server import Server, ServerSettings
 
 TIMEOUT_S = 100.0
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from ..cloud.sessions import WorkerLimits
-from ..cloud.worker import Worker
+from ..cloud.model_thread.sessions import WorkerLimits
+from ..cloud.model_thread.worker import Worker
+from ..decoding.grammar import Allowed, masked
 from ..decoding.policy import SamplingPolicy
 from ..decoding.propose import coupled_token
 from ..models.image import ImageSpec
 from ..models.prompt import PromptSpec
-from .scripted_model import ScriptedSession
+from .scripted.model import ScriptedSession
+from .scripted.passes import Logits, scripted_pass
+from .scripted.prefill import NoCaches, ScriptedPrefill
 
 VOCABULARY = 7
 END = 0
@@ -36,6 +40,21 @@ def _row(seed: int, prefix: tuple[int, ...], vocabulary: int) -> np.ndarray:
     return row.astype(np.float32)
 
 
+class ToyGrammar:
+    """Some of the tokens after each prefix, drawn by the text's hash; sometimes one alone."""
+
+    def __init__(self, text: str, vocabulary: int) -> None:
+        self._seed, self._vocabulary = zlib.crc32(text.encode()), vocabulary
+
+    def allowed(self, answer: Sequence[int]) -> Allowed:
+        """See ``Grammar``."""
+        random = np.random.default_rng((self._seed, 11, *answer))
+        allowed: Allowed = np.zeros(self._vocabulary, bool)
+        count = 1 if random.random() < 0.3 else random.integers(1, self._vocabulary + 1)
+        allowed[random.permutation(self._vocabulary)[:count]] = True
+        return allowed
+
+
 @dataclass(frozen=True)
 class ToyPrompt:
     """A prompt that is nothing but its digest."""
@@ -43,7 +62,7 @@ class ToyPrompt:
     digest: bytes
 
 
-class ToyVlm:
+class ToyVlm(NoCaches):
     """Logits are a function of seed and prefix.
 
     ``draft_noise`` is the scale of what a draft model adds to the target's logits; 0: the target.
@@ -70,9 +89,17 @@ class ToyVlm:
         """The prompt of a request."""
         return ToyPrompt(hashlib.blake2b(request.instruction.encode(), digest_size=16).digest())
 
+    def grammar(self, text: str, spec: PromptSpec) -> ToyGrammar:
+        """See ``Vlm.grammar``: any text is one."""
+        return ToyGrammar(text, self.vocabulary)
+
     def open(self, prompt: Any) -> ScriptedSession:
         """A session over a prompt."""
         return ScriptedSession(self, ())
+
+    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
+        """`open`, which is a single step."""
+        return ScriptedPrefill(lambda: self.open(prompt))
 
     def after(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
         """The prefix is its own state."""
@@ -85,9 +112,14 @@ class ToyVlm:
     def spend(self, rows: int) -> None:
         """A pass costs nothing here; the link and the worker take time."""
 
+    def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
+        """See ``Vlm.forward_together``."""
+        return scripted_pass(requests, lambda size, at_exit: self.spend(size.rows))
+
 
 LAYERS = 2  # of a toy draft model; after each, a pass may be interrupted
 PROMPT_S = 0.1  # to make a prompt
+PREFILL_S = 0.5  # to read it; the cloud may have said several tokens by then
 
 
 class ToyDrafter(ToyVlm):
@@ -113,6 +145,12 @@ class ToyDrafter(ToyVlm):
         """A session over a prompt, whose last token the first pass computes."""
         return _DraftSession(self)
 
+    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
+        """`open`, after the time of a prefill, which may be interrupted after each layer."""
+        return ScriptedPrefill(
+            lambda: self.open(prompt), 1, lambda share: self.sleep(share * PREFILL_S), LAYERS
+        )
+
 
 class _DraftSession(ScriptedSession):
     """A session whose pass takes its time and can be interrupted after each layer."""
@@ -135,11 +173,20 @@ def toy_worker(limits: WorkerLimits | None = None) -> Worker:
     return Worker(ToyVlm(1), spec_of(60), ToyVlm(1, 0.5), limits)  # type: ignore[arg-type]
 
 
+def toy_replica() -> tuple[Worker, Callable[[], float]]:
+    """What a fleet makes a replica of (``MakeWorker``)."""
+    return toy_worker(), lambda: 0.0
+
+
 def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[list[int], str]:
     """The target's own tokens under greedy or coupled, and why they end."""
     tokens: list[int] = []
+    grammar = ToyGrammar(policy.grammar, model.vocabulary) if policy.grammar else None
     while len(tokens) < longest:
-        tokens.append(coupled_token(model.logits(tuple(tokens)), policy, len(tokens)))
+        logits = model.logits(tuple(tokens))
+        if grammar is not None:
+            logits = masked(logits, grammar.allowed(tokens))
+        tokens.append(coupled_token(logits, policy, len(tokens)))
         if tokens[-1] == END:
             return tokens, "end"
     return tokens, "length"

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from ..cloud.sessions import WorkerLimits
-from ..cloud.worker import Worker
+from ..cloud.model_thread.sessions import WorkerLimits
+from ..cloud.model_thread.worker import Worker
 from ..wire.messages import ClientMessage
 from .emulated_link import Direction, LinkProfile
 from .regimes import Regime
 from .robot import PATIENCE, ScriptedRobot
-from .scripted_pair import BusyTime, scripted_worker
+from .scripted.pair import BusyTime, scripted_worker
 from .trace import CloudPass, Trace
 from .virtual_cloud import VirtualCloud
 from .virtual_link import Arrival, VirtualLink

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..cloud.sessions import RobotStream, SendBytes
-from ..cloud.worker import Worker
+from ..cloud.model_thread.sessions import RobotStream, SendBytes
+from ..cloud.model_thread.worker import Worker
 from .virtual_time import Timeline
 
 # Makes a worker, given its clock and its sleep, both in seconds.

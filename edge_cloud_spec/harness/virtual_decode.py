@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from ..cloud.sessions import WorkerLimits
-from ..cloud.verification import Verification
-from ..cloud.worker import Worker
+from ..cloud.model_thread.sessions import WorkerLimits
+from ..cloud.model_thread.worker import Worker
+from ..cloud.session.verification import Verification
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
 from ..edge.decoder import EdgeDecoder
@@ -107,9 +107,9 @@ class Decode:
 
     def run(self) -> Outcome:
         """Continue until the robot is finished; raises Hung."""
-        inbox = VirtualInbox(self.timeline)
+        self.inbox = VirtualInbox(self.timeline)
         self.outcome = self._runner.run(
-            REQUEST, self.settings, NONCE, self._connect, self.on_emit, inbox
+            REQUEST, self.settings, NONCE, self._connect, self.on_emit, self.inbox
         )
         return self.outcome
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from ..cloud.sessions import RobotStream
+from ..cloud.model_thread.sessions import RobotStream
 from ..edge.events import LinkLost, LinkUp
 from ..edge.transport import OnReceive
 from ..wire.codec import decode_server, encode_client

@@ -46,6 +46,13 @@ class Timeline:
         job()
         return True
 
+    def skip(self, until: float) -> bool:
+        """Set the time where nothing is due before; else False."""
+        if self._due and self._due[0][0] <= until:
+            return False
+        self.now = max(self.now, until)
+        return True
+
     def sleep(self, seconds: float) -> None:
         """Let this much time pass, and do the jobs that are due in it."""
         until = self.now + seconds

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..decoding.growth import FinishedDraft, Growth, TreeLevel
-from ..decoding.propose import ProposalConfig
+from ..decoding.accept import follow
+from ..decoding.draft import Draft
+from ..decoding.grammar import Allowed, Grammar, forced_token, masked
+from ..decoding.growth import FinishedDraft, Growth
+from ..decoding.propose import ProposalConfig, candidates
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..decoding.shape import Branch
+from .scored_paths import Path, ScoredPaths
 
 if TYPE_CHECKING:
+    from ..lookup.answer_lookup import AnswerLookup
+    from .passes.transformer import OnLayer
     from .session import Session
-    from .transformer import OnLayer
+
+MAX_LOOKED_UP = 16  # nodes after one path in one pass
 
 
 @dataclass(frozen=True, eq=False)
 class Grown:
-    """What a pass adds to a branch: a level, the draft so far, and whether it is ``done``."""
+    """The tokens that a step adds to a branch, its draft so far, and whether it is ``done``."""
 
     branch: Branch
-    level: TreeLevel
+    tokens: tuple[int, ...]
     finished: FinishedDraft
     done: bool
 
@@ -32,13 +39,34 @@ class Grown:
 @dataclass(eq=False)
 class _Growing:
     growth: Growth
-    paths: list[tuple[int, ...]] = field(default_factory=list)  # of each node, after the prefix
+    paths: list[Path] = field(default_factory=list)  # of each node, after the branch's prefix
+    allowed: tuple[Allowed, ...] = ()  # after each node of the frontier, where that is known
+
+    def grow(self, logits: NDArray[np.float32]) -> tuple[int, ...]:
+        """The tokens of the next level."""
+        level = self.growth.grow(logits)
+        for token, parent in zip(level.tokens, level.parents, strict=True):
+            above = self.paths[parent] if parent >= 0 else ()
+            self.paths.append((*above, token))
+        self.allowed = ()
+        return level.tokens
+
+
+@dataclass(frozen=True, eq=False)
+class _LookedUp:
+    """What may follow a path: a draft, and the path to each of its nodes."""
+
+    after: Path
+    draft: Draft
+    paths: tuple[Path, ...]
 
 
 class Drafter:
     """A draft session that follows the verified prefix; predicted tokens after it are its nodes.
 
-    Every branch's draft is a function of its prefix alone, whatever else is drafted beside it.
+    Every branch's draft is a function of its prefix alone, whatever else is drafted beside it, and
+    whatever is looked up: the same pass computes what was said before after the first chain's end,
+    so that the chain costs fewer passes where the model says it again.
     """
 
     def __init__(
@@ -48,44 +76,27 @@ class Drafter:
         end_tokens: Sequence[int] = (),
         random_source: RandomSource | None = None,
         with_likelihoods: bool = False,
+        grammar: Grammar | None = None,
+        lookup: AnswerLookup | None = None,
     ) -> None:
-        """Nothing is drafted after ``end_tokens``. with_likelihoods: as in ``Growth``."""
+        """Nothing is drafted after ``end_tokens``. with_likelihoods: as in ``Growth``.
+
+        grammar: what is drafted is in it; tokens that it forces cost no pass. lookup: finds tokens
+        of the model's vocabulary, or end tokens.
+        """
+        self.rows = 0  # that the last step's pass computed; 0: it needed none
         self._with_likelihoods = with_likelihoods
-        self._session = session
+        self._grammar, self._lookup = grammar, lookup
+        self._scored = ScoredPaths(session)
         self._proposal = proposal
         self._ends = tuple(end_tokens)
         self._random_source = random_source or SeededRandomSource(proposal.policy.seed)
-        self._verified: tuple[int, ...] = ()
-        self._nodes: dict[tuple[int, ...], int] = {(): -1}  # by the tokens of their paths
         self._wanted: tuple[Branch, ...] = ()
         self._growing: dict[Branch, _Growing] = {}
 
     def follow(self, prefix: Sequence[int]) -> None:
         """Make these verified tokens the prefix; what is computed of and after them is kept."""
-        verified = tuple(prefix)
-        before = self._session.tokens
-        pairs = zip(before, verified, strict=False)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        after: dict[tuple[int, ...], int] = {}
-        if shared < len(before):
-            self._session.truncate(shared)
-        else:
-            fresh = verified[shared:]
-            path = self._path(fresh)
-            shared += len(path)
-            if shared == len(verified):
-                size = len(fresh)
-                after = {
-                    tokens[size:]: node
-                    for tokens, node in self._nodes.items()
-                    if tokens[:size] == fresh and len(tokens) > size
-                }
-            self._session.commit(path, sorted(after.values()))
-        if shared < len(verified):
-            self._session.extend(verified[shared:])
-        order = {node: place for place, node in enumerate(sorted(after.values()))}
-        self._verified = verified
-        self._nodes = {(): -1, **{tokens: order[node] for tokens, node in after.items()}}
+        self._scored.follow(prefix)
 
     def want(self, branches: Sequence[Branch]) -> None:
         """Draft these branches from now on, in this order; other unfinished ones are dropped."""
@@ -99,11 +110,6 @@ class Drafter:
         """Whether there is nothing to draft."""
         return not self._wanted
 
-    def cost(self, width: int) -> int:
-        """The rows that ``step`` would compute now."""
-        paths = [path for branch in self.next(width) for path in self._frontier(branch)]
-        return max(1, len(self._missing(paths)))
-
     def next(self, width: int) -> list[Branch]:
         """The branches of the next pass: at least one, and no more nodes than ``width``."""
         chosen: list[Branch] = []
@@ -116,19 +122,26 @@ class Drafter:
         return chosen
 
     def step(self, width: int = 1, on_layer: OnLayer | None = None) -> list[Grown]:
-        """One pass: a level more for the first branches, ``width`` nodes of them together.
+        """At most one pass: more of the first branches, ``width`` nodes of them together.
 
-        on_layer: called after each layer. What it raises ends the pass and changes nothing.
+        Each grows by a level, and on as far as the rows are known. on_layer: called after each
+        layer. What it raises ends the pass and changes nothing. UserError: a branch's prefix is
+        against the grammar.
         """
         chosen = self.next(width)
-        frontiers = [self._frontier(branch) for branch in chosen]
-        self._score([path for frontier in frontiers for path in frontier], on_layer)
-        grown = []
-        for branch, frontier in zip(chosen, frontiers, strict=True):
-            rows = [self._session.logits_after(self._nodes[path]) for path in frontier]
-            grown.append(self._grow(branch, np.stack(rows)))
+        paths = [path for branch in chosen for path in self._unforced(branch)]
+        found = self._look_up(chosen, self._scored.rows_due(paths))
+        if found is not None:
+            paths += filter(self._has_row, found.paths)
+        self.rows = self._scored.rows_due(paths)
+        self._scored.score(paths, on_layer)
+        if found is not None:
+            self._judge(found)
+        grown = [self._grow(branch) for branch in chosen]
         done = {one.branch for one in grown if one.done}
         self._wanted = tuple(branch for branch in self._wanted if branch not in done)
+        for branch in done:  # wanted again, it begins again
+            del self._growing[branch]
         return grown
 
     def finished(self, branch: Branch) -> FinishedDraft:
@@ -139,11 +152,6 @@ class Drafter:
             (grown,) = self.step()
             if grown.done:
                 return grown.finished
-
-    def _path(self, tokens: tuple[int, ...]) -> list[int]:
-        """The nodes along these tokens, until there is none."""
-        ends = (self._nodes.get(tokens[: end + 1]) for end in range(len(tokens)))
-        return [node for node in takewhile(lambda node: node is not None, ends) if node is not None]
 
     def _begin(self, branch: Branch) -> _Growing:
         return _Growing(
@@ -157,38 +165,89 @@ class Drafter:
             )
         )
 
-    def _frontier(self, branch: Branch) -> list[tuple[int, ...]]:
-        """The paths, after the verified prefix, whose logits the branch needs next."""
+    def _grow(self, branch: Branch) -> Grown:
         growing = self._growing[branch]
-        predicted = branch.prefix[len(self._verified) :]
+        tokens = growing.grow(self._rows(branch))
+        while not (growing.growth.done or self._scored.rows_due(self._unforced(branch))):
+            tokens += growing.grow(self._rows(branch))
+        return Grown(branch, tokens, growing.growth.finished(), growing.growth.done)
+
+    def _frontier(self, branch: Branch) -> list[Path]:
+        """The paths whose logits the branch needs next."""
+        growing = self._growing[branch]
+        predicted = branch.prefix[len(self._scored.verified) :]
         return [
             predicted + (growing.paths[node] if node >= 0 else ())
             for node in growing.growth.frontier
         ]
 
-    def _missing(self, paths: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """The nodes along these paths that are not computed, each after its parent."""
-        ends = (path[:end] for path in paths for end in range(1, len(path) + 1))
-        return [path for path in dict.fromkeys(ends) if path not in self._nodes]
-
-    def _score(self, paths: Sequence[tuple[int, ...]], on_layer: OnLayer | None) -> None:
-        """Compute the nodes that are missing along these paths, in one pass."""
-        missing = self._missing(paths)
-        if not missing:
-            if () in paths:
-                self._session.logits_after(-1, on_layer)
-            return
-        first = len(self._nodes) - 1  # the prefix itself is in there, too
-        places = {path: first + number for number, path in enumerate(missing)}
-        known = self._nodes | places
-        parents = [known[path[:-1]] for path in missing]
-        self._session.grow([path[-1] for path in missing], parents, on_layer)
-        self._nodes = known
-
-    def _grow(self, branch: Branch, logits: np.ndarray) -> Grown:
+    def _allowed(self, branch: Branch) -> tuple[Allowed, ...]:
+        """What the grammar allows after each node of the frontier."""
         growing = self._growing[branch]
-        level = growing.growth.grow(logits)
-        for token, parent in zip(level.tokens, level.parents, strict=True):
-            above = growing.paths[parent] if parent >= 0 else ()
-            growing.paths.append((*above, token))
-        return Grown(branch, level, growing.growth.finished(), growing.growth.done)
+        if self._grammar is not None and not growing.allowed:
+            paths = [growing.paths[n] if n >= 0 else () for n in growing.growth.frontier]
+            growing.allowed = tuple(self._grammar.allowed(branch.prefix + path) for path in paths)
+        return growing.allowed
+
+    def _unforced(self, branch: Branch) -> list[Path]:
+        """The paths of the frontier after which the model has a choice."""
+        paths = self._frontier(branch)
+        if self._grammar is None:
+            return paths
+        masks = zip(paths, self._allowed(branch), strict=True)
+        return [path for path, allowed in masks if forced_token(allowed) is None]
+
+    def _rows(self, branch: Branch) -> NDArray[np.float32]:
+        """The logits [m, V] after the frontier's nodes, of allowed tokens."""
+        paths = self._frontier(branch)
+        if self._grammar is None:
+            return np.stack([self._scored.row(path) for path in paths])
+        return np.stack(list(map(self._masked, paths, self._allowed(branch))))
+
+    def _masked(self, path: Path, allowed: Allowed) -> NDArray[np.float32]:
+        forced = forced_token(allowed) is not None
+        known = allowed.astype(np.float32)  # any finite logit: there is no other token
+        return masked(known if forced else self._scored.row(path), allowed)
+
+    # What was said before
+
+    def _look_up(self, branches: Sequence[Branch], rows: int) -> _LookedUp | None:
+        """What to compute along with a pass of so many rows, after the first chain that needs it:
+        those behind it are less likely to be wanted."""
+        if self._lookup is None or not rows:
+            return None
+        ends = (self._unforced(branch) for branch in branches if branch.shape.is_chain)
+        after = next((end for (end,) in filter(None, ends) if self._scored.rows_due([end])), None)
+        if after is None:
+            return None
+        prefix = self._scored.verified + after
+        draft = self._lookup.draft(prefix, MAX_LOOKED_UP, rows)
+        paths: list[Path] = []
+        for node, token in enumerate(draft.tokens):
+            parent = draft.parent(node)
+            paths.append((*(paths[parent] if parent >= 0 else after), token))
+        return _LookedUp(after, draft, tuple(paths))
+
+    def _has_row(self, path: Path) -> bool:
+        """Whether anything can follow: nothing is asked of a model after an end token."""
+        return not any(token in self._ends for token in path)
+
+    def _judge(self, found: _LookedUp) -> None:
+        """Tell the lookup how far the model says the same."""
+
+        def chosen(node: int) -> int:
+            path = found.paths[node] if node >= 0 else found.after
+            return self._next_token(path) if self._has_row(path) else -1
+
+        path = follow(found.draft, chosen).path
+        assert self._lookup is not None
+        self._lookup.judged(found.draft, 0, path, 1 + len(path))
+
+    def _next_token(self, path: Path) -> int:
+        """The token of a chain after a path that is scored."""
+        prefix = self._scored.verified + path
+        row = self._scored.row(path)
+        if self._grammar is not None:
+            row = self._masked(path, self._grammar.allowed(prefix))
+        (token,), _ = candidates(row, self._proposal, len(prefix), 1, self._random_source)
+        return token

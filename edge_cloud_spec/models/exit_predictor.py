@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..decoding.accept import follow
 from ..decoding.draft import Draft
+from ..decoding.grammar import AllowedAfter, forced_token, masked
 from ..decoding.noise import gumbel
 from ..decoding.policy import SamplingPolicy, scaled_logits
 from ..decoding.propose import coupled_token
@@ -35,6 +36,15 @@ class ExitPrediction:
     confidence: float
 
 
+class _Rows:
+    """Logits [m, S], each one's likeliest place in [S], and how likely that is."""
+
+    def __init__(self, scaled: Tensor) -> None:
+        self.scaled = scaled
+        best = torch.softmax(scaled, -1).max(-1)
+        self.chances, self.places = best.values.tolist(), best.indices.tolist()
+
+
 @dataclass(eq=False)
 class ExitPredictor:
     """Predicts the verdict of one pass, as ``on_layer`` of ``Session.forward``.
@@ -43,7 +53,7 @@ class ExitPredictor:
     layers: after how many there are exits. ids: tokens [S] that they may predict. logits: float32
     [m, S] from hidden rows [m, E] after these layers. position: of the first drafted token in the
     answer. first: logits [V] after the prefix, for a pass that leaves them out. open_at: the leaf
-    after which the draft continues, so that the verdict is open there.
+    after which the draft continues, so that the verdict is open there. allowed: by a grammar.
     """
 
     layers: frozenset[int]
@@ -56,6 +66,7 @@ class ExitPredictor:
     first: NDArray[np.float32] | None = None
     end_tokens: frozenset[int] = frozenset()
     open_at: int | None = None
+    allowed: AllowedAfter | None = None
     _noise: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by position
     _reported: tuple[int | None, ...] | None = None
 
@@ -70,7 +81,7 @@ class ExitPredictor:
         left_out = 1 + len(self.draft) - len(hidden)
         if left_out and self.first is None:
             return
-        prediction = self._predict(layer, self._scaled(self.logits(layer, hidden)), left_out)
+        prediction = self._predict(layer, self.logits(layer, hidden), left_out)
         tokens = (*(self.draft.tokens[node] for node in prediction.path), prediction.token)
         if tokens != self._reported and prediction.confidence > 0:  # false where it is NaN
             self._reported = tokens
@@ -85,10 +96,9 @@ class ExitPredictor:
             return torch.from_numpy(scaled_logits(logits.cpu().numpy(), policy))
         return logits / policy.temperature
 
-    def _predict(self, layer: int, scaled: Tensor, left_out: int) -> ExitPrediction:
-        """Follow the draft along the exit's own tokens; ``scaled`` [m, S] are its logits."""
-        best = torch.softmax(scaled, -1).max(-1)
-        chances, places = best.values.tolist(), best.indices.tolist()
+    def _predict(self, layer: int, logits: Tensor, left_out: int) -> ExitPrediction:
+        """Follow the draft along the exit's own tokens; ``logits`` [m, S] are its own."""
+        every = _Rows(self._scaled(logits)) if self.allowed is None else None
         confidence, position = 1.0, self.position - 1
 
         def token_after(node: int) -> int:
@@ -99,10 +109,20 @@ class ExitPredictor:
             row = node + 1 - left_out
             if row < 0:
                 assert self.first is not None  # so this one is known, not predicted
-                return coupled_token(self.first, self.policy, position)
-            chance, place = chances[row], places[row]
+                first = self.first if self.allowed is None else masked(self.first, self.allowed(-1))
+                return coupled_token(first, self.policy, position)
+            rows = every
+            if self.allowed is not None:
+                allowed = self.allowed(node)
+                if (forced := forced_token(allowed)) is not None:
+                    return forced
+                outside = torch.from_numpy(~allowed[self.ids]).to(logits.device)
+                rows = _Rows(self._scaled(logits[row : row + 1].masked_fill(outside, -torch.inf)))
+                row = 0
+            assert rows is not None
+            chance, place = rows.chances[row], rows.places[row]
             if self.policy.temperature > 0 and chance < CERTAIN:
-                chance, place = self._with_noise(scaled[row], position)
+                chance, place = self._with_noise(rows.scaled[row], position)
             confidence *= chance
             return int(self.ids[place])
 

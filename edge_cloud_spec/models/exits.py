@@ -23,11 +23,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..decoding.draft import Draft
+from ..decoding.grammar import AllowedAfter
 from ..decoding.policy import SamplingPolicy
 from ..errors import UserError
 from .exit_predictor import ExitPrediction, ExitPredictor
-from .linear import is_plain
-from .transformer import Transformer
+from .passes.linear import is_plain
+from .passes.transformer import Transformer
 from .vlm import Vlm
 
 log = logging.getLogger(__name__)
@@ -166,6 +167,7 @@ class Exits:
         first: NDArray[np.float32] | None = None,
         end_tokens: Iterable[int] = (),
         open_at: int | None = None,
+        allowed: AllowedAfter | None = None,
     ) -> ExitPredictor | None:
         """The ``on_layer`` of a ``Session.forward`` that reports predictions of its verdict.
 
@@ -187,6 +189,7 @@ class Exits:
             first=first,
             end_tokens=frozenset(end_tokens),
             open_at=open_at,
+            allowed=allowed,
         )
 
     def _rows_of_head(self, ids: NDArray[np.int64]) -> Tensor:

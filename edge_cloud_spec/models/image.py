@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from ..errors import UserError
+
+Grid = tuple[int, int, int]  # time, height and width of a picture, in patches
 
 MAX_PIXELS = 2**21  # of a camera's frame (1920 x 1080 is less), unless the model can use more
 MAX_SCANS = 16  # of a progressive JPEG (10 are usual): each costs as much as a whole picture
@@ -44,6 +46,58 @@ class ImageSpec:
     def max_frame_pixels(self) -> int:
         """The limit on a camera frame: what the model can use, or what cameras usually send."""
         return max(MAX_PIXELS, self.max_pixels)
+
+    @property
+    def token_pixels(self) -> int:
+        """Pixels that one image token stands for."""
+        return (self.patch_size * self.merge_size) ** 2
+
+
+@dataclass(frozen=True)
+class PictureLimits:
+    """How closely a draft model looks; 0: as closely as the target.
+
+    max_pixels: the picture is resized to so many. max_image_tokens: so many of its tokens stay
+    (``diverse_tokens``). UserError: a negative number.
+    """
+
+    max_pixels: int = 0
+    max_image_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_pixels", "max_image_tokens"):
+            if getattr(self, name) < 0:
+                raise UserError(
+                    f"{name} is {getattr(self, name)}: give 1 or more, or 0 for the target's"
+                )
+
+    @property
+    def name(self) -> str:
+        """For a model's identity; empty without limits."""
+        return "".join(
+            f":{number}{unit}"
+            for number, unit in ((self.max_pixels, "px"), (self.max_image_tokens, "tokens"))
+            if number
+        )
+
+    def resized(self, spec: ImageSpec) -> ImageSpec:
+        """The target's image specification for a model that looks at so few pixels.
+
+        UserError: they are too few for one token.
+        """
+        if not 0 < self.max_pixels < spec.max_pixels:
+            return spec
+        if self.max_pixels < spec.token_pixels:
+            raise UserError(
+                f"max_pixels is {self.max_pixels}: one image token of this model stands for "
+                f"{spec.token_pixels} pixels; give as many or more, or 0 for the target's"
+            )
+        low = min(spec.min_pixels, self.max_pixels)
+        return replace(spec, min_pixels=low, max_pixels=self.max_pixels)
+
+    def kept(self, tokens: int) -> int:
+        """How many of a picture's tokens stay."""
+        return min(tokens, self.max_image_tokens or tokens)
 
 
 def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -125,9 +179,15 @@ def target_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
     return high, wide
 
 
+def grid_of(height: int, width: int, spec: ImageSpec) -> Grid:
+    """The grid of a picture of this size, in patches."""
+    high, wide = target_size(height, width, spec)
+    return 1, high // spec.patch_size, wide // spec.patch_size
+
+
 def patches(
     image: Image.Image, spec: ImageSpec, mean: tuple[float, ...], std: tuple[float, ...]
-) -> tuple[np.ndarray, tuple[int, int, int]]:
+) -> tuple[np.ndarray, Grid]:
     """Pixel values float32 [t*h*w, 3*temporal*patch*patch] and the grid (t, h, w) in patches.
 
     The same numbers as `Qwen2VLImageProcessorPil` of transformers (tested), without its overhead.

@@ -15,9 +15,9 @@ import torch
 
 from ..errors import UserError
 from .image import ImageSpec
-from .linear import PatchLinear, pack_linears
-from .quantize import check_quantization
-from .transformer import Transformer
+from .passes.linear import PatchLinear, pack_linears
+from .passes.quantize import check_quantization
+from .passes.transformer import PASSES, Transformer
 from .vlm import ImagePreprocessing, Vlm
 
 FAMILIES = {
@@ -38,14 +38,18 @@ def load(
     dtype: str = "float32",
     quantize: str = "none",
     threads: int | None = None,
+    passes: str = "free",
 ) -> Vlm:
     """Load a Qwen2-VL, Qwen2.5-VL or Qwen3-VL checkpoint.
 
-    threads: torch's intra-operation threads, of the whole process. UserError names what is missing
-    or does not fit, and what to do.
+    threads: torch's intra-operation threads, of the whole process. passes: with fixed a row's bits
+    depend on its prefix only, whatever else is in its pass. UserError names what is missing or does
+    not fit, and what to do.
     """
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r} is unknown: choose one of {', '.join(DTYPES)}")
+    if passes not in PASSES:
+        raise UserError(f"passes {passes!r} is unknown: choose one of {', '.join(PASSES)}")
     _check_device(device)
     directory = _directory(str(name_or_dir))
     config = _read_json(directory, "config.json")
@@ -71,7 +75,7 @@ def load(
 
             tokenizer = AutoTokenizer.from_pretrained(directory)
             model = _model(directory, family, config, device, DTYPES[dtype])
-        transformer = Transformer(model.model.language_model, model.lm_head, quantize)
+        transformer = Transformer(model.model.language_model, model.lm_head, quantize, passes)
         visual = model.model.visual
         visual.patch_embed.proj = PatchLinear(visual.patch_embed.proj)
         pack_linears(visual)

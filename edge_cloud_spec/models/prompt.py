@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..instruction import check_instruction
-from .image import ImageSpec
+from .image import Grid, ImageSpec
 
 ORDERS = ("action first", "reason first")
 
@@ -89,26 +90,43 @@ class PromptSpec:
 class Prompt:
     """Token ids and picture that a session starts from.
 
-    input_ids: int64 [n]; pixel_values: float32 [patches, values]; grid: (t, h, w) in patches.
+    input_ids: int64 [n]; grid: in patches. ``pixels`` makes the pixel values: they are large, and
+    not needed where the picture's rows are known. digest: names the prompt, the same on robot and
+    cloud, however closely the model on either side looks (``prompt_digest``). Where there are fewer
+    image ids than the grid has tokens, those of the most diverse tokens are meant.
     """
 
     input_ids: np.ndarray
-    pixel_values: np.ndarray
-    image_grid_thw: tuple[int, int, int]
+    pixels: Callable[[], np.ndarray]
+    image_grid_thw: Grid
     image_digest: bytes
+    digest: bytes
 
-    @cached_property
-    def digest(self) -> bytes:
-        """16 bytes over ids, grid and the picture's bytes; the same on robot and cloud."""
-        whole = hashlib.blake2b(digest_size=16)
-        whole.update(np.asarray(self.input_ids, "<i8").tobytes())
-        whole.update(np.asarray(self.image_grid_thw, "<i8").tobytes())
-        whole.update(self.image_digest)
-        return whole.digest()
+    @property
+    def pixel_values(self) -> np.ndarray:
+        """float32 [patches, values]"""
+        return self.pixels()
+
+
+def instruction_tokens(model: object, instruction: str) -> tuple[int, ...]:
+    """The instruction's own tokens; none for a model without a tokenizer, such as a script."""
+    tokenizer: Any = getattr(model, "tokenizer", None)
+    if tokenizer is None:
+        return ()
+    return tuple(tokenizer(instruction, add_special_tokens=False)["input_ids"])
+
+
+def prompt_digest(ids: np.ndarray, grid: Grid, image_digest: bytes) -> bytes:
+    """16 bytes over the ids [n] and grid of the whole picture, and the picture's bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(np.asarray(ids, "<i8").tobytes())
+    digest.update(np.asarray(grid, "<i8").tobytes())
+    digest.update(image_digest)
+    return digest.digest()
 
 
 def render(
-    tokenizer: Any, request: Request, spec: PromptSpec, grid: tuple[int, int, int], image_token: str
+    tokenizer: Any, request: Request, spec: PromptSpec, grid: Grid, image_token: str
 ) -> np.ndarray:
     """Token ids int64 [n] of the spec's chat template around the request, image tokens included.
 

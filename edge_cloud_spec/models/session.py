@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from .cache import KeyValueCache
-from .forward_pass import PassRows, run_pass
-from .node_tree import NodeTree
-from .transformer import OnLayer, Segment, Transformer
+from ..errors import MemoryFull
+from .memory.cache import KeyValueCache
+from .memory.cache_owner import SPARE, CacheOwner, RefillCache
+from .passes.forward_pass import PassRequest, PassRows, forward_together, run_pass
+from .passes.node_tree import NodeTree
+from .passes.target_rows import DeviceRows, joined, on_host, stacked
+from .passes.transformer import OnLayer, Transformer
 
 
-class Session:
+class Session(CacheOwner):
     """Scores chains and trees after a prefix; owns its cache and positions; one owner thread.
+
+    Without its cache (`evict`) it keeps its tokens and nodes, and has it again at its next pass.
 
     The prefix is the prompt and the tokens after it. Its last tokens may not be computed yet
     (`extend`); the next pass computes them together with its nodes. Nodes stay until `commit`,
@@ -29,21 +34,30 @@ class Session:
         rows: int,
         delta: int,
         row: NDArray[np.float32],
+        refill: RefillCache,
     ) -> None:
         """rows: of the prompt, in the cache. delta: position of a row minus its index, after the
-        image (its tokens share positions). row: logits [V] after the prompt."""
-        self._transformer, self._cache = transformer, cache
+        image (its tokens share positions). row: logits [V] after the prompt. refill: fills a cache
+        with the prompt and some tokens."""
+        super().__init__(cache, refill)
+        self._transformer = transformer
         self._prompt_rows, self._delta, self._prompt_row = rows, delta, row
         self._vocabulary = len(row)
         self._tokens: list[int] = []  # the prefix after the prompt
         self._computed = 0  # how many of them are in the cache
-        self._row: NDArray[np.float32] | None = row  # logits after the computed tokens, if known
+        self._row: DeviceRows | None = row  # logits after the computed tokens, if known
         self._nodes = NodeTree()
+        self._prompt_nodes: NodeTree | None = None  # that were scored with the prompt
 
     @property
     def length(self) -> int:
         """Tokens of the prefix after the prompt."""
         return len(self._tokens)
+
+    @property
+    def prompt_rows(self) -> int:
+        """Rows of the prompt."""
+        return self._prompt_rows
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -63,16 +77,12 @@ class Session:
         returned (all but row 0, or all, when the prefix had tokens to compute). What it raises ends
         the pass; there are no nodes then. ValueError: a token or a parent that there is not.
         """
-        part = self._forward_rows(tokens, parents)
-        if part is None:
-            assert self._row is not None
-            return self._row[None]
-        try:
-            logits = run_pass(self._transformer, [part], self._vocabulary, on_layer)[0]
-        except BaseException:
-            self._nodes = NodeTree()
-            raise
-        return self._store(logits)
+        request = PassRequest(self, tokens, parents, on_layer)
+        rows = _rows(forward_together(self._transformer, self._vocabulary, [request])[0])
+        logits = on_host(rows)
+        if logits is not rows:  # once for all of them
+            self._row, self._nodes.logits = logits[0], list(logits[1:])
+        return logits
 
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
@@ -82,31 +92,40 @@ class Session:
         Indices continue those of the last `forward`; a parent is any earlier node or -1. When
         `on_layer` raises, there are only the earlier nodes.
         """
+        self._come_back()
         if self._computed < len(self._tokens) or self._row is None:
             return self.forward(tokens, parents, on_layer)[1:]
-        was_chain = self._nodes.is_chain
-        part = self._pass_rows([], tokens, parents)
+        was_chain, before = self._nodes.is_chain, len(self._nodes)
         try:
-            logits = run_pass(self._transformer, [part], self._vocabulary, on_layer)[0]
+            part = self._pass_rows([], tokens, parents, on_layer)
+            logits = on_host(_rows(run_pass(self._transformer, [part], self._vocabulary)[0]))
         except BaseException:
-            self._nodes.without_last(len(tokens), was_chain)
+            self._nodes.without_last(len(self._nodes) - before, was_chain)
             raise
+        finally:
+            self._in_pass = False
         self._nodes.logits += list(logits)
         return logits
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
         """Logits [V] after a node that was scored, or after the prefix (-1)."""
         if node >= 0:
-            return self._nodes.logits[node]
+            return on_host(self._nodes.logits[node])
+        self._come_back()
         if self._computed < len(self._tokens) or self._row is None:
             self.forward((), None, on_layer)
         assert self._row is not None
-        return self._row
+        return on_host(self._row)
+
+    @property
+    def pending_rows(self) -> int:
+        """Rows of the prefix that the next pass computes before its nodes."""
+        return max(len(self._tokens) - self._computed, int(self._row is None))
 
     @property
     def known_row(self) -> NDArray[np.float32] | None:
         """Logits [V] after the prefix, where no pass is needed for them."""
-        return self._row if self._computed == len(self._tokens) else None
+        return None if self.pending_rows or self._row is None else on_host(self._row)
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Keep the nodes of ``path`` (indices from root to leaf) as prefix; roll back all others.
@@ -115,13 +134,35 @@ class Session:
         order. ValueError: ``path`` is not one, or ``keep`` does not come after it.
         """
         kept = self._nodes.below(path, keep)
-        base = self._prompt_rows + self._computed
-        self._cache.gather(base, [base + index for index in (*path, *keep)])
         self._tokens += [self._nodes.tokens[index] for index in path]
-        self._computed += len(path)
-        if path:
-            self._row = self._nodes.logits[path[-1]]
+        if self._cache is not None:
+            base = self._prompt_rows + self._computed
+            self._cache.gather(base, [base + index for index in (*path, *keep)])
+            self._computed += len(path)
+            if path:
+                self._row = self._nodes.logits[path[-1]]
         self._nodes = kept
+
+    def _forget_rows(self) -> None:
+        self._row, self._computed = None, 0
+
+    def _adopt(self, cache: KeyValueCache, tokens: list[int], row: NDArray[np.float32]) -> None:
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(tokens, self._tokens, strict=False))
+        self._computed = sum(1 for _ in same)
+        known = row if self._computed == len(tokens) else None
+        self._row = known if self._computed else self._prompt_row
+        self._own(cache)
+        if len(self._nodes):
+            nodes, self._nodes = self._nodes, NodeTree()
+            try:
+                part = self._pass_rows([], nodes.tokens, nodes.parents, None)
+                _rows(run_pass(self._transformer, [part], self._vocabulary)[0])
+            except BaseException:
+                self._in_pass = False
+                self.evict()
+                raise
+            finally:
+                self._nodes, self._in_pass = nodes, False
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add known tokens to the prefix; the next forward computes them."""
@@ -138,48 +179,92 @@ class Session:
             self._computed = length
             self._row = self._prompt_row if length == 0 else None
 
-    def _forward_rows(
-        self, tokens: Sequence[int], parents: Sequence[int] | None
+    def fits(self, transformer: Transformer, vocabulary: int) -> bool:
+        """See ``PassSession``."""
+        return transformer is self._transformer and vocabulary == self._vocabulary
+
+    def rows_to_compute(
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int] | None,
+        on_layer: OnLayer | None = None,
     ) -> PassRows | None:
-        """What a forward has to compute; None when that is nothing."""
+        """See ``PassSession``."""
+        if on_layer is None and self._has_scored(tokens, parents):
+            return None
         self._nodes = NodeTree()
+        self._come_back()
         if self._computed == len(self._tokens) and self._row is None:
             self._computed -= 1  # after truncate: the logits after the last token are not known
         tail = self._tokens[self._computed :]
         if not tail and not len(tokens):
             return None
         return self._pass_rows(
-            tail, tokens, range(-1, len(tokens) - 1) if parents is None else parents
+            tail, tokens, range(-1, len(tokens) - 1) if parents is None else parents, on_layer
         )
 
     def _pass_rows(
-        self, tail: list[int], tokens: Sequence[int], parents: Sequence[int]
+        self,
+        tail: list[int],
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        on_layer: OnLayer | None,
     ) -> PassRows:
         """Rows for the prefix's tail and for new nodes, after the nodes that are there."""
-        nodes, before = self._nodes, len(self._nodes)
+        cache, nodes, before = self._cache, self._nodes, len(self._nodes)
+        assert cache is not None
+        self._in_pass = True
         start = self._prompt_rows + self._computed + before
         count = len(tail) + len(tokens)
         nodes.append(self._checked(tokens), parents)
         end = self._prompt_rows + len(self._tokens) + self._delta
         positions = [*range(end - len(tail), end), *(end + at for at in nodes.depths[before:])]
-        self._cache.reserve(start + count, start)
-        if nodes.is_chain:
-            mask = self._transformer.causal_mask(start, count)
-        else:
-            mask = torch.from_numpy(nodes.mask(count, start, len(tokens)))
-            mask = mask.to(self._transformer.device, self._transformer.dtype)
-        segment = Segment(self._cache, start, count, mask)
-        return PassRows(tail + nodes.tokens[before:], positions, segment, max(len(tail) - 1, 0))
+        try:
+            cache.reserve(start + count, start)
+        except MemoryFull:
+            self._spare = SPARE + count  # evicted, it can come back with room for them
+            raise
+        segment = self._transformer.segment(cache, start, count, nodes, len(tokens))
+        first = max(len(tail) - 1, 0)
+        return PassRows(tail + nodes.tokens[before:], positions, segment, first, on_layer)
 
-    def _store(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Keep the logits of a forward and return [1 + n, V]."""
+    def take(self, logits: DeviceRows | None) -> DeviceRows:
+        """See ``PassSession``."""
+        self._in_pass = False
+        if self._cache is not None:
+            self._cache.touch()
+        if logits is None:
+            assert self._row is not None
+            return stacked([self._row, *self._nodes.logits])
         if self._computed == len(self._tokens):
             assert self._row is not None
-            logits = np.concatenate([self._row[None], logits])
+            logits = joined(self._row, logits)
         self._computed = len(self._tokens)
         self._row = logits[0]
         self._nodes.logits = list(logits[1:])
         return logits
+
+    def keep_nodes(self, nodes: NodeTree) -> None:
+        """See ``TakesNodes``."""
+        self._nodes = self._prompt_nodes = nodes
+
+    @property
+    def scored_with_prompt(self) -> bool:
+        """Whether a draft was, and nothing came since: a ``forward`` of it needs no pass."""
+        return self._cache is not None and self._prompt_nodes is self._nodes
+
+    def _has_scored(self, tokens: Sequence[int], parents: Sequence[int] | None) -> bool:
+        """Whether these nodes were scored with the prompt, and nothing came since."""
+        nodes, self._prompt_nodes = self._prompt_nodes, None
+        if nodes is not self._nodes or self._cache is None or self._tokens:
+            return False
+        chain = range(-1, len(tokens) - 1)
+        asked = list(chain if parents is None else parents)
+        return nodes.tokens == list(tokens) and nodes.parents == asked
+
+    def drop_nodes(self) -> None:
+        """See ``PassSession``."""
+        self._nodes, self._in_pass = NodeTree(), False
 
     def _checked(self, tokens: Sequence[int]) -> list[int]:
         """As ints; an id without an embedding would be fatal to the whole process on a GPU."""
@@ -189,23 +274,7 @@ class Session:
         return checked
 
 
-def forward_together(
-    sessions: Sequence[Session],
-    tokens: Sequence[Sequence[int]],
-    parents: Sequence[Sequence[int] | None],
-) -> list[NDArray[np.float32]]:
-    """`forward` of several sessions of one model in one pass, which reads the weights only once.
-
-    Nothing is padded and no cache is copied, whatever the lengths.
-    """
-    parts = [
-        session._forward_rows(nodes, above)
-        for session, nodes, above in zip(sessions, tokens, parents, strict=True)
-    ]
-    due = [part for part in parts if part is not None]
-    first = sessions[0]
-    logits = iter(run_pass(first._transformer, due, first._vocabulary, None) if due else ())
-    return [
-        session.forward(()) if part is None else session._store(next(logits))
-        for session, part in zip(sessions, parts, strict=True)
-    ]
+def _rows(result: DeviceRows | Exception) -> DeviceRows:
+    if isinstance(result, Exception):
+        raise result
+    return result

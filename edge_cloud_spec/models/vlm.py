@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from ..errors import UserError
-from .image import ImageSpec, decode_image, patches
-from .prompt import Prompt, PromptSpec, Request, render
+from .grammar.compiler import GrammarCompiler
+from .grammar.token_grammar import TokenGrammar
+from .image import Grid, ImageSpec, PictureLimits, decode_image, grid_of, patches
+from .memory.cache import KeyValueCache
+from .memory.cache_owner import SPARE, Refilled
+from .memory.kv_memory import MB, KvMemory
+from .memory.lru_cache import LruCache
+from .memory.prefix_store import PrefixStore, PromptParts
+from .passes.forward_pass import PassRequest, forward_together
+from .passes.target_rows import DeviceRows
+from .passes.transformer import Transformer
+from .prefill import EncodedPicture, Prefill, PrefillRows, picture_positions, positions_of
+from .prompt import Prompt, PromptSpec, Request, prompt_digest, render
 from .session import Session
-from .transformer import Deepstack, Segment, Transformer
+from .token_pruning import diverse_tokens
 from .vocabulary import tokenizer_digest, tokens_of
 
-Value = TypeVar("Value")
-
-
-class LruCache(Generic[Value]):
-    """The `size` most recently used values, by key."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._values: OrderedDict[Hashable, Value] = OrderedDict()
-
-    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The value of `key`, from `make` where it is not cached; now the one used last."""
-        value = self._values.pop(key, None)
-        if value is None:
-            value = make()
-        self._values[key] = value
-        while len(self._values) > self._size:
-            self._values.popitem(last=False)
-        return value
+CPU_KV_BYTES = 2048 * MB
+CUDA_KV_SHARE = 0.7  # the rest is for what a pass computes
 
 
 @dataclass(frozen=True)
@@ -49,11 +44,12 @@ class ImagePreprocessing:
 
 
 @dataclass(frozen=True, eq=False)
-class _Prefill:
-    """The last prompt's cache rows: the next prompt may begin with the same."""
+class Picture:
+    """As this model looks at it: pixel values and their grid; and the target's grid."""
 
-    prompt: Prompt
-    rows: Tensor
+    pixels: np.ndarray
+    grid: Grid
+    target_grid: Grid
 
 
 class Vlm:
@@ -82,9 +78,11 @@ class Vlm:
         rows = model.config.text_config.vocab_size
         self.vocabulary: int = min(rows, len(tokens_of(tokenizer)))
         self.tokenizer_digest: bytes = tokenizer_digest(tokenizer)
-        self._pictures: LruCache[tuple[np.ndarray, tuple[int, int, int]]] = LruCache(2)
-        self._features: LruCache[tuple[Tensor, tuple[Tensor, ...]]] = LruCache(2)
-        self._last: _Prefill | None = None
+        self._features: LruCache[EncodedPicture] = LruCache(2)
+        self._weights = identity
+        self.limit_picture(PictureLimits())
+        self._grammars = GrammarCompiler(tokenizer)
+        self.use_memory(KvMemory())
 
     def crop(self, vocabulary: int) -> None:
         """Keep this many rows of the logits (the common vocabulary) in sessions opened from now.
@@ -94,6 +92,17 @@ class Vlm:
         if not 1 < vocabulary <= self._config.text_config.vocab_size:
             raise ValueError(f"cannot crop the vocabulary of {self.identity} to {vocabulary}")
         self.vocabulary = vocabulary
+
+    def limit_picture(self, limits: PictureLimits) -> None:
+        """Look at pictures so closely in prompts made from now; their digests stay the same.
+
+        What is drafted depends on it, so the identity names it. UserError: too few pixels.
+        """
+        limits.resized(self.preprocessing.spec)
+        self._limits = limits
+        self.identity = self._weights + limits.name
+        self._pictures: LruCache[Picture] = LruCache(2)
+        self._grids: LruCache[tuple[Grid, Grid]] = LruCache(1024)  # of pictures that are sound
 
     def spec(self, system_text: str, max_tokens: int) -> PromptSpec:
         """How prompts for this model, the target, are made; for the robot to make the same.
@@ -127,92 +136,145 @@ class Vlm:
                     f"{self.identity} has {name} {getattr(ours, name)} and the target "
                     f"{spec.target} has {getattr(spec.image, name)}: choose models of one family"
                 )
-        pixels, grid = self._pictures.get(
-            (request.image_digest, spec.image), lambda: self._patches(request.jpeg, spec.image)
+        picture = partial(self._picture, request, spec.image)
+        grid, target_grid = self._grids.get(
+            (request.image_digest, spec.image), lambda: (picture().grid, picture().target_grid)
         )
-        ids = render(self.tokenizer, request, spec, grid, self._image_token)
+        ids = render(self.tokenizer, request, spec, target_grid, self._image_token)
         if ids.max() >= self._config.text_config.vocab_size:
             raise UserError(
                 f"{self.identity} has no embedding for token {ids.max()} of its own tokenizer: "
                 "its directory mixes files of two models"
             )
-        return Prompt(ids, pixels, grid, request.image_digest)
+        image = np.flatnonzero(ids == self._image_id)
+        kept = self._limits.kept(math.prod(grid) // self._merge**2)
+        return Prompt(
+            np.delete(ids, image[kept:]),
+            lambda: picture().pixels,
+            grid,
+            request.image_digest,
+            prompt_digest(ids, target_grid, request.image_digest),
+        )
 
-    def _patches(self, jpeg: bytes, spec: ImageSpec) -> tuple[np.ndarray, tuple[int, int, int]]:
+    def grammar(self, text: str, spec: PromptSpec) -> TokenGrammar:
+        """The grammar of this text in this model's tokens; an answer ends with the first end token.
+
+        UserError: it cannot be used, or llguidance is not there.
+        """
+        return self._grammars.grammar(text, spec.end_ids[0], spec.vocabulary)
+
+    def _picture(self, request: Request, spec: ImageSpec) -> Picture:
+        key = request.image_digest, spec
+        return self._pictures.get(key, lambda: self._patches(request.jpeg, spec))
+
+    def _patches(self, jpeg: bytes, spec: ImageSpec) -> Picture:
         image = decode_image(jpeg, spec.max_frame_pixels)
-        return patches(image, spec, self.preprocessing.mean, self.preprocessing.std)
+        pixels, grid = patches(
+            image, self._limits.resized(spec), self.preprocessing.mean, self.preprocessing.std
+        )
+        return Picture(pixels, grid, grid_of(image.height, image.width, spec))
+
+    @property
+    def default_kv_bytes(self) -> int:
+        """A bound for the keys and values of many sessions: of a GPU the most of what is free."""
+        device = self.transformer.device
+        if device.type != "cuda":
+            return CPU_KV_BYTES
+        return int(CUDA_KV_SHARE * torch.cuda.mem_get_info(device)[0])
+
+    def use_memory(self, memory: KvMemory) -> None:
+        """Take the caches of sessions opened from now on from here, and the prefixes kept."""
+        self.memory = memory
+        self._prefixes = PrefixStore(self.transformer.cache_layout, memory)
 
     def open(self, prompt: Prompt) -> Session:
-        """Prefill: a session whose prefix is the prompt, with the logits row after it."""
-        transformer, ids, count = self.transformer, prompt.input_ids, len(prompt.input_ids)
+        """A session whose prefix is the prompt, with the logits row after it.
+
+        MemoryFull: there is no room for its cache, which may be so at a session's next use, too.
+        """
+        return self.prefill(prompt).finish()
+
+    def prefill(self, prompt: Prompt) -> Prefill[Session]:
+        """`open` in steps: a session after the prompt, when all are made."""
+
+        def open_session(cache: KeyValueCache, delta: int, row: NDArray[np.float32]) -> Session:
+            rows = len(prompt.input_ids)
+            refill = partial(self._refill, prompt)
+            return Session(self.transformer, cache, rows, delta, row, refill)
+
+        return self._fill(prompt, (), SPARE, open_session)
+
+    def _refill(
+        self, prompt: Prompt, tokens: Sequence[int], spare: int, on_filled: Refilled
+    ) -> Prefill[Session]:
+        """`_fill` for an evicted session."""
+        prefill = self._fill(prompt, tokens, spare, on_filled)
+        self.memory.restored_rows += prefill.rows_left
+        return prefill
+
+    def _fill(
+        self,
+        prompt: Prompt,
+        tokens: Sequence[int],
+        spare: int,
+        on_filled: Refilled,
+    ) -> Prefill[Session]:
+        """Fill a cache with a prompt and these tokens after it; it has room for ``spare`` more."""
+        ids = np.concatenate([prompt.input_ids, np.asarray(tokens, np.int64)])
         positions, delta = positions_of(ids, prompt.image_grid_thw, self._image_id, self._merge)
-        cache = transformer.new_cache(count + 128)
-        shared = self._shared(prompt)
-        with torch.inference_mode():
-            if shared and self._last is not None:
-                cache.paste(self._last.rows, shared)
-            hidden = transformer.embed(ids[shared:])
-            image_rows = torch.from_numpy(np.flatnonzero(ids[shared:] == self._image_id))
-            deepstack = None
-            if len(image_rows):
-                features, deep = self._features.get(
-                    (prompt.image_digest, prompt.image_grid_thw), lambda: self._encode_image(prompt)
-                )
-                image_rows = image_rows.to(transformer.device)
-                hidden[image_rows] = features.to(hidden.dtype)
-                deepstack = Deepstack(image_rows, deep) if deep else None
-            fresh = count - shared
-            segment = Segment(cache, shared, fresh, transformer.causal_mask(shared, fresh))
-            hidden = transformer.forward(
-                hidden, torch.from_numpy(positions[:, shared:]), (segment,), deepstack
-            )
-            row = transformer.logits(hidden[-1:], self.vocabulary).cpu().numpy()[0]
-            self._last = _Prefill(prompt, cache.copy_rows(count))
-        return Session(transformer, cache, count, delta, row)
+        image = np.flatnonzero(prompt.input_ids == self._image_id)
+        grid = prompt.image_grid_thw
+        cache = KeyValueCache(self.transformer.cache_layout, len(ids) + spare, self.memory)
+        parts = PromptParts(
+            prompt.input_ids, image, prompt.image_digest + bytes(str(grid), "ascii")
+        )
+        prefixes = self._prefixes
+        start, known = prefixes.paste(cache, parts, self.vocabulary)
+
+        def fill(row: NDArray[np.float32]) -> Session:
+            prefixes.keep(cache, parts, None if tokens else row)
+            session: Session = on_filled(cache, delta, row)
+            return session
+
+        return Prefill(
+            self.transformer,
+            cache,
+            PrefillRows(ids, positions, image),
+            start,
+            lambda: self._features.get(
+                (prompt.image_digest, grid, len(image)), lambda: self._encode(prompt, len(image))
+            ),
+            self.vocabulary,
+            fill,
+            None if tokens else known,
+        )
+
+    def forward_together(self, requests: Sequence[PassRequest]) -> list[DeviceRows | Exception]:
+        """``Session.forward`` of several sessions in one pass, which reads the weights only once.
+
+        Each result is what ``forward`` returns, where it was computed (see ``target_rows``), or in
+        its place what it raises (a token that there is not, an exit): that session has no nodes
+        then, the others get their rows. What the pass itself raises (memory) is raised, and none of
+        the sessions has nodes. A session may be in one request only.
+        """
+        return forward_together(self.transformer, self.vocabulary, requests)
 
     @property
     def _merge(self) -> int:
         return self.preprocessing.spec.merge_size
 
-    def _shared(self, prompt: Prompt) -> int:
-        """How many rows of the last prompt's prefill to take over; 0 when it is not worth it."""
-        if self._last is None:
-            return 0
-        ours, theirs = prompt.input_ids, self._last.prompt.input_ids
-        size = min(len(ours), len(theirs))
-        differs = np.flatnonzero(ours[:size] != theirs[:size])
-        same = int(differs[0]) if len(differs) else size
-        if prompt.image_digest != self._last.prompt.image_digest:
-            same = min(same, int(np.argmax(ours == self._image_id)))
-        same = min(same, len(ours) - 1)  # the last row is computed: its logits are needed
-        return same if 8 * same >= len(ours) else 0
-
-    def _encode_image(self, prompt: Prompt) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Image features [m, E] and, for Qwen3-VL, the deepstack's, one [m, E] a layer."""
+    def _encode(self, prompt: Prompt, kept: int) -> EncodedPicture:
+        """So many rows of the picture's."""
         device = self.transformer.device
         pixels = torch.from_numpy(prompt.pixel_values).to(device)
         grid = torch.tensor([prompt.image_grid_thw], device=device)
         encoded = self._image_features(pixels, grid, return_dict=True)
+        features = torch.cat(list(encoded.pooler_output))
         deep = getattr(encoded, "deepstack_features", None) or ()
-        return torch.cat(list(encoded.pooler_output)), tuple(torch.cat(list(each)) for each in deep)
-
-
-def positions_of(
-    ids: np.ndarray, grid: tuple[int, int, int], image_id: int, merge: int
-) -> tuple[np.ndarray, int]:
-    """Rotary positions int64 [3, n] (time, height, width) of a prompt with one picture, and the
-    position of the first row after it minus that row's index (transformers' `get_rope_index`).
-
-    A picture's tokens share one time and span max(h, w) positions, not h * w.
-    """
-    high, wide = grid[1] // merge, grid[2] // merge
-    tokens = grid[0] * high * wide
-    first = int(np.argmax(ids == image_id))
-    positions = np.tile(np.arange(len(ids)), (3, 1))
-    at = np.arange(tokens)
-    positions[0, first : first + tokens] = first + at // (high * wide)
-    positions[1, first : first + tokens] = first + at // wide % high
-    positions[2, first : first + tokens] = first + at % wide
-    delta = max(high, wide) - tokens
-    positions[:, first + tokens :] += delta
-    return positions, delta
+        places = diverse_tokens(features, kept)
+        rows = torch.from_numpy(places).to(device)
+        return EncodedPicture(
+            features[rows],
+            tuple(torch.cat(list(each))[rows] for each in deep),
+            picture_positions(prompt.image_grid_thw, self._merge)[:, places],
+        )

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from ..bounds import bounded, check_bounds
 from .action import Action
-from .budget import PERIOD, Budget
+from .budget import BEND, MORE, PERIOD, Budget
 from .pose import STILL, Pose, Velocity, wrap
+from .profile import Profile
 
 GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop is damped by 0.7
 NEARING = 12.0  # 1/s; speed at most, over the way that is left
@@ -25,6 +26,8 @@ HALF = PERIOD / 2  # s; a command holds for a period, so it is taken from the mi
 GRACE = 1.0  # s beyond 1.5 times the planned time; then the motion gives up
 DOUBT = 1.5  # times what was commanded, and FAR: odometry that tells of more has jumped
 FAR = (0.25, math.radians(25))  # m, rad
+REACH = 1.2  # times a step's size, and MORE: a way that its budget surely covers
+REST = 0.2  # of a step's size, at most, that may be left where the next frame is taken
 
 
 @dataclass(frozen=True)
@@ -76,40 +79,6 @@ def goal_of(action: Action, steps: Steps) -> Goal:
     if action.verb == "move":
         return Goal(distance=size if action.direction == "forward" else -size)
     return Goal(angle=math.radians(size if action.direction == "left" else -size))
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A trapezoid of speed with area ``length`` >= 0, from rest to rest."""
-
-    length: float
-    speed: float
-    acceleration: float
-
-    @property
-    def peak(self) -> float:
-        return min(self.speed, math.sqrt(self.length * self.acceleration))
-
-    @property
-    def duration(self) -> float:
-        return self.length / self.peak + self.peak / self.acceleration if self.length else 0.0
-
-    def at(self, time: float) -> tuple[float, float]:
-        """(covered, speed) at ``time`` seconds after the start."""
-        ramp, total = self.peak / self.acceleration, self.duration
-        if time <= 0.0:
-            return 0.0, 0.0
-        if time >= total:
-            return self.length, 0.0
-        if time > total - ramp:
-            left = total - time
-            return (
-                self.length - self.acceleration * left * left / 2,
-                self.acceleration * left,
-            )
-        if time < ramp:
-            return self.acceleration * time * time / 2, self.acceleration * time
-        return self.peak * (time - ramp / 2), self.peak
 
 
 @dataclass(frozen=True)
@@ -175,6 +144,20 @@ class Motion:
     def deadline(self) -> float:
         """The latest time at which the motion ends, arrived or not."""
         return self._begin + 1.5 * self._profile.duration + GRACE
+
+    @property
+    def in_reach(self) -> bool:
+        """Whether its bounds allow its way, which is longer where the base has moved against it."""
+        return self._profile.length <= REACH * abs(self._size) + MORE[self._turns]
+
+    def leads(self, seconds: float) -> float:
+        """How long before its planned end the next frame may be taken: at most ``seconds``.
+
+        The next step counts from that frame, so what is left of this one is part of it: were that
+        much, it would come to nothing, or be out of reach.
+        """
+        rest = REST * abs(self._size)
+        return min(seconds, self._profile.time_of_last(min(rest, BEND) if self._turns else rest))
 
     def wait(self, now: float) -> Step:
         """Stand for this once, and go on from here with the next ``step``."""

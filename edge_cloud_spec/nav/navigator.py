@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop, normalized
 from .action import Action
 from .answer_assembler import AnswerAssembler, Settled
-from .budget import PERIOD
-from .clock_offset import FARTHEST_CLOCK, clock_problem
+from .budget import BEND, PERIOD
+from .clock_offset import FARTHEST_CLOCK
 from .events import (
     Announce,
     Drive,
@@ -29,31 +28,22 @@ from .events import (
 )
 from .frame_time import FrameTime
 from .holds import E_STOP, INSTRUCTION, Holds
+from .lead_time import LeadTime
 from .motion import Goal, Motion, goal_of
-from .odometer import Odometer
+from .odometer import FAR, MOVED_AWAY, Odometer
+from .run import Run
 from .settings import Settings
 from .status import NOBODY, Status, is_request
 
 STALL = 0.5  # s without a tick, after which a motion is not taken up again
-MOVED = (1.0, math.radians(90))  # m, rad since the frame: the decision is about another place
-
-
-@dataclass
-class _Run:
-    request: str
-    action: Action
-    motion: Motion
-    expiry: float
-    ready_at: float
-    closed_loop: bool
 
 
 class Navigator:
     """``on(event, now)`` answers with effects, to be carried out in their order.
 
-    Only the last motion runs; what stops it is an event (e_stop, ``stop``, hold, another
-    instruction, other settings), its own end or expiry, odometry that went missing or jumped, or a
-    gap between ticks.
+    One motion runs; what stops it is an event (e_stop, ``stop``, hold, another instruction, other
+    settings), its own end or expiry, odometry that went missing or jumped, or a gap between ticks.
+    A decision made meanwhile waits for its end, is judged then, and counts from its frame's place.
 
     After a stop (``Holds``) it moves only for an instruction from after the release, on a frame
     from after that: words say the count of stops that was heard before their frame came, and only
@@ -67,7 +57,6 @@ class Navigator:
         self, settings: Settings | None = None, stops: int = 0, starting: str = ""
     ) -> None:
         """``stops``: where to begin counting; another number for each navigator that runs.
-
         ``starting``: why nothing may move yet (until ``Hold("", START)``); empty: nothing is.
         """
         self._odometer = Odometer()
@@ -77,7 +66,10 @@ class Navigator:
         self.status = Status(state, NOBODY, starting or "started", stops)
         self._assembler = AnswerAssembler()
         self._refused: Counter[str] = Counter(refused=0, expired=0, not_arrived=0)
-        self._run: _Run | None = None
+        self._run: Run | None = None
+        self._next: Settled | None = None  # decided while that runs, to be carried out after it
+        self._lead = LeadTime()
+        self._welcome_until = -math.inf  # when a decision was last welcome in motion
         self._latest = NOBODY
         self._instruction: str | None = None  # that was heard last; None: none
         self._instructed_at = -math.inf
@@ -144,6 +136,8 @@ class Navigator:
         if self._holds.deaf:
             return [Report(f"an instruction was not taken: {self._holds.deaf}")]
         before, self._instruction = self._instruction, normalized(event.text)
+        if self._instruction != before:
+            self._next = None
         self._completed, self._instructed_at = None, now
         effects: list[Effect] = []
         if self._run is not None and self._instruction != before:
@@ -158,7 +152,7 @@ class Navigator:
 
     def _latch(self, cause: str, why: str, now: float) -> list[Effect]:
         if why:
-            self._run = None
+            self._run = self._next = None
             self._holds.stop(cause, why, now)
             return [Halt(), *self._show("stopped")]
         if self._holds.release(cause, now):
@@ -181,20 +175,39 @@ class Navigator:
             return [Report(f"words were dropped: {words.request[:80]!r} is no request's name")]
         if not abs(words.camera_offset) <= FARTHEST_CLOCK:
             return [Report("words were dropped: the offset of the camera's clock is no number")]
-        settled = self._assembler.hear(words, now)
+        if (settled := self._assembler.hear(words, now)) is None:
+            return []
+        if settled.action is not None:
+            self._lead.took(now - self._frame_time(settled).taken)
+        if self._run is None or self._stops(settled, now):
+            return self._decide(settled, now)
+        self._next = settled
+        return []
+
+    def _stops(self, settled: Settled, now: float) -> bool:
+        """Whether it is the target's stop, which no motion delays."""
+        action = settled.action
+        return action is not None and action.verb == "stop" and not self._objection(settled, now)
+
+    def _go_on(self, now: float) -> list[Effect]:
+        """What was decided on the move, now that the motion has ended."""
+        settled, self._next = self._next, None
         return [] if settled is None else self._decide(settled, now)
 
     def _decide(self, settled: Settled, now: float) -> list[Effect]:
         self._latest = settled.request
         problem = settled.problem or self._objection(settled, now)
         if problem or settled.action is None:
-            self._refused["refused"] += 1
-            report = Report(f"request {settled.request} moves nothing: {problem}")
-            detail = problem if settled.failed else f"refused: {problem}"
-            return [report, *([] if self._run else self._show("idle", detail))]
+            return self._refuse(settled, problem)
         if settled.action.verb == "stop":
             return self._stop(settled, now)
         return self._start(settled, settled.action, now)
+
+    def _refuse(self, settled: Settled, problem: str) -> list[Effect]:
+        self._refused["refused"] += 1
+        detail = problem if settled.failed else f"refused: {problem}"
+        report = Report(f"request {settled.request} moves nothing: {problem}")
+        return [report, *self._show("idle", detail)]
 
     def _stop(self, settled: Settled, now: float) -> list[Effect]:
         """The motion ends; the instruction is done, if the frame came after that was heard."""
@@ -202,7 +215,7 @@ class Navigator:
         taken = self._frame_time(settled).taken
         if self._instruction in (None, instruction) and taken > self._instructed_at:
             self._completed = instruction
-        self._run = None
+        self._run = self._next = None
         return [Halt(), self._announce(settled, Goal(), 0.0), *self._show("idle", "stop")]
 
     def _frame_time(self, settled: Settled) -> FrameTime:
@@ -224,22 +237,9 @@ class Navigator:
             return "its instruction is done; publish it again to go on"
         if settled.stops != self.stops or frame.taken < self._holds.since:
             return "its frame is from before the robot was stopped, or released"
-        return self._lost(frame, now)
-
-    def _lost(self, frame: FrameTime, now: float) -> str:
-        """Why it is not known how the robot has moved since; empty if it is, and is little."""
-        odometer = self._odometer
-        if odometer.missed(now):
-            return odometer.missing(now)
-        limit = self.settings.clock_offset_limit
-        if odometer.locates(now) and (
-            problem := clock_problem("odometry's", odometer.clock_offset or 0.0, limit)
-        ):
-            return problem
-        moved, turned = odometer.moved_since(frame.at)
-        if moved > MOVED[0] or turned > MOVED[1]:
-            return "the robot has moved away from where its frame was taken"
-        return ""
+        moves = settled.action is not None and settled.action.verb == "move"
+        welcomed = frame.taken <= self._welcome_until
+        return self._odometer.lost_since(frame.at, now, BEND if moves else FAR, welcomed)
 
     def _start(self, settled: Settled, action: Action, now: float) -> list[Effect]:
         settings, limits = self.settings, self.settings.limits
@@ -249,12 +249,13 @@ class Navigator:
         closed_loop = self._odometer.locates(now)
         pose = self._odometer.newest if closed_loop else None
         anchor = self._odometer.at(self._frame_time(settled).at) if closed_loop else None
-        motion = Motion(goal, limits, now, pose, anchor)
+        motion = Motion(goal, limits, now, pose, None if action.verb == "search" else anchor)
+        if not motion.in_reach:
+            return self._refuse(settled, MOVED_AWAY)
         expiry = min(motion.deadline, now + settings.command_lifetime)
-        ready_at = now + motion.duration - settings.lead_time
-        if settings.lead_time == 0.0:
-            ready_at = math.inf
-        self._run = _Run(settled.request, action, motion, expiry, ready_at, closed_loop)
+        lead = self._lead.before_end(motion, settings.lead_time) if anchor is not None else 0.0
+        ready_at = now + max(0.0, motion.duration - lead) if lead else math.inf
+        self._run = Run(settled.request, action, motion, expiry, ready_at, closed_loop)
         self._ticked = now
         announce = self._announce(settled, goal, expiry - now)
         return [announce, *self._show("moving", str(action)), *self._tick(now)]
@@ -270,7 +271,7 @@ class Navigator:
     def _tick(self, now: float) -> list[Effect]:
         run, gap, self._ticked = self._run, now - self._ticked, now
         if run is None:
-            return []
+            return self._go_on(now)
         if gap > STALL:
             return self._end(f"gave up {run.action}: the navigator stood still for {gap:.1f} s")
         if run.closed_loop and not self._odometer.locates(now):
@@ -281,7 +282,7 @@ class Navigator:
             step = run.motion.step(now, self._odometer.newest if run.closed_loop else None)
         if step.done:
             if step.arrived:
-                return self._end("", f"done: {run.action}")
+                return [*self._end("", f"done: {run.action}"), *self._go_on(now)]
             self._refused["not_arrived"] += 1
             return self._end(f"{run.action} {step.problem}")
         if now >= run.expiry:
@@ -289,6 +290,7 @@ class Navigator:
             return self._end(f"{run.action} expired before its end")
         drive = Drive(step.velocity, min(run.expiry, now + PERIOD), now + step.lasts)
         if now >= run.ready_at:
+            self._welcome_until = now
             return [drive, *self._show("ready", str(run.action))]
         return [drive]
 

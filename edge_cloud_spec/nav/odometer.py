@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from .clock_offset import FARTHEST_CLOCK, OffsetReport, StampOffset
+import math
+
+from .clock_offset import FARTHEST_CLOCK, OffsetReport, StampOffset, clock_problem
 from .events import Odometry
 from .pose import Pose
 from .settings import Settings
 from .track import Track
 
+AWAY = 1.0  # m since a frame: the decision is about another place
+FAR = math.radians(90)  # the same for a turn
+MOVED_AWAY = "the robot has moved away from where its frame was taken"
 LATE = 0.5  # s; no message is taken to be later than that beyond the least latency
 
 
@@ -67,6 +72,20 @@ class Odometer:
         """Where the base was at ``time`` (ns, this computer's ROS clock); None: not known."""
         return self._track.at(time)
 
-    def moved_since(self, time: int) -> tuple[float, float]:
-        """Metres and radians between where the base was then and where it is."""
-        return self._track.moved_since(time)
+    def lost_since(self, time: int, now: float, turned: float, on_the_move: bool) -> str:
+        """Why a step cannot count from where the base was at ``time``; empty if it can.
+
+        ``turned``: rad that it may have turned since. ``on_the_move``: it may have been moving, so
+        that a step from anywhere else would be another one.
+        """
+        if self.missed(now):
+            return self.missing(now)
+        located, limit = self.locates(now), self.settings.clock_offset_limit
+        if located and (problem := clock_problem("odometry's", self.clock_offset or 0.0, limit)):
+            return problem
+        if on_the_move and not (located and self.at(time)):
+            return "its frame was taken on the move, and it is not known where"
+        metres, radians = self._track.moved_since(time)
+        if metres > AWAY or radians > turned:
+            return MOVED_AWAY
+        return ""

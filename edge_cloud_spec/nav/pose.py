@@ -42,6 +42,13 @@ class Velocity:
 STILL = Velocity()
 
 
+def between(one: Pose, other: Pose, share: float) -> Pose:
+    """The pose at this share (0 to 1) of the way from one to the other, by the shorter turn."""
+    turned = wrap(other.yaw - one.yaw)
+    x, y = one.x + share * (other.x - one.x), one.y + share * (other.y - one.y)
+    return Pose(x, y, one.yaw + share * turned)
+
+
 def wrap(angle: float) -> float:
     """The angle (rad) from -pi to pi."""
     return math.atan2(math.sin(angle), math.cos(angle))

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from ..bounds import bounded, check_bounds, chosen, described
+from .lead_time import BY_ITSELF, MOST
 from .motion import Goal, Limits, Steps
 
 
@@ -61,10 +62,12 @@ class Settings:
     command_lifetime: float = bounded(5.0, 0.5, 30.0, "a command expires at the latest after, s")
     lead_time: float = bounded(
         0.0,
-        0.0,
-        2.0,
-        "the next decision may start this long before a motion's planned end, s",
+        BY_ITSELF,
+        MOST,
+        "the next decision may start this long before a motion's planned end, s; -1: by itself",
     )
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        if BY_ITSELF < self.lead_time < 0.0:
+            raise ValueError(f"lead_time must be -1, or 0 to {MOST:g}, not {self.lead_time!r}")

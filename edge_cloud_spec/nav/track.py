@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from .pose import Pose, wrap
+from .pose import Pose, between, wrap
 
 KEPT = 400  # poses, to find the one of a frame
 APART = 25_000_000  # ns between them at least, so that they reach back for ten seconds
@@ -76,11 +76,19 @@ class Track:
         return self.silence(now) > timeout >= now - self._came
 
     def at(self, time: int) -> Pose | None:
-        """Where the base was at ``time``; None if odometry does not tell."""
+        """Where the base was at ``time``, between the poses about it; None: it is not known."""
         if not self._poses:
             return None
-        at, pose = min(self._poses, key=lambda entry: abs(entry[0] - time))
-        return pose if abs(at - time) <= SAME_TIME else None
+        at, nearest = min(self._poses, key=lambda entry: abs(entry[0] - time))
+        if abs(at - time) > SAME_TIME:
+            return None
+        others = [e for e in self._poses if (e[0] > time) != (at > time) and e[0] != at]
+        if not others:
+            return nearest
+        other, pose = min(others, key=lambda entry: abs(entry[0] - time))
+        if abs(other - at) > SAME_TIME:
+            return nearest
+        return between(nearest, pose, (time - at) / (other - at))
 
     def moved_since(self, time: int) -> tuple[float, float]:
         """Metres and radians between where the base was at ``time`` and where it is."""

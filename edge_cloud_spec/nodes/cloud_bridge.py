@@ -51,6 +51,9 @@ class BridgeSettings:
         "", "PEM file of this robot's certificate (mutual TLS)", fixed=True
     )
     key: str = described("", "PEM file of the certificate's key", fixed=True)
+    replica_hosts: str = described(
+        "", "hosts, with commas, that a fleet's front may send us to beside its own", fixed=True
+    )
     reply_deadline: float = bounded(2.0, 0.05, 60.0, "s in which an answer is in time", fixed=True)
 
     def __post_init__(self) -> None:
@@ -204,6 +207,7 @@ def client_settings(settings: BridgeSettings) -> ClientSettings:
         token_file=settings.token_file,
         certificate=settings.certificate,
         key=settings.key,
+        replica_hosts=tuple(filter(None, map(str.strip, settings.replica_hosts.split(",")))),
     )
 
 

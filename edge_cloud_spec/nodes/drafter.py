@@ -19,6 +19,7 @@ from ..edge.runner import DecodeRunner, Outcome
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop
 from ..models import EMBEDDED
+from ..models.image import PictureLimits
 from ..models.instruction_pattern import instruction_pattern
 from ..models.load import load
 from ..models.text import TokenTexts
@@ -78,9 +79,19 @@ class DrafterNode(ManagedNode):
             quantize=model.quantize,
             threads=model.threads,
         )
+        self._model.limit_picture(PictureLimits(model.max_pixels, model.max_image_tokens))
         local_spec = self._model.spec(rules_text(), self._settings.value.max_tokens)
-        self._runner = DecodeRunner(self._model, local_spec)
-        self._gate = DecisionGate(lambda: self._settings.value.camera_lag)
+        if grammar := self._settings.value.grammar_text:  # the first decision should not wait
+            self._model.grammar(grammar, local_spec)
+        self._runner = DecodeRunner(
+            self._model,
+            local_spec,
+            lookup_suffixes=self._settings.value.lookup_suffixes,
+            instructions=self._instruction_pattern,
+        )
+        self._gate = DecisionGate(
+            lambda: self._settings.value.camera_lag, lambda: self._decisions.on_next()
+        )
         self._verified_tokens = self.create_publisher(VerifiedTokens, "verified_tokens", DECODE)
         self._stats = self.create_publisher(DecodeStats, "decode_stats", RELIABLE)
         self._mission = MissionStatus(self, lambda: self._settings.value.mission, self._on_end)
@@ -202,10 +213,12 @@ class DrafterNode(ManagedNode):
         self._stats.publish(DecodeStats(request_id=request_id, finish_reason="failed"))
         self._fail(request_id, problem)
 
-    def _fail(self, request_id: str, problem: str, by_link: bool = False) -> None:
+    def _fail(
+        self, request_id: str, problem: str, by_link: bool = False, retry_after_s: float = 0.0
+    ) -> None:
         self._report_problem(problem)
         self._mission.on(Failed(request_id, problem, by_link))
-        self._gate.pause(self._settings.value.retry)
+        self._gate.pause(max(self._settings.value.retry, retry_after_s))
 
     def _on_decision(self, made: DecisionMade) -> None:
         outcome, settings = made.outcome, made.settings
@@ -222,7 +235,8 @@ class DrafterNode(ManagedNode):
             return
         if not outcome.completed:
             problem = f"no decision on {instruction!r}: {outcome.text or outcome.reason}"
-            self._fail(request_id, problem, outcome.reason in OUT_OF_REACH)
+            by_link = outcome.reason in OUT_OF_REACH
+            self._fail(request_id, problem, by_link, outcome.retry_after_s)
             return
         try:
             action = read_answer(answer).action

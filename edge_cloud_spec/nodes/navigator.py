@@ -43,10 +43,10 @@ from ..nav.navigator import Navigator
 from ..nav.pose import Pose
 from ..nav.settings import Settings
 from ..nav.watchdog import REPEATS, Watchdog
-from .health.health import RecentProblem
 from .health.navigator import NavigatorFacts, navigator_health
 from .navigation.base_output import Output, OutputSettings, make_output
 from .navigation.markers import action_markers, no_markers
+from .navigation.reports import Reports
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
@@ -54,7 +54,6 @@ from .runtime.subscription_thread import SubscriptionThread
 
 INACTIVE = "the navigator is not active"
 ACTIVE = "active"  # cause of the hold of a navigator that is not
-PROBLEM_S = 30.0  # that a problem is told
 ACTIONS = {
     "stop": NavCommand.STOP,
     "move": NavCommand.MOVE,
@@ -91,7 +90,7 @@ class NavigatorNode(ManagedNode):
         self._navigator = Navigator(self._config.value, secrets.randbits(32), INACTIVE)
         self._output: Output | None = None  # in an unconfigured node
         self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
-        self._problem = RecentProblem(PROBLEM_S)
+        self._reports = Reports(self.get_logger().warning)
         self._stops = SubscriptionThread(self)
         self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
         self._stops.start()
@@ -242,8 +241,7 @@ class NavigatorNode(ManagedNode):
                 self._watchdog.calm()
             self._repeat = 1
         elif isinstance(effect, Report):
-            self._problem.report(effect.problem, time.monotonic())
-            self.get_logger().warning(effect.problem)
+            self._reports.add(effect.problem, time.monotonic())
         elif isinstance(effect, Show):
             self._status.publish(String(data=str(effect.status)))
             if effect.status.state in ("idle", "stopped"):
@@ -273,12 +271,13 @@ class NavigatorNode(ManagedNode):
             status, offset = navigator.status, navigator.odometry_clock_offset
             missing = navigator.odometry_problem(now)
             values = {**navigator.counts, "watchdog": self._watchdog.fired}
+            values["reports"] = self._reports.count
         facts = NavigatorFacts(
             status,
             self.resolve_topic_name("odom"),
             missing,
             timed=offset is None and self._config.value.odometry == "auto",
-            problem=self._problem.text(now),
+            problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
             e_stop="e_stop" in status.detail,
             values={**values, "odometry_clock_offset_s": "unknown" if offset is None else offset},

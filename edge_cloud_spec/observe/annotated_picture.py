@@ -24,6 +24,7 @@ COLOURS: dict[Fate, RGB] = {
     "left": GREY,
     "own": DOUBTFUL,
     "unverified": (250, 120, 250),
+    "missed": (250, 150, 60),
 }
 NAMES: dict[Fate, str] = {
     "drafted": "drafted",
@@ -32,6 +33,7 @@ NAMES: dict[Fate, str] = {
     "left": "branches left",
     "own": "the cloud's own",
     "unverified": "not verified",
+    "missed": "not received",
 }
 LEGEND: tuple[Fate, ...] = ("drafted", "accepted", "rejected", "own", "unverified")
 LINK: dict[str, RGB] = {"cloud": GOOD, "degraded": DOUBTFUL, "lost": BAD}

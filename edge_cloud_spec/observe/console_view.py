@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from ..wire.messages import COMPLETE
+from ..edge.events import ANSWERED, CUT
 from .decision import Decision, ShownRound
 from .draft_words import Fate, words_of_round
 from .run_event import ActionStarted, DecisionFinished, ProblemReported, RoundSettled, RunEvent
@@ -21,6 +21,7 @@ MARKS: dict[Fate, tuple[str, str, str]] = {  # before the words, their style, be
     "left": ("(+", "dim", ")"),
     "own": ("{+", "bold yellow", "+}"),
     "unverified": ("", "magenta", ""),
+    "missed": ("", "bold red", ""),
 }
 
 
@@ -86,10 +87,11 @@ class ConsoleView:
 
     def _cost(self, decision: Decision) -> None:
         stats = decision.stats
-        if decision.finish not in COMPLETE:
+        if decision.finish not in ANSWERED:
             self._problem(f"decision {decision.number} ended without an answer: {decision.finish}")
             return
-        parts = [f"{stats['tokens']} tokens, {stats['tokens_per_second']:.0f} a second"]
+        cut = ", then cut off" if decision.finish == CUT else ""
+        parts = [f"{stats['tokens']} tokens{cut}, {stats['tokens_per_second']:.0f} a second"]
         if stats["drafted"]:
             parts.append(f"{stats['accepted']} of {stats['drafted']} drafted ones accepted")
         if stats["rounds"]:

@@ -46,6 +46,7 @@ class ShownRound:
     verify: float = 0.0
     accepted: int | None = None
     settled: str | None = None
+    missed: int = 0  # tokens after its prefix that were not received; then it has no words
 
     @property
     def complete(self) -> bool:
@@ -54,8 +55,8 @@ class ShownRound:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The drafted words that the cloud accepted."""
-        return tuple(self.drafted[node] for node in self.path)
+        """The drafted words that the cloud accepted, as far as its draft was heard."""
+        return tuple(self.drafted[node] for node in self.path if node < len(self.drafted))
 
     @property
     def branches(self) -> tuple[tuple[str, ...], ...]:
@@ -88,9 +89,9 @@ class Decision:
     seed: int = 0  # of its sampling
     instruction: str = ""
     preset: str = ""
-    missed: bool = False  # whether some of its words were not received
+    missed: int = 0  # verified tokens that were not received
     opening: bytes = b""  # the serialized Open; empty where no cloud was asked
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)  # that were received
     pose: dict[str, Any] = field(default_factory=dict)  # the simulator's outcome as it began
     rounds: dict[int, ShownRound] = field(default_factory=dict)  # by their prefix's length
     drafts: dict[tuple[int, int], ShownDraft] = field(default_factory=dict)  # by length and hash
@@ -102,6 +103,19 @@ class Decision:
     acting: float = math.nan  # when the action began
     where: dict[str, Any] = field(default_factory=dict)  # the simulator's outcome at that time
     stats: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        """How many tokens are verified, be they received or not."""
+        return len(self.tokens) + self.missed
+
+    def miss(self, position: int) -> ShownRound:
+        """The tokens up to ``position`` were not received: a round in their place."""
+        round_ = self.round_after(self.length)
+        round_.missed = position - self.length
+        round_.accepted, round_.settled = round_.accepted or 0, ""
+        self.missed += round_.missed
+        return round_
 
     def round_after(self, base: int) -> ShownRound:
         """The round after ``base`` verified tokens."""

@@ -9,7 +9,7 @@ from typing import Literal
 from .decision import Decision, ShownRound
 from .draft_text import after, branched, joined
 
-Fate = Literal["drafted", "accepted", "rejected", "left", "own", "unverified"]
+Fate = Literal["drafted", "accepted", "rejected", "left", "own", "unverified", "missed"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class WordSpan:
     """Words of one fate, in the order of the answer.
 
     ``drafted`` ones are with the cloud; ``own`` ones the cloud chose itself; ``left`` are those of
-    a tree's branches that were left before, as their number; ``unverified`` ones have no verdict.
+    a tree's branches that were left before, as their number; ``unverified`` ones have no verdict;
+    ``missed`` ones were settled, but not received: a sentence with their number.
     """
 
     text: str
@@ -26,6 +27,9 @@ class WordSpan:
 
 def words_of_round(round_: ShownRound, verified: bool = True) -> Iterator[WordSpan]:
     """A round whose verdict is known; a tree's branches are separated by |."""
+    if round_.missed:
+        yield from _words(f"[{round_.missed} tokens not received]", "missed")
+        return
     if not verified:
         yield from _words(after(round_.settled or "", ()), "unverified")
         return
@@ -38,12 +42,16 @@ def words_of_round(round_: ShownRound, verified: bool = True) -> Iterator[WordSp
 def words_of_decision(decision: Decision) -> list[WordSpan]:
     """All settled words of a decision, and the draft after them that has no verdict yet."""
     words: list[WordSpan] = []
+    begin = 0
     for round_ in sorted(decision.rounds.values(), key=lambda r: r.base):
+        if round_.base < begin:
+            continue  # its words are among those that were not received
+        begin = round_.base + round_.missed
         if not round_.complete:
             break
         words += words_of_round(round_, decision.verified)
     for (base, _), draft in reversed(decision.drafts.items()):
-        if base == len(decision.tokens) and not decision.finish:
+        if base == decision.length and not decision.finish:
             waiting = ShownRound(0, base, drafted=draft.words, parents=draft.parents)
             words += _words(branched(waiting.branches), "drafted")
             break

@@ -127,9 +127,11 @@ class RunLog:
         decision = self._decision(message, now)
         decision.answer, decision.verified = message.answer, message.verified
         decision.instruction = message.instruction
-        decision.missed |= message.position > len(decision.tokens)
+        if message.position > decision.length:
+            yield RoundSettled(decision, decision.miss(message.position))
         if len(message.tokens):
-            decision.tokens[message.position :] = map(int, message.tokens)
+            at = max(0, message.position - decision.missed)
+            decision.tokens[at:] = map(int, message.tokens)
             yield from self._settle(decision, message, now)
         if message.finished:
             decision.finish, decision.ended = message.finish_reason, now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from ..edge.events import CUT
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
 from .difference import parting, reasons
@@ -55,7 +56,8 @@ def compare(
     if recorded is None:
         return Comparison(*place, None, answer.answer, None)
     part = parting(recorded, answer)
-    if part is None and recorded.finish == answer.finish:
+    cut = CUT in (recorded.finish, answer.finish)
+    if part is None and (cut or recorded.finish == answer.finish):
         return Comparison(*place, words, answer.answer, True)
     return Comparison(
         *place,

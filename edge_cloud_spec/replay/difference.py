@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from ..edge.events import CUT
 from ..errors import UserError
 from ..models.prompt import PromptSpec
 from ..observe.decision import Decision
@@ -31,8 +32,12 @@ class Parting:
 
 
 def parting(recorded: Decision, replayed: Decision) -> Parting | None:
-    """Where two answers part; None where all tokens are equal."""
-    pairs = zip_longest(recorded.tokens, replayed.tokens)
+    """Where two answers part; None where all tokens are equal.
+
+    Of one that was cut off only what was said counts: when that was is a matter of time.
+    """
+    cut = min((len(d.tokens) for d in (recorded, replayed) if d.finish == CUT), default=None)
+    pairs = zip_longest(recorded.tokens[:cut], replayed.tokens[:cut])
     token = next((n for n, (was, now) in enumerate(pairs, 1) if was != now), None)
     if token is None:
         return None
@@ -129,6 +134,7 @@ def _requested(was: Open, now: Open) -> list[str]:
         ("temperature", was.policy.temperature, now.policy.temperature),
         ("top_k", was.policy.top_k, now.policy.top_k),
         ("top_p", was.policy.top_p, now.policy.top_p),
+        ("grammar", was.policy.grammar, now.policy.grammar),
         ("seed", was.policy.seed, now.policy.seed),
         ("max_tokens", was.max_tokens, now.max_tokens),
     ):

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..bringup.graph import Value
 from ..decoding.noise import seed_and_number
+from ..edge.events import ANSWERED
 from ..errors import UserError
 from ..instruction import is_stop
 from ..models.image import decode_image
@@ -20,7 +21,7 @@ from ..observe.bag import Bag
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
 from ..wire.codec import decode_client
-from ..wire.messages import COMPLETE, Open, WireError
+from ..wire.messages import Open, WireError
 from .topic_choice import TopicChoice, choose_topics
 
 RECENT = 30  # pictures; a decision's first words follow its picture
@@ -167,7 +168,7 @@ class _Reading:
     def recorded_tasks(self) -> tuple[ReplayTask, ...]:
         """The recorded decisions that came to an end, and of which no word was missed."""
         ended = (
-            d for d in self.run_log.decisions.values() if d.finish in COMPLETE and not d.missed
+            d for d in self.run_log.decisions.values() if d.finish in ANSWERED and not d.missed
         )
         return tuple(task for task in map(self._recorded, ended) if task is not None)
 
@@ -238,6 +239,8 @@ def parameters_of(decision: Decision, opening: Open | None) -> dict[str, Value]:
     policy = opening.policy
     parameters |= {"rule": opening.rule, "order": opening.order}
     parameters |= {"top_k": policy.top_k, "top_p": policy.top_p}
+    if policy.grammar:
+        parameters["grammar"] = "action"
     if policy.temperature:
         parameters["temperature"] = policy.temperature
     if opening.max_tokens:

@@ -22,6 +22,12 @@ RISE = 0.2
 TIMEOUT = 0.5
 """Seconds without a command after which the base stops by itself."""
 
+REST = 0.01
+"""m/s and rad/s below which a base that is to stand puts its feet down."""
+
+GRID = 1e-9
+"""m and rad to which a place at rest is rounded: sums of other moments round otherwise."""
+
 
 @dataclass(frozen=True)
 class OdometryReading:
@@ -39,6 +45,9 @@ class OdometryReading:
 class World:
     """The physics of one room; owned by one thread. Time is simulated seconds since the start.
 
+    At rest (``resting``) nothing but time goes on, and all phases begin anew: what comes next does
+    not depend on how long it stood.
+
     ``drift`` is the standard deviation of odometry's errors of scale and of heading per metre
     (0: none); they are drawn once from ``seed``.
     """
@@ -46,7 +55,8 @@ class World:
     def __init__(self, scene: Scene, drift: float = 0.0, seed: int = 0) -> None:
         self.scene = scene
         self.gait = Gait()
-        self.time = 0.0
+        self.resting = True
+        self._ticks = 0
         self._data = mujoco.MjData(scene.model)
         self._data.qpos[2] = scene.room.start.yaw
         mujoco.mj_forward(scene.model, self._data)
@@ -70,11 +80,19 @@ class World:
             raise ValueError(f"a velocity command must be finite numbers, not {wanted.tolist()}")
         self._wanted = np.clip(wanted, -np.array(LIMITS), LIMITS)
         self._commanded = self.time
+        self.resting = self.resting and not self._wanted.any()
+
+    @property
+    def time(self) -> float:
+        """Seconds since the start."""
+        return self._ticks * STEP
 
     def step(self, dt: float) -> None:
         """Let ``dt`` seconds pass (rounded to physics steps of STEP)."""
-        for _ in range(round(dt / STEP)):
+        end = self._ticks + round(dt / STEP)
+        while self._ticks < end and not self.resting:
             self._tick()
+        self._ticks = end
 
     def _tick(self) -> None:
         data, model = self._data, self.scene.model
@@ -91,11 +109,22 @@ class World:
         data.qfrc_applied[1] = MASS * data.qvel[2] * data.qvel[0]
         before = data.qpos.copy()
         mujoco.mj_step(model, data)
-        self.time += STEP
+        self._ticks += 1
         self._touching = data.ncon > 0
         self._integrate(before, data.qpos - before)
         speed, turn = self.velocity[0], data.qvel[2]
         self.gait.step(STEP, float(speed), float(turn))
+        fastest = max(abs(self._reference).max(), abs(data.qvel).max())
+        if fastest < REST and not self._wanted.any():
+            self._rest()
+
+    def _rest(self) -> None:
+        data = self._data
+        data.qpos[:] = np.round(data.qpos / GRID) * GRID
+        self._odometry = np.round(self._odometry / GRID) * GRID
+        data.qvel[:] = data.qacc_warmstart[:] = self._reference[:] = 0.0
+        self.gait = Gait()
+        self.resting = True
 
     def _integrate(self, before: np.ndarray, moved: np.ndarray) -> None:
         cos, sin = math.cos(before[2]), math.sin(before[2])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..signals import signals_as_interrupt
+from ..signals import signals_as_event, signals_as_interrupt
 
 if TYPE_CHECKING:
     from ..bringup.processes import Processes
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SILENCE = 5.0  # s without a message after which it is said that none comes
 SLICE = 0.5  # s
+PERIOD = 0.1  # s between two looks at what came; browsers are sent no more often either
 
 
 def add_view_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,6 +89,7 @@ def _show_bag(args: argparse.Namespace, sink: Sink) -> int:
     sink.log(entities.begin())
     for now, topic, message in bag_messages(args.bag, args.namespace):
         sink.log(entities.on_message(topic, message, now))
+        sink.log(entities.caption(now))
         count += 1
     return count
 
@@ -104,23 +106,33 @@ def _show_graph(args: argparse.Namespace, sink: Sink, processes: Processes | Non
 
     entities = Entities()
     sink.log(entities.begin())
-    with LiveMessages(args.namespace) as live:
+    # An interrupt within a message would leave half of it in what later ones build on.
+    with LiveMessages(args.namespace) as live, signals_as_event() as ended:
         where = f"ROS domain {live.domain}, namespace {live.namespace}"
         print(f"listening in {where}", flush=True)
-        begun, said = time.monotonic(), False
-        try:
-            while True:
-                for now, topic, message in live.take(SLICE):
-                    sink.log(entities.on_message(topic, message, now))
-                if processes is not None:
-                    processes.check()
-                if not live.received and not said and time.monotonic() - begun > SILENCE:
-                    print(f"nothing is published yet in {where}", flush=True)
-                    said = True
-        except KeyboardInterrupt:
-            if args.save is None:
-                raise
-            for now, topic, message in live.waiting():
+        missed, silent = 0, True
+        while True:
+            last = ended.wait(PERIOD)
+            if last:
+                time.sleep(SLICE)  # what was sent before the end is still on its way
+            for now, topic, message in live.take():
                 sink.log(entities.on_message(topic, message, now))
-            print(f"{args.save}: {live.received - live.dropped} messages", flush=True)
-            return 0
+            sink.log(entities.caption(live.now))
+            if live.backlog.missed > missed:
+                missed = live.backlog.missed
+                text = f"{missed} messages missed: they come faster than they can be shown"
+                sink.log(entities.missed(text, live.now))
+                print(text, flush=True)
+            if last:
+                break
+            if processes is not None:
+                processes.check()
+            if silent and not live.backlog.received and live.now > SILENCE:
+                print(f"nothing is published yet in {where}", flush=True)
+                silent = False
+        if args.save is not None:
+            backlog = live.backlog
+            shown = backlog.received - backlog.missed - backlog.left_out
+            older = f"; {backlog.left_out} pictures left out for newer ones"
+            print(f"{args.save}: {shown} messages{older * bool(backlog.left_out)}", flush=True)
+    return 0

@@ -59,6 +59,7 @@ class Entities:
         self._run_log, self._lanes, self._floor = RunLog(DECISIONS), Lanes(), Floor()
         self._instruction = self._status = self._link = ""
         self._caption: DecisionCaption | None = None
+        self._to_caption = False
         self._next_picture, self._compressed = -math.inf, False
         self._said: dict[str, tuple[str, str]] = {}
         self._handlers: dict[str, Callable[[Any, float], Iterator[Entity]]] = {
@@ -88,12 +89,15 @@ class Entities:
         yield from self._floor.on_message(topic, message, now)
         if topic in self._handlers:
             yield from self._handlers[topic](message, now)
-        if topic in CAPTIONED:
-            yield from self._captioned(now)
+        self._to_caption |= topic in CAPTIONED
 
     # Words
 
-    def _captioned(self, now: float) -> Iterator[Entity]:
+    def caption(self, now: float) -> Iterator[Entity]:
+        """The words as a picture, where they changed. It takes ten times as long as a message."""
+        if not self._to_caption:
+            return
+        self._to_caption = False
         decision = next(reversed(self._run_log.decisions.values()), None)
         words = tuple(words_of_decision(decision)) if decision is not None else ()
         caption = DecisionCaption(self._instruction, words, self._status, self._link)
@@ -115,6 +119,7 @@ class Entities:
             if round_.answered > round_.sent:
                 trip = 1e3 * (round_.answered - round_.sent)
                 yield Entity(ROUND_TRIP, rr.Scalars(trip), now)
+            if round_.verify:
                 yield Entity(VERIFY, rr.Scalars(1e3 * round_.verify), now)
         elif isinstance(event, DecisionFinished):
             decision = event.decision
@@ -124,6 +129,10 @@ class Entities:
             yield Entity(DOWN, rr.Scalars(float(decision.stats["down_bytes"])), now)
         elif isinstance(event, ProblemReported):
             yield _line(f"{LOG}/problem", event.text, now, "ERROR")
+
+    def missed(self, text: str, now: float) -> Iterator[Entity]:
+        """What the viewer says of messages that it could not take."""
+        yield _line(f"{LOG}/viewer", text, now, "ERROR")
 
     # Camera
 

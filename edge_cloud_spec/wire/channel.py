@@ -11,11 +11,15 @@ METHOD = "/edge_cloud_spec.v1.Verifier/Decode"
 SERVICE, METHOD_NAME = METHOD[1:].split("/")
 DEFAULT_ADDRESS = "127.0.0.1:50151"  # of a verifier on this machine
 RETRY_AFTER = "retry-after-ms"  # trailing metadata of a refusal that passes
+ASK = "ask-for-replica"  # metadata of a robot that knows that a front is there: no message comes
+AVOID = "avoid-replica"  # the address of a replica that the robot could not reach
+LEASE = "lease-bin"  # what the front gave the robot for a replica
 MAX_RETRY_S = 30.0  # a longer pause than this is not taken from a cloud
 MESSAGE_BYTES = 16 * 2**20  # a camera frame or dense rows; above it a peer is refused
 
 # A dead link is noticed within seconds even when nothing is sent.
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.use_local_subchannel_pool", 1),  # or the robots of one process share a connection
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 5_000),
@@ -45,6 +49,11 @@ def check_address(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not (address.startswith("unix:") or (host and port.isdecimal() and int(port) < 2**16)):
         raise UserError(f"the verifier's address must be HOST:PORT, not {address!r}")
+
+
+def host_of(address: str) -> str:
+    """The host of a ``host:port``, without brackets."""
+    return address.rpartition(":")[0].strip("[]")
 
 
 def is_loopback(address: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,19 +10,19 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ..decoding.draft import MAX_NODES, Draft
-from ..decoding.policy import SamplingPolicy
 from . import decode_pb2 as pb
+from .channel import MAX_RETRY_S
 from .fields import (
     is_chain,
+    microseconds,
+    milliseconds,
     read_digest,
     read_optional,
     read_path,
     read_residual,
     read_row,
-    read_split,
     write_digest,
     write_residual,
-    write_split,
 )
 from .messages import (
     ClientMessage,
@@ -39,14 +40,11 @@ from .messages import (
     Verdict,
     WireError,
 )
+from .opening import read_alone, read_open, write_alone, write_open
 from .rows import read_rows, write_rows
 
 _FINISHES = {"": pb.GOES_ON, "end": pb.END, "length": pb.LENGTH}
 _FINISH_NAMES = {number: name for name, number in _FINISHES.items()}
-
-
-def _microseconds(seconds: float) -> int:
-    return max(0, round(seconds * 1e6))
 
 
 def encode_client(message: ClientMessage) -> bytes:
@@ -62,40 +60,17 @@ def encode_client(message: ClientMessage) -> bytes:
                 round=round_,
                 resampled=message.resampled,
                 open_at=message.open_at,
+                patience_ms=milliseconds(message.patience_s),
+                hint=message.hint,
+                looked_up=draft.looked_up,
+                without_exits=message.without_exits,
             )
             wrapped = pb.ClientMessage(draft=body)
         case Open():
-            policy = pb.Policy(
-                temperature=message.policy.temperature,
-                top_k=message.policy.top_k,
-                top_p=message.policy.top_p,
-                seed=message.policy.seed,
-            )
-            wrapped = pb.ClientMessage(
-                open=pb.Open(
-                    protocol=message.protocol,
-                    oldest_protocol=message.oldest_protocol,
-                    nonce=message.nonce,
-                    instruction=message.instruction,
-                    jpeg=message.jpeg,
-                    order=message.order,
-                    policy=policy,
-                    rule=message.rule,
-                    payload=message.payload,
-                    tokenizer_digest=message.tokenizer_digest,
-                    draft_identity=message.draft_identity,
-                    spec_digest=message.spec_digest,
-                    max_tokens=message.max_tokens,
-                    draft_length=message.draft_length,
-                    split=write_split(message.split),
-                    distinct=not message.replacement,
-                    predictions=message.predictions,
-                    key=message.key,
-                    secret=message.secret,
-                )
-            )
-        case Generate(base, speculative, until):
-            generate = pb.Generate(base=write_digest(base), speculative=speculative, until=until)
+            wrapped = pb.ClientMessage(open=write_open(message))
+        case Generate(base, alone):
+            generate = write_alone(alone)
+            generate.base.CopyFrom(write_digest(base))
             wrapped = pb.ClientMessage(generate=generate)
         case Resume(session, base, secret):
             resume = pb.Resume(session=session, base=write_digest(base), secret=secret)
@@ -118,33 +93,10 @@ def decode_client(data: bytes) -> ClientMessage:
         case "draft":
             return _read_draft(wrapped.draft)
         case "open":
-            o = wrapped.open
-            p = o.policy
-            policy = SamplingPolicy(p.temperature, p.top_k, p.top_p or 1.0, p.seed)
-            return Open(
-                nonce=o.nonce,
-                instruction=o.instruction,
-                jpeg=o.jpeg,
-                order=o.order,
-                policy=policy,
-                rule=o.rule,
-                payload=o.payload,
-                tokenizer_digest=o.tokenizer_digest,
-                draft_identity=o.draft_identity,
-                spec_digest=o.spec_digest,
-                max_tokens=o.max_tokens,
-                draft_length=o.draft_length,
-                protocol=o.protocol,
-                oldest_protocol=o.oldest_protocol,
-                split=read_split(o.split) if o.HasField("split") else None,
-                replacement=not o.distinct,
-                predictions=o.predictions,
-                key=o.key,
-                secret=o.secret,
-            )
+            return read_open(wrapped.open)
         case "generate":
             g = wrapped.generate
-            return Generate(read_digest(g.base), g.speculative, g.until)
+            return Generate(read_digest(g.base), read_alone(g))
         case "resume":
             r = wrapped.resume
             return Resume(r.session, read_digest(r.base), r.secret)
@@ -167,10 +119,14 @@ def _read_draft(m: pb.Draft) -> DraftMessage:
         parents,
         read_rows(m.rows) if m.HasField("rows") else None,
         tuple(np.frombuffer(m.values, "<f4").tolist()) or None,
+        m.looked_up,
     )
     resampled = read_optional(m, "resampled")
     open_at = read_optional(m, "open_at")
-    return DraftMessage(read_digest(m.base), draft, m.round, resampled, open_at)
+    base, patience_s = read_digest(m.base), m.patience_ms / 1e3
+    return DraftMessage(
+        base, draft, m.round, resampled, open_at, patience_s, m.hint, m.without_exits
+    )
 
 
 def encode_server(message: ServerMessage) -> bytes:
@@ -197,23 +153,38 @@ def encode_server(message: ServerMessage) -> bytes:
                     token=message.token,
                     tokens=message.tokens,
                     finish=_FINISHES[message.finish],
-                    verify_us=_microseconds(message.verify_s),
-                    queue_us=_microseconds(message.queue_s),
+                    verify_us=microseconds(message.verify_s),
+                    queue_us=microseconds(message.queue_s),
                     drafted=message.drafted,
-                    draft_us=_microseconds(message.draft_s),
+                    draft_us=microseconds(message.draft_s),
                     residual=write_residual(message.residual),
                     leads_to=message.leads_to,
+                    alone=message.alone,
                 )
             )
         case RowMessage(base, row):
             wrapped = pb.ServerMessage(row=pb.Row(base=write_digest(base), row=write_rows([row])))
-        case Opened(session, spec, base, protocol):
+        case Opened(session, spec, base, protocol, verified):
             opened = pb.Opened(
-                session=session, spec=spec, base=write_digest(base), protocol=protocol
+                session=session,
+                spec=spec,
+                base=write_digest(base),
+                protocol=protocol,
+                verified=verified,
             )
             wrapped = pb.ServerMessage(opened=opened)
-        case Fault(code, text):
-            wrapped = pb.ServerMessage(fault=pb.Fault(code=code, text=text))
+        case Fault(code, text, retry_after_s, address, lease, lease_s):
+            retry_ms = min(math.ceil(1e3 * retry_after_s - 1e-6), 2**32 - 1)
+            wrapped = pb.ServerMessage(
+                fault=pb.Fault(
+                    code=code,
+                    text=text,
+                    retry_after_ms=retry_ms,
+                    address=address,
+                    lease=lease,
+                    lease_ms=round(1e3 * lease_s),
+                )
+            )
     data: bytes = wrapped.SerializeToString()
     return data
 
@@ -235,9 +206,17 @@ def decode_server(data: bytes) -> ServerMessage:
             return RowMessage(read_digest(wrapped.row.base), read_row(wrapped.row.row))
         case "opened":
             o = wrapped.opened
-            return Opened(o.session, o.spec, read_digest(o.base), o.protocol)
+            return Opened(o.session, o.spec, read_digest(o.base), o.protocol, o.verified)
         case "fault":
-            return Fault(wrapped.fault.code, wrapped.fault.text)
+            fault = wrapped.fault
+            return Fault(
+                fault.code,
+                fault.text,
+                min(fault.retry_after_ms / 1e3, MAX_RETRY_S),
+                fault.address,
+                fault.lease,
+                fault.lease_ms / 1e3,
+            )
     raise _unknown_kind(wrapped, "robot")
 
 
@@ -265,4 +244,5 @@ def _read_verdict(v: pb.Verdict) -> Verdict:
         v.draft_us * 1e-6,
         read_residual(v.residual) if v.HasField("residual") else None,
         v.leads_to,
+        v.alone,
     )

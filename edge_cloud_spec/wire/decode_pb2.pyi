@@ -25,19 +25,21 @@ class Digest(_message.Message):
     def __init__(self, length: _Optional[int] = ..., hash: _Optional[int] = ...) -> None: ...
 
 class Policy(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "seed")
+    __slots__ = ("temperature", "top_k", "top_p", "seed", "grammar")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
     seed: int
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
+    grammar: str
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("protocol", "nonce", "instruction", "jpeg", "order", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "capabilities", "split", "distinct", "predictions", "key", "secret", "oldest_protocol")
+    __slots__ = ("protocol", "nonce", "instruction", "jpeg", "order", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "capabilities", "split", "distinct", "predictions", "key", "secret", "oldest_protocol", "preset", "verified", "generate", "lookup")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +60,10 @@ class Open(_message.Message):
     KEY_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
     OLDEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PRESET_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    GENERATE_FIELD_NUMBER: _ClassVar[int]
+    LOOKUP_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     nonce: int
     instruction: str
@@ -78,7 +84,11 @@ class Open(_message.Message):
     key: bytes
     secret: bytes
     oldest_protocol: int
-    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., instruction: _Optional[str] = ..., jpeg: _Optional[bytes] = ..., order: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ..., oldest_protocol: _Optional[int] = ...) -> None: ...
+    preset: str
+    verified: _containers.RepeatedScalarFieldContainer[int]
+    generate: Generate
+    lookup: bool
+    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., instruction: _Optional[str] = ..., jpeg: _Optional[bytes] = ..., order: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ..., oldest_protocol: _Optional[int] = ..., preset: _Optional[str] = ..., verified: _Optional[_Iterable[int]] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., lookup: bool = ...) -> None: ...
 
 class Split(_message.Message):
     __slots__ = ("residual", "top_k", "tail")
@@ -103,7 +113,7 @@ class Rows(_message.Message):
     def __init__(self, sizes: _Optional[_Iterable[int]] = ..., probabilities: _Optional[bytes] = ..., ids: _Optional[bytes] = ..., id_bits: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("base", "tokens", "parents", "rows", "round", "values", "resampled", "open_at")
+    __slots__ = ("base", "tokens", "parents", "rows", "round", "values", "resampled", "open_at", "patience_ms", "hint", "looked_up", "without_exits")
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +122,10 @@ class Draft(_message.Message):
     VALUES_FIELD_NUMBER: _ClassVar[int]
     RESAMPLED_FIELD_NUMBER: _ClassVar[int]
     OPEN_AT_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_MS_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_UP_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_EXITS_FIELD_NUMBER: _ClassVar[int]
     base: Digest
     tokens: _containers.RepeatedScalarFieldContainer[int]
     parents: _containers.RepeatedScalarFieldContainer[int]
@@ -120,7 +134,11 @@ class Draft(_message.Message):
     values: bytes
     resampled: int
     open_at: int
-    def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., round: _Optional[int] = ..., values: _Optional[bytes] = ..., resampled: _Optional[int] = ..., open_at: _Optional[int] = ...) -> None: ...
+    patience_ms: int
+    hint: bool
+    looked_up: int
+    without_exits: bool
+    def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., round: _Optional[int] = ..., values: _Optional[bytes] = ..., resampled: _Optional[int] = ..., open_at: _Optional[int] = ..., patience_ms: _Optional[int] = ..., hint: bool = ..., looked_up: _Optional[int] = ..., without_exits: bool = ...) -> None: ...
 
 class RowRequest(_message.Message):
     __slots__ = ("base",)
@@ -173,18 +191,20 @@ class ClientMessage(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., row_request: _Optional[_Union[RowRequest, _Mapping]] = ..., sent_ns: _Optional[int] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("session", "spec", "base", "capabilities", "protocol")
+    __slots__ = ("session", "spec", "base", "capabilities", "protocol", "verified")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_FIELD_NUMBER: _ClassVar[int]
     session: str
     spec: bytes
     base: Digest
     capabilities: _containers.RepeatedScalarFieldContainer[str]
     protocol: int
-    def __init__(self, session: _Optional[str] = ..., spec: _Optional[bytes] = ..., base: _Optional[_Union[Digest, _Mapping]] = ..., capabilities: _Optional[_Iterable[str]] = ..., protocol: _Optional[int] = ...) -> None: ...
+    verified: int
+    def __init__(self, session: _Optional[str] = ..., spec: _Optional[bytes] = ..., base: _Optional[_Union[Digest, _Mapping]] = ..., capabilities: _Optional[_Iterable[str]] = ..., protocol: _Optional[int] = ..., verified: _Optional[int] = ...) -> None: ...
 
 class Residual(_message.Message):
     __slots__ = ("top", "tail_mass", "tail")
@@ -221,7 +241,7 @@ class Row(_message.Message):
     def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., row: _Optional[_Union[Rows, _Mapping]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("base", "path", "token", "tokens", "finish", "accepted", "verify_us", "queue_us", "drafted", "draft_us", "residual", "leads_to")
+    __slots__ = ("base", "path", "token", "tokens", "finish", "accepted", "verify_us", "queue_us", "drafted", "draft_us", "residual", "leads_to", "alone")
     BASE_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +254,7 @@ class Verdict(_message.Message):
     DRAFT_US_FIELD_NUMBER: _ClassVar[int]
     RESIDUAL_FIELD_NUMBER: _ClassVar[int]
     LEADS_TO_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     base: Digest
     path: _containers.RepeatedScalarFieldContainer[int]
     token: int
@@ -246,15 +267,24 @@ class Verdict(_message.Message):
     draft_us: int
     residual: Residual
     leads_to: int
-    def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., path: _Optional[_Iterable[int]] = ..., token: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., finish: _Optional[_Union[Finish, str]] = ..., accepted: _Optional[int] = ..., verify_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., drafted: _Optional[int] = ..., draft_us: _Optional[int] = ..., residual: _Optional[_Union[Residual, _Mapping]] = ..., leads_to: _Optional[int] = ...) -> None: ...
+    alone: bool
+    def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., path: _Optional[_Iterable[int]] = ..., token: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., finish: _Optional[_Union[Finish, str]] = ..., accepted: _Optional[int] = ..., verify_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., drafted: _Optional[int] = ..., draft_us: _Optional[int] = ..., residual: _Optional[_Union[Residual, _Mapping]] = ..., leads_to: _Optional[int] = ..., alone: bool = ...) -> None: ...
 
 class Fault(_message.Message):
-    __slots__ = ("code", "text")
+    __slots__ = ("code", "text", "address", "lease", "lease_ms", "retry_after_ms")
     CODE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     code: str
     text: str
-    def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+    address: str
+    lease: bytes
+    lease_ms: int
+    retry_after_ms: int
+    def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ..., address: _Optional[str] = ..., lease: _Optional[bytes] = ..., lease_ms: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class Echo(_message.Message):
     __slots__ = ("sent_ns", "received_ns", "answered_ns")

@@ -91,3 +91,13 @@ def read_path(path: Sequence[int], accepted: int) -> tuple[int, ...]:
     if max(accepted, len(path)) > MAX_NODES:
         raise WireError("more is accepted than a draft holds")
     return tuple(path) or tuple(range(accepted))
+
+
+def microseconds(seconds: float) -> int:
+    """A time as a field in us."""
+    return max(0, round(seconds * 1e6))
+
+
+def milliseconds(seconds: float) -> int:
+    """A time as a uint32 field in ms, the longest where it is longer."""
+    return round(1e3 * min(max(0.0, seconds), 4e6))

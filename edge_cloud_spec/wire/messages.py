@@ -14,10 +14,24 @@ from .version import OLDEST_PROTOCOL, PROTOCOL
 
 
 @dataclass(frozen=True)
+class Alone:
+    """How the cloud goes on alone: with its own draft model where ``speculative``.
+
+    It stops when the answer has ``until`` tokens (0: at its end).
+    """
+
+    speculative: bool = False
+    until: int = 0
+
+
+@dataclass(frozen=True)
 class Open:
     """Start a decode: everything that defines the answer, and what the robot has already.
 
     ``key`` is the hash of the session's secret; ``secret`` is given where the request is repeated.
+    ``verified`` is the answer so far, where another verifier began it: this one goes on after it.
+    ``alone``: the cloud goes on alone at once, as after a ``Generate``. ``lookup``: it may draft
+    what was said before, alone and as further branches of the robot's drafts.
     """
 
     nonce: int
@@ -40,6 +54,10 @@ class Open:
     predictions: bool = False
     key: bytes = b""
     secret: bytes = b""
+    preset: str = ""  # for the cloud's metrics; decides nothing
+    verified: tuple[int, ...] = ()
+    alone: Alone | None = None
+    lookup: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,6 +66,9 @@ class DraftMessage:
 
     ``resampled`` is the last token of that prefix, where the robot drew it after a rejection.
     Another draft continues after its leaf ``open_at``: a verdict that ends there is left open.
+    ``patience_s``: how long the robot can wait for the verdict; 0: it does not say. The cloud goes
+    on alone beside a ``hint``; any other draft ends that. ``without_exits``: no early exits in this
+    pass, where Open asked for predictions.
     """
 
     base: PrefixDigest
@@ -55,18 +76,17 @@ class DraftMessage:
     round: int
     resampled: int | None = None
     open_at: int | None = None
+    patience_s: float = 0.0
+    hint: bool = False
+    without_exits: bool = False
 
 
 @dataclass(frozen=True)
 class Generate:
-    """Let the cloud generate alone from ``base``, with its own drafter where ``speculative``.
-
-    It stops when the answer has ``until`` tokens (0: at its end).
-    """
+    """Let the cloud generate alone from ``base``."""
 
     base: PrefixDigest
-    speculative: bool = False
-    until: int = 0
+    alone: Alone = Alone()
 
 
 @dataclass(frozen=True)
@@ -100,13 +120,15 @@ class Opened:
     """The session is open. ``spec`` is empty where the robot named the same one.
 
     ``base`` is the digest of the empty answer; after a Resume, of the cloud's verified prefix.
-    ``protocol`` is what both speak from here on (0: a cloud that does not say).
+    ``protocol`` is what both speak from here on (0: a cloud that does not say). ``verified`` is how
+    many tokens of the Open's ``verified`` the cloud goes on after.
     """
 
     session: str
     spec: bytes
     base: PrefixDigest
     protocol: int = 0
+    verified: int = 0
 
 
 Residual = TokenDistribution | SparseResidual
@@ -122,7 +144,8 @@ class Verdict:
     the recovered token from. ``tokens`` are the accepted tokens themselves where the cloud drafted,
     and in a repeated verdict (else empty); ``finish`` is "end", "length" or empty. ``leads_to`` is
     the ``PrefixDigest.short`` of the prefix after all of these: a robot that would come to another
-    prefix drops the verdict. Times in seconds.
+    prefix drops the verdict. ``alone``: no draft whose verdict a robot awaits was judged. Times in
+    seconds.
     """
 
     base: PrefixDigest
@@ -136,6 +159,7 @@ class Verdict:
     draft_s: float = 0.0
     residual: Residual | None = None
     leads_to: int = 0
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,12 +184,24 @@ class RowMessage:
     row: TokenDistribution
 
 
+MOVED = "moved"  # the code of a fault that sends a robot to another verifier
+
+
 @dataclass(frozen=True)
 class Fault:
-    """The cloud cannot continue this decode. The text names what is wrong and what to do."""
+    """The cloud cannot continue this decode. The text names what is wrong and what to do.
+
+    ``retry_after_s``: when it may be asked again; 0: it does not say. Code ``MOVED`` sends the
+    robot to the replica at ``address`` (empty: back to the front) with a ``lease`` that opens
+    streams there for ``lease_s``. Times in seconds.
+    """
 
     code: str
     text: str
+    retry_after_s: float = 0.0
+    address: str = ""
+    lease: bytes = b""
+    lease_s: float = 0.0
 
 
 ServerMessage = Opened | Prediction | Verdict | RowMessage | Fault
@@ -202,4 +238,5 @@ def base_digest(opening: Open, prompt_digest: bytes, spec: bytes) -> PrefixDiges
         policy.seed,
         spec,
         opening.draft_identity,
+        *((policy.grammar,) if policy.grammar else ()),  # none of protocol 2
     )

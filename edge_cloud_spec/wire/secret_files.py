@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ from ..errors import UserError
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):(.+)")
 
 
 def read_token(path: str) -> str:
@@ -54,6 +57,21 @@ def read_pair(certificate: str, key: str) -> tuple[bytes, bytes]:
         text = f"the certificate {certificate} and the key {key} are no PEM pair: {error}"
         raise UserError(text) from None
     return pair
+
+
+def named_tokens(tokens: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """The name and the token of each: of ``name:token``, else "token 1" by its place.
+
+    A line that has a name is good as a whole, too: a token from before there were names may hold
+    a colon.
+    """
+    named: list[tuple[str, str]] = []
+    for number, line in enumerate(tokens, 1):
+        found = _NAMED.fullmatch(line)
+        name = found[1] if found else f"token {number}"
+        named += [(name, found[2])] if found else []
+        named.append((name, line))
+    return tuple(named)
 
 
 class Reloaded(Generic[T]):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-PROTOCOL = 2  # the newest that this side speaks
+PROTOCOL = 3  # the newest that this side speaks
 OLDEST_PROTOCOL = 2  # the oldest that it speaks too
+ALONE_PROTOCOL = 3  # from here on a cloud goes on alone where Open says so
+GRAMMAR_PROTOCOL = 3  # from here on a cloud keeps to a policy's grammar
 
 
 class VersionError(ValueError):
@@ -25,11 +27,14 @@ def common_protocol(robot: int, robot_oldest: int = 0) -> int:
     )
 
 
-def check_agreed(protocol: int) -> None:
+def check_agreed(protocol: int, grammar: bool = False) -> None:
     """Raise VersionError where the cloud answers in a protocol that this robot does not speak.
 
-    0 is a cloud that does not say: it speaks what the robot asked for.
+    0 is a cloud that does not say: it speaks what the robot asked for. ``grammar``: one is asked
+    for, which an older cloud would pass over.
     """
+    if grammar and protocol < GRAMMAR_PROTOCOL:
+        raise VersionError("the cloud's version knows no grammar; update it, or decode without")
     if protocol and not OLDEST_PROTOCOL <= protocol <= PROTOCOL:
         side = "robot" if protocol > PROTOCOL else "cloud"
         raise VersionError(

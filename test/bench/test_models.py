@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("mujoco")
-from edge_cloud_spec.bench.models.measure import DEPTH, PairMeasures, measure
+from edge_cloud_spec.bench.models.measure import DEPTH, PairMeasures, measure, opened
 from edge_cloud_spec.bench.models.promise import promised, promises
 from edge_cloud_spec.bench.requests import sample_requests
 from edge_cloud_spec.cli import main
@@ -31,7 +31,8 @@ def measured(target: Path, drafter: Path, tokens: int = 24) -> PairMeasures:
     ours, theirs = load(target, threads=1), load(drafter, threads=1)
     spec, into = ours.spec("", tokens), PairMeasures()
     for request in sample_requests(3, 2, "rays"):
-        measure(ours, theirs, spec, request, into)
+        sessions = [opened(model, spec, request)[0] for model in (ours, theirs)]
+        measure(*sessions, spec, into)
     return into
 
 
@@ -76,6 +77,24 @@ def test_random_checkpoints_on_a_bag_give_every_field_and_a_checked_promise(
     assert row["target"] != row["drafter"]
 
 
+def test_a_drafter_that_looks_less_closely_has_a_row_of_its_own(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "models.json"
+    options = ["--target", str(pair[0]), "--drafter", str(pair[1]), "--frames", "2"]
+    options += ["--max-tokens", "10", "--rtt", "5", "--preset", "dsd"]
+    options += ["--max-pixels", "1500", "--max-image-tokens", "3"]
+    assert main(["bench", "models", *options, "--json", str(out)]) == 0
+    whole, resized, pruned = json.loads(out.read_text())["rows"]
+    assert [row["max_pixels"] for row in (whole, resized, pruned)] == [0, 1500, 0]
+    assert [row["max_image_tokens"] for row in (whole, resized, pruned)] == [0, 0, 3]
+    assert min(resized["draft_prompt"], pruned["draft_prompt"]) > 0
+    assert max(resized["draft_prompt"], pruned["draft_prompt"]) < whole["draft_prompt"]
+    assert whole["tokens"] == resized["tokens"] == pruned["tokens"]  # the target's, all of them
+    for row in (whole, resized, pruned):
+        assert row["preset"] == "dsd" and row["measured_tokens_per_s"] > 0 < row["decode_ms"]
+
+
 def test_what_cannot_be_measured_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +102,10 @@ def test_what_cannot_be_measured_is_one_sentence(
         (["--frames", "0"], "--frames is at least 1"),
         (["--bag", str(tmp_path / "none")], "there is no bag"),
         (["--up-mbps", "0"], "--up-mbps more than 0"),
+        (["--max-pixels", "-4"], "max_pixels is -4"),
+        (["--max-image-tokens", "-4"], "max_image_tokens is -4"),
+        (["--preset", "edge_only"], "give one that is verified"),
+        (["--preset", "warp"], "no preset 'warp'"),
     ):
         assert main(["bench", "models", *options]) == 2
         said = capsys.readouterr().err

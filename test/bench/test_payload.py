@@ -135,10 +135,19 @@ def test_the_embedded_pair_is_measured_over_whole_answers() -> None:
 
 
 def test_decisions_are_timed_where_every_token_was_judged(tmp_path: Path) -> None:
-    options = ("--vocab", "2000", "--trials", "3")
-    rows = bench(tmp_path, "decision", *options)
+    options = ("--vocab", "9000", "--support", "50", "--trials", "3", "--verdicts", "1")
+    measured = bench(tmp_path, "decision", *options)
+    verdicts = [row for row in measured if "draft" in row]
+    assert len({(row["rule"], row["draft"], row["temperature"]) for row in verdicts}) == 6
+    assert {(row["outcome"], row["sessions"]) for row in verdicts} == {
+        (outcome, sessions)
+        for outcome in ("all accepted", "first rejected")
+        for sessions in (1, 16)
+    }
+    assert all(row["ms_p50"] > 0 and row["full_ms_p50"] > 0 < row["ratio"] for row in verdicts)
+    rows = [row for row in measured if "support" in row]
     assert {(row["rule"], row["support"]) for row in rows} == {
-        (rule, support) for rule in ("coupled", "rejection") for support in (50, 2_000)
+        (rule, support) for rule in ("coupled", "rejection") for support in (50, 9_000)
     }
     assert all(row["tokens"] == 8 and row["trials"] == 3 and row["ms_p50"] > 0 for row in rows)
 

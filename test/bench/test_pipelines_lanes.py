@@ -81,7 +81,10 @@ def test_the_cloud_never_waits_while_it_holds_the_draft_of_its_place(
         if hop.left in passes:
             each = passes.pop(hop.left)
             if each.drafted:
-                assert each.start == pytest.approx(max(free, came[hop.message.base]))
+                due = max(free, came.get(hop.message.base, np.inf))
+                # beside a cloud alone, what is left of a draft for an earlier place is used at once
+                at_once = preset == "auto" and each.start == pytest.approx(free)
+                assert at_once or each.start == pytest.approx(due)
             free = each.end
     assert not passes or min(passes) >= free  # what the end of the answer came before
 

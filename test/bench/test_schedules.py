@@ -16,8 +16,8 @@ from edge_cloud_spec.bench.schedules import (
     run_schedule,
     single_and_paired_faults,
 )
-from edge_cloud_spec.cloud.events import Action as CloudAction
-from edge_cloud_spec.cloud.verification import Verification
+from edge_cloud_spec.cloud.session.events import Action as CloudAction
+from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.edge.drafting import Drafting

@@ -36,6 +36,12 @@ def test_every_preset_says_the_targets_own_tokens(tmp_path: Path) -> None:
             assert row["p_value"] > 1e-4
 
 
+def test_lookup_leaves_the_targets_own_tokens(tmp_path: Path) -> None:
+    options = "--prompts 3 --samples 0 --lookup --presets cloud_ar,dsd,dssd,specedge"
+    for row in rows("equality", tmp_path, *options.split()):
+        assert row["lookup"] and row["equal"] == row["prompts"] == 3
+
+
 def test_samples_of_two_distributions_are_told_apart() -> None:
     dice = Random(0)
     fair, same = ([dice.randrange(6) for _ in range(600)] for _ in range(2))
@@ -108,7 +114,7 @@ def test_what_does_not_go_with_the_embedded_pair_is_refused(
 
 def test_peers_decode_the_same_tokens(tmp_path: Path) -> None:
     measured = rows("peers", tmp_path, "--shapes", "embedded", "--requests", "2")
-    assert len(measured) == 5
+    assert len(measured) == 7
     assert all(row["tokens_equal"] == 1.0 and row["tokens_per_s"] > 0 for row in measured)
 
 

@@ -61,7 +61,7 @@ def test_a_verifier_started_here_drafts_where_the_files_preset_says_so(own: str)
 
 def test_without_a_file_a_verifier_is_started_here() -> None:
     settings = GraphSettings()
-    assert settings.starts_verifier and settings.preset_name == "dsd"
+    assert settings.starts_verifier and settings.preset_name == "auto"
 
 
 @pytest.mark.parametrize(

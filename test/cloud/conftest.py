@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from helpers.grpc_cloud import Cloud
+from helpers.cloud.grpc_cloud import Cloud
 
 from edge_cloud_spec.harness.toy import toy_worker
 

@@ -18,7 +18,8 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token, coupled_token_of
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.split import Split, resample, sparse_residual
-from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of, residual
+from edge_cloud_spec.decoding.target_rows import LogitRows
+from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
 from edge_cloud_spec.presets import load_preset
 
 
@@ -50,7 +51,7 @@ def test_a_million_sparse_resamplings_have_the_residuals_distribution(top_k: int
         token = resample(told, q, 0, dice, p)
         assert token is not None
         counts[token] += 1
-    assert np.abs(counts / runs - residual(p, q).shares).sum() / 2 < 0.003
+    assert np.abs(counts / runs - p.residual(q).shares).sum() / 2 < 0.003
 
 
 @pytest.mark.parametrize("name", ["dsd", "dssd", "dssd_dense", "tslt", "mc_dsd", "best_first"])
@@ -94,7 +95,7 @@ def test_greedy_and_coupled_emit_the_targets_own_tokens_whatever_is_drafted(
     draft = Draft(tokens, None if chain else parents)
     logits = np.stack([target.logits(()), *(target.logits(path) for path in paths)])
     rule = "coupled" if temperature else "greedy"
-    taken = accept(rule, draft, logits, policy, start, SeededRandomSource(seed))
+    taken = accept(rule, draft, LogitRows(logits), policy, start, SeededRandomSource(seed))
     emitted = [*(draft.tokens[node] for node in taken.path), taken.token]
     assert emitted == own[: len(emitted)]
     if len(set(paths)) == len(paths):  # of two equal siblings only the first is followed
@@ -148,7 +149,7 @@ def test_a_draft_that_goes_on_gets_no_bonus(rule: str) -> None:
     draft = Draft(
         tuple(own), rows=(row, distribution_of(logits[1], policy))
     )  # Q = P: all is accepted
-    taken = accept(rule, draft, logits, policy, 0, SeededRandomSource(3), open_at=1)
+    taken = accept(rule, draft, LogitRows(logits), policy, 0, SeededRandomSource(3), open_at=1)
     assert (taken.path, taken.token, taken.rejected) == ((0, 1), None, None)
     tree = Draft((own[0], 9), (-1, -1))
     assert follow(tree, lambda node: own[node + 1], open_at=0).token is None
@@ -163,4 +164,4 @@ def test_logits_that_are_not_numbers_are_an_error_not_a_token(rule: str) -> None
     logits[0, 1] = np.nan
     draft = Draft((0,), rows=(TokenDistribution(np.full(3, 1 / 3, np.float32)),))
     with pytest.raises(ValueError, match="not a number"):
-        accept(rule, draft, logits, policy, 0, SeededRandomSource(0))
+        accept(rule, draft, LogitRows(logits), policy, 0, SeededRandomSource(0))

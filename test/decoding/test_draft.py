@@ -106,7 +106,7 @@ SPLIT = CHAIN + "payload: probabilities\nresample: robot\n"
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("drafter: moon\nsummary: x", "drafter must be one of edge, cloud, none, not moon"),
+        ("drafter: moon\nsummary: x", "drafter must be one of edge, cloud, lookup, none, not moon"),
         ("drafter: edge\nsummary: x", "give one of draft_length, expansion and best_first"),
         ("drafter: edge\nsummary: x\ndraft_length: 2\nexpansion: [2]", "give one of"),
         ("drafter: edge\nsummary: x\nexpansion: [2, 0]", "children at each level"),

@@ -16,7 +16,7 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.noise import Purpose
 from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.decoding.split import Split, largest, resample, resample_from, sparse_residual
-from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of, residual
+from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
 
 Rule = Callable[[Draft, Callable[[int], TokenDistribution], int, RandomSource], Acceptance]
 
@@ -57,7 +57,7 @@ def inverted(
         if not random_source.accept(
             min(1.0, q.at(token) / p.at(token)), Purpose.ACCEPT, position + i
         ):
-            token = residual(p, q).draw(random_source, Purpose.RESIDUAL, position + i)
+            token = p.residual(q).draw(random_source, Purpose.RESIDUAL, position + i)
             return Acceptance(tuple(range(i)), token)
     last = len(draft)
     token = target_row(last - 1).draw(random_source, Purpose.RESIDUAL, position + last)
@@ -90,7 +90,7 @@ def test_sampling_before_truncation_is_found_out() -> None:
         chance = min(1.0, p.at(token) / cut.at(token)) if cut.at(token) else 1.0
         if random_source.accept(chance, Purpose.ACCEPT, 0):
             return token
-        return residual(p, cut).draw(random_source, Purpose.RESIDUAL, 0)
+        return p.residual(cut).draw(random_source, Purpose.RESIDUAL, 0)
 
     right = first_token(lambda random_source: run(random_source, cut), 5)
     wrong = first_token(lambda random_source: run(random_source, q), 5)
@@ -123,7 +123,7 @@ def test_a_fresh_trial_after_the_tail_ran_out_is_found_out() -> None:
         return resample_from(p, q, 1, random_source) if token is None else token
 
     wrong = first_token(run, 4)
-    assert np.abs(wrong - residual(p, q).shares).sum() / 2 > 0.01
+    assert np.abs(wrong - p.residual(q).shares).sum() / 2 > 0.01
 
 
 def test_enumeration_itself_visits_every_outcome_once() -> None:

@@ -93,7 +93,7 @@ def test_a_decision_is_told_once_when_its_end_and_its_cost_are_known() -> None:
     run_log = RunLog()
     cost = dict.fromkeys(STATS, 1)
     assert not run_log.on_message("decode_stats", message(**cost), 1.0)
-    end = settled(3, "", [], finished=True, finish_reason="end", answer="action: stop;")
+    end = settled(0, "", [], finished=True, finish_reason="end", answer="action: stop;")
     [news] = run_log.on_message("verified_tokens", end, 1.1)
     assert isinstance(news, DecisionFinished)
     assert news.decision.answer == "action: stop;"

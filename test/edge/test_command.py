@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 from helpers.checkpoints import checkpoint, jpeg
-from helpers.grpc_cloud import Cloud
+from helpers.cloud.grpc_cloud import Cloud
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.cloud.worker import Worker
+from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.edge.command import figures_of
@@ -85,7 +85,7 @@ def test_it_says_the_targets_own_words_and_what_they_cost(
     for name, value in told.items():
         assert name == "answer" or f"{name} {value:g}" in said
     assert 0 < told["rounds"] <= told["tokens"] <= 20
-    assert 0 <= told["accepted"] <= told["drafted"] <= 4 * told["rounds"]
+    assert 0 <= told["accepted"] <= told["drafted"]
     assert told["tokens"] <= told["accepted"] + told["rounds"]
     assert told["up_bytes"] > len(there.picture.read_bytes())
 
@@ -100,6 +100,9 @@ def test_it_says_the_targets_own_words_and_what_they_cost(
         (("--token-file", "/nowhere"), "/nowhere"),
         (("--authority", "/nowhere"), "/nowhere is not a file"),
         (("--order", "last first"), "order"),
+        (("--max-pixels", "-1"), "max_pixels is -1: give 1 or more, or 0"),
+        (("--max-pixels", "10"), r"stands for \d+ pixels; give as many or more, or 0"),
+        (("--max-image-tokens", "-3"), "max_image_tokens is -3"),
         (("--json", "/nowhere/outcome.json"), "/nowhere/outcome.json cannot be written"),
     ],
     ids=str,
@@ -113,7 +116,7 @@ def test_what_cannot_be_is_one_sentence_and_no_success(
     assert decode(there, *options) != 0
     told = capsys.readouterr().err.strip().splitlines()
     assert re.search(complaint, told[-1]), told
-    assert not any("Traceback" in line for line in told)
+    assert not any("Traceback" in line for line in told), told
 
 
 def test_a_picture_that_is_not_there_is_named(

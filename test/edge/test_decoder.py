@@ -26,7 +26,9 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.shape import chain
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import (
+    ANSWERED,
     Abort,
+    Cut,
     Emit,
     Finish,
     LinkUp,
@@ -34,7 +36,7 @@ from edge_cloud_spec.edge.events import (
     PromptReady,
     Received,
     Send,
-    Tick,
+    TimePassed,
     Unusable,
 )
 from edge_cloud_spec.presets import load_preset
@@ -93,7 +95,7 @@ def test_an_end_is_told_to_the_cloud_and_nothing_happens_after() -> None:
     actions = robot.handle(verdict(BASE, (0,), 0, finish="end"), 2.0)
     assert actions == [Emit(0, (3, 0), True), Send(Close()), Finish("end")]
     assert robot.deadline is None
-    later = (drafted(robot, (1,), (1,)), OPENED, LinkUp(), Tick(), Abort("late"))
+    later = (drafted(robot, (1,), (1,)), OPENED, LinkUp(), TimePassed(), Abort("late"))
     assert [robot.handle(event, 99.0) for event in later] == [[]] * 5
 
 
@@ -112,6 +114,19 @@ def test_whatever_ends_a_decode_is_said_with_a_goodbye(make, event, reason, text
     assert robot.finished
 
 
+@pytest.mark.parametrize("make", [drafting, waiting])
+def test_an_answer_that_is_cut_keeps_what_is_verified_and_takes_nothing_more(make) -> None:
+    robot = make()
+    assert robot.handle(Cut(), 2.0) == [Send(Close()), Finish("cut")] and "cut" in ANSWERED
+    assert robot.handle(verdict(BASE, (0,), 9), 2.1) == []
+    assert robot.handle(Cut(), 2.2) == []
+
+
+def test_a_fault_does_not_pass_for_an_answer_that_was_cut() -> None:
+    actions = waiting().handle(Received(Fault("cut", "")), 2.0)
+    assert finish(actions).reason == "fault"
+
+
 def test_a_decode_without_a_cloud_says_nothing() -> None:
     robot = decoder("edge_only")
     assert robot.start(0.0) == [Prepare(b"")]
@@ -127,3 +142,21 @@ def test_no_token_is_drafted_that_the_answer_has_no_room_for() -> None:
     assert robot.handle(PROMPT, 0.0) == [work((), chain(2))]
     drafts(robot, (3, 4), 0.0)
     assert robot.handle(verdict(BASE, (0,), 9), 1.0)[1:] == [work((3, 9), chain(1))]
+
+
+@pytest.mark.parametrize("protocol", [0, 2])
+def test_a_cloud_that_knows_no_grammar_is_refused_where_one_is_asked_for(protocol: int) -> None:
+    opening = replace(OPENING, policy=replace(OPENING.policy, grammar="start: /a/"))
+    robot = EdgeDecoder(opening, load_preset("cloud_ar"))
+    robot.start(0.0, SPEC)
+    end = finish(robot.handle(Received(Opened("s", SPEC, BASE, protocol)), 0.1))
+    assert (end.reason, robot.tokens) == ("bad_opened", [])
+    assert "knows no grammar" in end.text
+
+
+def test_a_cloud_that_knows_grammars_goes_on() -> None:
+    opening = replace(OPENING, policy=replace(OPENING.policy, grammar="start: /a/"))
+    robot = EdgeDecoder(opening, load_preset("cloud_ar"))
+    robot.start(0.0, SPEC)
+    robot.handle(Received(Opened("s", SPEC, BASE, 3)), 0.1)
+    assert not robot.finished

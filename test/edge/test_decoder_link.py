@@ -17,7 +17,7 @@ from helpers.edge_decoder import (
     waiting,
 )
 
-from edge_cloud_spec.edge.events import LinkLost, LinkUp, Tick
+from edge_cloud_spec.edge.events import LinkLost, LinkUp, TimePassed
 from edge_cloud_spec.wire.messages import DraftMessage, Resume
 
 
@@ -25,8 +25,8 @@ def test_silence_ends_the_decode_at_its_deadline_and_says_what_broke() -> None:
     robot = waiting()
     assert robot.deadline == 11.0
     assert robot.handle(LinkLost("socket closed"), 4.0) == []
-    assert robot.handle(Tick(), 10.9) == []
-    end = finish(robot.handle(Tick(), 11.0))
+    assert robot.handle(TimePassed(), 10.9) == []
+    end = finish(robot.handle(TimePassed(), 11.0))
     assert end.reason == "timeout"
     assert "10 s" in end.text
     assert "socket closed" in end.text
@@ -35,7 +35,7 @@ def test_silence_ends_the_decode_at_its_deadline_and_says_what_broke() -> None:
 def test_nothing_is_owed_while_the_robot_drafts() -> None:
     robot = drafting()
     assert robot.deadline is None
-    assert robot.handle(Tick(), 1e9) == []
+    assert robot.handle(TimePassed(), 1e9) == []
 
 
 def test_only_an_answer_moves_the_deadline() -> None:

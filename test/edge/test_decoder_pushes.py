@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from helpers.edge_decoder import BASE, OPENED, PROMPT, SPEC, decoder, drafted, drafts, sent, verdict
 
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import LinkLost, LinkUp
+from edge_cloud_spec.edge.events import Action, LinkLost, LinkUp
 from edge_cloud_spec.edge.measures import Mean
 
 
@@ -60,3 +61,39 @@ def test_a_draft_that_the_cloud_would_wait_for_is_cut_short() -> None:
     late = replace(drafted(robot, (9,), (7, 8, 9)), done=False, seconds=0.05)
     (pushed,) = sent(robot.handle(late, 2.3))
     assert pushed.draft.tokens == (7, 8, 9)
+
+
+def after_a_verdict(queue_s: float) -> EdgeDecoder:
+    """A robot whose last draft waited so long at the cloud; its next one has to begin anew."""
+    robot = pushing()
+    robot.handle(verdict(BASE, (), 7), 2.0)
+    robot.measures.one_way, robot.measures.busy = Mean(0.1, 1.0), Mean(0.0)
+    assert robot.handle(replace(drafted(robot, (3,)), seconds=0.05), 2.0) == []
+    drafts(robot, (3, 4, 5, 6), 2.0)
+    base = BASE.extend((7,))
+    took = {"verify_s": 0.5, "queue_s": queue_s}
+    robot.handle(verdict(base, (), 8, **took), 2.2 + 0.5 + queue_s)
+    return robot
+
+
+def next_part(robot: EdgeDecoder, now: float) -> list[Action]:
+    """The draft after the verified tokens is deep enough to be cut, after a pass of 50 ms."""
+    part = replace(drafted(robot, (4,), (3, 4)), done=False, seconds=0.05)
+    return robot.handle(part, now)
+
+
+def test_a_draft_grows_while_the_cloud_is_busy_with_others() -> None:
+    """Its last one waited 0.3 s: a short one would not be verified any earlier."""
+    robot = after_a_verdict(queue_s=0.3)
+    verdict_at = 3.0
+    assert robot.measures.busy.value == pytest.approx(0.5)  # no longer than its own pass
+    assert sent(next_part(robot, verdict_at + 0.1)) == []
+    late = next_part(robot, verdict_at + 0.26)  # another level would be there after 0.4 s
+    assert [message.draft.tokens for message in sent(late)] == [(3, 4)]
+
+
+@pytest.mark.parametrize("queue_s", [0.0, 0.04])
+def test_a_draft_is_sent_at_once_to_a_cloud_that_is_not_busy(queue_s: float) -> None:
+    robot = after_a_verdict(queue_s)
+    assert robot.measures.busy.value == 0.0
+    assert len(sent(next_part(robot, 2.7 + queue_s + 0.05))) == 1

@@ -32,6 +32,7 @@ from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Drafted, Emit, Received, Send
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
+    Alone,
     Close,
     Generate,
     Opened,
@@ -143,14 +144,36 @@ def test_a_verdict_said_again_about_another_draft_is_not_resampled_from_ours() -
     assert not [action for action in actions if isinstance(action, Emit)]
 
 
-def test_a_verdict_without_a_draft_ends_the_decode() -> None:
-    assert finish(drafting().handle(Received(Verdict(BASE, (), 9)), 2.0)).reason == "bad_verdict"
+def test_a_verdict_on_a_draft_that_is_not_remembered_settles_nothing_and_is_asked_for_again() -> (
+    None
+):
+    """It was pushed before the link broke; the verdict is said again, complete in itself."""
+    robot = drafting()
+    assert robot.handle(verdict(BASE, (0,), 9), 2.0) == [Send(Resume("s", BASE))]
+    assert (robot.tokens, robot.stats.diverged) == ([], 1)
+
+
+@pytest.mark.parametrize("robot", [drafting, waiting])
+def test_a_verdict_that_is_complete_in_itself_settles_whatever_was_asked_for(robot) -> None:
+    """The cloud went on alone, or judged what it looked up: its nodes are not ours."""
+    robot = robot()
+    told = verdict(BASE, (0, 2), 9, draft=(7, 8), tokens=(7, 8), drafted=5)
+    assert robot.handle(told, 2.0) == [Emit(0, (7, 8, 9), True), work((7, 8, 9), chain(4))]
+    (done,) = robot.stats.rounds
+    assert (done.drafted, done.accepted, done.emitted) == (5, 2, 3)
+
+
+def test_one_that_is_complete_and_leads_elsewhere_settles_nothing() -> None:
+    robot = drafting()
+    wrong = verdict(BASE, (0, 1), 9, draft=(7, 8), tokens=(7, 6))
+    assert robot.handle(wrong, 2.0) == [Send(Resume("s", BASE))]
+    assert (robot.tokens, robot.stats.diverged) == ([], 1)
 
 
 def generating() -> EdgeDecoder:
     robot = decoder("cloud_sd")
     assert robot.start(0.0, SPEC) == [Send(OPENING)]
-    assert sent(robot.handle(OPENED, 0.1)) == [Generate(BASE, True)]
+    assert sent(robot.handle(OPENED, 0.1)) == [Generate(BASE, Alone(True))]
     return robot
 
 

@@ -116,7 +116,8 @@ def test_auto_leaves_the_target_alone_where_no_plan_promises_more() -> None:
         measures.drafted(1, 0.001)
         measures.drafted(64, 0.001)
         measures.one_way.observe(0.0)
-    assert auto.plan(1.0, 5).shape is not None  # it looks again each time
+    assert auto.plan(1.0, plan.alone - 1) is plan
+    assert auto.plan(2.0, plan.alone).shape is not None  # it looks again then
 
 
 def test_auto_keeps_its_plan_for_so_many_rounds() -> None:
@@ -187,7 +188,7 @@ def test_a_robot_begins_to_draft_for_a_little_more_and_goes_on_for_as_much_as_th
     auto = AutoPlanner(AUTO, measures)
     assert auto.plan(0.0, 0).shape is None
     measures.alone = Mean(1.05 / promised, 1e9)
-    assert auto.plan(1.0, 1).shape is not None
+    assert auto.plan(1.0, 1000).shape is not None
     measures.alone = Mean(1.01 / promised, 1e9)
     assert auto._best().shape is not None
     measures.alone = Mean(0.9 / promised, 1e9)
@@ -222,3 +223,30 @@ def test_the_menu_has_chains_and_trees_and_pipelines_that_fit_them() -> None:
         assert all(1 <= each.cut <= depth for each in told)
         assert {each.width for each in told} == {4, 16}
         assert max(each.cut for each in told) == min(depth, 6)
+
+
+def test_auto_gives_up_drafting_at_a_crowded_cloud_and_drafts_again_later() -> None:
+    """Queue and pass, as its verdicts say: a row is dear among many, and a pass waits."""
+    measures = Measures()
+    planner = planner_of(load_preset("auto"), measures)
+    now, tokens = 0.0, 0
+    drafted: dict[str, list[bool]] = {"quiet": [], "crowded": [], "quiet again": []}
+    for phase, plans in drafted.items():
+        end = now + 120.0
+        while now < end:
+            plan = planner.plan(now, tokens)
+            plans.append(plan.shape is not None)
+            for _ in range(1 if plan.shape is not None else plan.alone):
+                nodes = 0 if plan.shape is None else plan.shape.max_nodes
+                row_s, wait_s = (0.0, 0.0) if phase != "crowded" else (0.06, 0.06)
+                seconds = wait_s + 0.05 + row_s * nodes
+                if nodes:
+                    measures.drafted(1, 0.005)
+                    for right in (1.0, 1.0, 1.0, 0.0):
+                        measures.acceptance.observe(right)
+                measures.verified(nodes, seconds, 0.01)
+                now += seconds + (0.01 + 0.005 * nodes if nodes else 0.0)
+                tokens += 3 if nodes else 1
+    assert sum(drafted["quiet"]) > 0.9 * len(drafted["quiet"])
+    assert not any(drafted["crowded"][-3:])
+    assert all(drafted["quiet again"][-3:])

@@ -11,7 +11,9 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.edge.measures import (
+    FEW_PASSES,
     FLAT_NODES,
+    LOOKUP_AGAIN,
     MAX_PASS_NODES,
     VERIFY_SLOPE,
     Mean,
@@ -176,3 +178,16 @@ def test_patience_begins_when_something_is_owed_and_ends_with_an_answer() -> Non
     patience.lost("another", 25.0)
     assert patience.deadline == 30.0
     assert patience.why.endswith("check the link (another)")
+
+
+def test_a_lookup_that_costs_more_than_it_yields_is_left_for_a_while() -> None:
+    measures = Measures()
+    for _ in range(FEW_PASSES):
+        assert measures.wants_lookup()
+        measures.went_alone(0, 1, 0.1, hints=False)
+        measures.went_alone(8, 1, 0.2, hints=False)
+    asked = [measures.wants_lookup() for _ in range(2 * LOOKUP_AGAIN)]
+    assert [n for n, wants in enumerate(asked, 1) if wants] == [LOOKUP_AGAIN, 2 * LOOKUP_AGAIN]
+    for _ in range(200):
+        measures.went_alone(8, 4, 0.2, hints=False)
+    assert measures.wants_lookup()

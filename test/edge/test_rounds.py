@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from edge_cloud_spec.edge.drafting import UNDER_WAY
 from edge_cloud_spec.harness.fault_injection import Conditions
 from edge_cloud_spec.harness.toy import spec_of
 from edge_cloud_spec.harness.virtual_decode import Decode
@@ -96,4 +97,5 @@ def test_auto_tries_the_target_alone_first_and_learns_what_it_costs() -> None:
     rounds, measures = one.decoder.stats.rounds, one.decoder.measures
     assert [each.drafted for each in rounds[:3]] == [0, 0, 0]
     alone = sum(each.drafted == 0 for each in rounds)
-    assert measures.alone.count == alone - 1  # the prefill gave the first row
+    # The prefill gave the first row; what is under way where the robot joins counts for neither.
+    assert alone - 1 - UNDER_WAY <= measures.alone.count <= alone - 1

@@ -156,7 +156,10 @@ def test_a_row_that_cannot_be_p_ends_the_decode_and_nothing_of_it_is_emitted(
     assert deceived > 3
 
 
-PRESETS = ("cloud_ar", "cloud_sd", "dsd", "mc_dsd", "fsd", "picospec", "specedge", "auto")
+PRESETS = (
+    *("cloud_ar", "cloud_sd", "cloud_lookup", "dsd"),
+    *("mc_dsd", "fsd", "picospec", "specedge", "auto"),
+)
 SOME = SamplingPolicy(1.0, seed=4)
 RULES = {"greedy": GREEDY, "coupled": SOME, "rejection": SOME}
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from helpers.checkpoints import checkpoint, jpeg
-from helpers.grpc_cloud import Cloud
+from helpers.cloud.grpc_cloud import Cloud
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.cloud.worker import Worker
+from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 

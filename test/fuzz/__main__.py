@@ -25,14 +25,16 @@ import grpc.aio
 from fuzz.drafts import GIANTS, KINDS, Place, giant, opening_of
 from fuzz.peers import Bystander, Failure, Hostile
 from fuzz.robot import fuzz_robot
-from fuzz.target import SPEC, Target
-from helpers.grpc_cloud import Cloud
+from fuzz.target import SPEC, BoundedTarget, Target
+from helpers.bounded_toy import SESSION_BYTES
+from helpers.cloud.grpc_cloud import Cloud
 
-from edge_cloud_spec.cloud.sessions import WorkerLimits
-from edge_cloud_spec.cloud.worker import Worker
+from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 
 PEERS = 6  # hostile streams at a time
+ROOM = 3  # sessions that there is memory for
 BATCH = 10  # frames of each before the sessions are looked at
 MEGABYTE = 2**20
 
@@ -67,6 +69,7 @@ class Report:
     slowest: float = 0.0  # check of the bystander, in seconds
     answers: Counter[str] = field(default_factory=Counter)  # kinds, faults by their code
     robot: Counter[str] = field(default_factory=Counter)
+    evictions: int = 0  # of sessions' caches
     failures: list[str] = field(default_factory=list)
     before: ResourceCounts | None = None
     after: ResourceCounts | None = None
@@ -91,10 +94,13 @@ def run(frames: int, seed: int, target: Target | None = None, progress: bool = F
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)  # NaN that numpy went on with
-            limits = WorkerLimits(keep_s=0.0, idle_s=3600.0)
-            worker = Worker(target or Target(), SPEC, Target(0.5), limits)  # type: ignore[arg-type]
+            limits = WorkerLimits(
+                keep_s=0.0, idle_s=3600.0, batch_rows=100, kv_bytes=ROOM * SESSION_BYTES
+            )
+            worker = Worker(target or BoundedTarget(), SPEC, Target(0.5), limits)  # type: ignore[arg-type]
             with Cloud(worker) as cloud:
                 asyncio.run(_fuzz_cloud(cloud, frames, seed, report, progress))
+            report.evictions = worker.kv_memory.evictions
             fuzz_robot(frames, seed, report.robot, report.failures)
     finally:
         logging.getLogger().removeHandler(alarm)
@@ -191,6 +197,7 @@ def main() -> int:
     arguments = parser.parse_args()
     report = run(arguments.frames, arguments.seed, progress=True)
     print(f"{report.frames} frames to the verifier in {report.seconds:.0f} s, {report.answers}")
+    print(f"{report.evictions} caches evicted")
     print(f"slowest answer to the bystander: {1e3 * report.slowest:.0f} ms")
     print(f"before: {report.before}\nafter:  {report.after}")
     print(f"the robot's decoder: {report.robot}")

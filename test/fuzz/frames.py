@@ -10,14 +10,14 @@ from fuzz.drafts import GIANTS, Place, giant, proper_draft
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import encode_client
-from edge_cloud_spec.wire.messages import Close, Generate, Open, Resume, RowRequest
+from edge_cloud_spec.wire.messages import Alone, Close, Generate, Open, Resume, RowRequest
 
 # What can be odd about the rest; some of it is refused, some stale, some may stand.
 
 
 def odd_draft(random: Random, draft: pb.Draft) -> None:
     """Change a field to what is rare; the draft may stand all the same."""
-    match random.randrange(9):
+    match random.randrange(12):
         case 0:
             draft.base.length = random.choice((0, 2**32 - 1, draft.base.length + 1))
         case 1:
@@ -36,6 +36,12 @@ def odd_draft(random: Random, draft: pb.Draft) -> None:
             draft.values = bytes(random.randrange(20))
         case 8:
             twins(draft)
+        case 9:
+            draft.hint = True
+        case 10:
+            draft.looked_up = random.choice((1, len(draft.tokens), 2**32 - 1))
+        case 11:
+            draft.without_exits = True
 
 
 def odd_open(random: Random, opening: Open) -> bytes:
@@ -48,7 +54,7 @@ def odd_open(random: Random, opening: Open) -> bytes:
     real = random.choice((float("nan"), float("inf"), -1.0, -0.0, 5e-324, 1e-300, 1e300, 2.0))
     text = random.choice(("", "\0", "x" * 600, "greedy", "rejection", "\ufffd", "ids", "dense"))
     blob = random.choice((b"", b"x", bytes(16), b"\xff\xd8\xff" * 40))
-    match random.randrange(18):
+    match random.randrange(22):
         case 0:
             policy.temperature = real
         case 1:
@@ -57,6 +63,8 @@ def odd_open(random: Random, opening: Open) -> bytes:
             policy.top_k = number
         case 3:
             policy.seed = 2**64 - 1
+        case 18:
+            policy.grammar = random.choice(("some", "@", "x" * 5000, "\0"))
         case 4:
             split.top_k = number
         case 5:
@@ -85,6 +93,12 @@ def odd_open(random: Random, opening: Open) -> bytes:
             message.jpeg = blob
         case 17:
             message.protocol = number
+        case 19:
+            message.generate.until = number
+        case 20:
+            message.generate.speculative = True
+        case 21:
+            message.lookup = True
     return bytes(wrapped.SerializeToString())
 
 
@@ -95,7 +109,7 @@ def other_frame(random: Random, place: Place) -> bytes:
     )
     match random.randrange(10):
         case 0 | 1 | 2:
-            return encode_client(Generate(base, speculative=random.random() < 0.5))
+            return encode_client(Generate(base, Alone(speculative=random.random() < 0.5)))
         case 3 | 4 | 5:
             name = random.choice((place.session, "", "f" * 16, "\0", "s" * 5000))
             return encode_client(Resume(name, base))

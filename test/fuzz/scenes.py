@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from fuzz.drafts import MAX_TOKENS, VOCABULARY
 from fuzz.target import END, Target
 
-from edge_cloud_spec.cloud import events as cloud_events
-from edge_cloud_spec.cloud.events import Propose, Proposed, Score, Scored
-from edge_cloud_spec.cloud.verification import Verification
+from edge_cloud_spec.cloud.session import events as cloud_events
+from edge_cloud_spec.cloud.session.events import Propose, Proposed, Score, Scored
+from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import Branch
+from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Action, Drafted, PromptReady, Received, Send
-from edge_cloud_spec.harness.scripted_model import ScriptedSession
+from edge_cloud_spec.harness.scripted.model import ScriptedSession
 from edge_cloud_spec.models.drafter import Drafter
 from edge_cloud_spec.wire.codec import (
     decode_client,
@@ -137,13 +138,13 @@ class _Talk:
             (action,) = self.cloud.handle(Proposed(self._finished.draft))
         assert isinstance(action, Score)
         logits = self._target.forward(action.draft.tokens, action.draft.parents)
-        first = self.cloud.handle(Scored(logits))[0]
-        assert isinstance(first, cloud_events.Send)
+        first = self.cloud.handle(Scored(LogitRows(logits)))[0]
+        assert isinstance(first, cloud_events.Reply)
         return encode_server(first.message)
 
     def row(self) -> bytes:
         (said,) = self.cloud.handle(RowRequest(self._base))
-        assert isinstance(said, cloud_events.Send)
+        assert isinstance(said, cloud_events.Reply)
         return encode_server(said.message)
 
     def _sent(self) -> DraftMessage | Generate:

@@ -7,13 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 from fuzz.drafts import MAX_TOKENS, TOKENIZER, VOCABULARY
+from helpers import bounded_toy
 from helpers.checkpoints import jpeg
 
+from edge_cloud_spec.decoding.grammar import masked
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.harness.scripted_model import ScriptedModel, ScriptedSession
+from edge_cloud_spec.harness.scripted.model import ScriptedModel, ScriptedSession
+from edge_cloud_spec.harness.scripted.prefill import ScriptedPrefill
+from edge_cloud_spec.harness.toy import ToyGrammar
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.models.image import ImageSpec, decode_image
+from edge_cloud_spec.models.memory.kv_memory import KvMemory
 from edge_cloud_spec.models.prompt import ORDERS, PromptSpec, Request
 from edge_cloud_spec.wire.messages import Open
 
@@ -44,8 +49,27 @@ class Target(ScriptedModel):
         whole = request.instruction.encode() + request.image_digest
         return SimpleNamespace(digest=hashlib.blake2b(whole, digest_size=16).digest())
 
+    def grammar(self, text: str, spec: PromptSpec) -> ToyGrammar:
+        if "@" in text:
+            raise UserError(f"the grammar {text[:60]!r} cannot be used: there is an @ in it")
+        return ToyGrammar(text, VOCABULARY)
+
     def open(self, prompt: Any) -> ScriptedSession:
         return super().open(prompt.digest)
+
+    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
+        return super().prefill(prompt.digest)
+
+
+class BoundedTarget(Target):
+    """Its sessions hold memory for keys and values, and lose it as real ones do."""
+
+    def use_memory(self, memory: KvMemory) -> None:
+        self.memory = memory
+
+    def prefill(self, prompt: Any) -> Any:
+        state = self._session(prompt.digest)._states[0]
+        return bounded_toy.prefill(self, self.memory, state)
 
 
 def own_answer(opening: Open) -> tuple[int, ...]:
@@ -55,7 +79,11 @@ def own_answer(opening: Open) -> tuple[int, ...]:
     target = Target()
     request = Request(opening.instruction, opening.jpeg, opening.order)
     session = target.open(target.prompt(request, SPEC))
+    text = opening.policy.grammar
+    grammar = target.grammar(text, SPEC) if text else None
     while session.length < MAX_TOKENS and END not in session.tokens[-1:]:
         logits = session.forward(())[0]
+        if grammar is not None:
+            logits = masked(logits, grammar.allowed(session.tokens))
         session.extend([coupled_token(logits, opening.policy, session.length)])
     return session.tokens

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from random import Random
+from typing import Any
 
 import grpc.aio
 import numpy as np
@@ -19,13 +20,14 @@ from fuzz.draft_flaws import FLAWS, twins
 from fuzz.peers import Bystander, Hostile, Peer
 from fuzz.scenes import Scene, scenes
 from fuzz.target import JPEG, SPEC, Target, own_answer
-from helpers.grpc_cloud import Cloud
+from helpers.bounded_toy import BoundedSession
+from helpers.cloud.grpc_cloud import Cloud
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud import validation
-from edge_cloud_spec.cloud.sessions import RobotStream
-from edge_cloud_spec.cloud.worker import Worker
+from edge_cloud_spec.cloud.model_thread.sessions import RobotStream
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.cloud.session import validation
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
@@ -43,6 +45,7 @@ from edge_cloud_spec.edge import resampling
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import decode_server, encode_client, encode_server
 from edge_cloud_spec.wire.messages import (
+    Alone,
     DraftMessage,
     Fault,
     Generate,
@@ -70,6 +73,7 @@ def test_a_sample_of_mutated_frames_does_no_harm() -> None:
     report = run_apart(3000, seed=1)
     assert not report.failures, report.failures[0]
     assert report.frames >= 3000
+    assert report.evictions > 30
     assert report.answers["bad_draft"] > 300
     assert report.answers["bad_request"] > 300
     assert report.answers["verdict"] > 300
@@ -88,9 +92,22 @@ def test_a_verifier_whose_verdicts_are_not_the_targets_own_is_found_out() -> Non
     assert run(2000, 1, Target(agreement=0.9)).failures
 
 
+def test_a_verifier_whose_evicted_sessions_come_back_changed_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adopt = BoundedSession._adopt
+
+    def changed(session: BoundedSession, *refilled: Any) -> None:
+        adopt(session, *refilled)
+        session._states[-1] += 1
+
+    monkeypatch.setattr(BoundedSession, "_adopt", changed)
+    assert any("not" in failure for failure in run(2000, 1).failures)
+
+
 def test_a_verifier_that_does_not_answer_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "DEADLINE_S", 0.5)
-    monkeypatch.setattr(Worker, "_score", lambda *_: None)
+    monkeypatch.setattr(Worker, "_run_pass", lambda *_: None)
     assert any("no answer" in failure for failure in run(2000, 1).failures)
 
 
@@ -192,7 +209,7 @@ def test_a_session_that_asks_for_a_drafter_that_is_not_there_goes_on() -> None:
     worker, stream, heard, _ = opened()
     assert isinstance(heard[0], Opened)
     base = heard[0].base
-    for message in (Generate(base, speculative=True), DraftMessage(base, Draft((1,)), 0)):
+    for message in (Generate(base, Alone(speculative=True)), DraftMessage(base, Draft((1,)), 0)):
         worker.receive(stream, encode_client(message))
         while worker.pending:
             worker.run_one()

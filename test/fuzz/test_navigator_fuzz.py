@@ -24,6 +24,7 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
     counts = run(20_000, seed=1)
     assert counts["steps"] > 100 and counts["commands"] > 1500
     assert counts["unverified steps"] > 10 and counts["stops"] > 100
+    assert counts["steps decided on the move"] > 5
 
 
 def _remembers_an_instruction(patch: Patch) -> None:
@@ -91,6 +92,22 @@ def _goes_on_under_old_parameters(patch: Patch) -> None:
     patch.setattr(Navigator, "configure", configure)
 
 
+def _does_not_wait_for_the_end(patch: Patch) -> None:
+    patch.setattr(Navigator, "_stops", lambda self, settled, now: True)
+
+
+def _carries_out_again(patch: Patch) -> None:
+    go_on = Navigator._go_on
+
+    def again(self: Navigator, now: float) -> list[Effect]:
+        settled = self._next
+        effects = go_on(self, now)
+        self._next = settled if self._run is None or settled is None else replace(settled)
+        return effects
+
+    patch.setattr(Navigator, "_go_on", again)
+
+
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
@@ -104,6 +121,8 @@ def _goes_on_under_old_parameters(patch: Patch) -> None:
         (_commands_for_too_long, "valid for too long"),
         (_goes_on_for_another_instruction, "the instruction before"),
         (_goes_on_under_old_parameters, "old parameters"),
+        (_does_not_wait_for_the_end, "before the end of another"),
+        (_carries_out_again, "carried out again"),
     ],
 )
 def test_a_navigator_that_is_wrong_is_found_out(
@@ -111,4 +130,4 @@ def test_a_navigator_that_is_wrong_is_found_out(
 ) -> None:
     wrong(monkeypatch)
     with pytest.raises(Broken, match=what):
-        run(40_000, seed=2)
+        run(100_000, seed=2)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from edge_cloud_spec.harness.scripted_model import PassCost, ScriptedModel
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.harness.regimes import custom_regime, load_regime
+from edge_cloud_spec.harness.scripted.model import PassCost, ScriptedModel
+from edge_cloud_spec.harness.scripted.pair import SPEC, DraftVlm, TargetVlm, request_of
 
 
 def test_logits_depend_on_the_prefix_only() -> None:
@@ -54,3 +61,106 @@ def test_misuse_is_refused() -> None:
         session.commit([0, 1])
     with pytest.raises(ValueError, match="truncate"):
         session.truncate(1)
+
+
+def test_a_prompt_in_steps_costs_what_it_costs_at_once_and_gives_the_same_rows() -> None:
+    model = ScriptedModel(8, cost=PassCost(prefill=1.0, prompt_rows=100))
+    prefill = model.prefill(b"prompt")
+    with pytest.raises(ValueError, match="not computed yet"):
+        _ = prefill.session
+    spent = []
+    while not prefill.step(30):
+        spent.append(model.seconds)
+    assert spent == pytest.approx([0.3, 0.6, 0.9])
+    assert model.seconds == pytest.approx(1.0)
+    assert np.array_equal(prefill.session.forward([1]), model.open(b"prompt").forward([1]))
+
+
+def test_a_pass_over_several_sessions_costs_once_and_a_bad_request_costs_its_own_only() -> None:
+    model = ScriptedModel(8, cost=PassCost(fixed=0.1, per_row=0.01))
+    alone, together = ([model.open(bytes([n])) for n in range(3)] for _ in range(2))
+    for session in (alone[0], together[0]):
+        session.extend([1])
+    asked = [([2, 3], None), ([4], None), ([2, 5], [-1, -1])]
+    expected = [s.forward(*each) for s, each in zip(alone, asked, strict=True)]
+    model.seconds, model.passes = 0.0, 0
+    requests: list[Any] = [
+        SimpleNamespace(session=s, tokens=tokens, parents=parents, on_layer=None)
+        for s, (tokens, parents) in zip(together, asked, strict=True)
+    ]
+    bad = SimpleNamespace(session=model.open(b"9"), tokens=[1], parents=[4], on_layer=None)
+    *found, error, again = model.forward_together([*requests, bad, requests[0]])
+    for one, other in zip(expected, found, strict=True):
+        assert np.array_equal(one, other)
+    assert isinstance(error, ValueError) and isinstance(again, ValueError)
+    assert model.seconds == pytest.approx(0.1 + 6 * 0.01) and model.passes == 1
+    together[2].commit([1])
+    assert together[2].tokens == (5,)
+
+
+def test_exits_of_a_pass_look_on_each_for_its_own_session() -> None:
+    slept: list[float] = []
+    regime = custom_regime(0.0, draft_ms=1.0, verify_ms=10.0, ar_ms=8.0, alpha=0.5)
+    target = TargetVlm(regime, slept.append)
+    seen: list[tuple[int, float]] = []
+
+    def sees(name: int) -> Any:
+        def on_layer(logits: np.ndarray) -> None:
+            seen.append((len(logits), sum(slept)))
+            if name == 1:
+                raise RuntimeError("this exit fails")
+
+        return on_layer
+
+    requests = [
+        SimpleNamespace(
+            session=target.open(SimpleNamespace(seed=n)),
+            tokens=[1] * (n + 1),
+            parents=None,
+            on_layer=sees(n) if n else None,
+        )
+        for n in range(3)
+    ]
+    first, second, third = target.forward_together(requests)
+    assert isinstance(second, RuntimeError)
+    assert not isinstance(first, Exception) and not isinstance(third, Exception)
+    assert [len(first), len(third)] == [2, 4]
+    assert seen == [(3, pytest.approx(0.003)), (4, pytest.approx(0.003))]
+    assert sum(slept) == pytest.approx(0.010)
+
+
+def test_a_batch_costs_its_rows_and_reads_the_weights_once() -> None:
+    regime = custom_regime(0.0, draft_ms=1.0, verify_ms=10.0, ar_ms=8.0, alpha=0.5)
+    flat, slope = regime.flat_tokens, regime.per_token
+    assert regime.batch_pass_ms([5]) == regime.verify_pass_ms(5) == 10.0
+    assert regime.batch_pass_ms([0]) == regime.batch_pass_ms([0], exits=False) == 8.0
+    rows = 32 + 32 + 1
+    assert regime.batch_pass_ms([32, 32]) == pytest.approx(10 * (1 + slope * (rows - flat)))
+    assert regime.batch_pass_ms([32, 32]) < 2 * regime.batch_pass_ms([32])
+
+
+def test_what_no_paper_prints_is_as_the_regimes_assume_it() -> None:
+    published = load_regime("fsd-go2")
+    assert published.prefill_ms == published.draft_prefill_ms == 0.0
+    assert published.batch_pass_ms([4], exits=False) == published.verify_ms == 620
+    regime = published.with_assumed()
+    assert regime.prefill_ms == pytest.approx(1.5 * 354)
+    assert regime.draft_prefill_ms == pytest.approx(8 * 72)
+    assert regime.batch_pass_ms([4], exits=False) == pytest.approx(1.05 * 354)
+    assert regime.batch_pass_ms([4]) == 620
+    assert regime.batch_pass_ms([32], exits=False) > regime.batch_pass_ms([16], exits=False)
+    without = load_regime("pico-qwen-gsm8k").with_assumed()
+    assert without.batch_pass_ms([4], exits=False) == without.verify_ms
+    with pytest.raises(UserError, match="prefills"):
+        replace(published, prefill_ms=-1.0)
+
+
+def test_a_scripted_prompt_takes_its_time_layer_by_layer() -> None:
+    regime = replace(load_regime("fsd-go2"), draft_prefill_ms=280.0)
+    slept: list[float] = []
+    model = DraftVlm(regime, slept.append)
+    seen: list[float] = []
+    prefill = model.prefill(model.prompt(request_of(3), SPEC))
+    assert prefill.step(1 << 30, lambda layer, _: seen.append(sum(slept)))
+    assert seen == pytest.approx([0.01 * (layer + 1) for layer in range(28)])
+    assert prefill.session.length == 0

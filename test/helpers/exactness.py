@@ -9,13 +9,14 @@ import numpy as np
 from helpers.enumeration import BranchingChooser, outcomes
 from numpy.typing import NDArray
 
+from edge_cloud_spec.decoding.grammar import Grammar
 from edge_cloud_spec.decoding.policy import SamplingPolicy, distribution
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
 from edge_cloud_spec.harness.loopback import LoopbackPair, Wire
-from edge_cloud_spec.harness.scripted_model import ScriptedSession
+from edge_cloud_spec.harness.scripted.model import ScriptedSession
 from edge_cloud_spec.wire.messages import ClientMessage, ServerMessage
 
 Joint = dict[tuple[int, ...], float]
@@ -128,6 +129,7 @@ def pair(
     models: tuple[Model, Model],
     random_source: RandomSource | None = None,
     wire: Wire = as_it_is,
+    grammar: Grammar | None = None,
 ) -> LoopbackPair:
     """Robot and cloud over two toy models: the draft model, then the target."""
     sessions = tuple(ScriptedSession(model, ()) for model in models)
@@ -138,6 +140,7 @@ def pair(
         sessions,  # type: ignore[arg-type]
         models[1].vocabulary,
         random_source=random_source,
+        grammar=grammar,
         wire=wire,
     )
 

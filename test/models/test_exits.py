@@ -17,10 +17,13 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.accept import Acceptance, accept
 from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.grammar import AllowedAfter, Grammar, allowed_after, masked
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
+from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.harness.toy import ToyGrammar
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exit_predictor import ExitPrediction
 from edge_cloud_spec.models.exits import Adapter, Exits
@@ -63,12 +66,16 @@ def rewind(session: Session) -> None:
     session.extend(last)
 
 
-def drafted(session: Session, policy: SamplingPolicy, right: int, tree: bool) -> Draft:
+def drafted(
+    session: Session, policy: SamplingPolicy, right: int, tree: bool, grammar: Grammar | None = None
+) -> Draft:
     """Tokens of which the first ``right`` are the target's own; in a tree, with wrong siblings."""
     position = session.length
     own: list[int] = []
     for place in range(4):
         logits = session.forward(own)[-1]
+        if grammar is not None:
+            logits = masked(logits, grammar.allowed((*session.tokens, *own)))
         token = coupled_token(logits, policy, position + place)
         own.append(token if place < right else (token + 1) % len(logits))
     rewind(session)
@@ -97,9 +104,16 @@ def scored(
     return predictions, session.forward(draft.tokens, draft.parents, predictor)
 
 
-def verdict(draft: Draft, logits: np.ndarray, policy: SamplingPolicy, at: int) -> Acceptance:
+def verdict(
+    draft: Draft,
+    logits: np.ndarray,
+    policy: SamplingPolicy,
+    at: int,
+    allowed: AllowedAfter | None = None,
+) -> Acceptance:
     rule = "coupled" if policy.temperature else "greedy"
-    return accept(rule, draft, logits, policy, at, SeededRandomSource(policy.seed))
+    rows = LogitRows(logits, allowed)
+    return accept(rule, draft, rows, policy, at, SeededRandomSource(policy.seed))
 
 
 @pytest.mark.parametrize("family", helper.FAMILIES)
@@ -132,6 +146,22 @@ def test_an_exit_at_the_end_with_the_whole_head_gives_the_verdict(
         and prediction.layer == LAYERS
         and 0 < prediction.confidence <= 1
     )
+
+
+@settings(max_examples=15)
+@given(policies, st.integers(0, 4), st.booleans(), st.sampled_from(["a", "b", "c"]))
+def test_a_guess_keeps_to_the_grammar_of_the_verdict(
+    policy: SamplingPolicy, right: int, tree: bool, text: str
+) -> None:
+    model = helper.vlm()
+    exits = Exits(model, {LAYERS: identity()}, ())
+    session, grammar = session_after(model, 2, policy), ToyGrammar(text, model.vocabulary)
+    draft = drafted(session, policy, right, tree, grammar)
+    allowed = allowed_after(grammar, session.tokens, draft)
+    (prediction,), logits = scored(session, exits, draft, policy, allowed=allowed)
+    taken = verdict(draft, logits, policy, 2, allowed)
+    assert (prediction.path, prediction.token) == (taken.path, taken.token)
+    assert len(taken.path) >= right
 
 
 def test_guesses_of_another_seed_are_others() -> None:

@@ -22,8 +22,8 @@ from edge_cloud_spec.models.image import (
     patches,
     target_size,
 )
+from edge_cloud_spec.models.prefill import positions_of
 from edge_cloud_spec.models.prompt import PromptSpec, Request
-from edge_cloud_spec.models.vlm import positions_of
 
 
 def png(width: int, height: int, texts: int = 0) -> bytes:

@@ -11,8 +11,6 @@ from helpers.checkpoints import FAMILIES, full_logits, prompt_of, vlm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.models.session import forward_together
-
 CLOSE = 1e-4
 
 
@@ -143,28 +141,6 @@ def test_what_the_last_prompt_shares_is_taken_over_unchanged(family: str) -> Non
     prompts = [prompt_of(model, seed, text) for seed in (1, 1, 2) for text in texts]
     for prompt in [*prompts, prompts[-1]]:
         assert_close(model.open(prompt).forward([3]), full_logits(family, prompt, [3]))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_sessions_in_one_pass_get_the_logits_they_would_get_alone(family: str) -> None:
-    model = vlm(family)
-    prompts = [
-        prompt_of(model, 1),
-        prompt_of(model, 2, "search for the red chair"),
-        prompt_of(model),
-    ]
-    sessions = [model.open(prompt) for prompt in prompts]
-    sessions[0].extend([3, 4, 5])
-    nodes, parents = [[], [20, 21, 22], []], [None, [-1, 0, 0], None]
-    together = forward_together(sessions, nodes, parents)
-    assert_close(together[0], full_logits(family, prompts[0], [3, 4, 5])[3:])
-    assert_close(together[1][[0, 1, 3]], full_logits(family, prompts[1], [20, 22]))
-    assert_close(together[2], full_logits(family, prompts[2], []))
-    sessions[1].commit([0, 2])
-    again = forward_together(sessions, [[8], [8], [8]], [None, None, None])
-    assert_close(again[0], full_logits(family, prompts[0], [3, 4, 5, 8])[3:])
-    assert_close(again[1], full_logits(family, prompts[1], [20, 22, 8])[2:])
-    assert_close(again[2], full_logits(family, prompts[2], [8]))
 
 
 def test_cache_grows_beyond_its_first_capacity() -> None:

@@ -11,8 +11,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.motion import GRACE, Goal, Limits, Motion, Profile, Steps
+from edge_cloud_spec.nav.budget import MORE, SHARE
+from edge_cloud_spec.nav.motion import GRACE, REACH, Goal, Limits, Motion, Steps
 from edge_cloud_spec.nav.pose import STILL, Pose
+from edge_cloud_spec.nav.profile import Profile
 from edge_cloud_spec.nav.settings import Settings, Unverified
 from edge_cloud_spec.share import share
 
@@ -37,7 +39,7 @@ RANGES: list[tuple[type[Any], str, float, float]] = [
     (Settings, "clock_offset_limit", 0.0, 1e10),
     (Settings, "frame_age", 0.1, 600.0),
     (Settings, "command_lifetime", 0.5, 30.0),
-    (Settings, "lead_time", 0.0, 2.0),
+    (Settings, "lead_time", -1.0, 2.0),
 ]
 
 
@@ -51,6 +53,11 @@ def test_a_parameter_is_taken_up_to_its_bounds_and_refused_beyond(
     for bad in (least - beyond, most + beyond, math.nan, math.inf, -math.inf, "1", None):
         with pytest.raises(ValueError, match=name):
             kind(**{name: bad})
+
+
+def test_a_lead_time_below_zero_is_minus_one() -> None:
+    with pytest.raises(ValueError, match="lead_time must be -1, or 0 to 2"):
+        Settings(lead_time=-0.5)
 
 
 def test_every_number_that_moves_the_robot_has_a_range_here() -> None:
@@ -130,6 +137,30 @@ def test_what_was_moved_since_the_decision_is_part_of_the_step(sign: float) -> N
     turned = Pose(1.0, 2.0, 0.5 + sign * 0.3)
     turn = Motion(Goal(angle=sign * 0.8), Limits(), 0.0, turned, anchor=here)
     assert turn.duration == pytest.approx(Motion(Goal(angle=0.5), Limits(), 0.0).duration)
+
+
+@pytest.mark.parametrize("size", [0.2, 0.9])
+def test_what_was_moved_against_a_step_is_in_reach_as_far_as_its_budget_goes(size: float) -> None:
+    for back in (0.0, 0.1 * size, 0.2 * size + 0.03, 0.3 * size + 0.04, size):
+        motion = Motion(Goal(distance=size), Limits(), 0.0, Pose(-back), anchor=Pose())
+        assert motion.in_reach == (size + back <= REACH * size + MORE[0])
+        assert not motion.in_reach or size + back <= SHARE * size + MORE[0]
+
+
+@given(
+    length=st.floats(0.01, 3.0),
+    share=st.floats(0.0, 1.5),
+    speed=st.floats(0.05, 1.5),
+    acceleration=st.floats(0.1, 5.0),
+)
+def test_the_time_of_the_last_of_a_profile(
+    length: float, share: float, speed: float, acceleration: float
+) -> None:
+    profile = Profile(length, speed, acceleration)
+    left = profile.time_of_last(share * length)
+    assert 0.0 <= left <= profile.duration
+    covered, _ = profile.at(profile.duration - left)
+    assert covered == pytest.approx(max(0.0, 1.0 - share) * length, abs=1e-6 * (1 + length))
 
 
 def test_a_motion_that_waits_stands_and_goes_on_where_it_was() -> None:

@@ -6,9 +6,11 @@ import math
 
 import pytest
 from helpers.drill import FORWARD, Drill, drives, reports, words
+from helpers.rover import Rover
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.nav.action import Action
 from edge_cloud_spec.nav.budget import PERIOD
 from edge_cloud_spec.nav.events import (
     Announce,
@@ -19,14 +21,15 @@ from edge_cloud_spec.nav.events import (
     Hold,
     Instruction,
     Odometry,
-    Show,
     Tick,
 )
-from edge_cloud_spec.nav.motion import Limits
+from edge_cloud_spec.nav.motion import Limits, Motion, Steps, goal_of
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nav.watchdog import Watchdog
+
+LARGE = Action("move", "forward", "large")
 
 
 def test_an_action_starts_at_its_delimiter_and_the_reason_follows() -> None:
@@ -162,6 +165,17 @@ def test_an_instruction_does_not_release_the_e_stop() -> None:
     assert not drives(drill.on(drill.current(FORWARD, "r1", **chair), 1.0))
 
 
+def test_an_action_that_comes_in_motion_begins_at_its_end_and_the_newest_counts() -> None:
+    drill = Drill()
+    drill.on(words(FORWARD))
+    assert drill.on(words("action: move backward small;", "r2", age=0.1), 0.5) == []
+    assert drill.on(words("action: turn left small;", "r3", age=0.1), 0.5) == []
+    assert drill.status == "moving r1 0 move forward large"
+    effects = drill.run(2.0)
+    begun = [effect.request for effect in effects if isinstance(effect, Announce)]
+    assert begun == ["r3"] and drill.status == "idle r3 0 done: turn left small"
+
+
 def test_the_action_stop_ends_a_motion_and_says_so() -> None:
     drill = Drill()
     drill.on(words(FORWARD))
@@ -188,10 +202,12 @@ def test_a_motion_is_not_taken_up_again_after_a_gap_between_ticks() -> None:
 
 
 def test_the_next_decision_is_welcome_lead_time_before_the_end() -> None:
-    drill = Drill(Settings(lead_time=0.6))
-    drill.on(words(FORWARD))
-    states = [effect.status.state for effect in drill.run(2.5) if isinstance(effect, Show)]
-    assert states == ["ready", "idle"]
+    rover = Rover(lambda seen: "move forward large", lambda n: 9.0, Settings(lead_time=0.4))
+    rover.until(lambda: rover.navigator.moving)
+    begun, planned = rover.now, Motion(goal_of(LARGE, Steps()), Limits(), 0.0).duration
+    rover.until(lambda: rover.navigator.status.state == "ready")
+    assert rover.now - begun == pytest.approx(planned - 0.4, abs=0.06)
+    rover.until(lambda: rover.navigator.status.state == "idle")
 
 
 def test_a_status_is_read_back_from_its_line() -> None:

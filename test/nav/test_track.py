@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ def track(stamps: list[int], every: float = 0.1) -> Track:
     st.lists(st.integers(0, 2000), min_size=1, max_size=30, unique=True).map(sorted),
     st.integers(-500, 2500),
 )
-def test_the_pose_of_a_stamp_is_the_nearest_within_a_fifth_of_a_second(
+def test_the_pose_of_a_stamp_is_between_those_about_it_within_a_fifth_of_a_second(
     stamps: list[int], asked: int
 ) -> None:
     found = track([stamp * MS for stamp in stamps]).at(asked * MS)
@@ -38,9 +39,20 @@ def test_the_pose_of_a_stamp_is_the_nearest_within_a_fifth_of_a_second(
     else:
         assert found is not None
         # Poses that come faster than they are kept stand for one another.
-        assert away[int(found.x)] - min(away) < APART // MS
+        assert away[round(found.x)] - min(away) < APART // MS
         if all(b - a >= APART // MS for a, b in itertools.pairwise(stamps)):
-            assert away[int(found.x)] == min(away)
+            place = float(np.interp(asked, stamps, range(len(stamps))))
+            near = int(place), -int(-place // 1)
+            wide = stamps[near[1]] - stamps[near[0]] > SAME_TIME // MS
+            assert found.x == pytest.approx(float(np.argmin(away)) if wide else place)
+
+
+def test_between_two_poses_the_shorter_turn_counts() -> None:
+    made = Track()
+    made.add(Pose(yaw=3.1), 0, 0.0, TIMEOUT)
+    made.add(Pose(yaw=-3.1), 100 * MS, 0.1, TIMEOUT)
+    found = made.at(50 * MS)
+    assert found is not None and abs(wrap(found.yaw - math.pi)) < 1e-9
 
 
 def test_what_was_never_heard_says_nothing() -> None:

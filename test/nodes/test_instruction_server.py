@@ -85,7 +85,7 @@ def server(domain: int) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([*command, "--ros-args", "-p", "answer_timeout:=2.0"])
     yield process
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=120) == 0
 
 
 @pytest.fixture

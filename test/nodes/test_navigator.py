@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from itertools import count
 from typing import Any
 
 import pytest
@@ -75,16 +76,27 @@ def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any
 
 def test_old_decisions_move_nothing_whatever_the_clocks_say(bench: Bench, start: Any) -> None:
     start()
+    probes = count()
+
+    def instructed() -> bool:
+        """Words that move nothing, as their count is no one's, and are refused for what they say
+        they are for once an instruction was heard."""
+        probe = f"probe{next(probes)}"
+        bench.say("action: turn left large;", probe, instruction="find the door", stops=0)
+        bench.until(lambda: bench.said("idle", probe, "refused: "))
+        return bench.said("idle", probe, "refused: it was decided for another")
+
     bench.instruction.publish(String(data="find the cup "))
-    before = bench.state.stops
+    bench.until(instructed)  # topics have no common order: the release below must not overtake it
+    before, last = bench.state.stops, bench.state.request
     bench.e_stop.publish(Bool(data=True))
-    bench.until(lambda: bench.said("stopped", "-"))
+    bench.until(lambda: bench.said("stopped", last))
     during = bench.state.stops
     bench.e_stop.publish(Bool(data=False))
-    bench.until(lambda: bench.said("stopped", "-", "released"))
+    bench.until(lambda: bench.said("stopped", last, "released"))
     released = bench.state.stops
     bench.instruction.publish(String(data="find the cup"))
-    bench.until(lambda: bench.said("idle", "-", "released"))
+    bench.until(lambda: bench.said("idle", last, "released"))
     assert len({before, during, released, bench.state.stops}) == 4
 
     turn, cup = "action: turn left large;", "find the cup"
@@ -101,6 +113,24 @@ def test_old_decisions_move_nothing_whatever_the_clocks_say(bench: Bench, start:
     bench.say(turn, "another", instruction=cup, ahead=0.4)
     bench.until(lambda: bench.said("idle", "another", "refused: it was decided for another"))
     assert [command.request_id for command in bench.commands] == ["now"]
+
+
+def test_refusals_without_end_do_not_fill_the_log_nor_block_whom_nobody_reads(
+    bench: Bench, start: Any
+) -> None:
+    process = start()  # its standard error is a pipe, and unread it takes 64 KB
+    for number in range(600):
+        bench.say(f"{'x' * 100};", f"bad{number}")
+        if number % 8 == 7:  # more of them than lines a second, however slow the machine is
+            bench.until(lambda n=number: bench.said("idle", f"bad{n}", "refused"))
+    time.sleep(1.1)  # a second in which others are written has begun
+    bench.say("no;", "last")
+    bench.until(lambda: bench.said("idle", "last", "refused"))
+    bench.say("action: turn left large;", "good")
+    bench.until(lambda: bench.turning)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert 0 < errors.count("moves nothing") < 600 and "more of these" in errors
 
 
 def test_a_navigator_that_was_started_again_counts_from_elsewhere(bench: Bench, start: Any) -> None:

@@ -58,7 +58,7 @@ def test_nothing_outlives_a_demo_that_was_killed(tmp_path: Path) -> None:
     child = int(parent.stdout.readline())
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while alive(child):
         assert time.monotonic() < deadline
         time.sleep(0.02)

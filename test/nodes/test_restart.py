@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import count
 from typing import Any
 
@@ -127,6 +128,7 @@ def test_a_base_whose_clock_differs_is_allowed_for_and_said(
     numbers = count()
 
     def moves() -> bool:
+        time.sleep(0.05)  # each refusal is logged, to a pipe that nobody reads until the end
         bench.say(TURN, f"r{next(numbers)}", ahead=ahead, measured=ahead)
         return bool(bench.commands)
 

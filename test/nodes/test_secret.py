@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
+from helpers.cloud.grpc_cloud import Cloud, Proxy
 from helpers.graph.decode_graph import INSTRUCTION, Watcher
-from helpers.grpc_cloud import Cloud, Proxy
 from rcl_interfaces.msg import Log
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
-from edge_cloud_spec.cloud.worker import Worker
+from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.harness.random_checkpoint import make_checkpoint
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.msg import (
@@ -105,7 +105,7 @@ def nodes(
         watcher.close()
         for process in processes:
             process.send_signal(signal.SIGINT)
-        assert [process.wait(timeout=20) for process in processes] == [0, 0]
+        assert [process.wait(timeout=120) for process in processes] == [0, 0]
 
 
 def test_the_secret_of_a_session_is_on_no_topic(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 rclpy = pytest.importorskip("rclpy")
 from rclpy.context import Context  # noqa: E402
+from rclpy.event_handler import PublisherEventCallbacks  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.node import Node  # noqa: E402
+from rclpy.qos import DurabilityPolicy, QoSProfile  # noqa: E402
 from std_msgs.msg import UInt32  # noqa: E402
 
 from edge_cloud_spec.nodes.runtime.subscription_thread import SubscriptionThread  # noqa: E402
@@ -74,3 +77,30 @@ def test_an_executor_takes_nothing_that_is_the_intakes(node: Node) -> None:
     subscriptions.close()
     executor.shutdown()
     assert threads == ["subscriptions"]
+
+
+@pytest.mark.parametrize("profiles", [1, 2])
+def test_a_publisher_whose_profile_does_not_fit_keeps_no_core_busy(
+    node: Node, profiles: int
+) -> None:
+    """As somebody's ``ros2 topic pub`` of ``e_stop`` does not fit the latched subscription."""
+    latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    beats: list[None] = []
+    unfit: list[object] = []
+    subscriptions = SubscriptionThread(node)
+    subscriptions._pulse.beat = lambda: beats.append(None)  # type: ignore[method-assign]
+    subscriptions.subscribe(UInt32, "numbers", print, *(latched, QoSProfile(depth=1))[:profiles])
+    subscriptions.start()
+    node.create_publisher(
+        UInt32, "numbers", 1, event_callbacks=PublisherEventCallbacks(incompatible_qos=unfit.append)
+    )
+    executor = SingleThreadedExecutor(context=node.context)
+    executor.add_node(node)
+    while not unfit:
+        executor.spin_once(timeout_sec=PATIENCE)
+    before, end = len(beats), time.monotonic() + 1.0
+    while time.monotonic() < end:
+        executor.spin_once(timeout_sec=0.1)
+    subscriptions.close()
+    executor.shutdown()
+    assert len(beats) - before < 100  # 5 of them, were it not for DDS's own events

@@ -17,6 +17,7 @@ from edge_cloud_spec.observe.annotated_picture import (
     draw_caption,
 )
 from edge_cloud_spec.observe.draft_words import Fate, WordSpan, words_of_decision
+from edge_cloud_spec.observe.run_event import RoundSettled
 from edge_cloud_spec.observe.run_log import RunLog
 
 
@@ -91,6 +92,24 @@ def test_words_without_a_verdict_are_never_shown_as_verified() -> None:
         "verified_tokens", settled(0, "turn left small", [1, 2, 3], verified=False), 2.0
     )
     assert told(run_log) == [("turn left small", "unverified")]
+
+
+def test_words_that_were_not_received_leave_a_gap_of_their_number() -> None:
+    run_log = RunLog()
+    run_log.on_message("verified_tokens", settled(0, "turn left", [1, 2]), 1.0)
+    run_log.on_message("verdict", verdict(4, 0, 2), 2.0)  # whose words were not received either
+    run_log.on_message("verdict", verdict(7, 0, 3), 3.0)
+    run_log.on_message("verdict", verdict(0, 0, 1), 3.0)
+    [gap, _] = run_log.on_message("verified_tokens", settled(7, "bottle", [8]), 3.0)
+    run_log.on_message("verdict", verdict(2, 0, 4), 3.0)  # late, and adds no round
+    assert isinstance(gap, RoundSettled) and gap.round.missed == 5
+    words = [("turn left", "own"), ("[5 tokens not received]", "missed"), ("bottle", "own")]
+    assert told(run_log) == words
+    run_log.on_message("draft", draft(8, ["."], hash=9), 4.0)
+    assert told(run_log) == [*words, (".", "drafted")]
+    run_log.on_message("verified_tokens", settled(2**32 - 1, "", [], finished=True), 5.0)
+    [decision] = run_log.decisions.values()
+    assert (decision.tokens, decision.length) == ([1, 2, 8], 2**32 - 1)
 
 
 def test_a_log_that_keeps_two_decisions_forgets_the_others() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from helpers.certificates import Authority
+from helpers.cloud.certificates import Authority
+from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port
 from helpers.doctor import elsewhere_only
-from helpers.grpc_cloud import Cloud, Proxy, free_port
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.doctor.cloud import check_cloud

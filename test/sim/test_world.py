@@ -108,6 +108,39 @@ def test_a_world_is_deterministic() -> None:
     assert poses[0] == poses[1]
 
 
+def test_what_is_seen_at_rest_does_not_depend_on_how_long_the_base_stood() -> None:
+    actions = [parse_action(text) for text in ("turn left medium", "move forward large", "search")]
+
+    def frames(wait: float) -> list[bytes]:
+        with Episode(make_room(4), "rays") as episode:
+            seen = []
+            for action in actions:
+                assert action is not None
+                episode.perform(action)
+                while not episode.world.resting:
+                    episode.world.step(0.05)
+                seen.append(episode.frame())
+                episode.world.step(wait)
+                assert episode.frame() == seen[-1], "it moves while it stands"
+            return seen
+
+    short = frames(0.0)
+    assert frames(0.135) == frames(7.77) == short
+    assert len(set(short)) == 3
+
+
+def test_a_base_at_rest_has_no_speed_and_moves_at_the_next_command(world: World) -> None:
+    drive(world, 0.6, 0.4, 0.0, 0.3)
+    world.command(0.0, 0.0, 0.0)
+    world.step(1.0)
+    assert world.resting and world.velocity == (0.0, 0.0, 0.0)
+    assert world.eye == eye_at(world.pose), "a head that stands does not shake"
+    stood = world.pose
+    drive(world, 0.6, 0.4, 0.0, 0.0)
+    assert not world.resting
+    assert math.hypot(world.pose.x - stood.x, world.pose.y - stood.y) > 0.1
+
+
 @pytest.mark.parametrize(
     ("text", "ahead", "turn"),
     [

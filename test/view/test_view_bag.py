@@ -108,6 +108,18 @@ def test_words_without_a_verdict_are_never_shown_as_accepted(tmp_path: Path) -> 
     assert lines(view(tmp_path, said)["/tokens"]) == [("not verified", "turn left small")]
 
 
+def test_words_that_were_not_received_are_a_gap_among_the_tokens(tmp_path: Path) -> None:
+    said: list[Said] = [
+        (1.0, "verified_tokens", settled(0, "turn left", 2, verified=False)),
+        (2.0, "verified_tokens", settled(5, "small", 1, verified=False)),
+    ]
+    assert lines(view(tmp_path, said)["/tokens"]) == [
+        ("not verified", "turn left"),
+        ("not received", "[3 tokens not received]"),
+        ("not verified", "small"),
+    ]
+
+
 def test_messages_that_lie_or_are_damaged_are_shown_as_far_as_they_go(tmp_path: Path) -> None:
     said: list[Said] = [
         (0.1, "draft", {**draft(0, "turn"), "payload": b"\xff\x00"}),

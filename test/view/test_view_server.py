@@ -54,7 +54,7 @@ def viewing(bag: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], i
         yield process, port, url
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
         process.stdout.close()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client, encode_server
 from edge_cloud_spec.wire.messages import (
+    Alone,
     ClientMessage,
     Close,
     DraftMessage,
@@ -31,6 +32,7 @@ from edge_cloud_spec.wire.messages import (
     ServerMessage,
     Verdict,
     WireError,
+    base_digest,
 )
 from edge_cloud_spec.wire.rows import pack_ids, unpack_ids
 
@@ -44,6 +46,7 @@ policies = st.builds(
     u32,
     st.floats(0, 1, exclude_min=True),
     u64,
+    text,
 )
 opens = st.builds(
     Open,
@@ -66,6 +69,9 @@ opens = st.builds(
     predictions=st.booleans(),
     key=st.binary(max_size=16),
     secret=st.binary(max_size=16),
+    preset=text,
+    alone=st.none() | st.builds(Alone, st.booleans(), u32),
+    lookup=st.booleans(),
 )
 float32s = st.floats(0, 1, width=32)
 
@@ -90,9 +96,15 @@ def draft_messages(draw: st.DrawFn) -> DraftMessage:
     kind = draw(st.sampled_from([dense_rows(), sparse_rows()]))
     rows = tuple(draw(st.lists(kind, max_size=4))) or None
     values = tuple(draw(float32s) for _ in range(size)) if draw(st.booleans()) else None
-    draft = Draft(tokens, parents or None, rows, values or None)
+    draft = Draft(tokens, parents or None, rows, values or None, draw(st.integers(0, 2**32 - 1)))
     return DraftMessage(
-        draw(digests), draft, draw(u32), draw(st.none() | u32), draw(st.none() | u32)
+        draw(digests),
+        draft,
+        draw(u32),
+        draw(st.none() | u32),
+        draw(st.none() | u32),
+        hint=draw(st.booleans()),
+        without_exits=draw(st.booleans()),
     )
 
 
@@ -111,7 +123,7 @@ micro = st.integers(0, 2**32 - 1).map(lambda n: n * 1e-6)
 clients = st.one_of(
     opens,
     draft_messages(),
-    st.builds(Generate, digests, st.booleans()),
+    st.builds(Generate, digests, st.builds(Alone, st.booleans(), st.integers(0, 2**20))),
     st.builds(Resume, text, digests, st.binary(max_size=16)),
     st.builds(Close, st.none() | u32),
     st.builds(RowRequest, digests),
@@ -133,7 +145,7 @@ servers = st.one_of(
         u32,
     ),
     st.builds(RowMessage, digests, dense_rows() | sparse_rows()),
-    st.builds(Fault, text, text),
+    st.builds(Fault, text, text, st.integers(0, 30_000).map(lambda ms: ms / 1e3)),
 )
 
 
@@ -247,3 +259,16 @@ def test_a_round_of_ids_is_small(gamma: int) -> None:
         base, tuple(range(gamma)), 151_000, verify_s=0.62, queue_s=0.01, leads_to=2**32 - 1
     )
     assert len(encode_server(verdict)) <= 34
+
+
+def test_a_grammar_is_part_of_what_the_answer_is_named_by() -> None:
+    plain = Open(1, "find", b"jpeg", "action first", SamplingPolicy(), "greedy")
+    bound = replace(plain, policy=SamplingPolicy(grammar="start: /a/"))
+    other = replace(plain, policy=SamplingPolicy(grammar="start: /b/"))
+    assert len({base_digest(each, b"prompt", b"spec") for each in (plain, bound, other)}) == 3
+
+
+def test_a_grammar_of_a_megabyte_is_refused_where_it_is_read() -> None:
+    message = pb.ClientMessage(open=pb.Open(policy=pb.Policy(grammar="a" * 10**6)))
+    with pytest.raises(ValueError, match="at most 4096 characters, not 1000000"):
+        decode_client(message.SerializeToString())

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
 
-import grpc
-import grpc.aio
-
-from ...decoding.draft import Draft
-from ...decoding.policy import GREEDY, SamplingPolicy
+from ...decoding.draft import MAX_NODES, Draft
+from ...decoding.policy import SamplingPolicy
 from ...decoding.split import Split
 from ...models.prompt import Request
-from ...wire.channel import CLIENT_OPTIONS, METHOD
-from ...wire.codec import decode_server, encode_client
-from ...wire.messages import (
-    ClientMessage,
-    DraftMessage,
-    Generate,
-    Open,
-    Opened,
-    Resume,
-    RowRequest,
-    ServerMessage,
-    Verdict,
-)
+from ...wire.messages import Alone, DraftMessage, Fault, Generate, Resume, RowRequest, Verdict
+from .broken_frames import byte_a_second, reconnects, vanishes
+from .client import Attack, Client
 
 TREE = 64  # tokens: a draft that every verifier accepts
 CHAIN = 1024  # and one that none does
@@ -37,61 +22,6 @@ BIG = 8192  # pixels a side
 FRAME = (2048, 1024)  # pixels: the largest that is accepted
 
 
-class Client:
-    """One hostile stream at a time; a new one when it was ended."""
-
-    def __init__(self, address: str, request: Request, random: Random) -> None:
-        self.request, self.random = request, random
-        self.sent = 0
-        self._channel = grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
-        self._method = self._channel.stream_stream(METHOD)
-        self._call: Any = None
-
-    async def repeat(self, attack: Attack) -> None:
-        """Attack until cancelled; when the verifier ends a stream, open another."""
-        while True:
-            self._call = self._method()
-            with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
-                async with contextlib.aclosing(attack(self)) as steps:
-                    async for _ in steps:
-                        self.sent += 1
-            self._call.cancel()
-            await asyncio.sleep(0.01)
-
-    async def send(self, message: ClientMessage | bytes) -> None:
-        """Send a message, once the stream has room."""
-        await self._call.write(message if isinstance(message, bytes) else encode_client(message))
-
-    async def receive(self) -> ServerMessage:
-        """The next message of the verifier."""
-        data = await self._call.read()
-        if data is grpc.aio.EOF:
-            raise grpc.RpcError
-        return decode_server(data)
-
-    async def open(self, opening: Open) -> Opened:
-        """A session; refusals are tried again."""
-        while True:
-            await self.send(opening)
-            if isinstance(answer := await self.receive(), Opened):
-                return answer
-            await asyncio.sleep(0.01)
-
-    async def drain(self) -> None:
-        """Read messages and drop them."""
-        with contextlib.suppress(grpc.RpcError):
-            while await self._call.read() is not grpc.aio.EOF:
-                pass
-
-    def opening(self, jpeg: bytes = b"", **changes: Any) -> Open:
-        """A valid request, new to the verifier: bytes after a picture's end are not decoded."""
-        jpeg = (jpeg or self.request.jpeg) + self.random.randbytes(8)
-        nonce, request = self.random.getrandbits(64), self.request
-        message = Open(nonce, request.instruction, jpeg, request.order, GREEDY, "greedy")
-        return replace(message, draft_identity="hostile", **changes)
-
-
-Attack = Callable[[Client], AsyncGenerator[None, None]]
 Step = Callable[[], Awaitable[None]]
 
 
@@ -176,6 +106,21 @@ async def long_chains(client: Client) -> AsyncGenerator[None, None]:
             base = base.extend((*wide_tree.tokens[: len(answer.path)], answer.token))
 
 
+async def large_trees(client: Client) -> AsyncGenerator[None, None]:
+    """Trees of 1,024 nodes without end, as wide as the vocabulary is: judged or refused."""
+    wide = Draft(tuple(range(20, 20 + MAX_NODES)), (-1,) * MAX_NODES)
+    while True:
+        base = (await client.open(client.opening())).base
+        answer: object = None
+        while not (isinstance(answer, Verdict) and (answer.finish or answer.token is None)):
+            await client.send(DraftMessage(base, wide, 0))
+            while not isinstance(answer := await client.receive(), (Verdict, Fault)):
+                pass
+            yield
+            if isinstance(answer, Verdict) and answer.token is not None:
+                base = base.extend((*(wide.tokens[node] for node in answer.path), answer.token))
+
+
 async def opens(client: Client) -> AsyncGenerator[None, None]:
     """Open one new request after another, each with a new picture."""
     async for _ in _reading(client, lambda: client.send(client.opening())):
@@ -206,7 +151,7 @@ async def generates(client: Client) -> AsyncGenerator[None, None]:
     """Have the cloud's own draft model draft without a limit, answer after answer."""
     while True:
         opened = await client.open(client.opening(draft_length=2**32 - 1))
-        await client.send(Generate(opened.base, speculative=True))
+        await client.send(Generate(opened.base, Alone(speculative=True)))
         while not (isinstance(answer := await client.receive(), Verdict) and answer.finish):
             yield
         yield
@@ -226,11 +171,15 @@ ATTACKS: dict[str, Attack] = {
         large_picture,
         largest_frame,
         long_chains,
+        large_trees,
         generates,
         opens,
         resumes,
         garbage,
         abandoned,
+        byte_a_second,
+        vanishes,
+        reconnects,
     )
 }
 
@@ -242,9 +191,16 @@ async def attack(
     streams: int,
     seed: int,
     on_sent: Callable[[int], None],
+    tokens: tuple[str, ...] = ("",),
 ) -> None:
-    """Attack over so many streams until cancelled; ``on_sent`` receives the messages so far."""
-    clients = [Client(address, request, Random(f"{seed} {n}")) for n in range(streams)]
+    """Attack over so many streams until cancelled; ``on_sent`` receives the messages so far.
+
+    tokens: those that the streams show, in turn.
+    """
+    clients = [
+        Client(address, request, Random(f"{seed} {n}"), tokens[n % len(tokens)])
+        for n in range(streams)
+    ]
     tasks = [asyncio.ensure_future(client.repeat(ATTACKS[name])) for client in clients]
     while True:
         await asyncio.sleep(0.1)

@@ -40,6 +40,7 @@ class PairMeasures:
     verify: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     prefill: list[float] = field(default_factory=list)
     draft_prefill: list[float] = field(default_factory=list)
+    draft_rows: list[int] = field(default_factory=list)  # of the draft model's prompts
 
     @property
     def by_depth(self) -> list[float | None]:
@@ -74,23 +75,23 @@ class PairMeasures:
         )
 
 
-def measure(
-    target: Vlm, drafter: Vlm, spec: PromptSpec, request: Request, into: PairMeasures
-) -> int:
+def opened(model: Vlm, spec: PromptSpec, request: Request) -> tuple[Session, float]:
+    """A session after the prompt, and the seconds that the prompt took.
+
+    Raises UserError where the model cannot take the request.
+    """
+    try:
+        prompt = model.prompt(request, spec)
+    except ValueError as error:
+        raise UserError(f"{model.identity} cannot take the picture: {error}") from None
+    return _timed(partial(model.open, prompt))
+
+
+def measure(ours: Session, theirs: Session, spec: PromptSpec, into: PairMeasures) -> int:
     """Decode one request greedily with drafted chains, time passes; its answer's tokens.
 
-    Raises UserError where the models cannot take the request.
+    ours, theirs: the target's session and the draft model's, both after the prompt.
     """
-    sessions = []
-    for model, times in ((target, into.prefill), (drafter, into.draft_prefill)):
-        try:
-            prompt = model.prompt(request, spec)
-        except ValueError as error:
-            raise UserError(f"{model.identity} cannot take the picture: {error}") from None
-        session, seconds = _timed(partial(model.open, prompt))
-        times.append(seconds)
-        sessions.append(session)
-    ours, theirs = sessions
     count = 0
     while count < spec.max_tokens:
         chain, second = _chain(theirs)

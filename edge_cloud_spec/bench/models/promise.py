@@ -23,12 +23,13 @@ class Promise:
 def promises(costs: Costs) -> list[Promise]:
     """Of every preset whose greedy words are the target's, the best first.
 
-    Presets that differ under ``rejection`` only are one: the first by name stands for them.
+    Presets that differ under ``rejection`` only are one: the first by name stands for them. What a
+    lookup finds depends on what was said before: no cost model promises it.
     """
     found: dict[object, Promise] = {}
     for name in ("cloud_ar", "cloud_sd", "dsd", *preset_names()):
         preset = load_preset(name)
-        if preset.verified and preset.exact:
+        if preset.verified and preset.exact and preset.drafter != "lookup":
             key = (
                 (preset.drafter, preset.shape, preset.speculation, preset.pacing)
                 if (preset.drafter != "none")

@@ -2,38 +2,39 @@
 
 Both models run here, one after the other. The cost model then says which preset to take over a link
 of the given delay and rate, and what it promises; that promise is held against a decode of the same
-pictures through the emulated link.
+pictures through the emulated link. With several picture limits there is a row for each, on the
+same pictures in turn.
 """
 
 from __future__ import annotations
 
 import argparse
-import secrets
-from collections.abc import Sequence
+import statistics
 from pathlib import Path
 
-from ...decoding.policy import GREEDY
-from ...edge.client import ClientSettings, VerifierClient
-from ...edge.runner import DecodeRunner, DecodeSettings
+from ...decoding.cost_model import Costs
 from ...errors import UserError
-from ...harness.emulated_link import BYTES_PER_MBIT, LinkProfile
-from ...harness.proxy import Proxy
-from ...harness.verifier_process import VerifierProcess
+from ...harness.emulated_link import BYTES_PER_MBIT
 from ...models import EMBEDDED
+from ...models.image import PictureLimits
 from ...models.load import DTYPES, load
 from ...models.prompt import Request
-from ...models.vlm import Vlm
 from ...models.vocabulary import common_vocabulary
 from ...presets import load_preset
 from ...share import rules_text
 from ..command import Row
-from .measure import PairMeasures, measure, memory_mb
-from .promise import Promise, promises
+from .check import decode_all
+from .measure import PairMeasures, measure, memory_mb, opened
+from .promise import promised, promises
 
 ROUND_BYTES = 80  # of a greedy draft, with its frames on the wire (``bench payload``)
 COLUMNS = {
     "frames": "frames",
+    "max_pixels": "max pixels",
+    "max_image_tokens": "image tokens",
+    "draft_prompt": "draft prompt",
     "acceptance": "acceptance",
+    "draft_prefill_ms": "draft prefill ms",
     "draft_ms": "draft ms",
     "verify_ms": "verify ms",
     "alone_ms": "alone ms",
@@ -43,6 +44,7 @@ COLUMNS = {
     "promised_tokens_per_s": "promised tokens/s",
     "measured_tokens_per_s": "measured",
     "ratio": "ratio",
+    "decode_ms": "decode ms",
 }
 
 
@@ -61,12 +63,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of both models")
     parser.add_argument("--device", default="cpu", help="of both models, cpu or cuda")
     parser.add_argument("--threads", type=int, default=1, help="torch threads of each model")
+    about = "pixels of the drafter's own picture; a row for each, beside that of the whole one"
+    parser.add_argument("--max-pixels", type=int, nargs="+", default=[], metavar="N", help=about)
+    about = "tokens of its picture that the drafter keeps; the same"
+    parser.add_argument(
+        "--max-image-tokens", type=int, nargs="+", default=[], metavar="N", help=about
+    )
+    about = "decode with this one (default: the one that promises most)"
+    parser.add_argument("--preset", default="", metavar="NAME", help=about)
     parser.add_argument("--no-check", action="store_true", help="promise only; nothing is measured")
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """One row. Raises UserError."""
+    """A row for each picture limit. Raises UserError."""
     _check(args)
+    limits = [PictureLimits()]
+    limits += [PictureLimits(max_pixels=pixels) for pixels in args.max_pixels]
+    limits += [PictureLimits(max_image_tokens=tokens) for tokens in args.max_image_tokens]
     requests = _requests(args)
     options = {"device": args.device, "dtype": args.dtype, "threads": args.threads}
     before = memory_mb()
@@ -77,22 +90,55 @@ def run(args: argparse.Namespace) -> list[Row]:
     target.crop(vocabulary)
     drafter.crop(vocabulary)
     spec = target.spec(rules_text(), args.max_tokens)
-    measured = PairMeasures()
+    measures = [PairMeasures() for _ in limits]
     for number, request in enumerate(requests, 1):
-        tokens = measure(target, drafter, spec, request, measured)
+        ours, seconds = opened(target, spec, request)
+        for limit, into in zip(limits, measures, strict=True):
+            drafter.limit_picture(limit)
+            theirs, draft_seconds = opened(drafter, spec, request)
+            into.prefill.append(seconds)
+            into.draft_prefill.append(draft_seconds)
+            into.draft_rows.append(theirs.prompt_rows)
+            ours.truncate(0)
+            tokens = measure(ours, theirs, spec, into)
         print(f"  picture {number} of {len(requests)}: {tokens} tokens", flush=True)
     after = memory_mb()
     one_way = args.rtt / 2e3 + ROUND_BYTES / (args.up_mbps * BYTES_PER_MBIT)
-    costs = measured.costs(one_way)
-    ranked = promises(costs)
+    costs = [into.costs(one_way) for into in measures]
+    ranked = promises(costs[0])
     for promise in ranked:
         print(f"  {promise.preset:12} {promise.tokens_per_s:8.1f} tokens/s promised")
     # auto makes this choice while it decodes, and has to learn the costs first
-    chosen = next(promise for promise in ranked if promise.preset != "auto")
-    row: Row = {
-        "target": target.identity,
-        "drafter": drafter.identity,
-        "frames": len(requests),
+    best = next(promise.preset for promise in ranked if promise.preset != "auto")
+    chosen = load_preset(args.preset or best)
+    memory = {"memory_mb": round(after - before, 1), "target_memory_mb": round(middle - before, 1)}
+    rows: list[Row] = [
+        {
+            "target": target.identity,
+            "drafter": drafter.identity,
+            "frames": len(requests),
+            "max_pixels": limit.max_pixels,
+            "max_image_tokens": limit.max_image_tokens,
+            **_row(into, cost),
+            **memory,
+            "rtt_ms": args.rtt,
+            "up_mbps": args.up_mbps,
+            "preset": chosen.name,
+            "promised_tokens_per_s": promised(chosen, cost),
+        }
+        for limit, into, cost in zip(limits, measures, costs, strict=True)
+    ]
+    if not args.no_check:
+        decodes = decode_all(args, drafter, requests, chosen, limits)
+        for row, found in zip(rows, decodes, strict=True):
+            row["measured_tokens_per_s"] = found.rate
+            row["ratio"] = found.rate / row["promised_tokens_per_s"]
+            row["decode_ms"] = 1e3 * statistics.median(found.whole)
+    return rows
+
+
+def _row(measured: PairMeasures, costs: Costs) -> Row:
+    return {
         "tokens": measured.tokens,
         "acceptance": round(measured.acceptance, 4),
         "acceptance_by_depth": measured.by_depth,
@@ -100,25 +146,18 @@ def run(args: argparse.Namespace) -> list[Row]:
         "draft_ms": 1e3 * costs.draft(1),
         "verify_ms": 1e3 * costs.verify(4),
         "alone_ms": 1e3 * costs.alone,
-        "prefill_ms": 1e3 * _mean(measured.prefill),
-        "draft_prefill_ms": 1e3 * _mean(measured.draft_prefill),
-        "memory_mb": round(after - before, 1),
-        "target_memory_mb": round(middle - before, 1),
-        "rtt_ms": args.rtt,
-        "up_mbps": args.up_mbps,
-        "preset": chosen.preset,
-        "promised_tokens_per_s": chosen.tokens_per_s,
-        "promised_by_preset": {p.preset: round(p.tokens_per_s, 2) for p in ranked},
+        "prefill_ms": 1e3 * statistics.median(measured.prefill),
+        "draft_prefill_ms": 1e3 * statistics.median(measured.draft_prefill),
+        "draft_prompt": round(statistics.mean(measured.draft_rows)),
+        "promised_by_preset": {p.preset: round(p.tokens_per_s, 2) for p in promises(costs)},
     }
-    if not args.no_check:
-        rate = _measured(args, drafter, requests, chosen)
-        row |= {"measured_tokens_per_s": rate, "ratio": rate / chosen.tokens_per_s}
-    return [row]
 
 
 def _check(args: argparse.Namespace) -> None:
     if args.frames < 1 or args.max_tokens < 2:
         raise UserError("--frames is at least 1, --max-tokens at least 2")
+    if args.preset and not (preset := load_preset(args.preset)).verified:
+        raise UserError(f"the preset {preset.name} needs no link: give one that is verified")
     if args.rtt < 0 or args.up_mbps <= 0:
         raise UserError("--rtt is 0 ms or more, --up-mbps more than 0")
 
@@ -136,37 +175,3 @@ def _requests(args: argparse.Namespace) -> list[Request]:
     tasks = read_recording(args.bag, choice).tasks
     step = max(1, len(tasks) // args.frames)
     return [Request(task.instruction, task.jpeg) for task in tasks[::step][: args.frames]]
-
-
-def _measured(
-    args: argparse.Namespace, drafter: Vlm, requests: Sequence[Request], chosen: Promise
-) -> float:
-    """Tokens per second of the chosen preset through the emulated link, from the first draft on."""
-    serve = ["--target", args.target, "--threads", str(args.threads), "--device", args.device]
-    serve += ["--dtype", args.dtype, "--max-tokens", str(args.max_tokens)]
-    preset = load_preset(chosen.preset)
-    if preset.drafter == "cloud":
-        serve += ["--drafter", args.drafter]
-    tokens, seconds = 0, 0.0
-    with VerifierProcess(serve) as cloud:
-        proxy = Proxy(cloud.address, LinkProfile(args.rtt / 2, rate_mbit=args.up_mbps))
-        client = VerifierClient(ClientSettings(proxy.address))
-        runner = DecodeRunner(drafter, drafter.spec(rules_text(), args.max_tokens))
-        settings = DecodeSettings(preset, "greedy", GREEDY, args.max_tokens, patience=120.0)
-        try:
-            for number, request in enumerate([requests[0], *requests]):
-                outcome = runner.run(request, settings, secrets.randbits(64), client.connect)
-                if not outcome.completed:
-                    raise UserError(f"the decode failed: {outcome.text or outcome.reason}")
-                rounds = outcome.stats.rounds
-                if number and rounds:  # the first warms up
-                    tokens += len(outcome.tokens)
-                    seconds += rounds[-1].settled - rounds[0].start
-        finally:
-            client.close()
-            proxy.close()
-    return tokens / seconds if seconds else 0.0
-
-
-def _mean(times: Sequence[float]) -> float:
-    return sum(times) / len(times)

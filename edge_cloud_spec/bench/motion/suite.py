@@ -26,6 +26,7 @@ from ...errors import UserError
 from ...nav.action import every_action
 from ...nav.budget import ASIDE, BEND, PERIOD
 from ...nav.events import Announce, Drive, EStop, Event, Hold, Instruction, Tick, Words
+from ...nav.lead_time import BY_ITSELF, MOST
 from ...nav.motion import Goal
 from ...nav.navigator import Navigator
 from ...nav.settings import Settings
@@ -37,6 +38,7 @@ RATIO, MORE = 1.5, (0.05, math.radians(5))  # of the size, and m or rad beyond
 OVERRUN = 0.5  # s
 AGAINST = (0.01, math.radians(1))  # m/s, rad/s against the direction that are none
 SLACK = 1e-6  # m, rad of the arithmetic
+DISTURBED = {"idle": 0.5, "stopped": 0.5, "ready": 0.2, "moving": 0.01}  # chance a tick, by state
 EPISODE = 400  # events, then another navigator and base
 ANSWERS = [f"action: {action};" for action in every_action()]
 ASKED = ("find the red box", "find the door", " find the red box \n")
@@ -156,7 +158,7 @@ class _Episode:
         self._random, self._worst = random, worst
         self._now = self._tick_at = self._odometry_at = random.uniform(10.0, 1000.0)
         self._base = Base(random.uniform(0.05, 0.1), self._now)
-        lead = random.choice((0.0, 0.0, 0.5))
+        lead = random.choice((0.0, BY_ITSELF, 0.5, MOST))
         settings = Settings(lead_time=lead, clock_offset_limit=random.choice((5.0, 1e10, 1e10)))
         self._navigator = Navigator(settings, random.getrandbits(32))
         self._odometry = FaultyOdometry(random, fault, self._now)
@@ -195,7 +197,7 @@ class _Episode:
 
     def _disturb(self) -> None:
         """Sometimes, an event other than a tick."""
-        chance = 0.01 if self._navigator.moving else 0.5
+        chance = DISTURBED[self._navigator.status.state]
         if self._left and self._random.random() < chance:
             self._send(self._random_event())
 

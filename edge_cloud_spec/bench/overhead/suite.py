@@ -28,7 +28,7 @@ from std_msgs.msg import String
 
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
 
-from ...bringup.graph import GraphSettings
+from ...bringup.graph import GraphSettings, Value
 from ...errors import UserError
 from ...harness.random_checkpoint import TINY, make_pair
 from ...harness.verifier_process import VerifierProcess
@@ -180,11 +180,15 @@ def _ours(pair: tuple[Path, Path], tokens: int, folder: Path) -> Iterator[_Proje
     target, drafter = pair
     options = ["--target", str(target), "--threads", "1", "--max-tokens", str(tokens)]
     with VerifierProcess(options) as cloud, RosGraph(folder / "logs") as ros:
-        settings = GraphSettings(cloud=cloud.address, sim=False, drafter=str(drafter))
+        # A round is a draft and its verdict: auto has few of them, or none.
+        settings = GraphSettings(cloud=cloud.address, preset="dsd", sim=False, drafter=str(drafter))
         ros.start("cloud_bridge", node_command("cloud_bridge", settings))
-        endless = {"mission__failed_after": 10_000, "mission__max_decisions": 100_000}
-        parameters = {"retry": 0.1, "max_tokens": tokens, **endless}
-        ros.start("drafter", node_command("drafter", settings, **parameters))
+        endless: dict[str, Value] = {
+            "mission__failed_after": 10_000,
+            "mission__max_decisions": 100_000,
+        }
+        answers: dict[str, Value] = {"retry": 0.1, "explain": "full", "max_tokens": tokens}
+        ros.start("drafter", node_command("drafter", settings, **answers, **endless))
         ours = _ProjectPath(ros)
         ours.start()
         yield ours

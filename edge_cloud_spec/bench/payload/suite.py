@@ -22,7 +22,7 @@ from ...decoding.token_distribution import distribution_of
 from ...errors import UserError
 from ...harness.loopback import NO_LIMIT, LoopbackPair
 from ...harness.power_law import NOISE, TAILS, power_law_pair
-from ...harness.scripted_model import mix
+from ...harness.scripted.model import mix
 from ..command import Row
 from ..formulas import acceptance_rate
 from .cases import TEMPERATURES, Case, cases

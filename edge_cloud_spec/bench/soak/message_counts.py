@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...cloud.counters import Counters
-from ...decoding.preset import Preset
+from ...cloud.session.counters import Counters
 from ...harness.robot import DecodedAnswer
 
 
@@ -19,13 +18,13 @@ class MessageCounts:
     tokens: int = 0
     emitted: int = 0  # tokens, summed over rounds
     rounds: int = 0
-    on_drafts: int = 0  # rounds whose draft was the robot's
+    on_drafts: int = 0  # rounds on a draft, whoever drafted
     sent: int = 0  # drafts
     stale: int = 0
     resumed: int = 0
     seconds: float = 0.0
 
-    def add(self, answer: DecodedAnswer, preset: Preset) -> None:
+    def add(self, answer: DecodedAnswer) -> None:
         """Count one more answer."""
         outcome, stats = answer.outcome, answer.outcome.stats
         self.answers += 1
@@ -33,8 +32,7 @@ class MessageCounts:
         self.tokens += len(outcome.tokens)
         self.emitted += sum(r.emitted for r in stats.rounds)
         self.rounds += len(stats.rounds)
-        if preset.drafts_on_robot:
-            self.on_drafts += sum(r.drafted > 0 for r in stats.rounds)
+        self.on_drafts += sum(r.drafted > 0 for r in stats.rounds)
         self.sent += answer.drafts_sent
         self.stale += stats.stale
         self.resumed += stats.resumed
@@ -59,8 +57,8 @@ def discrepancies(robot: MessageCounts, cloud: Counters, lossless: bool) -> list
         ),
         f"rounds emitted {robot.emitted} tokens of {robot.tokens}": robot.emitted == robot.tokens,
         f"{robot.rounds} rounds and {cloud.verdicts} verdicts": robot.rounds == cloud.verdicts,
-        f"{robot.on_drafts} rounds on drafts, {cloud.judged} judged": (
-            robot.on_drafts == cloud.judged
+        f"{robot.on_drafts} rounds on drafts, {cloud.answers.drafts} judged": (
+            robot.on_drafts == cloud.answers.drafts
         ),
         f"of {cloud.drafts} drafts that came, {cloud.accounted} are accounted for": (
             cloud.drafts == cloud.accounted

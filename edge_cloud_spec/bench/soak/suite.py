@@ -16,7 +16,7 @@ from random import Random
 
 import numpy as np
 
-from ...cloud.sessions import WorkerLimits
+from ...cloud.model_thread.sessions import WorkerLimits
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
 from ...errors import UserError
@@ -168,7 +168,7 @@ class Soak:
         policy = SamplingPolicy(TEMPERATURE, seed=seed) if coupled else GREEDY
         self._count += 1
         answer = self._harness.robot.decode(preset, tokens, seed, policy)
-        self.counts[preset.name].add(answer, preset)
+        self.counts[preset.name].add(answer)
         if not answer.equal:
             outcome = answer.outcome
             print(f"{preset.name}, seed {seed}: {outcome.reason} {outcome.text}", file=sys.stderr)

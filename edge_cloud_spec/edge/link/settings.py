@@ -19,7 +19,8 @@ class ClientSettings:
     Off loopback TLS is used in any case, with the system's authorities where none is given.
     ``token``, or the file ``token_file`` that holds it, is what a verifier with tokens asks for;
     ``certificate`` and ``key`` are PEM files for one with a client authority. Files are read again
-    when they were replaced. ``retry_s``: seconds before a broken stream reconnects. Raises
+    when they were replaced. ``retry_s``: seconds before a broken stream reconnects.
+    ``replica_hosts``: hosts beside the verifier's own that a fleet's front may send us to. Raises
     UserError.
     """
 
@@ -30,6 +31,7 @@ class ClientSettings:
     token_file: str = ""
     certificate: str = ""
     key: str = ""
+    replica_hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_address(self.address)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
+from random import Random
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
 from ...wire.channel import is_loopback, retry_after_s
-from ...wire.codec import encode_server
+from ...wire.codec import decode_server, encode_server
 from ...wire.kinds import ends_decode, kind_of, server_kind_of
-from ...wire.messages import Fault
+from ...wire.messages import MOVED, Fault, ServerMessage, WireError
+from ..admission_wait import spread
 from ..events import LinkLost, LinkUp
 from ..transport import OnReceive
+from .route import Place, Route
 
 log = logging.getLogger(__name__)
 
-UNREACHABLE_S = 1.0  # without a connection for this long, LinkLost is reported
 LINGER_S = 0.5  # to send what is queued when a stream is closed
 LATE_CLOSE_S = 5.0  # a break after the last answer is reported if no Close came by then
 
@@ -35,6 +38,10 @@ _FATAL = {
 }
 
 
+# Of a replica: its tokens or our lease changed, and the front knows more.
+_FOR_THE_FRONT = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
+
 class StreamHost(Protocol):
     """What owns the channel and the loop: the ``VerifierClient``."""
 
@@ -46,8 +53,14 @@ class StreamHost(Protocol):
     def retry_s(self) -> float:
         """Pause before a broken stream reconnects."""
 
-    def open_call(self) -> Any:
-        """A fresh call of raw bytes; on the loop."""
+    def route(self) -> Route:
+        """The way of a new stream."""
+
+    def open_call(self, place: Place | None, avoid: str) -> Any:
+        """A fresh call of raw bytes; on the loop. ``place`` None: it asks the front for one.
+
+        ``avoid``: the address of a replica that could not be reached, for the front to know.
+        """
 
     def run_soon(self, job: Callable[[], None]) -> None:
         """Run a job on the loop; from any thread."""
@@ -74,6 +87,9 @@ class ClientStream:
         self._lost = False  # and LinkLost was reported
         self._answered = False  # the last message was the last of a decode
         self._goes_on = asyncio.Event()  # the robot closes the stream, or resumes
+        self._random = Random()
+        self._route = host.route()
+        self._last: Place | None = None  # where what the robot sent last went
         self.closing = False
 
     def send(self, data: bytes) -> None:
@@ -124,31 +140,71 @@ class ClientStream:
 
     async def _try_once(self) -> None:
         """Connect and relay until the stream ends; pause after a break."""
-        connected, clean = False, False
-        pause = self._host.retry_s
+        connected, clean, refused = False, False, False
+        pause, route = self._host.retry_s, self._route
         try:
-            call = await self._connect()
+            place = route.here or await self._ask()
+            call = await self._connect(place)
             connected = True
-            if self._lost:
-                while not self._queue.empty():
-                    self._queue.get_nowait()
-                self._lost = False
-                self._on_receive(LinkUp())
+            self._arrive(place)
             await self._relay(call)
             reason, clean = "the cloud ended the stream", True
+        except _MovedError as moved:
+            self._follow(moved.fault)
+            if not route.in_circles:
+                return
+            reason = "the fleet sends this robot in circles"
         except grpc.aio.AioRpcError as error:
             reason = error.details() or error.code().name
             wait = retry_after_s(error.trailing_metadata())
-            if wait is None and error.code() in _FATAL and not self._answered:
+            refused = not route.at_front and error.code() in _FOR_THE_FRONT
+            if wait is None and error.code() in _FATAL and not (self._answered or refused):
                 code, advice = _FATAL[error.code()]
                 text = f"{reason}; {advice}" if advice else reason
                 raise _FatalError(Fault(code, text)) from None
-            pause = max(pause, wait or 0.0)
+            pause = max(pause, spread(wait or 0.0, self._random))
+        except _SilentError:
+            reason = "nothing answers there"
         if self._answered:
             await self._wait_for_close(None if clean else LATE_CLOSE_S)
         if not self.closing:
             self._report_loss(reason if connected else self._unreachable(reason))
-            await asyncio.sleep(pause)
+            if not route.lost(connected=connected and not refused, now=time.monotonic()):
+                await asyncio.sleep(pause)
+
+    async def _ask(self) -> Place:
+        """Ask the front for a replica; the front itself, where that verifies now."""
+        call = await self._connect(None)
+        await call.done_writing()
+        async for data in call:
+            self._follow(decode_server(data))
+            call.cancel()
+            break
+        else:
+            self._route.is_plain()
+        place = self._route.here
+        if place is None:  # a front without an address to go to
+            raise _FatalError(Fault("bad_redirect", "the fleet's front named no replica"))
+        return place
+
+    def _follow(self, fault: ServerMessage) -> None:
+        """Go where this sends us next; raises _FatalError where that is nowhere to go."""
+        problem = "the fleet's front does not name a replica; update it"
+        if isinstance(fault, Fault) and fault.code == MOVED:
+            now = time.monotonic()
+            problem = self._route.follow(fault.address, fault.lease, fault.lease_s, now)
+        if problem:
+            raise _FatalError(Fault("bad_redirect", problem))
+
+    def _arrive(self, place: Place) -> None:
+        """Connected: what is still queued was for another stream, unless this is the first."""
+        moved = self._last is not None and self._last.address != place.address
+        self._last = place
+        if self._lost or moved:
+            while not self._queue.empty():
+                self._queue.get_nowait()
+            self._lost = False
+            self._on_receive(LinkUp(moved))
 
     async def _wait_for_close(self, seconds: float | None) -> None:
         """The decode's last answer is here and the stream is gone: nothing is lost by that."""
@@ -157,12 +213,18 @@ class ClientStream:
         except asyncio.TimeoutError:  # a robot that waits for an earlier answer resumes after this
             self._answered = False
 
-    async def _connect(self) -> Any:
-        """A connected call; LinkLost is reported if that takes longer than UNREACHABLE_S."""
-        call = self._host.open_call()
+    async def _connect(self, place: Place | None) -> Any:
+        """A connected call; LinkLost is reported if that takes long (``Route.connect_s``).
+
+        ``place`` None: it asks the front. A replica is given up then.
+        """
+        call = self._host.open_call(place, self._route.avoid)
         try:
-            await asyncio.wait_for(call.wait_for_connection(), UNREACHABLE_S)
+            await asyncio.wait_for(call.wait_for_connection(), self._route.connect_s)
         except asyncio.TimeoutError:
+            if place is not None and not self._route.at_front:
+                call.cancel()
+                raise _SilentError from None
             self._report_loss(self._unreachable("nothing answers there"))
             await call.wait_for_connection()
         return call
@@ -181,7 +243,10 @@ class ClientStream:
         writing = asyncio.ensure_future(self._write(call))
         try:
             async for data in call:
+                if server_kind_of(data) == "fault" and _is_moved(data):
+                    raise _MovedError(decode_server(data))
                 self._host.read_echo(data)
+                self._route.answered()
                 self._note_answer(data)
                 self._on_receive(data)
         finally:
@@ -200,6 +265,26 @@ class ClientStream:
         while (data := await self._queue.get()) is not None:
             await call.write(self._host.stamp(data))
         await call.done_writing()
+
+
+def _is_moved(data: bytes) -> bool:
+    try:
+        message = decode_server(data)
+    except WireError:
+        return False
+    return isinstance(message, Fault) and message.code == MOVED
+
+
+class _MovedError(Exception):
+    """The verifier sends us to another."""
+
+    def __init__(self, fault: ServerMessage) -> None:
+        super().__init__("moved")
+        self.fault = fault
+
+
+class _SilentError(Exception):
+    """A replica cannot be reached."""
 
 
 class _FatalError(Exception):

@@ -24,6 +24,8 @@ from ...wire.messages import (
 from ...wire.messages import Prediction as WirePrediction
 from ...wire.messages import Verdict as WireVerdict
 
+ELSEWHERE = "at another verifier"  # the text of LINK_UP, where the robot opens its decode again
+
 _KINDS = {
     Open: DecodeRequest.OPEN,
     Resume: DecodeRequest.RESUME,
@@ -81,7 +83,7 @@ def from_verdict(verdict: Verdict) -> bytes | LinkLost | LinkUp:
     if verdict.kind == Verdict.LINK_LOST:
         return LinkLost(verdict.text)
     if verdict.kind == Verdict.LINK_UP:
-        return LinkUp()
+        return LinkUp(moved=verdict.text == ELSEWHERE)
     payload: bytes = verdict.payload.tobytes()
     return payload
 
@@ -89,7 +91,7 @@ def from_verdict(verdict: Verdict) -> bytes | LinkLost | LinkUp:
 def _link_event(event: LinkLost | LinkUp) -> Verdict:
     if isinstance(event, LinkLost):
         return Verdict(kind=Verdict.LINK_LOST, text=event.reason)
-    return Verdict(kind=Verdict.LINK_UP)
+    return Verdict(kind=Verdict.LINK_UP, text=ELSEWHERE if event.moved else "")
 
 
 def _server_message(data: bytes) -> Verdict | Prediction:

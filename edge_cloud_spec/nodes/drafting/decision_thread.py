@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from ...edge.events import Abort, Emit
+from ...edge.events import Abort, Cut, Emit
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ...edge.transport import Inbox, OnReceive
 from ...errors import UserError
 from ...models.prompt import Request
+from ...nav.explain import FULL, has_action, is_enough
 from ..runtime.heartbeat import Pulse
 from .decision_gate import DecisionGate, DecisionTask
 from .drafter_settings import DrafterSettings
@@ -39,7 +40,8 @@ class DecisionThread:
     Called in this thread: ``settings`` and ``number`` (of the next decision), ``words`` (what
     publishes a request's words), ``on_begin`` (request and task), ``on_end``, and ``on_problem``
     (request and sentence) for a decode that could not be made; the thread continues. ``abort`` and
-    ``wait_idle`` are for any thread. Words are dropped while ``speaks`` is false.
+    ``wait_idle`` are for any thread, and so is ``on_next``: the next decision is due. Words are
+    dropped while ``speaks`` is false.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class DecisionThread:
         self._speaks = speaks
         self._on_begin, self._on_end, self._on_problem = on_begin, on_end, on_problem
         self._inbox: Inbox | None = None
+        self._explain, self._acted = FULL, False  # of the decision under way
         self._idle = threading.Event()
         self._idle.set()
         self.pulse = Pulse("model", lambda: 2 * settings().patience)
@@ -82,6 +85,12 @@ class DecisionThread:
         inbox = self._inbox
         if inbox is not None:
             inbox.put(Abort(reason))
+
+    def on_next(self) -> None:
+        """The next decision is due; cut off the one under way if it has said enough."""
+        inbox = self._inbox
+        if inbox is not None and is_enough(self._explain, self._acted, next_is_due=True):
+            inbox.put(Cut())
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait until no decision is under way; False after ``seconds``."""
@@ -121,19 +130,24 @@ class DecisionThread:
             words.emit(emit)
             if transport is not None:
                 transport.restart_draft_time()
+            self._acted = self._acted or has_action(words.answer)
+            if is_enough(self._explain, self._acted, self._gate.next_is_due):
+                inbox.put(Cut())
 
         request = Request(task.instruction, frame.jpeg, settings.order)
         nonce = int(request_id, 16)
+        inbox: Inbox = SimpleQueue()
         self._idle.clear()
         self.pulse.beat()
         self._gate.begin_decision(request_id)
-        self._inbox = SimpleQueue()
+        self._explain, self._acted = settings.explain, False
+        self._inbox = inbox
         reason = "failed"
         try:
             if self._gate.instruction != task.instruction:
                 self.abort("another instruction came")  # before there was an inbox
             self._link.check()  # the same
-            outcome = self._runner.run(request, decode, nonce, connect, on_emit, self._inbox)
+            outcome = self._runner.run(request, decode, nonce, connect, on_emit, inbox)
             reason = outcome.reason
         finally:
             self._inbox = None

@@ -10,9 +10,12 @@ from ...decoding.noise import decision_seed
 from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
 from ...decoding.rule import RULES, temperature_of
-from ...edge.runner import DecodeSettings
+from ...edge.runner import LOOKUP_SUFFIXES, DecodeSettings
 from ...errors import UserError
+from ...models.grammar.compiler import check_installed
 from ...models.prompt import ORDERS
+from ...nav.explain import EXPLAIN, UNTIL_NEXT
+from ...nav.grammar import GRAMMARS, answer_grammar
 from ...nav.mission import MissionSettings
 from ...presets import load_preset
 
@@ -29,20 +32,32 @@ class ModelSettings:
     device: str = described("cpu", "cpu or cuda", fixed=True)
     dtype: str = chosen("float32", ("float32", "float16", "bfloat16"), "arithmetic", fixed=True)
     threads: int = bounded(1, 1, 64, "torch threads", fixed=True)
+    max_pixels: int = bounded(
+        0, 0, 2**31 - 1, "pixels of its own picture; 0: as the target's", fixed=True
+    )
+    max_image_tokens: int = bounded(
+        0, 0, 2**31 - 1, "tokens of its picture that it keeps; 0: all", fixed=True
+    )
 
 
 @dataclass(frozen=True)
 class DrafterSettings:
     """How decisions are decoded. Each decision uses the values of the moment it starts."""
 
-    preset: str = described("dsd", "name of a preset, or the path of its YAML file")
+    preset: str = described("auto", "name of a preset, or the path of its YAML file")
     rule: str = chosen("greedy", RULES, "acceptance rule")
     temperature: float = bounded(0.8, 0.01, 10.0, "of coupled and rejection; greedy has none")
     top_k: int = bounded(0, 0, 100_000, "tokens sampled from; 0: all")
     top_p: float = bounded(1.0, 0.01, 1.0, "probability mass sampled from")
     seed: int = bounded(0, 0, 2**31, "of the sampling; each decision's seed is derived from it")
     first_decision: int = bounded(0, 0, 2**31, "number of the first decision after this is set")
+    grammar: str = chosen("none", GRAMMARS, "what an answer may be: anything, or an action")
     order: str = chosen(ORDERS[0], ORDERS, "what an answer says first")
+    explain: str = chosen(
+        UNTIL_NEXT,
+        EXPLAIN,
+        "what is decoded after an action: all, all until the next decision, nothing",
+    )
     max_tokens: int = bounded(64, 1, 1024, "longest answer")
     patience: float = bounded(
         10.0, 0.2, 120.0, "a decision fails after this long a silence of the cloud, s"
@@ -50,6 +65,13 @@ class DrafterSettings:
     retry: float = bounded(1.0, 0.1, 60.0, "pause after a decision that failed, s")
     camera_lag: float = bounded(
         0.0, 0.0, 10.0, "how much older a picture is than its stamp says, s"
+    )
+    lookup_suffixes: int = bounded(
+        LOOKUP_SUFFIXES,
+        0,
+        2**24,
+        "suffixes of verified answers that it drafts from, 44 bytes each; 0: none",
+        fixed=True,
     )
     when_lost: str = chosen(STOP, (STOP, CREEP), "while the link is lost: wait, or decide alone")
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -61,6 +83,11 @@ class DrafterSettings:
             _ = self.loaded_preset
         except UserError as error:
             raise ValueError(f"preset: {error}") from None
+        if self.grammar != "none":
+            try:
+                check_installed()
+            except UserError as error:
+                raise ValueError(f"grammar: {error}") from None
 
     # A change of the preset's file alone has no effect; the next change of any parameter makes new
     # settings, which read it again.
@@ -74,6 +101,11 @@ class DrafterSettings:
         """The preset of decisions without the cloud."""
         return load_preset(ALONE)
 
+    @property
+    def grammar_text(self) -> str:
+        """The grammar of the answers; empty: none."""
+        return answer_grammar(self.grammar, self.order)
+
     def decode_settings(self, number: int, *, alone: bool = False) -> DecodeSettings:
         """The settings of the decode for this decision; ``alone``: without the cloud."""
         policy = SamplingPolicy(
@@ -81,6 +113,7 @@ class DrafterSettings:
             self.top_k,
             self.top_p,
             decision_seed(self.seed, number),
+            self.grammar_text,
         )
         preset = self.alone_preset if alone else self.loaded_preset
         return DecodeSettings(preset, self.rule, policy, self.max_tokens, self.patience)

@@ -14,7 +14,10 @@ from ... import __version__
 from ..runtime.qos import LATCHED
 from .drafter_settings import DrafterSettings
 
-SETTINGS = ("preset", "rule", "temperature", "top_k", "top_p", "seed", "order", "max_tokens")
+SETTINGS = (
+    *("preset", "rule", "temperature", "top_k", "top_p", "seed"),
+    *("grammar", "order", "explain", "max_tokens"),
+)
 
 
 class RunInfo:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
+from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
@@ -56,9 +57,16 @@ class SubscriptionThread:
 
         for profile in profiles:
             subscription = self._node.create_subscription(
-                kind, topic, callback, profile, callback_group=self._group
+                kind,
+                topic,
+                callback,
+                profile,
+                callback_group=self._group,
+                event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
             )
             self._subscriptions.append((subscription, once))
+            if len(profiles) == 1:  # of several, each has publishers that are for the others
+                self._warn_of_profiles(subscription)
 
     def start(self) -> None:
         """Call back from now on."""
@@ -87,6 +95,19 @@ class SubscriptionThread:
             for subscription, callback in self._subscriptions:
                 if subscription.handle.pointer in ready:
                     self._take(subscription, callback)
+
+    def _warn_of_profiles(self, subscription: Any) -> None:
+        """Let the executor warn of a publisher whose profile does not fit.
+
+        An event that nobody takes keeps the wait set awake, and the thread busy.
+        """
+        group = self._node.default_callback_group
+        warnings = SubscriptionEventCallbacks().create_event_handlers(
+            group, subscription.handle, subscription.topic_name
+        )
+        subscription.event_handlers.extend(warnings)  # which end with it
+        for each in warnings:
+            self._node.add_waitable(each)
 
     def _take(self, subscription: Any, callback: Callable[[Any, int], None]) -> None:
         try:

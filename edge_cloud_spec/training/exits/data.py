@@ -19,8 +19,10 @@ from torch import Tensor
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.propose import coupled_token
 from ...errors import UserError
+from ...models.passes.forward_pass import PassRequest
+from ...models.passes.target_rows import on_host
 from ...models.prompt import ORDERS, PromptSpec, Request
-from ...models.session import Session, forward_together
+from ...models.session import Session
 from ...models.vlm import Vlm
 
 GROUP = 32  # requests that are answered together, and whose rows are one file
@@ -134,7 +136,7 @@ class Collector:
             for policy in (GREEDY, SamplingPolicy(TEMPERATURE, seed=index)):
                 sessions.append(self._vlm.open(prompt))
                 policies.append(policy)
-        answers = generate(sessions, policies, self._spec)
+        answers = generate(self._vlm, sessions, policies, self._spec)
         pairs = zip(sessions, answers, strict=True)
         rows = join([answer_rows(session, answer, self._layers) for session, answer in pairs])
         write_whole(path, {"of": self._source, **vars(rows)})
@@ -149,7 +151,7 @@ def write_whole(path: Path, content: object) -> None:
 
 
 def generate(
-    sessions: Sequence[Session], policies: Sequence[SamplingPolicy], spec: PromptSpec
+    vlm: Vlm, sessions: Sequence[Session], policies: Sequence[SamplingPolicy], spec: PromptSpec
 ) -> list[list[int]]:
     """The target's own answers, at most ``spec.max_tokens`` long, a token of each a pass."""
     answers: list[list[int]] = [[] for _ in sessions]
@@ -163,9 +165,11 @@ def generate(
             break
         for index in live:
             sessions[index].extend(answers[index][-1:])
-        passes = forward_together([sessions[i] for i in live], [()] * len(live), [None] * len(live))
+        passes = vlm.forward_together([PassRequest(sessions[index]) for index in live])
         for index, logits in zip(live, passes, strict=True):
-            rows[index] = logits[0]
+            if isinstance(logits, Exception):
+                raise logits
+            rows[index] = on_host(logits)[0]
     return answers
 
 

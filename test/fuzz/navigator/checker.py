@@ -4,6 +4,7 @@
    was taken after that instruction.
 2. Never outside the limits of speed and acceleration, and of unverified motion.
 3. Never later than 0.5 s after the last valid command, nor after the expiry of its decision.
+4. A decision's step begins once, and not before the one under way has ended.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from edge_cloud_spec.nav.events import (
     Halt,
     Hold,
     Instruction,
+    Show,
     Tick,
     Words,
 )
@@ -59,6 +61,8 @@ class Checker:
         self._armed = True  # an instruction may move the robot
         self._since = -math.inf  # when that instruction came
         self._instruction: str | None = None
+        self._begun: set[str] = set()
+        self._ready_since = math.inf  # when a decision was first welcome in the motion under way
         self._step: _Step | None = None
         self._last, self._last_at, self._until = STILL, -math.inf, -math.inf
         self._now = 0.0
@@ -131,7 +135,10 @@ class Checker:
 
     def _carried_out(self, effects: list[Effect], now: float) -> None:
         for effect in effects:
-            if isinstance(effect, Halt):
+            if isinstance(effect, Show):
+                if effect.status.state == "ready":
+                    self._ready_since = now
+            elif isinstance(effect, Halt):
                 self._step, self._last, self._last_at = None, STILL, now
                 self._watchdog.calm()
             elif isinstance(effect, Announce):
@@ -144,7 +151,12 @@ class Checker:
         decision = self._decisions[effect.request]
         if effect.action.verb == "stop":
             return
+        self._require(self._step is None, "a step before the end of another")
+        self._require(effect.request not in self._begun, "a step that is carried out again")
+        self._begun.add(effect.request)
         self.counts["steps"] += 1
+        self.counts["steps decided on the move"] += decision.taken > self._ready_since
+        self._ready_since = math.inf
         self.counts["unverified steps"] += not effect.verified
         self._require(self._armed, "a step after a stop without a newer instruction")
         self._require(decision.taken >= self._since, "a step on a frame from before the release")

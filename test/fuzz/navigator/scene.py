@@ -219,5 +219,5 @@ def settings(random: Random) -> Settings:
         odometry=random.choice(("auto", "auto", "required", "off")),
         clock_offset_limit=random.choice((0.0, 5.0, 1e10, 1e10)),
         command_lifetime=random.choice((0.6, 5.0)),
-        lead_time=random.choice((0.0, 0.0, 0.5)),
+        lead_time=random.choice((0.0, -1.0, 0.5, 2.0)),
     )

@@ -134,7 +134,7 @@ class Cloud:
     def end(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        status = self.process.wait(timeout=20)
+        status = self.process.wait(timeout=120)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return status

@@ -83,7 +83,7 @@ def test_without_tf2_msgs_it_is_said_that_there_are_no_transforms(
     names = {name for name, _ in late.get_topic_names_and_types()}
     assert not {"/tf", "/tf_static"} & names
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 0
     assert said.count(NO_TRANSFORMS) == 1
 

@@ -36,7 +36,7 @@ def graph(tmp_path: Path) -> Iterator[tuple[Watcher, Cloud]]:
     watcher.close()
     for process in processes:
         process.send_signal(signal.SIGINT)
-    assert [process.wait(timeout=20) for process in processes] == [0, 0]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
     assert cloud.end() == 0
 
 

@@ -47,7 +47,7 @@ def watcher(checkpoints: tuple[Path, Path], cloud: Cloud) -> Iterator[Watcher]:
     watcher.close()
     for process in processes:
         process.send_signal(signal.SIGINT)
-    assert [process.wait(timeout=20) for process in processes] == [0, 0]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
 
 
 def test_an_instruction_becomes_verified_words_in_order(watcher: Watcher) -> None:

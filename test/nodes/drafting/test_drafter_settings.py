@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from edge_cloud_spec.nav.grammar import answer_grammar
 from edge_cloud_spec.nodes.drafting.drafter_settings import DrafterSettings
 
 
@@ -44,3 +46,17 @@ def test_every_decision_has_the_rules_own_temperature_and_a_seed_of_its_own() ->
 def test_settings_do_not_differ_by_the_preset_that_they_read() -> None:
     assert DrafterSettings() == DrafterSettings()
     assert "loaded_preset" not in repr(DrafterSettings())
+
+
+def test_a_grammar_is_that_of_the_order_and_needs_llguidance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert DrafterSettings().decode_settings(0).policy.grammar == ""
+    for order in ("action first", "reason first"):
+        policy = DrafterSettings(grammar="action", order=order).decode_settings(0).policy
+        assert policy.grammar == answer_grammar("action", order)
+    with pytest.raises(ValueError, match="grammar"):
+        DrafterSettings(grammar="verse")
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(ValueError, match=r"grammar: .*edge-cloud-spec\[grammar\]"):
+        DrafterSettings(grammar="action")

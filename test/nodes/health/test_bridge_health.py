@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("rclpy")
 from diagnostic_msgs.msg import DiagnosticStatus
-from helpers.certificates import Authority
+from helpers.cloud.certificates import Authority
+from helpers.cloud.grpc_cloud import Cloud, free_port
+from helpers.cloud.grpc_robot import opening
 from helpers.graph.running_bridge import Hearer, running_bridge
-from helpers.grpc_cloud import Cloud, free_port
-from helpers.grpc_robot import opening
 
 from edge_cloud_spec.harness.toy import toy_worker
 from edge_cloud_spec.msg import Verdict

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
+from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port
+from helpers.cloud.grpc_robot import opening
 from helpers.graph.running_bridge import Hearer, running_bridge
-from helpers.grpc_cloud import Cloud, Proxy, free_port
-from helpers.grpc_robot import opening
 
 from edge_cloud_spec.harness.toy import toy_worker
 from edge_cloud_spec.msg import Verdict
@@ -109,6 +109,7 @@ def test_a_verifier_whose_model_hangs_is_lost_though_it_can_be_connected_to(clou
 
 def test_the_clouds_clock_is_in_the_diagnostics(cloud: Cloud) -> None:
     with running_bridge(cloud=cloud.address) as hearer:
+        hearer.until(lambda: hearer.now("cloud"))  # what is said before a late link is lost
         ask(hearer)
         hearer.until(lambda: hearer.bridge._client.clock_offset)
         hearer.until(

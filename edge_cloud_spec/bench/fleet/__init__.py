@@ -1,0 +1,1 @@
+"""``bench fleet``: many robots and one server, and what is computed of them."""

@@ -1,0 +1,66 @@
+"""The figures of a fleet's row, from what each robot did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+import numpy as np
+
+from ...harness.fleet.activity import RobotActivity
+from ..command import Row
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Jain's fairness index (1984): 1 where all get the same, 1/n where one of n gets all."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
+
+
+def figures(activities: Sequence[RobotActivity], begin: float, end: float) -> Row:
+    """Of the well-behaved robots' rounds that ended between ``begin`` and ``end`` (s).
+
+    A round is the time from one verdict to the next, so drafting and waiting are in it; an answer's
+    first one, with the prompt, is not counted. Time between tokens is of whole answers.
+    """
+    robots = [activity for activity in activities if not activity.hostile]
+    rounds = [[r for r in robot.rounds if begin <= r.settled < end] for robot in robots]
+    tokens = [sum(r.tokens for r in own) for own in rounds]
+    later = [1e3 * r.seconds for own in rounds for r in own if not r.first]
+    between = [1e3 * seconds / n for robot in robots for seconds, n in robot.spans if n]
+    passes = sum(len(own) for own in rounds)
+    return {
+        "tokens_per_s": sum(tokens) / (end - begin),
+        "round_ms_p50": _percentile(later, 50),
+        "round_ms_p99": _percentile(later, 99),
+        "token_ms_p50": _percentile(between, 50),
+        "token_ms_mean": fmean(between) if between else None,
+        "tokens_per_verify": sum(tokens) / passes if passes else None,
+        "fairness": jain(tokens),
+        "answers": sum(robot.answers for robot in robots),
+        "wrong": sum(robot.wrong for robot in robots),
+        "lost": sum(robot.lost for robot in robots),
+        "equal": all(robot.answers and not robot.wrong + robot.lost for robot in robots),
+    }
+
+
+def mean_of(rows: Sequence[Row]) -> Row:
+    """One row of several seeds': means, with ``NAME_spread`` (largest less smallest) of times."""
+    merged: Row = {}
+    for name, value in rows[0].items():
+        values = [row[name] for row in rows if row[name] is not None]
+        if isinstance(value, bool):
+            merged[name] = all(values)
+        elif isinstance(value, float) and values:
+            merged[name] = fmean(values)
+            if name in ("tokens_per_s", "round_ms_p99", "token_ms_mean"):
+                merged[f"{name}_spread"] = max(values) - min(values)
+        elif isinstance(value, int):
+            merged[name] = sum(values)
+        else:
+            merged[name] = value
+    return merged
+
+
+def _percentile(values: Sequence[float], share: float) -> float | None:
+    return float(np.percentile(values, share)) if values else None

@@ -1,0 +1,102 @@
+"""The report's page: plain HTML; its pictures are files in the same folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from ....document import document
+from ....nav.answer import DELIMITER
+from ...command import Row
+from .shown_mission import ShownMission
+
+_STRIP = """<style>
+.strip { display: flex; gap: 8px; overflow-x: auto; padding-bottom: 8px; }
+.strip figure { margin: 0; flex: 0 0 168px; background: var(--paper); border: 1px solid var(--line);
+  border-radius: 8px; overflow: hidden; font-size: 12px; }
+.strip img { border: 0; border-radius: 0; }
+.strip figcaption { padding: 6px 8px 8px; }
+.strip b { display: block; font-size: 13px; }
+.strip span { color: var(--dim); display: block; font-variant-numeric: tabular-nums; }
+</style>
+"""
+
+
+def page(
+    regime: str,
+    instruction: str,
+    shown: Sequence[ShownMission],
+    rows: Sequence[Row],
+    columns: Mapping[str, str],
+) -> str:
+    """The compared missions first, then all variants."""
+    return document(
+        "Missions of a simulated robot, decided in the cloud",
+        f"""<p>Costs and links of the regime {escape(regime)}; what no paper prints (prefills,
+passes without exits, powers) is assumed. The embedded pair says the words; one virtual clock
+drives models, link and robot.</p>
+<div class="cards">{_cards(rows)}</div>
+<h2>{escape(instruction[:1].upper() + instruction[1:])}</h2>
+<p>The frames that were decided on, what was said, and the seconds after which the robot knew what
+to do.</p>
+{_STRIP}<div class="strip">{_strip(shown)}</div>
+<h2>The first seconds</h2>
+<img src="beginning.png" alt="the first seconds of each mission, with its words">
+<h2>The whole mission</h2>
+<img src="mission.png" alt="words, passes, link and motion of each mission">
+<h2>All rooms</h2>
+<img src="times.png" alt="distributions of mission time and of the time to the first motion">
+<div class="scroll"><table>{_table(rows, columns)}</table></div>
+<p><a href="rows.json">rows.json</a> has every column.</p>
+""",
+    )
+
+
+def _cards(rows: Sequence[Row]) -> str:
+    last = rows[-1]
+    cards = [
+        (f"{last['mission_s_p50']:.1f} s", f"until the robot is there, {last['preset']}"),
+        (_number(last.get("mission_over_cloud_ar")), "of cloud_ar's time"),
+        (_number(last["first_motion_s_p50"]) + " s", "until it first moves"),
+        (_number(last.get("passes_over_cloud_ar")), "of cloud_ar's target passes"),
+        (f"{100 * last['success']:.0f} %", f"of {last['scenes']} rooms reached"),
+        (_number(last["same_decisions_as_cloud_ar"]), "of rooms decided as by cloud_ar"),
+    ]
+    return "".join(f'<div class="card"><b>{a}</b><span>{escape(b)}</span></div>' for a, b in cards)
+
+
+def _strip(shown: Sequence[ShownMission]) -> str:
+    """The frames of the last one; the others' times where they decided as it did."""
+    figures = []
+    for number, decision in enumerate(shown[-1].record.decisions):
+        action, _, rest = "".join(text for _, text in decision.said).partition(DELIMITER)
+        times = "".join(
+            f"<span>{escape(mission.variant.label)}: "
+            f"{mission.record.decisions[number].settled - mission.record.begun:.1f} s</span>"
+            for mission in shown
+            if number < len(mission.record.decisions)
+        )
+        figures.append(
+            f'<figure><img src="frame-{number:02d}.jpg" alt="frame {number}"><figcaption>'
+            f"<b>{escape(action)}</b>{escape(rest.strip())}{times}</figcaption></figure>"
+        )
+    return "\n".join(figures)
+
+
+def _table(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
+    head = "".join(f"<th>{escape(title)}</th>" for title in columns.values())
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td class=n>{escape(_number(row.get(name)))}</td>" for name in columns)
+        + "</tr>\n"
+        for row in rows
+    )
+    return f"<tr>{head}</tr>\n{body}"
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return str(value)

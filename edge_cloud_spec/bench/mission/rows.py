@@ -1,0 +1,103 @@
+"""The rows of ``bench mission``: figures of each variant, per mission, beside the target alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean
+
+import numpy as np
+
+from ..command import Row
+from .room_result import RoomResult
+from .variant import Variant
+
+Results = Mapping[Variant, Sequence[RoomResult]]
+
+
+def rows_of(regime: str, results: Results) -> list[Row]:
+    """A row a variant."""
+    return [
+        _row(regime, variant, rooms, variant.baseline(list(results)), results)
+        for variant, rooms in results.items()
+    ]
+
+
+def _row(
+    regime: str,
+    variant: Variant,
+    rooms: Sequence[RoomResult],
+    baseline: Variant | None,
+    results: Results,
+) -> Row:
+    alone = results[baseline] if baseline is not None else None
+    same = None if alone is None else same_decisions(rooms, alone)
+    decisions = sum(len(room.actions) for room in rooms)
+    tokens = sum(len(answer) for room in rooms for answer in room.answers)
+    passes = sum(room.target_passes for room in rooms)
+    seconds = [room.mission_s for room in rooms]
+    return {
+        "preset": variant.preset,
+        "regime": regime,
+        "rtt_ms": variant.rtt_ms,
+        "outage": ",".join(f"{s:g}" for s in variant.outage) if any(variant.outage) else "",
+        "explain": variant.explain,
+        "lead_time": variant.lead_time,
+        "lookup": variant.loaded_preset.lookup,
+        "grammar": variant.grammar,
+        "look": variant.look,
+        "rule": variant.rule,
+        "scenes": len(rooms),
+        "success": mean(room.success for room in rooms),
+        "mission_s_p50": _percentile(seconds, 50),
+        "mission_s_p90": _percentile(seconds, 90),
+        "mission_s_mean": mean(seconds),
+        "first_motion_s_p50": first_motion(rooms),
+        "standing": 1 - sum(room.moving_s for room in rooms) / sum(seconds),
+        "decisions": decisions / len(rooms),
+        "target_passes": passes / len(rooms),
+        "tokens_per_pass": tokens / passes if passes else None,
+        "up_bytes": mean(room.up_bytes for room in rooms),
+        "down_bytes": mean(room.down_bytes for room in rooms),
+        "collisions": mean(room.collisions for room in rooms),
+        "joules": mean(room.joules for room in rooms),
+        "first_word_s_mean": sum(room.first_word_s for room in rooms) / decisions,
+        "action_s_mean": sum(room.action_s for room in rooms) / decisions,
+        "answer_s_mean": sum(room.answer_s for room in rooms) / decisions,
+        "same_decisions_as_cloud_ar": same,
+        **({} if alone is None else _ratios(rooms, alone)),
+        "passed": same in (None, 1.0) or baseline is None or not variant.repeats(baseline),
+    }
+
+
+def same_decisions(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> float:
+    """The share of rooms with the decisions of the target alone: where an answer was cut off, as
+    far as both go.
+    """
+    return mean(
+        len(room.answers) == len(other.answers)
+        and room.actions == other.actions
+        and all(
+            a[: len(b)] == b[: len(a)] for a, b in zip(room.answers, other.answers, strict=True)
+        )
+        for room, other in zip(rooms, alone, strict=True)
+    )
+
+
+def first_motion(rooms: Iterable[RoomResult]) -> float | None:
+    """The median of those that moved, s."""
+    moved = [room.first_motion_s for room in rooms if room.first_motion_s is not None]
+    return _percentile(moved, 50) if moved else None
+
+
+def _ratios(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> Row:
+    ours, theirs = first_motion(rooms), first_motion(alone)
+    return {
+        "mission_over_cloud_ar": sum(r.mission_s for r in rooms) / sum(r.mission_s for r in alone),
+        "first_motion_over_cloud_ar": ours / theirs if ours and theirs else None,
+        "passes_over_cloud_ar": sum(r.target_passes for r in rooms)
+        / max(1, sum(r.target_passes for r in alone)),
+    }
+
+
+def _percentile(values: Sequence[float], percent: float) -> float:
+    return float(np.percentile(values, percent))

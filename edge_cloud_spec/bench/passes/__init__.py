@@ -1,0 +1,1 @@
+"""``bench passes``: passes over many sessions, at published shapes."""

@@ -1,0 +1,92 @@
+"""The fleet's front: it tells each robot its replica's address, with a lease, and nothing else.
+
+It sees a robot's first message at most, never a round. A robot that knows that this is a front asks
+with metadata alone (``ASK``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ...wire.channel import ASK, AVOID, METHOD_NAME, RETRY_AFTER, SERVICE
+from ...wire.codec import encode_server
+from ...wire.messages import MOVED, Fault
+from ..serving.access import AccessSettings, ClientRates, Tokens, client_of, credential_of
+from .lease import Lease, sign
+from .roster import Roster
+
+LEASE_S = 60.0  # how long a lease opens streams
+NO_REPLICA_S = 0.1  # after which a robot asks again where no replica serves
+FIRST_MESSAGE_S = 10.0  # in which a robot says something
+OLD_ROBOT = "this address is a fleet's front; update edge_cloud_spec on the robot"
+
+
+class FrontService:
+    """Places clients at the roster's replicas, within what ``access`` allows each of them."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        key: bytes,
+        access: AccessSettings,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """clock: Unix time, s. Raises UserError for a token file that cannot be used."""
+        self._roster, self._key, self._clock = roster, key, clock
+        self._tokens = Tokens(access)
+        self._rates = ClientRates(access)
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """For ``server.add_generic_rpc_handlers``."""
+        method = grpc.stream_stream_rpc_method_handler(self._decode)
+        return grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
+
+    async def _decode(
+        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        metadata = dict(context.invocation_metadata() or ())
+        token = self._tokens.admit(str(metadata.get("authorization", "")))
+        if token is None:
+            text = "the bearer token is missing or wrong; give the robot the verifier's token"
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+            return
+        client = client_of(context, token)
+        if wait := self._rates.stream(client, time.monotonic()):
+            text = f"this robot asks more than it may; it tries again after {wait:.1f} s"
+            await _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text, wait)
+        if ASK not in metadata and not await _says_something(requests):
+            return
+        # Robots that share a token are told apart by their connections.
+        found = self._roster.place(f"{client} {context.peer()}", {str(metadata.get(AVOID, ""))})
+        if found is None:
+            text = "no replica of this fleet serves now"
+            await _refuse(context, grpc.StatusCode.UNAVAILABLE, text, NO_REPLICA_S)
+            return
+        name, address = found
+        expires = self._clock() + self._roster.ahead_s(name) + LEASE_S
+        lease = Lease(credential_of(context, token), name, expires)
+        fault = Fault(
+            MOVED, OLD_ROBOT, address=address, lease=sign(lease, self._key), lease_s=LEASE_S
+        )
+        await context.write(encode_server(fault))
+
+
+async def _says_something(requests: AsyncIterator[bytes]) -> bool:
+    """Whether the robot sends a message; one that only looks (``probe``) does not."""
+    try:
+        await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_S)
+    except (StopAsyncIteration, asyncio.TimeoutError):
+        return False
+    return True
+
+
+async def _refuse(
+    context: grpc.aio.ServicerContext[Any, Any], code: Any, text: str, seconds: float
+) -> None:
+    await context.abort(code, text, ((RETRY_AFTER, str(int(1e3 * seconds) + 1)),))

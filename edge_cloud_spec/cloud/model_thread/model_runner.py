@@ -1,0 +1,146 @@
+"""The models that a cloud runs: the target, its early exits, and a drafter for ``cloud_sd``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...decoding.draft import Draft
+from ...decoding.grammar import AllowedAfter, Grammar, allowed_after
+from ...decoding.propose import ProposalConfig
+from ...decoding.shape import Branch, chain
+from ...decoding.target_rows import TargetRows
+from ...errors import UserError
+from ...models.drafter import Drafter
+from ...models.memory.kv_memory import KvMemory
+from ...models.prompt import Prompt, PromptSpec, Request, instruction_tokens
+from ...wire.messages import Open
+from ..session.events import Predicted
+from .scheduler import DuePass
+from .sessions import CloudSession
+
+if TYPE_CHECKING:
+    from ...models.exit_predictor import ExitPrediction, ExitPredictor
+    from ...models.exits import Exits
+    from ...models.vlm import Vlm
+
+OnPredicted = Callable[[CloudSession, Predicted], None]
+
+
+class ModelRunner:
+    """Target and drafter under one prompt specification, which has their common vocabulary."""
+
+    def __init__(
+        self,
+        target: Vlm,
+        spec: PromptSpec,
+        drafter: Vlm | None,
+        exits: Exits | None,
+        kv_bytes: int = 0,
+    ) -> None:
+        """kv_bytes: of the keys and values of both; 0: by the device."""
+        self.target = target
+        self.memory = KvMemory(kv_bytes or target.default_kv_bytes)
+        self._spec = spec
+        self._drafter = drafter
+        self._exits = exits
+        for model in (target, drafter):
+            if model is not None:
+                model.crop(spec.vocabulary)
+                model.use_memory(self.memory)
+
+    def prompt(self, opening: Open) -> Prompt:
+        """The target's prompt of a request."""
+        return self.target.prompt(_request(opening), self._spec)
+
+    def grammar(self, opening: Open) -> Grammar | None:
+        """The grammar of a request, in the target's tokens; raises UserError."""
+        return _grammar(self.target, opening, self._spec)
+
+    def instruction_tokens(self, opening: Open) -> tuple[int, ...]:
+        """The instruction's own tokens, as the target writes them."""
+        return instruction_tokens(self.target, opening.instruction)
+
+    def predictor(
+        self, session: CloudSession, draft: Draft, on_predicted: Callable[[Predicted], None]
+    ) -> ExitPredictor | None:
+        """The ``on_layer`` of a pass that reports its exits' predictions; None: none are wanted."""
+        opening, verification = session.opening, session.verification
+        scored = verification.under_way
+        if self._exits is None or not opening.predictions or scored is None or not scored.exits:
+            return None
+
+        def report(prediction: ExitPrediction) -> None:
+            path, token = prediction.path, prediction.token
+            if token is not None:
+                on_predicted(Predicted(path, token, prediction.confidence, prediction.layer))
+
+        return self._exits.predictor(
+            draft,
+            opening.rule,
+            opening.policy,
+            len(verification.tokens),
+            report,
+            first=session.target.known_row,
+            end_tokens=self._spec.end_ids,
+            open_at=scored.open_at,
+            allowed=_allowed_after(session, draft),
+        )
+
+    def forward(
+        self, batch: Sequence[DuePass], on_predicted: OnPredicted
+    ) -> list[TargetRows | Exception]:
+        """One pass over all of them; for each its rows, or what it raised.
+
+        Raises what the pass itself raises; then none has a result.
+        """
+        from ...models.passes.forward_pass import PassRequest  # torch
+        from ...models.passes.target_rows import target_rows
+
+        requests = []
+        for due in batch:
+            report = partial(on_predicted, due.session)
+            predictor = self.predictor(due.session, due.draft, report)
+            draft, session = due.draft, due.session.target
+            requests.append(PassRequest(session, draft.tokens, draft.parents, predictor))
+        results = self.target.forward_together(requests)
+        return [
+            each
+            if isinstance(each, Exception)
+            else target_rows(each, _allowed_after(due.session, due.draft))
+            for due, each in zip(batch, results, strict=True)
+        ]
+
+    def propose(self, session: CloudSession, prefix: tuple[int, ...], length: int) -> Draft:
+        """The drafter's chain after this prefix; raises UserError where there is no drafter."""
+        return self._drafter_of(session).finished(Branch(prefix, chain(length))).draft
+
+    def _drafter_of(self, session: CloudSession) -> Drafter:
+        if session.drafter is None:
+            if self._drafter is None:
+                raise UserError("cloud_sd needs a drafter in the cloud; serve with --drafter")
+            opening = session.opening
+            draft_session = self._drafter.open(self._drafter.prompt(_request(opening), self._spec))
+            proposal = ProposalConfig(opening.rule, opening.policy)
+            session.drafter = Drafter(
+                draft_session,
+                proposal,
+                self._spec.end_ids,
+                grammar=_grammar(self._drafter, opening, self._spec),
+            )
+        return session.drafter
+
+
+def _grammar(model: Vlm, opening: Open, spec: PromptSpec) -> Grammar | None:
+    text = opening.policy.grammar
+    return model.grammar(text, spec) if text else None
+
+
+def _allowed_after(session: CloudSession, draft: Draft) -> AllowedAfter | None:
+    verification = session.verification
+    return allowed_after(verification.grammar, verification.tokens, draft)
+
+
+def _request(opening: Open) -> Request:
+    return Request(opening.instruction, opening.jpeg, opening.order)

@@ -1,0 +1,273 @@
+"""The sessions that a worker holds, and the streams of their robots."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...decoding.digest import PrefixDigest
+from ...decoding.draft import MAX_DRAFTED
+from ...models.drafter import Drafter
+from ...wire.codec import encode_server
+from ...wire.messages import Close, Open, ServerMessage, key_of
+from ..session.verification import Verification
+from .admission import Refusal, Turnover
+from .prepared_target import PreparedTarget
+
+if TYPE_CHECKING:
+    from ...models.prefill import Prefill
+    from ...models.session import Session
+
+SendBytes = Callable[[bytes | None], None]  # sends a message's bytes; None ends the stream
+OnSend = Callable[["RobotStream", ServerMessage], None]
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """How much the worker holds.
+
+    A session outlives its stream by ``keep_s`` seconds, unless a new one needs its place; the
+    session of a stream that sent nothing for ``idle_s`` seconds is dropped when room is needed.
+    ``draft_tokens``: of a draft at most. ``queue_bytes``: that wait in a stream, each way; a robot
+    that is behind is not read from, and the stream of one that does not read is ended.
+    ``sessions_per_robot``, ``bytes_per_robot``, ``passes_per_robot``: sessions of one client
+    (``RobotStream.client``), bytes of all its messages that wait, each way, and its sessions in one
+    pass, at most. ``batch``: sessions in one pass at most (1: one at a time), ``batch_rows``: rows
+    of it, which only a session alone may exceed, and of a prompt that are read at a time.
+    ``kv_bytes``: of all keys and values together (0: by the device). ``lookup_suffixes``: of
+    verified answers, kept for each credential (0: none); ``lookup_nodes``: of a pass, at most.
+    """
+
+    sessions: int = 64
+    sessions_per_robot: int = 16
+    bytes_per_robot: int = 32 * 2**20
+    passes_per_robot: int = 8
+    keep_s: float = 60.0
+    idle_s: float = 120.0
+    draft_tokens: int = MAX_DRAFTED
+    queue_bytes: int = 8 * 2**20
+    batch: int = 32
+    batch_rows: int = 256
+    kv_bytes: int = 0
+    lookup_suffixes: int = 65_536
+    lookup_nodes: int = 16
+
+
+class RobotStream:
+    """One robot's connection; ``session`` is the one it opened or resumed.
+
+    ``client`` names the credential that it showed; without one, each stream is a client of its own,
+    and ``credential`` is empty.
+    """
+
+    def __init__(
+        self,
+        send_bytes: SendBytes,
+        client: str = "",
+        on_send: OnSend | None = None,
+        credential: str = "",
+    ) -> None:
+        """on_send: is called with each message that is sent here, in the worker's thread."""
+        self.credential = credential
+        self.send_bytes = send_bytes
+        self._on_send = on_send
+        self.client = client or f"stream {secrets.token_hex(8)}"
+        self.session: CloudSession | None = None
+        self.gone = False  # the robot has left
+        self.waiting: deque[tuple[bytes, float]] = deque()  # messages, and when they arrived
+        # Messages and bytes, counted where they arrive, and again where they are taken.
+        self._received, self._taken = [0, 0], [0, 0]
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Queue a message that arrived at the time ``now`` (s)."""
+        self.waiting.append((data, now))
+        self._received[0] += 1
+        self._received[1] += len(data)
+
+    def take(self) -> tuple[bytes, float]:
+        """The next message, and when it arrived (s)."""
+        data, arrived = self.waiting.popleft()
+        self._taken[0] += 1
+        self._taken[1] += len(data)
+        return data, arrived
+
+    @property
+    def backlog(self) -> tuple[int, int]:
+        """How many messages wait, and how many bytes they have; from any thread."""
+        (messages, size), (taken, taken_size) = self._received, self._taken
+        return messages - taken, size - taken_size
+
+    def send(self, message: ServerMessage) -> None:
+        """Send this to the robot; from any thread."""
+        if self._on_send is not None:
+            self._on_send(self, message)
+        self.send_bytes(encode_server(message))
+
+    def end(self) -> None:
+        """End the stream after what was sent; from any thread."""
+        self.send_bytes(None)
+
+
+class CloudSession(PreparedTarget):
+    """A session as the worker holds it: its verification, its models' caches and its stream.
+
+    ``prefill`` begins to compute the prompt; ``prepare`` continues it.
+    """
+
+    def __init__(
+        self,
+        verification: Verification,
+        prefill: Callable[[], Prefill[Session]],
+        opening: Open,
+        arrived: float,
+    ) -> None:
+        self.verification = verification
+        self.base = verification.base
+        super().__init__(prefill, opening.verified)
+        self.opening = opening
+        self.drafter: Drafter | None = None
+        self.stream: RobotStream | None = None
+        self.client = ""  # of its stream
+        self.held: Callable[[], None] | None = None  # queues the pass that waits for what is read
+        self.reading = False  # a job for it waits
+        self.starved = False  # its pass was short of memory
+        self.opened = arrived
+        self.arrived = arrived  # when the last message arrived, or its stream broke, s
+
+    def send(self, message: ServerMessage) -> None:
+        """Send this to its robot, if that is there."""
+        if self.stream is not None:
+            self.stream.send(message)
+
+    def admits(self, secret: bytes) -> bool:
+        """Whether this is the secret of the robot that opened it."""
+        return hmac.compare_digest(key_of(secret), self.opening.key)
+
+    def continues(self, verified: tuple[int, ...]) -> bool:
+        """Whether its answer begins with these tokens."""
+        return tuple(self.verification.tokens[: len(verified)]) == verified
+
+
+class Sessions:
+    """The sessions by name. A stream has one session at most, and a session one stream."""
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self._limits = limits
+        self._sessions: dict[str, CloudSession] = {}  # by name
+        self._turnover = Turnover()
+        self.evicted = 0  # sessions that were dropped to make room
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __contains__(self, session: CloudSession) -> bool:
+        return self._sessions.get(session.verification.session) is session
+
+    @property
+    def pushed(self) -> int:
+        """Drafts of all sessions that wait for their place; from any thread."""
+        return sum(session.verification.pushed for session in list(self._sessions.values()))
+
+    def named(self, name: str) -> CloudSession | None:
+        """The session of this name."""
+        return self._sessions.get(name)
+
+    def of(self, base: PrefixDigest, key: bytes) -> CloudSession | None:
+        """The session that was opened with this request and key."""
+        matching = (session for session in self._sessions.values() if session.base == base)
+        return next((session for session in matching if session.opening.key == key), None)
+
+    @property
+    def connected(self) -> int:
+        """Sessions whose robot is there; from any thread."""
+        return sum(session.stream is not None for session in list(self._sessions.values()))
+
+    def admit(self, stream: RobotStream, now: float) -> Refusal | None:
+        """Make room for a session on this stream, in place of its own; why not, if there is none.
+
+        Where it is needed, the session without a stream for longest is dropped: the client's own,
+        else of the client that holds the most. ``now`` in seconds.
+        """
+        self._forget_old(now)
+        limits, client = self._limits, stream.client
+        everybody = [one for one in self._sessions.values() if one is not stream.session]
+        own = [session for session in everybody if session.client == client]
+        refusal = None
+        if len(own) >= limits.sessions_per_robot and not self._evict(own):
+            text = f"this robot has {len(own)} sessions already, as many as it may"
+            refusal = self._refuse("sessions_per_robot", text, client, own, now)
+        elif len(everybody) >= limits.sessions and not self._evict(everybody):
+            text = f"all {limits.sessions} sessions are taken"
+            refusal = self._refuse("sessions", text, client, everybody, now)
+        if refusal is None:
+            self._turnover.admitted(client)
+        return refusal
+
+    def _refuse(
+        self, reason: str, text: str, client: str, held: list[CloudSession], now: float
+    ) -> Refusal:
+        ages = [now - session.opened for session in held]
+        wait_s = self._turnover.wait_s(client, ages, now)
+        return Refusal(reason, f"{text}; try again after {wait_s:.1f} s", wait_s)
+
+    def _evict(self, held: list[CloudSession]) -> bool:
+        """Drop one of these that has no stream; False where all have one."""
+        abandoned = [session for session in held if session.stream is None]
+        if not abandoned:
+            return False
+        holds = Counter(session.client for session in self._sessions.values())
+        self.drop(min(abandoned, key=lambda one: (-holds[one.client], one.arrived)), Close())
+        self.evicted += 1
+        return True
+
+    def hold_memory(self, session: CloudSession) -> bool:
+        """Whether others than this one need what memory they have, for now."""
+        return any(other.holds for other in self._sessions.values() if other is not session)
+
+    def attach(self, stream: RobotStream, session: CloudSession) -> None:
+        """Hold a session and bind it to this stream; the stream that it had is ended."""
+        if stream.session is not None and stream.session is not session:
+            self.drop(stream.session, Close())
+        if session.stream is not None and session.stream is not stream:
+            session.stream.session = None
+            session.stream.end()
+        session.stream, stream.session = stream, session
+        session.client = stream.client
+        self._sessions[session.verification.session] = session
+
+    def leave(self, stream: RobotStream, now: float) -> None:
+        """The stream is gone; its session is kept for a while."""
+        session, stream.session = stream.session, None
+        if session is not None and session.stream is stream:
+            session.stream = None
+            session.arrived = now
+            session.verification.pause()
+
+    def drop(self, session: CloudSession, message: Close) -> None:
+        """Forget a session; its stream has none any more."""
+        session.verification.handle(message)
+        self.lose(session)
+        if session.stream is not None:
+            session.stream.session = None
+            session.stream = None
+
+    def lose(self, session: CloudSession) -> None:
+        """Forget a session that cannot continue; its stream stays as it is."""
+        if self._sessions.pop(session.verification.session, None) is not None:
+            self._turnover.ended(session.arrived - session.opened)
+            session.drafter = session.held = None
+            session.release()
+
+    def _forget_old(self, now: float) -> None:
+        """Forget sessions whose robots were silent for too long."""
+        for session in list(self._sessions.values()):
+            stream = session.stream
+            kept = self._limits.keep_s if stream is None else self._limits.idle_s
+            if now - session.arrived > kept:
+                self.drop(session, Close())
+                if stream is not None:
+                    stream.end()

@@ -1,0 +1,241 @@
+"""The model thread of the cloud: it owns the models and every session.
+
+It repeats three steps: the messages that wait are handled, one pass is run over the sessions that
+the scheduler picks, and each of these gets its verdict. There is no barrier: a robot that is slow
+or gone is not in the pass. Between two passes prompts are read and the cloud's drafter drafts, for
+as long as the last pass took.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from ...lookup.lookups import Lookups
+from ...models.memory.kv_memory import KvMemory
+from ...models.prompt import PromptSpec
+from ...wire.kinds import kind_of
+from ..session.counters import Counters
+from ..session.events import Predicted, Scored
+from .model_runner import ModelRunner
+from .scheduler import DuePass, Scheduler
+from .session_messages import SessionMessages
+from .sessions import CloudSession, RobotStream, Sessions, WorkerLimits
+
+if TYPE_CHECKING:
+    from ...models.exits import Exits
+    from ...models.vlm import Vlm
+
+log = logging.getLogger(__name__)
+
+Job = Callable[[], None]
+
+LEAST_SPARE_S = 1e-9  # enough for one job
+
+
+class Worker(threading.Thread):
+    """Runs ``target`` (and ``drafter``, for ``cloud_sd``) for all sessions, in its own thread."""
+
+    def __init__(
+        self,
+        target: Vlm,
+        spec: PromptSpec,
+        drafter: Vlm | None = None,
+        limits: WorkerLimits | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        exits: Exits | None = None,
+        instructions: re.Pattern[str] | None = None,
+    ) -> None:
+        """exits: of the target; they predict a verdict while its pass is under way. instructions:
+        that the target was trained on, if it says so."""
+        super().__init__(name="model", daemon=True)
+        self.limits = limits or WorkerLimits()
+        self._models = ModelRunner(target, spec, drafter, exits, self.limits.kv_bytes)
+        self._clock = clock
+        self._sessions = Sessions(self.limits)
+        self.counters = Counters()
+        self._scheduler = Scheduler(self.limits)
+        self._messages = SessionMessages(
+            self._models,
+            self._sessions,
+            self._scheduler,
+            self.counters,
+            spec,
+            self.limits,
+            clock,
+            Lookups(
+                self.limits.lookup_suffixes,
+                self.limits.lookup_nodes,
+                instructions,
+                self._scheduler.estimator.seconds,
+            ),
+        )
+        # Streams of which a message arrived or the robot left, each time; None: the end.
+        self._arrivals: SimpleQueue[RobotStream | None] = SimpleQueue()
+        self._ends = False
+        self._verdicts: list[Job] = []  # of the pass that has just ended
+        self._spare_s = 0.0  # for jobs, before the next pass
+        self.steps = 0  # that were done, and whether it waits for the next: for ``ModelWatch``
+        self.idle = False
+
+    def receive(self, stream: RobotStream, data: bytes) -> None:
+        """Queue a message that arrived on this stream; from any thread."""
+        stream.receive(data, self._clock())
+        self._arrivals.put(stream)
+
+    def leave(self, stream: RobotStream) -> None:
+        """The stream is gone; its session is kept for a while. From any thread."""
+        stream.gone = True
+        self._arrivals.put(stream)
+
+    def stop(self) -> None:
+        """End the thread after the messages that wait and one pass."""
+        self._arrivals.put(None)
+
+    def run(self) -> None:
+        while self.run_one():
+            self.steps += 1
+
+    def run_one(self) -> bool:
+        """Do the next step, in the calling thread; wait if there is none. False to end."""
+        verdicts, self._verdicts = self._verdicts, []
+        for verdict in verdicts:
+            self._do(verdict)
+        if verdicts:
+            return True
+        if self._ends:
+            return False
+        if self._spare_s > 0 and self._do_job():
+            return True
+        self._messages.prefills.feed()
+        self._take_arrivals()
+        for stream in self._scheduler.take_streams():
+            self._do(partial(self._messages.handle_next, stream))
+            if stream.waiting:
+                self._messages.listen(stream)
+        self._spare_s = LEAST_SPARE_S
+        self._run_pass(self._scheduler.next_batch(self._clock()))
+        return True
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions are held."""
+        return len(self._sessions)
+
+    @property
+    def kv_memory(self) -> KvMemory:
+        """Of keys and values; its figures are for any thread."""
+        return self._models.memory
+
+    @property
+    def connected(self) -> int:
+        """Sessions whose robot is there; from any thread."""
+        return self._sessions.connected
+
+    @property
+    def evicted(self) -> int:
+        """Sessions that were dropped to make room."""
+        return self._sessions.evicted
+
+    @property
+    def waiting(self) -> int:
+        """Streams, passes and jobs that wait for the model's thread; from any thread."""
+        return self._scheduler.waiting + self._arrivals.qsize()
+
+    @property
+    def pushed(self) -> int:
+        """Drafts of all sessions that wait for the answer to reach their prefix."""
+        return self._sessions.pushed
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to do."""
+        waits = self._scheduler.busy or self._messages.prefills.hungry
+        return bool(self._verdicts or waits) or not self._arrivals.empty()
+
+    def _do(self, job: Job) -> None:
+        try:
+            job()
+        except Exception:
+            log.exception("a job of the model thread failed; the others continue")
+
+    def _take_arrivals(self) -> None:
+        """Hand what has arrived to the scheduler; wait for it where nothing else is to be done."""
+        if not self._scheduler.busy:
+            self.idle = True
+            stream = self._arrivals.get()
+            self.idle = False
+            self._take(stream)
+        for _ in range(self._arrivals.qsize()):
+            self._take(self._arrivals.get())
+
+    def _take(self, stream: RobotStream | None) -> None:
+        if stream is None:
+            self._ends = True
+        else:
+            self._messages.listen(stream)
+
+    def _do_job(self) -> bool:
+        """Do a job that is no part of a common pass; False where none waits."""
+        found = self._scheduler.take_job()
+        if found is None:
+            return False
+        client, job = found
+        started = self._clock()
+        self._do(job)
+        seconds = self._clock() - started
+        self._scheduler.charge(client, seconds)
+        self._spare_s -= seconds
+        return True
+
+    def _run_pass(self, batch: list[DuePass]) -> None:
+        """One pass over these sessions; their verdicts follow."""
+        batch = [due for due in batch if due.session in self._sessions]
+        if not batch:
+            return
+        started = self._clock()
+        try:
+            results = self._models.forward(batch, self._on_predicted)
+        except Exception as error:
+            if len(batch) > 1:
+                log.warning("a pass of %d sessions failed; each runs alone", len(batch))
+                for due in batch:
+                    self._run_pass([due])
+                return
+            results = [error]
+        ended = self._clock()
+        self._spare_s = max(LEAST_SPARE_S, ended - started)
+        if rows := sum(due.rows for due in batch):
+            self._scheduler.estimator.observe(rows, ended - started)
+        for due, result in zip(batch, results, strict=True):
+            due.session.arrived = ended  # not silent
+            failed = result if isinstance(result, Exception) else None
+            if not self._messages.prefills.ended(due, failed):
+                continue
+            if isinstance(result, Exception):
+                self._messages.fail(due.session, result)
+                continue
+            queue_s = max(0.0, started - due.arrived)
+            scored = Scored(result, ended - started, queue_s)
+            self._verdicts.append(partial(self._settle, due.session, scored, ended))
+
+    def _on_predicted(self, session: CloudSession, found: Predicted) -> None:
+        self._messages.advance(session, found, self._clock())
+
+    def _settle(self, session: CloudSession, scored: Scored, ended: float) -> None:
+        """Make the verdict, after drafts that were pushed during the pass: one may come next."""
+        stream = session.stream
+        if stream is not None:
+            for data, _ in list(stream.waiting):  # not what arrives now
+                if kind_of(data) != "draft":
+                    break
+                self._messages.handle_next(stream)
+        if session in self._sessions:
+            self._messages.advance(session, scored, ended)
+        self._messages.listen(session.stream)

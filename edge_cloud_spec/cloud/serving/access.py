@@ -1,0 +1,183 @@
+"""Who may decode here: TLS with or without client certificates, tokens, and how much each may ask.
+
+Certificates, keys and token files are read again when they were replaced; streams that are open go
+on, the next one is judged anew.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import grpc
+
+from ...errors import UserError
+from ...wire.channel import DEFAULT_ADDRESS, check_address, is_loopback
+from ...wire.secret_files import Reloaded, named_tokens, read_pair, read_pem, read_tokens
+
+MAX_CLIENTS = 4096  # whose rates are kept; of more, the one that was quiet for longest is forgotten
+
+
+@dataclass(frozen=True)
+class AccessSettings:
+    """Where to serve whom. Off loopback TLS and tokens or client certificates are required.
+
+    ``token`` or ``token_file`` (one a line: an old one and its successor may both be good);
+    ``client_authority``: PEM file of the authority that signs the robots' certificates.
+    ``streams_per_s`` and ``bytes_per_s`` are of one client, with a burst of ten seconds' worth. A
+    client that sends more than ``messages_per_s``, with a burst of two, is read that slowly.
+    Raises UserError.
+    """
+
+    address: str = DEFAULT_ADDRESS
+    certificate: str = ""
+    key: str = ""
+    token: str = field(default="", repr=False)
+    token_file: str = ""
+    client_authority: str = ""
+    streams_per_s: float = 200.0
+    bytes_per_s: float = 64 * 2**20
+    messages_per_s: float = 500.0
+
+    def __post_init__(self) -> None:
+        address = self.address
+        check_address(address)
+        if bool(self.certificate) != bool(self.key):
+            raise UserError("TLS needs both --certificate and --key")
+        if self.client_authority and not self.certificate:
+            raise UserError("--client-authority needs TLS: give --certificate and --key too")
+        if self.token and self.token_file:
+            raise UserError("give the token or the file that holds it, not both")
+        if min(self.streams_per_s, self.bytes_per_s, self.messages_per_s) <= 0:
+            raise UserError("--streams-, --bytes- and --messages-per-second must be above 0")
+        known = self.token or self.token_file or self.client_authority
+        if not is_loopback(address) and not (self.certificate and known):
+            raise UserError(
+                f"{address} can be reached from other machines: give --certificate, --key and "
+                "--token-file or --client-authority, or serve on 127.0.0.1 behind a tunnel"
+            )
+
+
+def server_credentials(settings: AccessSettings) -> grpc.ServerCredentials | None:
+    """TLS with the newest files at each handshake; None without TLS. Raises UserError."""
+    if not settings.certificate:
+        return None
+    authority = settings.client_authority
+
+    def read() -> tuple[tuple[bytes, bytes], bytes | None]:
+        roots = read_pem(authority, "client authority") if authority else None
+        if roots is not None and b"-----BEGIN CERTIFICATE-----" not in roots:
+            raise UserError(f"the client authority {authority} holds no PEM certificate")
+        return read_pair(settings.certificate, settings.key), roots
+
+    files = Reloaded(read, settings.certificate, settings.key, authority)
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        pair, roots = files.value
+        return grpc.ssl_server_certificate_configuration([pair], roots)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(),
+        lambda: configuration() if files.renew() else None,
+        require_client_authentication=bool(authority),
+    )
+
+
+class Tokens:
+    """The tokens that are good now, each with its name; without any, everybody is let in."""
+
+    def __init__(self, settings: AccessSettings) -> None:
+        path = settings.token_file
+        given = (settings.token,) if settings.token else ()
+        self._tokens = Reloaded(lambda: named_tokens(read_tokens(path) if path else given), path)
+
+    def admit(self, authorization: str) -> str | None:
+        """The name of the token that this metadata shows; empty: none is asked for; None: wrong."""
+        tokens = self._tokens.current
+        shown = authorization.encode()
+        good = [
+            name for name, token in tokens if hmac.compare_digest(shown, f"Bearer {token}".encode())
+        ]
+        if not tokens:
+            return ""
+        return good[0] if good else None
+
+
+class TokenBucket:
+    """A token bucket: ``per_s`` a second, ``burst`` at once. Times are steady, in s."""
+
+    def __init__(self, per_s: float, burst: float, now: float) -> None:
+        self._per_s, self._burst = per_s, burst
+        self._left, self._at = burst, now
+
+    def take(self, amount: float, now: float) -> float:
+        """Use this much; 0, or the seconds after which to try again (nothing is used then)."""
+        self._left = min(self._burst, self._left + self._per_s * (now - self._at))
+        self._at = now
+        if self._left >= min(amount, self._burst):
+            self._left -= amount
+            return 0.0
+        return (min(amount, self._burst) - self._left) / self._per_s
+
+
+class ClientRates:
+    """How much each client asks, by the name of its credential (``client_of``)."""
+
+    def __init__(self, settings: AccessSettings) -> None:
+        self._settings = settings
+        self._rates: OrderedDict[str, tuple[TokenBucket, TokenBucket, TokenBucket]] = OrderedDict()
+
+    def stream(self, client: str, now: float) -> float:
+        """A stream is opened; 0, or the seconds after which the client may try again."""
+        return self._of(client, now)[0].take(1.0, now)
+
+    def message(self, client: str, size: int, now: float) -> float:
+        """A message of this many bytes arrived; the same."""
+        return self._of(client, now)[1].take(float(size), now)
+
+    def pause(self, client: str, now: float) -> float:
+        """A message is to be read; 0, or the seconds until its client has a share of the thread."""
+        return self._of(client, now)[2].take(1.0, now)
+
+    def _of(self, client: str, now: float) -> tuple[TokenBucket, TokenBucket, TokenBucket]:
+        rates = self._rates.get(client)
+        if rates is None:
+            streams, size = self._settings.streams_per_s, self._settings.bytes_per_s
+            messages = self._settings.messages_per_s
+            rates = (
+                TokenBucket(streams, 10 * streams, now),
+                TokenBucket(size, 10 * size, now),
+                TokenBucket(messages, max(1.0, 2 * messages), now),
+            )
+            self._rates[client] = rates
+            while len(self._rates) > MAX_CLIENTS:
+                self._rates.popitem(last=False)
+        self._rates.move_to_end(client)
+        return rates
+
+
+def client_of(context: grpc.aio.ServicerContext, token_name: str) -> str:
+    """What names this client, in bounds, fairness and logs: its credential, never the secret.
+
+    The identity in its certificate, else its token's name, else its connection.
+    """
+    return credential_of(context, token_name) or str(context.peer())
+
+
+def credential_of(context: grpc.aio.ServicerContext, token_name: str) -> str:
+    """The certificate's identity, else the token's name, else nothing: what a lease is bound to."""
+    identities = context.peer_identities() or ()
+    return " ".join(i.decode("utf-8", "replace") for i in identities) or token_name
+
+
+def raise_file_limit() -> None:
+    """Allow as many open files as the system does: a connection is one, and strangers make many."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 65_536
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, 65_536), hard))
+    except (OSError, ValueError):
+        return

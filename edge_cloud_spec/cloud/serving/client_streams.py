@@ -1,0 +1,107 @@
+"""The open streams of each client, and the bytes that wait in them; lives on the server's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..model_thread.sessions import RobotStream, WorkerLimits
+from .send_queue import ByteBound, SendQueue
+
+MAX_WAITING = 16  # messages of one stream that wait for the worker; with more it is not read
+
+
+@dataclass
+class _Client:
+    """The streams of one client, the oldest first, and what waits to be sent on them."""
+
+    to_send: ByteBound
+    queues: dict[RobotStream, SendQueue] = field(default_factory=dict)
+
+    @property
+    def idle(self) -> int:
+        """Streams without a session."""
+        return sum(stream.session is None for stream in self.queues)
+
+
+class ClientStreams:
+    """Who may have another stream, and whose messages are not read for now.
+
+    A client has two streams for each of its sessions: a robot opens a new one while the cloud has
+    not noticed the end of the old one.
+    """
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self._limits = limits
+        self._clients: dict[str, _Client] = {}
+        self.evicted = 0  # streams that made room for others
+
+    def __len__(self) -> int:
+        return sum(len(client.queues) for client in list(self._clients.values()))
+
+    @property
+    def streams(self) -> dict[RobotStream, SendQueue]:
+        """All of them."""
+        clients = list(self._clients.values())
+        return {stream: queue for one in clients for stream, queue in list(one.queues.items())}
+
+    @property
+    def waiting_bytes(self) -> dict[str, int]:
+        """Of messages that wait in all streams, each way; from any thread."""
+        received = sum(stream.backlog[1] for stream in self.streams)
+        to_send = sum(client.to_send.size for client in list(self._clients.values()))
+        return {"received": received, "to_send": to_send}
+
+    def open(
+        self,
+        client: str,
+        stream_of: Callable[[SendQueue], RobotStream],
+        give_up: Callable[[], object],
+    ) -> tuple[RobotStream, SendQueue]:
+        """A stream of this client, and its queue; another one ends where there are too many.
+
+        That is the client's own, or of the client that has the most; the oldest without a session
+        is the first to go.
+        """
+        limits = self._limits
+        own = self._clients.get(client)
+        if own is not None and len(own.queues) >= 2 * limits.sessions_per_robot:
+            self._evict(own)
+        elif len(self) >= 2 * limits.sessions:
+            self._evict(max(self._clients.values(), key=lambda one: (one.idle, len(one.queues))))
+        if (own := self._clients.get(client)) is None:
+            own = self._clients[client] = _Client(ByteBound(limits.bytes_per_robot))
+        queue = SendQueue(limits.queue_bytes, give_up, own.to_send)
+        stream = stream_of(queue)
+        own.queues[stream] = queue
+        return stream, queue
+
+    def remove(self, stream: RobotStream) -> None:
+        """A stream is over."""
+        own = self._clients.get(stream.client)
+        queue = own.queues.pop(stream, None) if own is not None else None
+        if own is None or queue is None:
+            return
+        queue.close()
+        if not own.queues:
+            del self._clients[stream.client]
+
+    def _evict(self, own: _Client) -> None:
+        idle = (stream for stream in own.queues if stream.session is None)
+        oldest = next(idle, next(iter(own.queues)))
+        queue = own.queues[oldest]
+        self.remove(oldest)
+        self.evicted += 1
+        queue.drop()
+
+    def is_behind(self, stream: RobotStream) -> bool:
+        """Whether too much of this stream, or of its client, waits for the worker or the robot."""
+        own, limits = self._clients.get(stream.client), self._limits
+        queue = own.queues.get(stream) if own is not None else None
+        if own is None or queue is None:
+            return False
+        messages, size = stream.backlog
+        if messages > MAX_WAITING or max(size, 2 * queue.size) > limits.queue_bytes:
+            return True
+        received = sum(one.backlog[1] for one in own.queues)
+        return max(received, 2 * own.to_send.size) > limits.bytes_per_robot

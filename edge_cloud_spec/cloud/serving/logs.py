@@ -1,0 +1,90 @@
+"""The verifier's log: lines of text or of JSON, with the session's id and the client's name.
+
+A record has these where it is about one: ``log.info(text, extra={"session": ..., "client": ...})``.
+Robots choose the client's name in part, so nothing in a line can begin another line, and a robot
+that makes the same line again and again makes one of them a second.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ...throttle import Throttle, with_more
+
+ABOUT = ("session", "client")  # what a record may be about
+FORMATS = ("text", "json")
+
+
+def _about(record: logging.LogRecord) -> dict[str, str]:
+    values = {name: str(getattr(record, name, "")) for name in ABOUT}
+    return {name: value for name, value in values.items() if value}
+
+
+class TextLines(logging.Formatter):
+    """``INFO logger: message session=... client=...``, a line each but for tracebacks."""
+
+    def __init__(self) -> None:
+        super().__init__("%(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line without a traceback."""
+        about = "".join(f" {name}={json.dumps(value)}" for name, value in _about(record).items())
+        return _one_line(super().formatMessage(record)) + about
+
+    def formatException(self, ei: Any) -> str:
+        """The traceback, whose lines cannot be taken for records."""
+        lines = super().formatException(ei).splitlines()
+        return "\n".join(f"  | {_one_line(line)}" for line in lines)
+
+
+class JsonLines(logging.Formatter):
+    """An object a line: time (s since 1970), level, logger, message, session, client, error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        entry: dict[str, object] = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_about(record),
+        }
+        if record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def _one_line(text: str) -> str:
+    """The text with what would end a line, or steer a terminal, as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class OncePerSecond(logging.Filter):
+    """Lets a message about a client through once a second, and says how often it came since."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._throttle = Throttle()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to write this record."""
+        client = str(getattr(record, "client", ""))
+        if not client or record.levelno >= logging.WARNING:
+            return True
+        more = self._throttle.admit((record.getMessage(), client), self._clock())
+        if more:
+            record.msg, record.args = with_more(record.getMessage(), more), ()
+        return more is not None
+
+
+def set_up_logging(form: str, level: int = logging.INFO) -> None:
+    """Write the log to standard error, in one of ``FORMATS``."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    handler.addFilter(OncePerSecond())
+    logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -1,0 +1,94 @@
+"""What a server measures of its robots' streams: bytes, refusals, and times by preset.
+
+Cheap enough for each message; read by a scrape in another thread. It knows of no exporter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from ...wire.kinds import kind_of
+from ...wire.messages import Fault, Opened, ServerMessage, Verdict
+from ..model_thread.sessions import RobotStream
+from .histogram import Histogram
+
+OTHER = "other"  # the preset of a robot that names none, or one of its own
+
+
+@dataclass
+class _Progress:
+    """Where the decode of a stream is: times in s."""
+
+    asked: float | None = None  # when its Open arrived; None once it has its first token
+    last: float | None = None  # when its last verdict was sent
+    next: int = 0  # tokens before the next verdict that is new: others are repeated
+
+
+class Meter:
+    """Bytes and refusals are counted on the server's loop, verdicts in the model's thread.
+
+    Robots name their presets: of these only the known ones become a label, so that nobody can make
+    ever more of them.
+    """
+
+    def __init__(
+        self, presets: Collection[str], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._presets = frozenset(presets)
+        self._clock = clock
+        self._progress: WeakKeyDictionary[RobotStream, _Progress] = WeakKeyDictionary()
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.opened_streams = 0
+        self.slow_readers = 0  # streams that were ended since their robots did not read
+        self.refused: Counter[str] = Counter()  # streams, by why
+        self.faults: Counter[str] = Counter()  # requests, by the fault's code
+        self.first_token_s: dict[str, Histogram] = {}  # each by preset
+        self.between_tokens_s: dict[str, Histogram] = {}
+        self.queue_s: dict[str, Histogram] = {}
+        self.verify_s: dict[str, Histogram] = {}
+
+    def received(self, stream: RobotStream, data: bytes) -> None:
+        """A message arrived."""
+        self.received_bytes += len(data)
+        if kind_of(data) == "open":
+            self._progress[stream] = _Progress(asked=self._clock())
+
+    def sent(self, stream: RobotStream, message: ServerMessage) -> None:
+        """The worker sends this message."""
+        match message:
+            case Fault(code):
+                self.faults[code] += 1
+            case Opened(base=base):
+                self._progress.setdefault(stream, _Progress()).next = base.length
+            case Verdict():
+                self._judged(stream, message)
+
+    def preset_of(self, stream: RobotStream) -> str:
+        """The label for the preset that this robot names."""
+        session = stream.session
+        name = session.opening.preset if session is not None else OTHER
+        return name if name in self._presets else OTHER
+
+    def _judged(self, stream: RobotStream, verdict: Verdict) -> None:
+        progress = self._progress.setdefault(stream, _Progress())
+        if verdict.base.length < progress.next:
+            return
+        progress.next = verdict.base.length + 1
+        preset, now = self.preset_of(stream), self._clock()
+        tokens = len(verdict.path) + (verdict.token is not None)
+        _of(self.queue_s, preset).observe(verdict.queue_s)
+        _of(self.verify_s, preset).observe(verdict.verify_s)
+        if progress.asked is not None:
+            _of(self.first_token_s, preset).observe(now - progress.asked)
+        elif progress.last is not None and tokens:
+            _of(self.between_tokens_s, preset).observe((now - progress.last) / tokens, tokens)
+        progress.asked, progress.last = None, now
+
+
+def _of(histograms: dict[str, Histogram], preset: str) -> Histogram:
+    return histograms.setdefault(preset, Histogram())

@@ -1,0 +1,187 @@
+"""``/metrics``: what a verifier counts, for Prometheus, under the names that vLLM's users know.
+
+A name here is vLLM's with our prefix in place of ``vllm:``. Nothing is counted here: a scrape reads
+the worker's counters and the server's meter. ``prometheus-client`` is an extra, ``metrics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...errors import UserError
+from ...wire.channel import check_address
+from ..model_thread.worker import Worker
+from .histogram import Histogram
+from .service import DecodeService
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+PREFIX = "edge_cloud_spec_"
+
+
+class MetricCollector(Protocol):
+    """What ``/metrics`` reads at each scrape."""
+
+    def collect(self) -> Iterator[Metric]:
+        """All families; from any thread."""
+
+
+class VerifierCollector:
+    """Reads the counts at each scrape; from any thread."""
+
+    def __init__(self, worker: Worker, service: DecodeService) -> None:
+        self._worker, self._service = worker, service
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        yield from self._gauges()
+        yield from self._counters()
+        yield from self._histograms()
+
+    def _gauges(self) -> Iterator[Metric]:
+        worker, service = self._worker, self._service
+        connected = worker.connected
+        yield gauge("num_requests_running", "Decodes whose robot is connected.", connected)
+        yield gauge("num_requests_waiting", "Messages and passes that wait.", worker.waiting)
+        sessions = {"connected": connected, "kept": max(0, worker.sessions - connected)}
+        yield gauge("sessions", "Sessions, by whether their robot is there.", sessions, "state")
+        yield gauge("streams", "Open streams.", len(service.streams))
+        text = "Bytes of messages that wait, by their direction."
+        yield gauge("waiting_bytes", text, service.streams.waiting_bytes, "direction")
+        yield gauge("pushed_drafts", "Drafts that wait for their place.", worker.pushed)
+        yield gauge("model_thread_up", "1: the model's thread works.", not service.problem)
+        memory = worker.kv_memory
+        text = "KV memory in use; 1 is all of the bound."
+        yield gauge("kv_cache_usage_perc", text, memory.usage)
+        sizes = {"in_use": memory.in_use, "reserved": memory.reserved}
+        yield gauge("kv_cache_bytes", "KV memory, in use and allocated.", sizes, "state")
+
+    def _counters(self) -> Iterator[Metric]:
+        worker, meter, counters = self._worker, self._service.meter, self._worker.counters
+        answers = counters.answers
+        drafts = "Drafts that were judged."
+        yield counter("spec_decode_num_drafts", drafts, answers.drafts)
+        text = "Drafted tokens that were judged, of all branches, by who drafted them."
+        yield counter("spec_decode_num_draft_tokens", text, dict(answers.drafted), "source")
+        text = "Drafted tokens that were accepted, by who drafted them."
+        yield counter("spec_decode_num_accepted_tokens", text, dict(answers.accepted), "source")
+        places = {str(place): count for place, count in dict(answers.accepted_at).items()}
+        name = "spec_decode_num_accepted_tokens_per_pos"
+        yield counter(name, "The same, by the place in the draft.", places, "position")
+        yield counter("generation_tokens", "Tokens that verdicts settled.", answers.tokens)
+        finished = dict(answers.finished)
+        yield counter("request_success", "Complete answers.", finished, "finished_reason")
+        outcomes = ("judged", "repeated", "late", "unused", "refused")
+        received = {name: getattr(counters, name) for name in outcomes}
+        yield counter("drafts_received", "Drafts, by what became of them.", received, "outcome")
+        refused = {**dict(meter.refused), **dict(answers.refused)}
+        text = "Streams and sessions that were refused, by the bound in the way."
+        yield counter("requests_refused", text, refused, "reason")
+        text = "Requests that ended with a fault, by its code."
+        yield counter("requests_failed", text, dict(meter.faults), "code")
+        memory = worker.kv_memory
+        text = "Caches that gave way to others, and are computed again when they are needed."
+        yield counter("kv_cache_evictions", text, memory.evictions)
+        text = "Tokens of prompts whose keys and values were there already."
+        yield counter("prefix_cache_hits", text, memory.prefix_rows)
+        text = "Tokens that caches which gave way have computed again."
+        yield counter("kv_cache_restored_tokens", text, memory.restored_rows)
+        yield counter("session_evictions", "Sessions dropped to make room.", worker.evicted)
+        evicted = self._service.streams.evicted
+        yield counter("stream_evictions", "Streams dropped to make room.", evicted)
+        text = "Streams dropped since their robots did not read."
+        yield counter("slow_readers_dropped", text, meter.slow_readers)
+        yield counter("streams_opened", "Streams that were let in.", meter.opened_streams)
+        yield counter("received_bytes", "Bytes of robots' messages.", meter.received_bytes)
+        yield counter("sent_bytes", "Bytes of messages to robots.", meter.sent_bytes)
+
+    def _histograms(self) -> Iterator[Metric]:
+        meter = self._service.meter
+        for name, text, by_preset in (
+            ("request_queue_time_seconds", "From a draft to its pass.", meter.queue_s),
+            ("verify_time_seconds", "The target's pass.", meter.verify_s),
+            ("time_to_first_token_seconds", "From Open to the first verdict.", meter.first_token_s),
+            ("inter_token_latency_seconds", "Between tokens.", meter.between_tokens_s),
+        ):
+            yield _histogram(name, text, dict(by_preset))
+
+
+def counter(name: str, text: str, value: float | Mapping[str, float], label: str = "") -> Metric:
+    """A family of one value, or of one for each value of a label."""
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(PREFIX + name, text, labels=[label] if label else None)
+    return _filled(family, value)
+
+
+def gauge(name: str, text: str, value: float | Mapping[str, float], label: str = "") -> Metric:
+    """The same, of what goes up and down."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(PREFIX + name, text, labels=[label] if label else None)
+    return _filled(family, value)
+
+
+def _filled(family: Any, value: float | Mapping[str, float]) -> Metric:
+    values = (
+        {(name,): number for name, number in value.items()}
+        if isinstance(value, Mapping)
+        else {(): value}
+    )
+    for labels, number in values.items():
+        family.add_metric(list(labels), float(number))
+    metric: Metric = family
+    return metric
+
+
+def _histogram(name: str, text: str, by_preset: Mapping[str, Histogram]) -> Metric:
+    from prometheus_client.core import HistogramMetricFamily
+
+    family = HistogramMetricFamily(PREFIX + name, text, labels=["preset"])
+    for preset, histogram in by_preset.items():
+        counts, total = histogram.read()
+        bounds = (*(str(bound) for bound in histogram.bounds), "+Inf")
+        buckets = list(zip(bounds, map(float, counts), strict=True))
+        family.add_metric([preset], buckets, total)
+    return family
+
+
+def metrics_address(text: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``, or of a port on this machine alone. Raises UserError."""
+    given = f"127.0.0.1:{text}" if text.isdecimal() else text
+    try:
+        check_address(given)
+        host, port = given.rsplit(":", 1)
+        return host.strip("[]"), int(port)
+    except (UserError, ValueError):
+        text = f"--metrics is HOST:PORT, or a port of this machine, not {text!r}"
+        raise UserError(text) from None
+
+
+class MetricsServer:
+    """Serves ``/metrics`` over HTTP in threads of its own; ``address`` is where. Has no TLS."""
+
+    def __init__(self, address: str, collector: MetricCollector) -> None:
+        """Raises UserError where it cannot listen, or prometheus-client is missing."""
+        host, port = metrics_address(address)
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError:
+            text = "--metrics needs prometheus-client: pip install -r requirements/metrics.txt"
+            raise UserError(text) from None
+        registry = CollectorRegistry()
+        registry.register(collector)
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            text = f"cannot serve metrics on {address}: {error.strerror or error}"
+            raise UserError(text) from None
+        self.address = f"{host}:{self._server.server_port}"
+
+    def stop(self) -> None:
+        """End the server and its thread."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=5)

@@ -1,0 +1,165 @@
+"""The gRPC face of the worker: bytes in, bytes out, one stream a robot."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ...presets import preset_names
+from ...wire.channel import METHOD_NAME, RETRY_AFTER, SERVICE
+from ...wire.messages import Fault, Opened, ServerMessage
+from ...wire.stamps import MAX_STAMPED, Echo, sent_of, with_echo
+from ..model_thread.sessions import RobotStream
+from ..model_thread.worker import Worker
+from .access import AccessSettings, ClientRates, Tokens, client_of, credential_of
+from .client_streams import ClientStreams
+from .meter import Meter
+from .send_queue import SendQueue
+
+log = logging.getLogger(__name__)
+
+NOT_SERVING_RETRY_S = 1.0  # after which a robot may look whether the model's thread works again
+
+
+class DecodeService:
+    """Relays each stream to the worker, within what ``access`` allows each robot."""
+
+    def __init__(self, worker: Worker, access: AccessSettings) -> None:
+        """Raises UserError for a token file that cannot be used."""
+        self._worker = worker
+        self._tokens = Tokens(access)
+        self._rates = ClientRates(access)
+        self.streams = ClientStreams(worker.limits)
+        self.meter = Meter(preset_names())
+        self.problem = ""  # of the model's thread: no stream is begun
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """For ``server.add_generic_rpc_handlers``; messages stay bytes here."""
+        method = grpc.stream_stream_rpc_method_handler(self._decode)
+        return grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
+
+    def end(self) -> None:
+        """End every open stream, before the server stops."""
+        for queue in self.streams.streams.values():
+            queue.put(None)
+
+    async def _decode(
+        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        token = await self._authenticate(context)
+        client, credential = client_of(context, token), credential_of(context, token)
+        if self.problem:
+            self.meter.refused["not_serving"] += 1
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, self.problem, _retry_after(NOT_SERVING_RETRY_S)
+            )
+        await self._refuse_for(
+            "streams_per_second", self._rates.stream(client, time.monotonic()), client, context
+        )
+        stream, queue = self.streams.open(
+            client,
+            lambda queue: RobotStream(queue.put, client, self._on_send, credential),
+            lambda: writing.cancel(),
+        )
+        self.meter.opened_streams += 1
+        writing = asyncio.ensure_future(self._write(queue, context))
+        reading = asyncio.ensure_future(self._read(requests, stream, queue))
+        try:
+            await writing
+        except asyncio.CancelledError:
+            if not queue.over:
+                raise
+        finally:
+            reading.cancel()
+            self.streams.remove(stream)
+            self._worker.leave(stream)
+        await self._refuse_for("bytes_per_second", queue.refuse_for, client, context)
+        if queue.over:  # the robot gets this when it reads again, and resumes
+            self.meter.slow_readers += queue.unread
+            name = stream.session.verification.session if stream.session else ""
+            why = "its robot does not read" if queue.unread else "it made room"
+            log.info("a stream is dropped: %s", why, extra={"client": client, "session": name})
+            text = "the robot does not read what it is sent, or opens no session"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+
+    def _on_send(self, stream: RobotStream, message: ServerMessage) -> None:
+        """The worker sends this message; in its thread."""
+        self.meter.sent(stream, message)
+        if isinstance(message, Opened):
+            about = {"client": stream.client, "session": message.session}
+            log.info("a robot is served", extra=about)
+        elif isinstance(message, Fault):
+            session = stream.session.verification.session if stream.session else ""
+            log.info("fault %s", message.code, extra={"client": stream.client, "session": session})
+
+    async def _write(self, queue: SendQueue, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        with contextlib.suppress(grpc.aio.InternalError):  # the robot is gone
+            while (data := await queue.take()) is not None:
+                await context.write(_echoing(data, queue))
+                self.meter.sent_bytes += len(data)
+
+    async def _read(
+        self, requests: AsyncIterator[bytes], stream: RobotStream, queue: SendQueue
+    ) -> None:
+        with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot is gone
+            async for data in requests:
+                self.meter.received(stream, data)
+                wait = self._rates.message(stream.client, len(data), time.monotonic())
+                if wait:
+                    queue.refuse_for = wait
+                    break
+                if sent_ns := sent_of(data):
+                    queue.stamp = (sent_ns, time.time_ns())
+                self._worker.receive(stream, data)
+                while pause := self._rates.pause(stream.client, time.monotonic()):
+                    await asyncio.sleep(pause)  # a flood takes the time of all others' messages
+                while self.streams.is_behind(stream):
+                    await asyncio.sleep(0.01)  # nothing is read, so that the robot cannot send
+        queue.put(None)
+
+    async def _authenticate(self, context: grpc.aio.ServicerContext[Any, Any]) -> str:
+        """The name of the token that the robot shows; empty where none is asked for."""
+        metadata = dict(context.invocation_metadata() or ())
+        name = self._tokens.admit(str(metadata.get("authorization", "")))
+        if name is None:
+            self.meter.refused["unauthenticated"] += 1
+            log.info("refused: no good token", extra={"client": str(context.peer())})
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "the bearer token is missing or wrong; give the robot the verifier's token",
+            )
+        return name or ""
+
+    async def _refuse_for(
+        self, reason: str, seconds: float, client: str, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        """Refuse a robot that asks too much, and say when it may try again; 0: do not."""
+        if not seconds:
+            return
+        self.meter.refused[reason] += 1
+        log.info("refused: %s", reason, extra={"client": client})
+        await context.abort(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"this robot asks more than it may; it tries again after {seconds:.1f} s",
+            _retry_after(seconds),
+        )
+
+
+def _retry_after(seconds: float) -> tuple[tuple[str, str], ...]:
+    return ((RETRY_AFTER, str(math.ceil(1e3 * seconds))),)
+
+
+def _echoing(data: bytes, queue: SendQueue) -> bytes:
+    """The message as it is sent: the first small one after a stamped message carries the times."""
+    if queue.stamp is None or len(data) > MAX_STAMPED:
+        return data
+    (sent_ns, received_ns), queue.stamp = queue.stamp, None
+    return with_echo(data, Echo(sent_ns, received_ns, time.time_ns()))

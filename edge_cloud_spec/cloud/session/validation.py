@@ -1,0 +1,123 @@
+"""Checks of what a robot sends: the request that opens a session, and its drafts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...decoding.draft import BadDraft, check_distinct, check_draft
+from ...decoding.preset import PAYLOADS
+from ...decoding.rule import check_rule
+from ...decoding.split import MAX_TOLD, RESIDUALS
+from ...errors import UserError
+from ...wire.messages import DraftMessage, Open
+from ...wire.version import common_protocol
+from .verified_answer import VerifiedAnswer
+
+
+def check_opening(opening: Open, tokenizer_digest: bytes) -> int:
+    """The protocol to speak with this robot.
+
+    Raises UserError or VersionError where a target with this tokenizer cannot serve the request.
+    """
+    protocol = common_protocol(opening.protocol, opening.oldest_protocol)
+    check_rule(opening.rule, opening.policy.temperature)
+    _check_payload(opening)
+    if opening.tokenizer_digest and opening.tokenizer_digest != tokenizer_digest:
+        raise UserError(
+            "the robot's drafter and the cloud's target have different tokenizers; "
+            "use two checkpoints of one family"
+        )
+    return protocol
+
+
+def check_verified(
+    tokens: tuple[int, ...], vocabulary: int, end_tokens: tuple[int, ...], max_tokens: int
+) -> None:
+    """Raise UserError where an answer cannot go on after these tokens.
+
+    That they are verified is the robot's word; one that lies spoils its own answer alone.
+    """
+    if len(tokens) >= max_tokens:
+        raise UserError(
+            f"an answer of {max_tokens} tokens at most cannot go on after {len(tokens)}"
+        )
+    if any(token >= vocabulary for token in tokens):
+        raise UserError(f"a verified token is outside the vocabulary of {vocabulary}")
+    if any(token in end_tokens for token in tokens):
+        raise UserError("the answer ended with one of its verified tokens; start another decode")
+
+
+def _check_payload(opening: Open) -> None:
+    split, payload = opening.split, opening.payload
+    if payload not in PAYLOADS or (payload != "ids" and opening.rule != "rejection"):
+        raise UserError(f"payload {payload!r} does not go with rule {opening.rule}")
+    if (split is None) == (payload == "probabilities"):
+        raise UserError("payload probabilities and split resampling go together")
+    if split is not None and (
+        split.residual not in RESIDUALS
+        or not (split.residual == "dense" or 1 <= split.top_k <= MAX_TOLD)
+        or split.tail > MAX_TOLD
+    ):
+        raise UserError(
+            f"a split residual is {', '.join(RESIDUALS)} with top_k and tail up to {MAX_TOLD}"
+        )
+
+
+@dataclass(frozen=True)
+class DraftRules:
+    """What the drafts of one session must be, of at most ``draft_tokens`` tokens each."""
+
+    opening: Open
+    vocabulary: int
+    draft_tokens: int
+
+    def knows(self, token: int | None) -> bool:
+        """Whether this is a token of the vocabulary."""
+        return token is not None and 0 <= token < self.vocabulary
+
+    def check_next(self, message: DraftMessage, answer: VerifiedAnswer, *, resamples: bool) -> None:
+        """Raise BadDraft where this cannot be judged as what follows the answer now.
+
+        resamples: the robot does, so that its draft begins with the token that it drew.
+        """
+        resampled = message.resampled
+        if resamples == (resampled is None):
+            raise BadDraft(
+                "after a split rejection a draft begins with the resampled token, and only then"
+            )
+        if resampled is not None and not self.knows(resampled):
+            raise BadDraft(f"the resampled token {resampled} is outside the vocabulary")
+        if resampled is not None and (resampled in answer.end_tokens or answer.room <= 1):
+            raise BadDraft("the answer ended with the resampled token; close the decode")
+        self.check(message, answer.max_tokens - message.base.length)
+
+    def check(self, message: DraftMessage, room: int) -> None:
+        """Raise BadDraft where a draft cannot be judged where ``room`` tokens may follow."""
+        draft, open_at = message.draft, message.open_at
+        if len(draft) > self.draft_tokens:
+            raise BadDraft(
+                f"a draft has at most {self.draft_tokens} tokens here, not {len(draft)}; choose a "
+                "smaller shape, or serve with --draft-tokens"
+            )
+        self._check_payload(message)
+        if open_at is not None and next(draft.children(open_at), None) is not None:
+            raise BadDraft(f"a draft goes on after one of its leaves, not after node {open_at}")
+        chain = tuple(range(-1, draft.drafted - 1))
+        if draft.values is not None and (draft.parents or chain)[: draft.drafted] != chain:
+            raise BadDraft("multi-candidate rejection needs the rows of Q")
+        check_draft(draft, self.vocabulary)
+        if draft.depth > room:
+            raise BadDraft(f"a draft of depth {draft.depth} where the answer has room for {room}")
+        if open_at is not None and open_at >= len(draft):
+            raise BadDraft(f"node {open_at} is not one of the draft's {len(draft)}")
+        if not self.opening.replacement:
+            check_distinct(draft)
+
+    def _check_payload(self, message: DraftMessage) -> None:
+        draft, payload = message.draft, self.opening.payload
+        if draft.looked_up == len(draft) and draft.rows is None and draft.values is None:
+            return  # nothing of it was drawn
+        if (draft.rows is None) == (payload in ("dense", "sparse")):
+            raise BadDraft(f"the rows of Q do not go with payload {payload}")
+        if (draft.values is None) == (payload == "probabilities"):
+            raise BadDraft(f"the probabilities of tokens do not go with payload {payload}")

@@ -1,0 +1,67 @@
+"""A grammar of answers: which tokens may follow, before temperature, top-k and top-p.
+
+P and Q are both renormalized over the allowed tokens, so that an accepted token is always one of
+them. Greedy is the argmax over them, and coupled the argmax of log P + G over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .draft import Draft
+
+Allowed = NDArray[np.bool_]  # [V]: the tokens that may follow, at least one
+AllowedAfter = Callable[[int], Allowed]  # after a node of a draft; -1: after the prefix
+
+
+class Grammar(Protocol):
+    """What an answer may be: a function of its tokens alone, the same on both sides."""
+
+    def allowed(self, answer: Sequence[int]) -> Allowed:
+        """The tokens [V] that may follow these; raises UserError where these are against it."""
+
+
+def masked(logits: NDArray[np.float32], allowed: Allowed) -> NDArray[np.float32]:
+    """Logits [V], -inf where a token is not allowed."""
+    return np.where(allowed, logits, np.float32(-np.inf))
+
+
+def allowed_after(
+    grammar: Grammar | None, prefix: Sequence[int], draft: Draft
+) -> AllowedAfter | None:
+    """What may follow each node of a draft after this prefix; computed where it is asked for."""
+    if grammar is None:
+        return None
+    verified = tuple(prefix)
+
+    def of(node: int) -> Allowed:
+        path: list[int] = []
+        while node >= 0:
+            path.append(draft.tokens[node])
+            node = draft.parent(node)
+        return grammar.allowed((*verified, *reversed(path)))
+
+    return of
+
+
+def forced_token(allowed: Allowed) -> int | None:
+    """The only token that may follow; None where there is a choice."""
+    first = int(allowed.argmax())
+    return None if allowed[first + 1 :].any() else first
+
+
+def forced_tokens(
+    grammar: Grammar, answer: Sequence[int], end_tokens: Sequence[int], most: int
+) -> tuple[int, ...]:
+    """The tokens, ``most`` of them, that must follow: P of each is 1, whatever the model says."""
+    forced: list[int] = []
+    while len(forced) < most and not (forced and forced[-1] in end_tokens):
+        token = forced_token(grammar.allowed((*answer, *forced)))
+        if token is None:
+            break
+        forced.append(token)
+    return tuple(forced)

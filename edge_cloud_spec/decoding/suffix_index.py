@@ -1,0 +1,191 @@
+"""Drafts from what was said before: verified answers, by the longest suffixes that read alike.
+
+A robot says nearly the same thing frame after frame, so that its earlier answers predict the next
+one without a pass of any model: prompt lookup (Saxena 2023), REST (He et al. 2023, section 3) and
+SuffixDecoding (Oliaro et al. 2025, section 4).
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Sequence
+from struct import Struct
+from zlib import crc32
+
+from .draft import Draft, parents_or_none
+
+BESIDE = (8, 4, 2, 1)  # tokens of a suffix that counts beside what the last answer said there
+ALONE = (4, 2, 1)  # of one that counts by itself
+FOLLOWERS = 4  # different tokens that are kept for each suffix
+MEMORY = 16  # about how many of the newest occurrences of a suffix count
+FORGOTTEN = 0.5  # a token that so few of them are left of, or fewer, is none that followed
+ESCAPE = 2.0  # how many occurrences a shorter suffix weighs as, for each token that followed
+ENOUGH = 0.15  # of the probability, or less, is not worth another suffix
+MAX_PATTERNS = 64  # of which the last answer is kept
+MAX_KEPT = 256  # tokens of an answer, the first ones, and of a prompt: bounds what one costs
+MAX_TOKEN = 2**31 - 1
+
+# Of a suffix: its hash, what it leaves to shorter ones; its followers, each with its chance.
+_RECORD = Struct("=qf" + FOLLOWERS * "if")
+BYTES_PER_SUFFIX = _RECORD.size
+_BEGIN = -1  # stands before an answer
+_LONGEST = max(*BESIDE, *ALONE)
+# The ends of a suffix that it is found by, the most telling one first: length, and which.
+_ENDS = (*((length, True) for length in BESIDE), *((length, False) for length in ALONE))
+
+
+class SuffixIndex:
+    """How verified answers went on after each of the newest suffixes, ``max_suffixes`` at most.
+
+    Each suffix keeps the ``FOLLOWERS`` tokens that followed it most often, lately. A token that the
+    instruction holds, too, is kept as its place there: so "no blue box" goes on as "no red chair"
+    did. Before an answer stands the pattern of its instruction, and beside each token what
+    the last answer to that pattern said after the same one: there frames differ in few words.
+
+    All memory is taken at once, ``BYTES_PER_SUFFIX`` each, but for the last answers to
+    ``MAX_PATTERNS`` patterns. A new suffix takes the place of an older one of the same hash.
+    """
+
+    def __init__(self, max_suffixes: int) -> None:
+        """Raises ValueError where there is no room for a suffix."""
+        if max_suffixes < 1:
+            raise ValueError(f"an index holds at least 1 suffix, not {max_suffixes}")
+        self._size = max_suffixes
+        self._records = bytearray(BYTES_PER_SUFFIX * max_suffixes)
+        self._last: OrderedDict[int, dict[int, int]] = OrderedDict()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes taken for suffixes, however many there are."""
+        return len(self._records)
+
+    def add(self, pattern: str, tokens: Sequence[int], prompt: Sequence[int] = ()) -> None:
+        """Keep the first ``MAX_KEPT`` tokens of a verified answer.
+
+        prompt: the instruction's tokens. ValueError: one of those tokens is no token id.
+        """
+        tokens = tokens[:MAX_KEPT]
+        if any(not 0 <= token <= MAX_TOKEN for token in tokens):
+            raise ValueError(f"token ids are 0 to {MAX_TOKEN}")
+        start, places = _start(pattern), _places(prompt)
+        last = self._last.get(start, {})
+        said = [start, _BEGIN, *(places.get(token, token) for token in tokens)]
+        for at in range(2, len(said)):
+            suffix = tuple(said[max(0, at - _LONGEST) : at])
+            beside = last.get(suffix[-1], -1)
+            for length, is_beside in _ENDS:
+                if length <= len(suffix):
+                    end = suffix[-length:]
+                    self._count(hash((beside, end) if is_beside else end), said[at])
+        self._last[start] = dict(zip(said[-2:0:-1], said[:1:-1], strict=True))
+        self._last.move_to_end(start)
+        if len(self._last) > MAX_PATTERNS:
+            self._last.popitem(last=False)
+
+    def _count(self, mark: int, token: int) -> None:
+        """This token followed this suffix."""
+        place = mark % self._size * BYTES_PER_SUFFIX
+        found, escape, *known = _RECORD.unpack_from(self._records, place)
+        counts: dict[int, float] = {}
+        if found == mark:
+            chances = [chance for chance in known[1::2] if chance]
+            weight = ESCAPE * len(chances) / escape * (1 - 1 / MEMORY)
+            for other, chance in zip(known[::2], chances, strict=False):
+                if weight * chance > FORGOTTEN:
+                    counts[other] = weight * chance
+        if token not in counts and len(counts) == FOLLOWERS:
+            del counts[min(counts, key=counts.__getitem__)]
+        counts[token] = counts.get(token, 0.0) + 1
+        escape = ESCAPE * len(counts)
+        weight = escape + sum(counts.values())
+        fields: list[float] = []
+        for other, count in counts.items():
+            fields += other, count / weight
+        fields += [0] * (2 * FOLLOWERS - len(fields))
+        _RECORD.pack_into(self._records, place, mark, escape / weight, *fields)
+
+    def look_up(
+        self,
+        pattern: str,
+        prefix: Sequence[int],
+        nodes: int,
+        depth: int,
+        prompt: Sequence[int] = (),
+    ) -> Draft:
+        """The likeliest ``nodes`` continuations of an answer, a tree of at most ``depth`` tokens.
+
+        The likeliest nodes come first; empty where nothing is known. All are ``looked_up``.
+        """
+        start, places, words = _start(pattern), _places(prompt), prompt[-MAX_KEPT:]
+        last = self._last.get(start, {})
+        ending = prefix[-_LONGEST:]
+        said = [*((start, _BEGIN) if len(ending) < _LONGEST else ()), *ending]
+        suffix = tuple([places.get(token, token) for token in said][-_LONGEST:])
+        tokens: list[int] = []
+        parents: list[int] = []
+        suffixes = [suffix]  # of the prefix, then of each node
+        waiting: list[tuple[float, int, int, int, int]] = []  # as many as can be chosen, best last
+        pushed, node, likely, level = 0, -1, 1.0, 0
+        while len(tokens) < nodes:
+            if level < depth:
+                room = nodes - len(tokens)
+                least = waiting[0][0] if len(waiting) == room else 0.0
+                for token, chance in self._followers(suffix, last, words).items():
+                    chance *= likely
+                    if chance > least:
+                        pushed -= 1  # of equals, the first one is the best
+                        insort(waiting, (chance, pushed, node, token, level + 1))
+                del waiting[:-room]
+            if not waiting:
+                break
+            likely, _, parent, token, level = waiting.pop()
+            node = len(tokens)
+            tokens.append(token)
+            parents.append(parent)
+            suffix = (*suffixes[1 + parent][1 - _LONGEST :], places.get(token, token))
+            suffixes.append(suffix)
+        return Draft(tuple(tokens), parents_or_none(parents), looked_up=len(tokens))
+
+    def _followers(
+        self, suffix: tuple[int, ...], last: dict[int, int], words: Sequence[int]
+    ) -> dict[int, float]:
+        """Tokens that followed this suffix, and how likely each is.
+
+        The longest suffix counts first; what it leaves to others grows with the number of
+        different tokens after it (escape method C of PPM: Moffat 1990).
+        """
+        records, size, unpack = self._records, self._size, _RECORD.unpack_from
+        beside = last.get(suffix[-1], -1)
+        found: dict[int, float] = {}
+        left = 1.0
+        for length, is_beside in _ENDS:
+            if length > len(suffix):
+                continue
+            end = suffix[-length:]
+            mark = hash((beside, end) if is_beside else end)
+            fields = iter(unpack(records, mark % size * BYTES_PER_SUFFIX))
+            if next(fields) != mark:
+                continue
+            escape = next(fields)
+            for token, chance in zip(fields, fields):  # noqa: B905 (an argument costs time)
+                if not chance:
+                    break
+                if token < 0:
+                    if -1 - token > len(words):
+                        continue
+                    token = words[1 + token]
+                found[token] = found.get(token, 0.0) + left * chance
+            left *= escape
+            if left < ENOUGH:
+                break
+        return found
+
+
+def _start(pattern: str) -> int:
+    return -2 - crc32(pattern.encode())
+
+
+def _places(prompt: Sequence[int]) -> dict[int, int]:
+    """The symbol of each token of a prompt: -2 is the last one's, -3 that of the one before."""
+    return {token: i - min(len(prompt), MAX_KEPT) - 1 for i, token in enumerate(prompt[-MAX_KEPT:])}

@@ -1,0 +1,144 @@
+"""Where a robot's streams go: to the verifier that is configured, or on to one that it names.
+
+A state machine without I/O. Who could lie: whoever answers at the configured address, or at a
+replica. Under TLS all of them hold the configured verifier's own certificate, since its name is
+asked for at every address; the hosts that a redirect may name are bounded nevertheless, or a
+front could let robots knock at any door of their network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import UserError
+from ...wire.channel import check_address, host_of, is_loopback
+from .settings import ClientSettings
+
+MAX_REDIRECTS = 4  # in a row, without an answer between; each further one waits
+UNREACHABLE_S = 1.0  # an address without a connection for this long is said to be unreachable
+MAX_DOUBLINGS = 4  # of that time, for replicas
+
+
+@dataclass(frozen=True)
+class Place:
+    """A verifier's address, and the lease to show there; none at the configured one."""
+
+    address: str
+    lease: bytes = b""
+
+
+def redirect_problem(settings: ClientSettings, address: str) -> str:
+    """Why a robot with these settings does not follow this redirect; empty: it does."""
+    try:
+        check_address(address)
+    except UserError as error:
+        return str(error)
+    host = host_of(address)
+    if address.startswith("unix:") or not host:
+        return f"a redirect to {address} is not followed: it is no host and port"
+    if not settings.secure and not is_loopback(address):
+        return f"a redirect to {address} is not followed: without TLS it would leave this machine"
+    if host == host_of(settings.address) or host in settings.replica_hosts:
+        return ""
+    return f"a redirect to {address} is not followed; name its host in replica_hosts if it is yours"
+
+
+class KnownPlace:
+    """The place that a front gave last, for the next streams of one robot. Times are steady, s."""
+
+    def __init__(self) -> None:
+        self.is_front = False  # whether the configured verifier sent us on before
+        self._place: Place | None = None
+        self._until = 0.0
+
+    def at(self, now: float) -> Place | None:
+        """Where a stream may go without asking; None: nowhere."""
+        return self._place if now < self._until else None
+
+    def given(self, place: Place, lease_s: float, now: float) -> None:
+        """The front gave this place, whose lease opens streams for so long."""
+        self.is_front = True
+        self._place, self._until = place, now + 0.9 * lease_s
+
+    def forget(self, place: Place) -> None:
+        """This place did not serve."""
+        if self._place == place:
+            self.clear()
+
+    def clear(self) -> None:
+        """The next stream asks the front."""
+        self._place, self._until = None, 0.0
+
+
+class Route:
+    """The way of one stream. ``here`` is where it goes now, None: ask the front first."""
+
+    def __init__(self, settings: ClientSettings, known: KnownPlace, now: float) -> None:
+        self.avoid = ""  # the address that could not be reached
+        self._settings, self._known = settings, known
+        self._front = Place(settings.address)
+        self._redirects = 0  # since the last answer
+        self._retried = False  # the replica, since its last answer
+        self._silent = 0  # replicas that could not be reached since the last answer
+        self.here: Place | None = known.at(now) or (None if known.is_front else self._front)
+
+    @property
+    def at_front(self) -> bool:
+        """Whether the configured verifier is next, or is asked."""
+        return self.here is None or self.here == self._front
+
+    @property
+    def in_circles(self) -> bool:
+        """Whether it was sent on too often without an answer: to be slowed down."""
+        return self._redirects > MAX_REDIRECTS
+
+    @property
+    def connect_s(self) -> float:
+        """How long to wait for a connection, s: longer after each silent replica.
+
+        Over a link of a long round trip none would be reached otherwise: TCP and TLS take four.
+        """
+        doublings = 0 if self.at_front else min(self._silent, MAX_DOUBLINGS)
+        return UNREACHABLE_S * (1 << doublings)
+
+    def follow(self, address: str, lease: bytes, lease_s: float, now: float) -> str:
+        """A redirect; empty ``address``: back to the front. Returns why it is not followed."""
+        self._redirects += 1
+        if self.here is not None and not self.at_front:
+            self._known.forget(self.here)
+        if not address:
+            self._known.is_front = True
+            self.here = None
+            return ""
+        if problem := redirect_problem(self._settings, address):
+            return problem
+        self.here = Place(address, lease)
+        self._retried = False
+        self._known.given(self.here, lease_s, now)
+        return ""
+
+    def is_plain(self) -> None:
+        """The front does not send us on any more: it verifies itself."""
+        self._known.is_front = False
+        self.here = self._front
+
+    def answered(self) -> None:
+        """A verifier answered the robot here."""
+        self._redirects, self._retried, self._silent, self.avoid = 0, False, 0, ""
+
+    def lost(self, *, connected: bool, now: float) -> bool:
+        """The stream broke, or could not be made. Whether to try again at once.
+
+        A replica that we were connected to is tried once more, since the link alone may have
+        broken; then the front is asked for another.
+        """
+        if self.here is None or self.at_front:
+            return False
+        if connected and not self._retried:
+            self._retried = True
+            return not self.in_circles
+        self._silent += not connected
+        self.avoid = self.here.address
+        self._known.forget(self.here)
+        self.here = None
+        return not self.in_circles

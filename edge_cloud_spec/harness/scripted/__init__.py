@@ -1,0 +1,1 @@
+"""Models whose answers, acceptance and times are given, for benchmarks and tests."""

@@ -1,0 +1,268 @@
+"""A model that is a formula: known acceptance and costs, no weights; for tests and benchmarks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from .passes import Logits, scripted_pass
+from .prefill import NoCaches, ScriptedPrefill
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """Seconds that a pass takes: of a prompt of so many rows, of any later pass, of a row in it."""
+
+    prefill: float = 0.0
+    prompt_rows: int = 256
+    fixed: float = 0.0
+    per_row: float = 0.0
+
+
+State = Any  # of a prefix, whatever names it to its model
+
+
+class Scripted(Protocol):
+    """What a scripted session needs of its model."""
+
+    def after(self, state: State, token: int) -> State:
+        """The state of the prefix with one token more."""
+
+    def row(self, state: State) -> np.ndarray:
+        """Logits float32 [V] after the prefix with this state."""
+
+    def spend(self, rows: int) -> None:
+        """A pass over this many rows is made."""
+
+
+class ScriptedModel(NoCaches):
+    """Logits are a seeded function of the prefix.
+
+    `agreement` 1 is the target. A draft model of the same seed has the target's own row at that
+    share of all prefixes, and an unrelated row elsewhere, whose likeliest token is another one: so
+    greedy drafts are accepted with just this probability, independently at each position.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        seed: int = 0,
+        agreement: float = 1.0,
+        *,
+        sharpness: float = 3.0,
+        cost: PassCost | None = None,
+        sleep: bool = False,
+    ) -> None:
+        """sharpness: standard deviation of the logits. sleep: take the time, not only count it."""
+        if not 0.0 <= agreement <= 1.0 or vocabulary < 2:
+            raise ValueError(f"agreement {agreement}, vocabulary {vocabulary}")
+        self.vocabulary, self.seed, self.agreement = vocabulary, seed, agreement
+        self.sharpness, self.cost, self.sleep = sharpness, cost or PassCost(), sleep
+        self.seconds = 0.0  # of all passes so far
+        self.passes = 0
+
+    def open(self, prompt: bytes = b"") -> ScriptedSession:
+        """A session whose prompt is `prompt` (such as a real prompt's digest)."""
+        self._take(self.cost.prefill)
+        return self._session(prompt)
+
+    def prefill(self, prompt: bytes = b"") -> ScriptedPrefill[ScriptedSession]:
+        """`open` in steps, each of which takes its share of the time."""
+        return ScriptedPrefill(
+            lambda: self._session(prompt),
+            self.cost.prompt_rows,
+            lambda share: self._take(share * self.cost.prefill),
+        )
+
+    def _session(self, prompt: bytes) -> ScriptedSession:
+        return ScriptedSession(self, mix(self.seed, int.from_bytes(prompt, "little") & _MASK))
+
+    def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
+        """See ``Vlm.forward_together``: a pass costs ``fixed`` once, and all rows. No exits."""
+        return scripted_pass(requests, lambda size, _: self.spend(size.rows))
+
+    def spend(self, rows: int) -> None:
+        self.passes += 1
+        self._take(self.cost.fixed + rows * self.cost.per_row)
+
+    def after(self, state: int, token: int) -> int:
+        return mix(state, token + 3)
+
+    def row(self, state: int) -> np.ndarray:
+        """Logits float32 [V] after the prefix with this state."""
+        target = self._draw(state)
+        if self.agreement == 1.0 or mix(state, 1) / 2**64 < self.agreement:
+            return target
+        other = self._draw(mix(state, 2))
+        best = int(target.argmax())
+        if int(other.argmax()) == best:
+            other[best] = other.min()
+        return other
+
+    def _draw(self, state: int) -> np.ndarray:
+        rng = np.random.Generator(np.random.PCG64(state))
+        return rng.standard_normal(self.vocabulary, np.float32) * np.float32(self.sharpness)
+
+    def _take(self, seconds: float) -> None:
+        self.seconds += seconds
+        if self.sleep and seconds > 0:
+            time.sleep(seconds)
+
+
+class ScriptedSession:
+    """The interface of `session.Session` over a scripted model; it has no cache to lose."""
+
+    resident = True  # there is no cache to be evicted
+    waits = False
+
+    def __init__(self, model: Scripted, state: State) -> None:
+        self._model = model
+        self._states = [state]  # after the prompt and after each token of the prefix
+        self._tokens: list[int] = []
+        self._computed = 0
+        self._scored: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        self.drop_nodes()
+
+    def drop_nodes(self) -> None:
+        """See `Session.drop_nodes`."""
+        self._nodes: list[int] = []
+        self._node_states: list[State] = []
+        self._parents: list[int] = []
+
+    @property
+    def length(self) -> int:
+        """See `Session.length`."""
+        return len(self._tokens)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """See `Session.tokens`."""
+        return tuple(self._tokens)
+
+    def forward(
+        self, tokens: Sequence[int], parents: Sequence[int] | None = None, on_layer: object = None
+    ) -> np.ndarray:
+        """Logits float32 [1 + n, V]; see `Session.forward`. There are no exits."""
+        self._spend(self.rows_due(tokens, parents), on_layer)
+        return self.score(tokens, parents)
+
+    def keep_scored(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
+        """See `Session.keep_nodes`."""
+        self._scored = _tree(tokens, parents)
+
+    @property
+    def scored_with_prompt(self) -> bool:
+        """See `Session.scored_with_prompt`."""
+        return self._scored is not None and not self._tokens
+
+    def rows_due(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> int:
+        """How many rows a pass over these nodes computes."""
+        if not self._tokens and self._scored == _tree(tokens, parents):
+            return 0
+        return len(self._tokens) - self._computed + len(tokens)
+
+    def score(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> np.ndarray:
+        """What ``forward`` returns, without the time of a pass."""
+        self.drop_nodes()
+        try:
+            self._append(tokens, range(-1, len(tokens) - 1) if parents is None else parents)
+        except ValueError:
+            self.drop_nodes()
+            raise
+        self._computed = len(self._tokens)
+        return np.stack([self._model.row(at) for at in (self._states[-1], *self._node_states)])
+
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], on_layer: object = None
+    ) -> np.ndarray:
+        """Logits float32 [n, V] of more nodes; see `Session.grow`."""
+        if self._computed < len(self._tokens):
+            return self.forward(tokens, parents, on_layer)[1:]
+        begin = len(self._nodes)
+        self._spend(len(tokens), on_layer)
+        self._append(tokens, parents)
+        return np.stack([self._model.row(at) for at in self._node_states[begin:]])
+
+    def _spend(self, rows: int, on_layer: object) -> None:
+        """Let a pass over this many rows take its time."""
+        if rows:
+            self._model.spend(rows)
+
+    @property
+    def pending_rows(self) -> int:
+        """See `Session.pending_rows`."""
+        return len(self._tokens) - self._computed
+
+    def logits_after(self, node: int, on_layer: object = None) -> np.ndarray:
+        """Logits float32 [V] after a node, or after the prefix (-1)."""
+        if node < 0 and self._computed < len(self._tokens):
+            self.forward((), None, on_layer)
+        return self._model.row(self._node_states[node] if node >= 0 else self._states[-1])
+
+    def _append(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+        for token, parent in zip(tokens, parents, strict=True):
+            if not -1 <= parent < len(self._nodes):
+                raise ValueError(f"the parent of node {len(self._nodes)} is {parent}")
+            before = self._states[-1] if parent < 0 else self._node_states[parent]
+            self._nodes.append(int(token))
+            self._node_states.append(self._model.after(before, int(token)))
+            self._parents.append(int(parent))
+
+    def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
+        """See `Session.commit`."""
+        parent = -1
+        for index in path:
+            if not 0 <= index < len(self._nodes) or self._parents[index] != parent:
+                raise ValueError(f"{list(path)} is not a path of the nodes {self._parents}")
+            parent = index
+        place = {parent: -1, **{index: i for i, index in enumerate(keep)}}
+        self._tokens += [self._nodes[index] for index in path]
+        self._states += [self._node_states[index] for index in path]
+        self._computed += len(path)
+        kept = [(self._nodes[i], self._node_states[i], place[self._parents[i]]) for i in keep]
+        self.drop_nodes()
+        for token, state, above in kept:
+            self._nodes.append(token)
+            self._node_states.append(state)
+            self._parents.append(above)
+
+    def evict(self) -> bool:
+        """See `Session.evict`."""
+        return False
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """See `Session.extend`."""
+        self.drop_nodes()
+        for token in tokens:
+            self._tokens.append(int(token))
+            self._states.append(self._model.after(self._states[-1], int(token)))
+
+    def truncate(self, length: int) -> None:
+        """See `Session.truncate`."""
+        if not 0 <= length <= len(self._tokens):
+            raise ValueError(f"cannot truncate {len(self._tokens)} tokens to {length}")
+        self.drop_nodes()
+        del self._tokens[length:]
+        del self._states[length + 1 :]
+        self._computed = min(self._computed, length)
+
+
+def _tree(
+    tokens: Sequence[int], parents: Sequence[int] | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    chain = range(-1, len(tokens) - 1)
+    return tuple(tokens), tuple(chain if parents is None else parents)
+
+
+def mix(state: int, value: int) -> int:
+    """splitmix64 of both: equal prefixes give equal states, unequal ones unrelated states."""
+    z = (state ^ (value * 0xD1342543DE82EF95)) + 0x9E3779B97F4A7C15 & _MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
+    return z ^ z >> 31

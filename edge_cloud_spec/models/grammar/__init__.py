@@ -1,0 +1,1 @@
+"""Grammars over a tokenizer's tokens, by llguidance (the extra ``grammar``); no model."""

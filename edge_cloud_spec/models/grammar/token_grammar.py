@@ -1,0 +1,74 @@
+"""One grammar over the tokens of one tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...decoding.grammar import Allowed
+from ...errors import UserError
+from ..memory.lru_cache import LruCache
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+STATES = 256  # prefixes of answers whose state and mask (a bit a token) are kept
+
+
+class TokenGrammar:
+    """A ``Grammar`` that llguidance's matchers keep; belongs to one thread.
+
+    Where the grammar's next characters are forced, so are their tokens: those that the tokenizer
+    itself would make of them. An answer ends with ``end_token``, and only where it is complete.
+    """
+
+    def __init__(self, start: LLMatcher, end_token: int, vocabulary: int) -> None:
+        """start: before the first token. vocabulary: tokens that there are for both models."""
+        self._start, self._end, self._vocabulary = start, end_token, vocabulary
+        self._states: LruCache[LLMatcher] = LruCache(STATES)
+        self._masks: LruCache[NDArray[np.uint8]] = LruCache(STATES)
+
+    def allowed(self, answer: Sequence[int]) -> Allowed:
+        """See ``Grammar``."""
+        allowed: Allowed
+        if answer and answer[-1] == self._end:
+            allowed = np.arange(self._vocabulary) == self._end  # nothing follows: anything will do
+            return allowed
+        prefix = tuple(answer)
+        bits = self._masks.get(prefix, lambda: self._mask(prefix))
+        allowed = np.unpackbits(bits, count=self._vocabulary, bitorder="little") == 1
+        return allowed
+
+    def _mask(self, answer: tuple[int, ...]) -> NDArray[np.uint8]:
+        """The allowed tokens as bits, the lowest first; at least one."""
+        matcher = self._after(answer)
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        known = np.unpackbits(bits, count=self._vocabulary, bitorder="little")
+        if matcher.is_error() or not known.any():
+            raise self._unusable(matcher)
+        return bits
+
+    def _after(self, answer: tuple[int, ...]) -> LLMatcher:
+        """The state after these tokens, mostly a step from the one before it."""
+        return self._states.get(answer, lambda: self._made(answer))
+
+    def _made(self, answer: tuple[int, ...]) -> LLMatcher:
+        before = self._states.find(answer[:-1]) if answer else None
+        matcher = (before or self._start).deep_copy()
+        rest = answer if before is None else answer[-1:]
+        if not matcher.consume_tokens(list(rest)):
+            raise self._unusable(matcher)
+        return matcher
+
+    def _unusable(self, matcher: LLMatcher) -> UserError:
+        """Why there is no next token."""
+        why = first_line(matcher.get_error()) or "no token of the tokenizer can follow"
+        return UserError(f"the answer cannot go on in its grammar: {why}")
+
+
+def first_line(text: str) -> str:
+    """What an error of llguidance says before it shows the grammar and the parser's state."""
+    return (text.splitlines() or [""])[0][:200]

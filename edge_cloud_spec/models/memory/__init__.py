@@ -1,0 +1,1 @@
+"""Keys and values: caches within one bound of bytes, whose they are, prefixes that are shared."""

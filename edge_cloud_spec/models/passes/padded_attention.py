@@ -1,0 +1,105 @@
+"""Attention of several sessions' rows in one call: their caches side by side, padded alike.
+
+Where caches are small a pass spends more on the calls for each session and layer than on what they
+compute; a copy of the caches for the pass costs less than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..memory.cache import CacheLayout
+from ..memory.kv_memory import MB
+from .segment import Segment
+
+SMALL = 2 * MB  # of a session's rows: to copy more costs a CPU as much as the calls that it saves
+PADDED = 2  # times the rows that there are, at most
+
+
+class PaddedAttention:
+    """One pass over the rows of several sessions; to be made anew for each.
+
+    Each session's part of the copy holds its cached rows, zeros up to the longest of them, and the
+    pass's own rows.
+    """
+
+    def __init__(self, segments: Sequence[Segment], layout: CacheLayout, heads: int) -> None:
+        """heads: of the queries; the layout's share them equally."""
+        self._segments, self._heads = segments, heads
+        self._sessions = len(segments)
+        self._before = before = max(segment.start for segment in segments)
+        self._count = count = max(segment.count for segment in segments)
+        self._dim, self._kv_heads = layout.size, layout.heads
+        device, dtype = layout.device, layout.dtype
+        shape = (layout.layers, 2, len(segments), layout.heads, before + count, layout.size)
+        self._copy = torch.empty(shape, dtype=dtype, device=device)
+        group = heads // layout.heads
+        mask = torch.full((len(segments), group, count, before + count), float("-inf"), dtype=dtype)
+        places: list[int] = []  # of the rows in the padded pass
+        for place, segment in enumerate(segments):
+            self._copy[:, :, place, :, : segment.start] = segment.cache.rows(0, segment.start)
+            self._copy[:, :, place, :, segment.start : before] = 0  # masked, but 0 * nan is nan
+            mask[place, :, : segment.count, : segment.start] = 0
+            mask[place, :, :, before : before + segment.count] = _among(segment, count)
+            places += range(place * count, place * count + segment.count)
+        self._mask = mask.to(device).view(len(segments), 1, group * count, before + count)
+        self._own = self._padded = None
+        if len(places) < len(segments) * count:
+            self._own = torch.tensor(places, device=device)
+            # Padding is the first row again: what it attends to is a number, and nobody reads it.
+            rows = torch.zeros(len(segments) * count, dtype=torch.long, device=device)
+            rows[self._own] = torch.arange(len(places), device=device)
+            self._padded = rows
+        self._layers = [(layer[0], layer[1]) for layer in self._copy]
+
+    @staticmethod
+    def pays(segments: Sequence[Segment], layout: CacheLayout) -> bool:
+        """Whether these are several, small, and of about equal sizes."""
+        if len(segments) < 2:
+            return False
+        starts, counts = [one.start for one in segments], [one.count for one in segments]
+        padded = max(starts) + max(counts)
+        return (
+            padded * layout.row_bytes <= SMALL
+            and padded * len(segments) <= PADDED * (sum(starts) + sum(counts))
+            and max(counts) * len(segments) <= PADDED * sum(counts)
+        )
+
+    def attend(self, index: int, qk: Tensor, values: Tensor) -> Tensor:
+        """[n, heads * dim] of the layer ``index``, of the rows of all sessions.
+
+        qk: [n, heads + kv_heads, dim], values: [n, kv_heads, dim].
+        """
+        sessions, count, heads, dim = self._sessions, self._count, self._heads, self._dim
+        if self._padded is not None:
+            qk, values = qk.index_select(0, self._padded), values.index_select(0, self._padded)
+        keys, kept_values = self._layers[index]
+        qk = qk.view(sessions, count, -1, dim).transpose(1, 2)  # [sessions, heads, n, dim]
+        values = values.view(sessions, count, -1, dim).transpose(1, 2)
+        keys.narrow(2, self._before, count).copy_(qk[:, heads:])
+        kept_values.narrow(2, self._before, count).copy_(values)
+        query = qk[:, :heads].reshape(sessions, self._kv_heads, -1, dim)
+        out = F.scaled_dot_product_attention(query, keys, kept_values, attn_mask=self._mask)
+        out = out.view(sessions, heads, count, dim).transpose(1, 2).reshape(sessions * count, -1)
+        return out if self._own is None else out.index_select(0, self._own)
+
+    def keep(self) -> None:
+        """Write the pass's keys and values, of all layers, into the caches of their sessions."""
+        for place, segment in enumerate(self._segments):
+            start, end = segment.start, segment.start + segment.count
+            new = self._copy[:, :, place, :, self._before : self._before + segment.count]
+            segment.cache.rows(start, end).copy_(new)
+
+
+def _among(segment: Segment, count: int) -> Tensor:
+    """Additive mask [count, n] of a segment's rows among themselves; those of padding see all."""
+    mask = torch.zeros(count, segment.count)
+    if segment.mask is not None:
+        mask[: segment.count] = segment.mask[:, segment.start :]
+    else:
+        mask[: segment.count] = torch.full((segment.count,) * 2, float("-inf")).triu(1)
+    return mask

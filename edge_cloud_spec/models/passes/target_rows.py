@@ -1,0 +1,171 @@
+"""The target's rows where its pass computed them: numpy shares a CPU's memory, else tensors stay.
+
+Of a tensor, ids, single probabilities and the few logits that decide come to the host. A whole row
+comes only where a residual or a draw needs one, or the policy cuts tokens off: one of each verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...decoding.grammar import AllowedAfter
+from ...decoding.noise import GOLDEN, LOG_2_31, MIXERS, Purpose, coupled_key
+from ...decoding.policy import SamplingPolicy, check_top
+from ...decoding.random_source import RandomSource
+from ...decoding.screen import MARGIN, MOST, scores_of, screened_distribution, screened_token
+from ...decoding.target_rows import LogitRows, TargetRow, TargetRows
+from ...decoding.token_distribution import TokenDistribution
+
+DeviceRows = NDArray[np.float32] | Tensor  # float32 [..., V], numpy's where the device is a CPU
+
+
+def on_device(rows: Tensor) -> DeviceRows:
+    """Rows of a pass; numpy's view where they are in the host's memory."""
+    return rows.numpy() if rows.device.type == "cpu" else rows
+
+
+def on_host(rows: DeviceRows) -> NDArray[np.float32]:
+    """Rows in the host's memory."""
+    return rows.cpu().numpy() if isinstance(rows, Tensor) else rows
+
+
+def joined(first: DeviceRows, rest: DeviceRows) -> DeviceRows:
+    """[1 + n, V] of a row [V] and rows [n, V], where ``rest`` is."""
+    if isinstance(rest, Tensor):
+        return torch.cat([torch.as_tensor(first, device=rest.device)[None], rest])
+    return np.concatenate([on_host(first)[None], rest])
+
+
+def stacked(rows: Sequence[DeviceRows]) -> DeviceRows:
+    """[n, V] of rows [V], on the device of the last."""
+    if isinstance(rows[-1], Tensor):
+        return torch.stack([torch.as_tensor(row, device=rows[-1].device) for row in rows])
+    return np.stack([on_host(row) for row in rows])
+
+
+def target_rows(rows: DeviceRows, allowed: AllowedAfter | None = None) -> TargetRows:
+    """What the acceptance rules ask, of rows [1 + n, V]; of ``allowed`` tokens alone."""
+    if isinstance(rows, Tensor):
+        return TensorRows(rows, allowed)
+    return LogitRows(rows, allowed)
+
+
+class TensorRows:
+    """``TargetRows`` of logits [1 + n, V] on any device, with the answers of ``LogitRows``."""
+
+    def __init__(self, logits: Tensor, allowed: AllowedAfter | None = None) -> None:
+        self._logits = logits.float()
+        self._allowed = allowed
+
+    @cached_property
+    def _tops(self) -> tuple[list[float], list[int]]:
+        """The largest logit of each row, NaN where there is one, and its first place."""
+        with torch.inference_mode():
+            best = self._logits.argmax(-1)
+            tops = self._logits.gather(-1, best[:, None])[:, 0]
+            return tops.tolist(), best.tolist()
+
+    def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
+        """See ``TargetRows``."""
+        row, top, best = self._row(node)
+        check_top(np.array(top))
+        if policy.temperature == 0:
+            return int(best)
+        if policy.top_k or policy.top_p < 1:
+            return screened_token(on_host(row), policy, position)
+        with torch.inference_mode():
+            return _coupled_token(row, top, policy, position)
+
+    def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
+        """See ``TargetRows``."""
+        row, top, _ = self._row(node)
+        check_top(np.array(top))
+        whole = policy.temperature == 0 or policy.top_k or policy.top_p < 1
+        if whole or policy.temperature * MOST < 1 or not row.min().isfinite():
+            return screened_distribution(on_host(row), policy)
+        with torch.inference_mode():
+            return TensorRow(torch.softmax((row - top) * (1 / policy.temperature), -1))
+
+    def _row(self, node: int) -> tuple[Tensor, float, int]:
+        """The logits after a node, the largest, and its first place."""
+        if self._allowed is None:
+            return self._logits[node + 1], self._tops[0][node + 1], self._tops[1][node + 1]
+        with torch.inference_mode():
+            allowed = torch.from_numpy(self._allowed(node)).to(self._logits.device)
+            row = self._logits[node + 1].masked_fill(~allowed, -torch.inf)
+            best = row.argmax()
+            return row, float(row[best]), int(best)
+
+
+def _coupled_token(row: Tensor, top: float, policy: SamplingPolicy, position: int) -> int:
+    """``coupled_token``; the screen and its margin are those of ``screen``."""
+    scores = (row - top) * min(1 / policy.temperature, MOST)
+    scores -= _logs(policy.seed, position, row)
+    scores.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    ids = scores.argmax()[None]
+    # The loudest by its bound has a score of its own that a winner reaches.
+    least = float(_scores(row, ids, top, policy, position)[0]) - MARGIN - LOG_2_31
+    ids = (scores >= least).nonzero()[:, 0]
+    return int(ids[int(_scores(row, ids, top, policy, position).argmax())])
+
+
+def _scores(
+    row: Tensor, ids: Tensor, top: float, policy: SamplingPolicy, position: int
+) -> NDArray[np.float64]:
+    few = row[ids].cpu().numpy()
+    return scores_of(few, np.float32(top), ids.cpu().numpy(), policy, position)
+
+
+def _logs(seed: int, position: int, row: Tensor) -> Tensor:
+    """log c of all tokens, float32 [V]; see ``GumbelBounds``."""
+    x = torch.arange(len(row), device=row.device)
+    x = (x + _signed(coupled_key(seed, position))) * _signed(GOLDEN) + _signed(GOLDEN)
+    for shift, mixer in MIXERS:
+        x ^= (x >> shift) & (1 << 64 - shift) - 1  # int64 shifts keep the sign
+        x *= _signed(mixer)
+    c = (1 << 31) - 1 - ((x >> 33) & (1 << 31) - 1)
+    return c.float().log_()
+
+
+def _signed(word: int) -> int:
+    """The int64 of the same 64 bits."""
+    return word - (1 << 64) if word >> 63 else word
+
+
+class TensorRow:
+    """P after one node, float32 [V] on any device; whole on the host from its first residual on."""
+
+    def __init__(self, probabilities: Tensor) -> None:
+        self._probabilities = probabilities
+
+    @cached_property
+    def _total(self) -> float:
+        return float(self._probabilities.sum(dtype=torch.float64))
+
+    @cached_property
+    def _whole(self) -> TokenDistribution:
+        return TokenDistribution(on_host(self._probabilities))
+
+    def at(self, token: int) -> float:
+        """See ``TargetRow``."""
+        return float(self._probabilities[token]) / self._total
+
+    def residual(self, draft: TokenDistribution) -> TargetRow:
+        """See ``TargetRow``."""
+        return self._whole.residual(draft)
+
+    def draw(
+        self, random_source: RandomSource, purpose: Purpose, position: int, trial: int = 0
+    ) -> int:
+        """See ``TargetRow``."""
+        return self._whole.draw(random_source, purpose, position, trial)
+
+    def told(self) -> TokenDistribution:
+        """See ``TargetRow``."""
+        return self._whole

@@ -1,0 +1,180 @@
+"""Fleets in virtual time: the figures, the real worker, its baseline, and controls that fail."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import pytest
+
+from edge_cloud_spec.bench.fleet.figures import figures, jain, mean_of
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.cost_model import profile
+from edge_cloud_spec.decoding.shape import BestFirst
+from edge_cloud_spec.harness.emulated_link import LinkProfile
+from edge_cloud_spec.harness.fleet.activity import RobotActivity, RoundTime
+from edge_cloud_spec.harness.fleet.load import FleetLoad
+from edge_cloud_spec.harness.fleet.server_only import ServerOnly
+from edge_cloud_spec.harness.fleet.virtual_fleet import VirtualFleet
+from edge_cloud_spec.harness.fleet.virtual_threads import ThreadInbox, VirtualThreads
+from edge_cloud_spec.harness.regimes import custom_regime, load_server_regime
+from edge_cloud_spec.harness.scripted.pair import TargetVlm
+from edge_cloud_spec.harness.virtual import VirtualHarness
+from edge_cloud_spec.harness.virtual_time import Timeline
+from edge_cloud_spec.presets import load_preset
+
+CHEAP = custom_regime(4.0, draft_ms=3.0, verify_ms=10.0, ar_ms=10.0, alpha=0.7)
+LOAD = FleetLoad(tokens=24, think_s=0.05, seconds=1.0)
+DSD = load_preset("dsd")
+
+
+def test_fairness_is_one_where_all_get_the_same_and_a_share_where_one_gets_all() -> None:
+    assert jain([3, 3, 3, 3]) == 1.0
+    assert jain([7, 0, 0, 0]) == 0.25
+    assert jain([0, 0]) == 0.0
+    assert 0.5 < jain([2, 1, 1, 0]) < 1.0
+
+
+def test_a_row_counts_rounds_of_its_time_and_not_those_of_hostile_robots() -> None:
+    rounds = [RoundTime(t / 10, 0.1, 2, first=t == 1) for t in range(1, 21)]
+    one = RobotActivity(rounds, [(1.9, 38)], answers=1)
+    two = RobotActivity(rounds, [(1.9, 38)], answers=1, wrong=1, hostile=True)
+    row = figures([one, two], 0.95, 1.95)
+    assert row["tokens_per_s"] == pytest.approx(20.0)
+    assert row["round_ms_p50"] == pytest.approx(100.0)
+    assert row["token_ms_p50"] == pytest.approx(50.0)
+    assert row["equal"] is True and row["fairness"] == 1.0
+    hidden = RobotActivity(two.rounds, two.spans, answers=1, wrong=1)
+    assert figures([one, hidden], 0.0, 2.0)["equal"] is False
+    assert figures([one, RobotActivity()], 0.0, 2.0)["equal"] is False
+    merged = mean_of([row, row | {"tokens_per_s": 24.0, "equal": False}])
+    assert merged["tokens_per_s"] == pytest.approx(22.0)
+    assert merged["tokens_per_s_spread"] == pytest.approx(4.0)
+    assert merged["equal"] is False and merged["answers"] == 2
+
+
+def test_threads_in_virtual_time_wait_for_each_other_and_for_their_deadlines() -> None:
+    timeline = Timeline()
+    threads = VirtualThreads(timeline)
+    inbox = ThreadInbox(threads)
+    seen: list[Any] = []
+
+    def reader() -> None:
+        seen.append((inbox.get(timeout=9.0), timeline.now))
+        with pytest.raises(Empty):
+            inbox.get(timeout=2.0)
+        seen.append(timeline.now)
+
+    def writer() -> None:
+        threads.sleep(3.0)
+        inbox.put(b"late")
+
+    threads.start(reader)
+    threads.start(writer)
+    threads.run()
+    assert seen == [(b"late", 3.0), 5.0]
+    threads.start(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ZeroDivisionError):
+        threads.run()
+
+
+def test_a_fleet_of_one_decodes_in_the_times_of_the_harness_for_one() -> None:
+    load = FleetLoad(tokens=60, seconds=0.2)
+    fleet = VirtualFleet(CHEAP, 1, DSD, load)
+    (activity,) = fleet.run()
+    with closing(VirtualHarness(CHEAP, load.link(CHEAP, 0))) as harness:
+        alone = harness.robot.decode(DSD, 60, load.answer_seed(0, 0))
+    times = [one.settled - one.start for one in alone.outcome.stats.rounds]
+    assert [one.seconds for one in activity.rounds] == pytest.approx(times, abs=1e-6)
+    assert activity.answers == 1 and not activity.wrong + activity.lost
+    assert load.link(CHEAP, 0) != load.link(CHEAP, 1) != LinkProfile(CHEAP.one_way_ms)
+
+
+def test_robots_share_a_server_fairly_and_say_the_targets_own_tokens() -> None:
+    fleet = VirtualFleet(CHEAP, 4, DSD, LOAD)
+    row = figures(fleet.run(), 0.0, 1.0)
+    assert row["equal"] and row["fairness"] > 0.9 and row["lost"] == 0
+    assert row["answers"] >= 8 and row["tokens_per_verify"] > 1.5
+    assert not fleet.worker.sessions or fleet.worker.pending
+
+
+class _ForOneRobot(Worker):
+    """Serves the first stream alone until it is gone."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._only: Any = None
+
+    def receive(self, stream: Any, data: bytes) -> None:
+        if self._only is None or self._only.gone:
+            self._only = stream
+        if stream is self._only:
+            super().receive(stream, data)
+
+
+def test_a_server_for_one_robot_has_the_least_fairness(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_cloud_spec.harness.scripted.pair.Worker", _ForOneRobot)
+    fleet = VirtualFleet(CHEAP, 3, DSD, FleetLoad(tokens=120, seconds=0.3))
+    row = figures(fleet.run(), 0.0, 0.3)
+    assert row["fairness"] == pytest.approx(1 / 3)
+
+
+def test_a_wrong_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = TargetVlm.row
+
+    def wrong(model: TargetVlm, state: int) -> Any:
+        row = right(model, state)
+        return row[::-1] if state % 40 == 0 else row
+
+    monkeypatch.setattr(TargetVlm, "row", wrong)
+    row = figures(VirtualFleet(CHEAP, 2, DSD, LOAD).run(), 0.0, 1.0)
+    assert row["equal"] is False and row["wrong"] > 0
+
+
+def test_the_baseline_makes_the_published_tokens_and_times() -> None:
+    server = load_server_regime("specedge-32b")
+    tree = BestFirst(server.nodes, server.server_only_depth, server.width)
+    expected, robots = (
+        profile(tree, alpha, server.regime.runner_up).tokens
+        for alpha in (server.server_only_alpha, server.regime.alpha)
+    )
+    assert expected == pytest.approx(4.02, rel=0.01)
+    assert robots == pytest.approx(server.regime.published["tokens_per_verify"], rel=0.01)
+    row = figures(ServerOnly(server, 1, FleetLoad(64, seconds=4.0)).run(), 0.0, 4.0)
+    assert row["round_ms_p50"] == pytest.approx(42.36 * 4.02, rel=0.01)  # SpecEdge 5.3
+    assert row["equal"] and row["tokens_per_verify"] == pytest.approx(expected, rel=0.4)
+
+
+def test_a_bench_of_fleets_writes_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    options = "--robots 1,2 --seeds 2 --seconds 0.6 --tokens 8 --server batched,server_only"
+    assert main(["bench", "fleet", *options.split(), "--preset", "dsd", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [(row["server"], row["robots"]) for row in rows] == [
+        (server, robots) for robots in (1, 2) for server in ("batched", "server_only")
+    ]
+    for row in rows:
+        assert row["equal"] and row["passed"] and row["tokens_per_s_spread"] >= 0
+        assert row["harness"] == "scripted" and row["round_ms_p99"] >= row["round_ms_p50"] > 0
+        assert row["fairness"] > 0.8 and row["memory_mb"] > 0
+    assert rows[1]["throughput_ratio"] == rows[1]["token_ratio"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--server", "three"], "--server is one of"),
+        (["--robots", "0"], "at least 1"),
+        (["--think", "-1"], "0 or more"),
+        (["--regime", "fsd-go2"], "specedge-32b"),
+    ],
+)
+def test_a_fleet_that_makes_no_sense_is_refused(
+    options: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "fleet", *options]) == 2
+    assert why in capsys.readouterr().err

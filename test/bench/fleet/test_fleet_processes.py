@@ -1,0 +1,101 @@
+"""Fleets of real clients: processes, recorded drafts, and hostile neighbours."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from edge_cloud_spec.bench.fleet.figures import figures
+from edge_cloud_spec.bench.fleet.hostile import compared
+from edge_cloud_spec.bench.requests import sample_requests
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.harness.fleet.embedded import RecordedAnswers, embedded_worker, record_robots
+from edge_cloud_spec.harness.fleet.load import FleetLoad
+from edge_cloud_spec.harness.fleet.robot_processes import RobotPlan, run_robots
+from edge_cloud_spec.harness.fleet.scripted_process import ScriptedAnswers, sleeping_worker
+from edge_cloud_spec.harness.fleet.server_process import ServerProcess
+from edge_cloud_spec.harness.regimes import custom_regime
+from edge_cloud_spec.harness.server import InProcessServer
+from edge_cloud_spec.presets import load_preset
+
+CHEAP = custom_regime(4.0, draft_ms=3.0, verify_ms=10.0, ar_ms=10.0, alpha=0.7)
+DSD = load_preset("dsd")
+
+
+def _no_worker() -> None:
+    raise UserError("there is no model")
+
+
+def test_robots_in_processes_of_their_own_decode_over_links_of_their_own() -> None:
+    load = FleetLoad(tokens=24, think_s=0.02, seconds=0.5)
+    plans = [
+        RobotPlan(n, partial(ScriptedAnswers, CHEAP, load, n), DSD, load, load.link(CHEAP, n), 24)
+        for n in range(2)
+    ]
+    waited: list[float] = []
+    with ServerProcess(partial(sleeping_worker, CHEAP, WorkerLimits())) as server:
+        row = figures(run_robots(plans, server.address, waited.append), 0.0, 600.0)
+    assert waited == [0.5]
+    assert row["equal"] and row["answers"] >= 2 and row["round_ms_p50"] > 10.0
+    with pytest.raises(UserError, match="did not come up"):
+        ServerProcess(_no_worker)  # type: ignore[arg-type]
+
+
+def test_recorded_drafts_are_accepted_as_the_drafters_own_are() -> None:
+    recorded = record_robots(sample_requests(5, 2))
+    answers = RecordedAnswers(recorded, 1)
+    request, own = answers.next(0)
+    assert request == recorded.recordings[1].request
+    with (
+        InProcessServer(embedded_worker(WorkerLimits())) as server,
+        closing(VerifierClient(ClientSettings(server.address))) as client,
+    ):
+        runner = DecodeRunner(answers.draft_model, answers.spec)  # type: ignore[arg-type]
+        outcome = runner.run(request, DecodeSettings(DSD, patience=60.0), 1, client.connect)
+    assert outcome.tokens == own, outcome.text
+    wrong = sum(a != b for a, b in zip(own, recorded.recordings[1].drafted, strict=True))
+    rejected = sum(r.accepted < min(r.drafted, 4) for r in outcome.stats.rounds)
+    assert rejected <= wrong and outcome.stats.accepted > 0
+    assert recorded.recordings[1].acceptance == 1 - wrong / len(own)
+
+
+def test_hostile_neighbours_are_compared_with_well_behaved_ones(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    options = "--hostile 0.4 --robots 2 --seconds 4 --tokens 8 --seeds 1 --attacks does_not_read"
+    main(["bench", "fleet", *options.split(), "--json", str(path)])  # times are not asserted
+    (row,) = json.loads(path.read_text())["rows"]
+    assert row["attack"] == "does_not_read" and row["hostile"] == 0.4 and row["messages"] > 0
+    assert row["streams"] >= 1 and len(row["p99_ratios"]) == 1 and row["grown_mb"] > 0
+    assert row["equal"] and row["fairness"] == 1.0 and row["p99_ratio"] > 0
+    assert main(["bench", "fleet", "--hostile", "0.5", "--attacks", "kindness"]) == 2
+    assert main(["bench", "fleet", "--hostile", "0.9", "--robots", "1"]) == 2
+
+
+def test_a_run_in_which_no_round_ended_has_no_ratio() -> None:
+    done, nothing = {"round_ms_p99": 9.0}, {"round_ms_p99": None}
+    for behaved, row in ((done, nothing), (nothing, done)):
+        with pytest.raises(UserError, match="give more --seconds"):
+            compared("vanishes", behaved, row)
+
+
+def test_a_bench_of_passes_runs_without_a_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    options = "--robots 1,2 --nodes 1,4 --prompt 32 --trials 1 --drafter tiny --compile eager"
+    assert main(["bench", "passes", *options.split(), "--json", str(path)]) == 0
+    *rows, bits = json.loads(path.read_text())["rows"]
+    assert bits["passed"] and bits["rows"] == 8 and bits["differ"] == 0
+    assert [(row["robots"], row["nodes"]) for row in rows] == [(1, 1), (1, 4), (2, 1), (2, 4)]
+    for row in rows:
+        assert row["verify_ms"] > 0 < row["limit_ms"] and row["exits_ratio"] > 0
+        assert row["transformers_ms"] > 0 < row["draft_ms"] and row["vllm_ms"]
+    assert main(["bench", "passes", "--compile", "cudagraphs"]) == 2
+    assert main(["bench", "passes", "--shape", "huge"]) == 2
+    assert main(["bench", "passes", "--robots", "0"]) == 2

@@ -1,0 +1,146 @@
+"""``bench failover``: what counts as decoding again, and a run that is cut short is not lost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from edge_cloud_spec.bench import failover
+from edge_cloud_spec.bench.command import write
+from edge_cloud_spec.bench.failover import KILL, MOST_S, Events, earlier_rows, with_event
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.harness.fleet.busy_robot import Recovery, RobotLog
+
+
+def test_a_token_that_was_under_way_is_not_decoding_again() -> None:
+    log = RobotLog(begun=[0.0, 10.5, 10.9], emitted=[9.9, 10.1, 10.6, 10.7])
+    log.lost, log.connected = [10.2, 10.3], [10.5]
+    seen = log.recovery(10.0)
+    assert (seen.lost_s, seen.moved_s) == (pytest.approx(0.2), pytest.approx(0.5))
+    assert seen.token_s == pytest.approx(0.6)
+
+
+def test_a_robot_that_kept_its_link_waits_for_its_next_token() -> None:
+    log = RobotLog(begun=[0.0], emitted=[9.9, 10.1], lost=[3.0], connected=[4.0])
+    recovery = log.recovery(10.0)
+    assert recovery.token_s == pytest.approx(0.1)
+    assert (recovery.lost_s, recovery.moved_s) == (None, None)
+
+
+def test_a_robot_is_past_a_kill_after_a_whole_decode() -> None:
+    log = RobotLog(begun=[8.0, 9.0])
+    assert not log.is_past(10.0)
+    log.begun.append(10.1)  # its replica may be the one that died
+    assert not log.is_past(10.0)
+    log.begun.append(10.9)
+    assert log.is_past(10.0)
+
+
+def test_a_row_has_the_worst_and_the_median_and_fails_for_one_wrong_word() -> None:
+    row = None
+    for token_s in (0.2, 0.9, 0.4):
+        seen = [Recovery(None, None, 0.1), Recovery(0.05, 0.15, token_s)]
+        row = with_event(row, KILL, seen, 10, [])
+    assert row is not None
+    assert (row["events"], row["decodes"], row["equal"]) == (3, 30, 30)
+    assert (row["worst_s"], row["p50_s"], row["passed"]) == (0.9, 0.4, True)
+    assert not with_event(row, KILL, [Recovery(0.1, 0.2, MOST_S + 0.1)], 1, [])["passed"]
+    wrong = with_event(row, KILL, [Recovery(0.1, 0.2, 0.3)], 1, ["another answer"])
+    assert (wrong["equal"], wrong["passed"]) == (30, False)
+
+
+def test_what_was_written_is_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "failover.json"
+    assert earlier_rows(path) == {}  # nothing was written yet
+    row = with_event(None, KILL, [Recovery(0.1, 0.2, 0.3)], 7, [])
+    write(path, "failover", 0, [row, {"what": "front", "events": 20}])
+    rows = earlier_rows(path)
+    assert rows == {KILL: row}
+    more = with_event(rows[KILL], KILL, [Recovery(0.1, 0.2, 0.5)], 3, [])
+    assert (more["events"], more["waits_s"], more["decodes"]) == (2, [0.3, 0.5], 10)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"rows": [1]}', '{"rows": [{}]}'])
+def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="not of this suite"):
+        earlier_rows(path)
+    with pytest.raises(UserError, match="needs --json"):
+        earlier_rows(None)
+
+
+def test_a_killed_replica_is_not_there_until_another_process_is() -> None:
+    """Its last report is believed for a while: the next kill would take the only one left."""
+    pids = {"a": 1, "b": 2}
+    fleet: Any = SimpleNamespace(
+        roster=SimpleNamespace(loads={"a": None, "b": None}),
+        controller=SimpleNamespace(pids=pids),
+    )
+    events = Events(fleet, [], 2, None)  # type: ignore[arg-type]
+    assert events._is_whole()
+    events._killed.add(2)
+    assert not events._is_whole()
+    pids["b"] = 3
+    assert events._is_whole()
+
+
+def test_each_event_is_on_disk_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is interrupted leaves what it measured, and the next one measures the rest."""
+    path = tmp_path / "failover.json"
+    left = [2]
+
+    class Interrupted(Events):
+        def disturb(self, *, drain: bool) -> list[Recovery]:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return [Recovery(0.1, 0.2, 0.3)]
+
+    class NoFleet:
+        def __enter__(self) -> tuple[Any, str, Any]:
+            return None, "", None
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    def front(*_: object) -> dict[str, Any]:
+        return {"what": "front", "events": 20, "passed": True}
+
+    monkeypatch.setattr(failover, "Events", Interrupted)
+    monkeypatch.setattr(failover, "_fleet", lambda _: NoFleet())
+    monkeypatch.setattr(failover, "_undisturbed", lambda *_: (1,))
+    monkeypatch.setattr(failover, "_front_row", front)
+    monkeypatch.setattr(failover, "load", lambda *_, **__: None)
+    monkeypatch.setattr(failover, "BusyRobot", Idle)
+    options = argparse.ArgumentParser()
+    failover.add_arguments(options)
+    given = ["--kills", "3", "--drains", "0", "--robots", "1"]
+    args = options.parse_args(given)
+    args.seed, args.json = 0, path
+    with pytest.raises(KeyboardInterrupt):
+        failover.run(args)
+    assert json.loads(path.read_text())["rows"][0]["waits_s"] == [0.3, 0.3]
+    args.resume, left[0] = True, 9
+    rows = failover.run(args)
+    assert (rows[0]["events"], left[0]) == (3, 8)
+
+
+class Idle:
+    """A robot that does nothing."""
+
+    def __init__(self, *_: object) -> None:
+        self.log, self.over = RobotLog(), SimpleNamespace(set=lambda: None)
+
+    def start(self) -> None:
+        pass
+
+    def join(self, _: float) -> None:
+        pass

@@ -1,0 +1,106 @@
+"""Attacks below gRPC do what they are named for, and an honest robot is served beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from helpers.cloud.grpc_cloud import Cloud
+from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, opening, settings, toy_robot
+
+from edge_cloud_spec.bench.hostile.broken_frames import call_beginning, data_frames
+from edge_cloud_spec.bench.hostile.clients import ATTACKS, attack
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.wire.codec import decode_client, encode_client
+from edge_cloud_spec.wire.messages import Open
+
+NEW = ("byte_a_second", "vanishes", "reconnects", "large_trees")
+
+
+@contextmanager
+def attacking(
+    name: str, address: str, enough: int, tokens: tuple[str, ...] = ("",)
+) -> Iterator[None]:
+    """Two hostile streams; begins when they have sent ``enough`` messages."""
+    loop, sent = asyncio.new_event_loop(), threading.Event()
+
+    def on_sent(messages: int) -> None:
+        if messages >= enough:
+            sent.set()
+
+    task = loop.create_task(attack(name, address, REQUEST, 2, 7, on_sent, tokens))
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        assert sent.wait(150)
+        yield
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(150)
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_an_honest_robot_is_served_beside_it(name: str) -> None:
+    with Cloud(toy_worker()) as toy, attacking(name, toy.address, 2):
+        link = VerifierClient(ClientSettings(toy.address))
+        outcomes = [
+            toy_robot().run(REQUEST, settings("dsd", "coupled"), nonce, link.connect)
+            for nonce in range(5)
+        ]
+        link.close()
+        assert [outcome.tokens for outcome in outcomes] == [OWN] * 5
+        assert name in ATTACKS
+
+
+def test_frames_written_by_hand_are_a_request_that_a_verifier_takes() -> None:
+    """Or the attacks below gRPC would be refused before they begin."""
+    received: list[Any] = []
+    worker = toy_worker()
+    worker.receive = lambda stream, data: received.append(decode_client(data))  # type: ignore
+    with Cloud(worker, token="sesame") as toy:
+        asyncio.run(_send_whole(toy.address, received))
+    (message,) = received
+    assert isinstance(message, Open) and message.jpeg == bytes(40_000)
+
+
+async def _send_whole(address: str, received: list[Any]) -> None:
+    host, _, port = address.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    message = opening(jpeg=bytes(40_000))  # more than one frame
+    writer.write(call_beginning("sesame") + data_frames(encode_client(message)))
+    await writer.drain()
+    for _ in range(15_000):
+        if received:
+            break
+        await asyncio.sleep(0.01)
+    writer.close()
+
+
+def test_half_a_request_never_reaches_the_worker() -> None:
+    received: list[bytes] = []
+    worker = toy_worker()
+    worker.receive = lambda stream, data: received.append(data)  # type: ignore
+    with Cloud(worker) as toy, attacking("vanishes", toy.address, 20):
+        pass
+    assert not received
+
+
+def test_a_hostile_client_shows_the_token_that_it_was_given() -> None:
+    """Each of these opens a session before it counts as sent."""
+    with Cloud(toy_worker(), token="sesame") as toy:
+        with attacking("abandoned", toy.address, 2, ("sesame",)):
+            pass
+        with Talk(toy.address) as stranger:
+            stranger.say(opening())
+            assert stranger.hear().code == "unauthenticated"

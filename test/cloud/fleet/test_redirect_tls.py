@@ -1,0 +1,215 @@
+"""Robots are sent on over TLS, with tokens or certificates, and to the fleet's own alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from helpers.cloud.certificates import Authority
+from helpers.cloud.grpc_robot import OWN, REQUEST, settings, toy_robot
+from helpers.cloud.small_fleet import SmallFleet
+
+from edge_cloud_spec.cloud.fleet.front import LEASE_S
+from edge_cloud_spec.cloud.fleet.placement import ReplicaLoad
+from edge_cloud_spec.cloud.fleet.replica import Replica
+from edge_cloud_spec.cloud.serving.server import ServerSettings
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.events import Emit, LinkLost
+from edge_cloud_spec.edge.runner import Outcome
+from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.wire.channel import ASK, LEASE, METHOD
+from edge_cloud_spec.wire.codec import decode_server
+from edge_cloud_spec.wire.messages import MOVED, Fault
+
+
+class Secured:
+    """A front and two replicas with one certificate, tokens, and robots' certificates."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority, self.stranger = Authority(folder), Authority(folder, "stranger")
+        own = self.authority.certificate("fleet")
+        tokens = folder / "tokens"
+        tokens.write_text("ann:secret-of-ann\nbob:secret-of-bob\n")
+        self.access = {**own, "token_file": str(tokens), "client_authority": self.authority.path}
+        self.robot = {
+            "authority": self.authority.path,
+            "token": "secret-of-ann",
+            **self.authority.certificate("robot-ann", "ann.example"),
+        }
+        self.fleet = SmallFleet("", **self.access)
+        self.replicas = {name: self.replica(name, **self.access) for name in "ab"}
+
+    def replica(self, name: str, **access: Any) -> Replica:
+        made = ServerSettings("127.0.0.1:0", grace_s=0.1, **access)
+        return Replica(toy_worker(), made, name, self.fleet.key)
+
+    def only(self, **addresses: tuple[str, float]) -> None:
+        """Let the front have these replicas alone, with clocks that far ahead of its own."""
+        for name in "abx":
+            self.fleet.roster.left(name)
+        for name, (address, ahead_s) in addresses.items():
+            self.fleet.roster.reported(name, address, ReplicaLoad(), ahead_s)
+
+    def decode(self, patience: float = 150.0, on_emit: Any = None, **robot: Any) -> Outcome:
+        self.lost: list[str] = []
+        link = VerifierClient(
+            ClientSettings(self.fleet.address, retry_s=0.02, **{**self.robot, **robot})
+        )
+
+        def connect(on_receive: Any) -> Any:
+            def tee(item: Any) -> None:
+                self.lost.extend([item.reason] if isinstance(item, LinkLost) else [])
+                on_receive(item)
+
+            return link.connect(tee)
+
+        chosen = replace(settings("dsd", "coupled"), patience=patience)
+        try:
+            return toy_robot().run(REQUEST, chosen, 1, connect, on_emit or (lambda _: None))
+        finally:
+            link.close()
+
+    def lease(self, **robot: Any) -> bytes:
+        """What the front gives this robot."""
+        shown = {**self.robot, **robot}
+        with self._channel(self.fleet.address, shown) as channel:
+            metadata = ((ASK, "1"), ("authorization", f"Bearer {shown['token']}"))
+            moved = decode_server(next(channel.stream_stream(METHOD)(iter(()), metadata=metadata)))
+        assert isinstance(moved, Fault)
+        assert moved.code == MOVED
+        return moved.lease
+
+    def show(self, lease: bytes, replica: Replica, **robot: Any) -> grpc.StatusCode:
+        """What becomes of a stream that shows it, and says nothing."""
+        shown = {**self.robot, **robot}
+        metadata = ((LEASE, lease), ("authorization", f"Bearer {shown['token']}"))
+        with self._channel(replica.address, shown) as channel:
+            call = channel.stream_stream(METHOD)(iter(()), metadata=metadata)
+            try:
+                assert list(call) == []
+            except grpc.RpcError as error:
+                return error.code()
+        return grpc.StatusCode.OK
+
+    def _channel(self, address: str, shown: dict[str, str]) -> grpc.Channel:
+        credentials = ClientSettings(address, **shown).credentials()
+        assert credentials is not None
+        return grpc.secure_channel(address, credentials)
+
+    def close(self) -> None:
+        for replica in self.replicas.values():
+            replica.stop()
+        self.fleet.__exit__()
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    running = Secured(tmp_path_factory.mktemp("tls"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def at_a(secured: Secured) -> Secured:
+    secured.only(a=(secured.replicas["a"].address, 0.0))
+    return secured
+
+
+def test_a_robot_decodes_where_the_front_sends_it(at_a: Secured) -> None:
+    assert at_a.decode().tokens == OWN
+    assert not at_a.lost
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"token": "nobody's"}, "unauthenticated"),
+        ({"token": ""}, "unauthenticated"),
+        ({"certificate": "", "key": ""}, "timeout"),
+    ],
+)
+def test_the_front_sends_nobody_on_whom_it_does_not_know(
+    at_a: Secured, wrong: dict[str, str], reason: str
+) -> None:
+    placed = at_a.fleet.roster.placed.total()
+    assert at_a.decode(patience=0.5, **wrong).reason == reason
+    assert at_a.fleet.roster.placed.total() == placed
+
+
+@pytest.mark.parametrize(("signer", "host"), [("stranger", "127.0.0.1"), ("own", "10.9.8.7")])
+def test_who_is_not_of_the_fleet_gets_no_token(secured: Secured, signer: str, host: str) -> None:
+    """It stands where the front sends the robot, and has another certificate than the fleet's."""
+    authority = secured.authority if signer == "own" else secured.stranger
+    access = {**secured.access, **authority.certificate(f"impostor-{signer}", host)}
+    impostor = secured.replica("x", **access)
+    secured.only(x=(impostor.address, 0.0))
+    patience, placed = 0.5, secured.fleet.roster.placed["x"]
+    try:
+        while secured.fleet.roster.placed["x"] == placed:
+            outcome = secured.decode(patience)
+            assert outcome.reason == "timeout"
+            assert not outcome.tokens
+            patience *= 2  # on a slow machine it was not sent there yet
+        assert impostor._service.meter.opened_streams == 0
+    finally:
+        impostor.stop()
+
+
+def test_a_lease_is_of_its_certificate_not_of_its_token(at_a: Secured) -> None:
+    lease, replica = at_a.lease(), at_a.replicas["a"]
+    bob = at_a.authority.certificate("robot-bob", "bob.example")
+    assert at_a.show(lease, replica) == grpc.StatusCode.OK
+    assert at_a.show(lease, replica) == grpc.StatusCode.OK  # its own robot opens others with it
+    assert at_a.show(lease, replica, token="secret-of-bob") == grpc.StatusCode.OK
+    assert at_a.show(lease, replica, **bob) == grpc.StatusCode.PERMISSION_DENIED
+    assert at_a.show(lease, at_a.replicas["b"]) == grpc.StatusCode.PERMISSION_DENIED
+    assert at_a.show(lease, replica, token="nobody's") == grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("ahead_s", [-2 * LEASE_S, 2 * LEASE_S])
+def test_a_lease_is_good_by_a_clock_that_differs(
+    secured: Secured, ahead_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = secured.replicas["b"]
+    monkeypatch.setattr(replica._service, "_clock", lambda: time.time() + ahead_s)
+    secured.only(b=(replica.address, ahead_s))
+    assert secured.decode().tokens == OWN
+    assert secured.show(secured.lease(), replica) == grpc.StatusCode.OK
+    secured.only(b=(replica.address, 0.0))  # a control: where nobody compares the clocks
+    refused = secured.show(secured.lease(), replica)
+    ahead = ahead_s > 0
+    assert refused == (grpc.StatusCode.PERMISSION_DENIED if ahead else grpc.StatusCode.OK)
+
+
+def test_a_lease_that_has_expired_is_no_good_and_the_front_gives_another(
+    at_a: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica, old = at_a.replicas["a"], at_a.lease()
+    monkeypatch.setattr(replica._service, "_clock", lambda: time.time() + LEASE_S)
+    assert at_a.show(old, replica) == grpc.StatusCode.PERMISSION_DENIED
+    at_a.only(a=(replica.address, LEASE_S))
+    assert at_a.show(at_a.lease(), replica) == grpc.StatusCode.OK
+
+
+def test_a_replica_that_drains_sends_its_robot_on_over_tls(secured: Secured) -> None:
+    """The last one here: that replica is of no use then."""
+    a, b = (secured.replicas[name] for name in "ab")
+    secured.only(a=(a.address, 0.0))
+    said: list[int] = []
+
+    def drain(emit: Emit) -> None:
+        if not said:
+            secured.only(b=(b.address, 0.0))
+            a.drain()
+        said.extend(emit.tokens)
+
+    assert secured.decode(on_emit=drain).tokens == OWN
+    assert tuple(said) == OWN
+    assert not secured.lost
+    assert b.load().sessions or secured.fleet.roster.placed["b"]

@@ -1,0 +1,121 @@
+"""What a client is: its certificate's identity, else its token's name, else its connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from helpers.cloud.certificates import Authority
+from helpers.cloud.grpc_cloud import Cloud
+from helpers.cloud.grpc_robot import Talk, opening
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.serving.access import Tokens
+from edge_cloud_spec.cloud.serving.send_queue import ByteBound, SendQueue
+from edge_cloud_spec.cloud.serving.server import ServerSettings
+from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.wire.messages import Opened
+from edge_cloud_spec.wire.secret_files import named_tokens
+
+
+def clients(cloud: Any, *robots: dict[str, Any]) -> list[str]:
+    """How the verifier names these robots, which are connected at the same time."""
+    with contextlib.ExitStack() as stack:
+        for number, robot in enumerate(robots):
+            talk = stack.enter_context(Talk(cloud.address, **robot))
+            talk.say(opening(nonce=number))
+            assert isinstance(talk.hear(), Opened)
+        return [stream.client for stream in cloud._server._service.streams.streams]
+
+
+def test_robots_with_a_named_token_are_that_name_and_others_a_number(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("sesame\nrobot-7:barley\nrobot-7:barley-before\n")
+    with Cloud(toy_worker(), token_file=str(tokens)) as cloud:
+        shown = ("sesame", "barley", "barley-before", "robot-7:barley", "sesame")
+        found = clients(cloud, *({"token": token} for token in shown))
+        assert sorted(found) == ["robot-7", "robot-7", "robot-7", "token 1", "token 1"]
+        with Talk(cloud.address, token="robot-7") as stranger:  # a name is no secret
+            stranger.say(opening())
+            assert stranger.hear().code == "unauthenticated"
+
+
+def test_robots_without_a_credential_are_a_client_for_each_connection(toy: Any) -> None:
+    found = clients(toy, {}, {})
+    assert len(set(found)) == 2 and all("127.0.0.1" in name for name in found)
+
+
+def test_a_robot_with_a_certificate_is_its_identity_whatever_its_token(tmp_path: Path) -> None:
+    fleet = Authority(tmp_path, "fleet")
+    served, robot = fleet.certificate("server"), fleet.certificate("robot-1")
+    authority = str(fleet.path)
+    with Cloud(toy_worker(), **served, client_authority=authority, token="sesame") as cloud:
+        found = clients(cloud, *[{"authority": authority, "token": "sesame", **robot}] * 2)
+    assert found[0] == found[1]
+    assert "robot-1" in found[0] or "127.0.0.1" in found[0]
+    assert "sesame" not in found[0] and "token" not in found[0]
+
+
+@given(st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1)))
+def test_every_line_of_a_token_file_is_good_and_has_the_name_before_its_colon(
+    lines: list[str],
+) -> None:
+    """As whole lines, too: a token from before there were names may hold a colon."""
+    named = named_tokens(tuple(lines))
+    assert set(lines) <= {token for _, token in named}
+    for name, token in named:
+        known = lines[int(name.removeprefix("token ")) - 1 :][:1] if " " in name else ()
+        assert token in known or f"{name}:{token}" in lines or token.startswith(f"{name}:")
+
+
+def test_a_wrong_token_has_no_name_and_without_tokens_everybody_is_let_in() -> None:
+    tokens = Tokens(ServerSettings(token="robot-1:sesame"))
+    assert tokens.admit("Bearer sesame") == "robot-1"
+    for wrong in ("", "Bearer", "Bearer ", "sesame", "Bearer robot-1", "Bearer robot-1:"):
+        assert tokens.admit(wrong) is None
+    assert Tokens(ServerSettings()).admit("Bearer whatever") == ""
+
+
+def test_a_client_that_opens_streams_without_end_ends_its_own(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("honest:sesame\nhostile:barley\n")
+    limits = WorkerLimits(sessions=8, sessions_per_robot=2)
+    with (
+        Cloud(toy_worker(limits), token_file=str(tokens)) as cloud,
+        contextlib.ExitStack() as open_,
+    ):
+        honest = open_.enter_context(Talk(cloud.address, token="sesame"))
+        honest.say(opening())
+        assert isinstance(honest.hear(), Opened)
+        for nonce in range(12):
+            robot = open_.enter_context(Talk(cloud.address, token="barley", retry_s=60.0))
+            robot.say(opening(nonce=100 + nonce))
+            assert robot.hear()
+        service = cloud._server._service
+        found = [stream.client for stream in service.streams.streams]
+        assert found.count("honest") == 1
+        assert 1 <= found.count("hostile") <= 4
+        assert service.streams.evicted >= 8
+
+
+def test_what_waits_for_a_client_is_bounded_over_all_its_streams() -> None:
+    async def fill() -> None:
+        bound, gone = ByteBound(1000), []
+        queues = [SendQueue(600, lambda: gone.append(1), bound) for _ in range(3)]
+        queues[0].put(b"x" * 500)
+        queues[1].put(b"x" * 400)
+        assert not queues[1].over
+        queues[2].put(b"x" * 200)  # little, but its client has too much
+        await asyncio.sleep(0)
+        assert queues[2].over and gone == [1]
+        assert await queues[0].take() == b"x" * 500
+        for queue in queues:
+            queue.close()
+            queue.put(b"late")  # the worker does not know yet that the stream is over
+        assert bound.size == 0
+
+    asyncio.run(fill())

@@ -1,0 +1,234 @@
+"""Streams that break, verifiers that start late or again: the session goes on where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port
+from helpers.cloud.grpc_robot import OWN, REQUEST, SHAPES, Talk, opening, settings, toy_robot
+
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.events import Emit, LinkLost, LinkUp
+from edge_cloud_spec.edge.link import route
+from edge_cloud_spec.edge.runner import Outcome
+from edge_cloud_spec.harness.emulated_link import LinkProfile
+from edge_cloud_spec.harness.proxy import Proxy as DelayingProxy
+from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client
+from edge_cloud_spec.wire.messages import Fault, Open, Opened, Resume
+
+
+@pytest.mark.parametrize("preset", SHAPES)
+def test_a_stream_killed_again_and_again_is_resumed_where_it_was(toy: Any, preset: str) -> None:
+    with Proxy(toy.address) as proxy:
+        link = VerifierClient(ClientSettings(proxy.address, retry_s=0.01))
+        cuts = []
+
+        def on_emit(emit: Emit) -> None:
+            if len(cuts) < 4 and emit.position >= 10 * len(cuts):
+                cuts.append(proxy.cut())
+
+        outcome = toy_robot().run(REQUEST, settings(preset, "coupled"), 1, link.connect, on_emit)
+        link.close()
+    assert outcome.completed, outcome.text
+    assert outcome.tokens == OWN
+    assert sum(cuts) >= 1
+    assert outcome.stats.resumed >= (1 if preset == "dsd" else 0)
+
+
+def test_a_stranger_with_the_captured_bytes_does_not_end_the_owners_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The Open as it went over the wire, and the session's name: before Opened came, and after."""
+    monkeypatch.setattr(route, "UNREACHABLE_S", 150.0)  # a loaded machine's is no loss here
+    worker = toy_worker()
+    receive: Any = worker.receive
+    seen: list[bytes] = []
+
+    def tap(stream: Any, data: bytes) -> None:
+        seen.append(data)
+        receive(stream, data)
+
+    worker.receive = tap  # type: ignore[method-assign]
+    codes: list[str] = []
+    with Cloud(worker) as toy, contextlib.ExitStack() as stack:
+        link = VerifierClient(ClientSettings(toy.address))
+        lost: list[Any] = []
+
+        def attack(*messages: Any) -> None:
+            thief = stack.enter_context(Talk(toy.address))
+            for message in messages:
+                thief.say(message)
+                codes.append(thief.hear().code)
+
+        def connect(on_receive: Any) -> Any:
+            def tee(item: Any) -> None:
+                if isinstance(item, LinkLost):
+                    lost.append(item)
+                on_receive(item)
+
+            return link.connect(tee)
+
+        def on_emit(emit: Emit) -> None:
+            if len(codes) < 9:
+                ((name, served),) = worker._sessions._sessions.items()
+                attack(seen[0], Resume(name, PrefixDigest(0, 1)), Resume(name, served.base))
+
+        outcome = toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, connect, on_emit)
+        link.close()
+    assert outcome.tokens == OWN
+    assert codes == ["in_use", "unknown_session", "unknown_session"] * 3
+    assert not lost
+
+
+def test_a_link_cut_before_opened_is_taken_up_by_its_robot_alone() -> None:
+    """The first Open arrives, and its answer does not."""
+    worker = toy_worker()
+    receive: Any = worker.receive
+    opens: list[Open] = []
+
+    def tap(stream: Any, data: bytes) -> None:
+        if isinstance(message := decode_client(data), Open):
+            opens.append(message)
+            if len(opens) == 1:
+                stream.send_bytes = lambda _: proxy.cut()
+        receive(stream, data)
+
+    worker.receive = tap  # type: ignore[method-assign]
+    with Cloud(worker) as toy, Proxy(toy.address) as proxy:
+        link = VerifierClient(ClientSettings(proxy.address, retry_s=0.01))
+        outcome = toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, link.connect)
+        link.close()
+    assert outcome.tokens == OWN
+    first, second = opens[:2]
+    assert first.key == second.key
+    assert len(second.secret) == 16
+    assert first.secret in (b"", second.secret)  # a loaded machine's first connection may be late
+    assert worker.counters.verdicts > 0
+
+
+def test_a_verifier_that_starts_later_is_waited_for_and_open_is_said_again() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    link = VerifierClient(ClientSettings(address, retry_s=0.05))
+    lost: queue.Queue[LinkLost] = queue.Queue()
+    outcomes: list[Outcome] = []
+
+    def connect(on_receive: Any) -> Any:
+        def tee(item: Any) -> None:
+            on_receive(item)
+            if isinstance(item, LinkLost):
+                lost.put(item)
+
+        return link.connect(tee)
+
+    def run() -> None:
+        outcomes.append(toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, connect))
+
+    robot = threading.Thread(target=run)
+    robot.start()
+    reason = lost.get(timeout=150).reason
+    assert reason.startswith(f"cannot reach the cloud at {address}: ")
+    assert reason.endswith("start one there with edge-cloud-spec serve")
+    with Cloud(toy_worker(), address=address):
+        robot.join(timeout=150)
+        link.close()
+    assert outcomes[0].tokens == OWN
+    assert lost.empty()  # told once
+
+
+def test_a_verifier_that_never_comes_ends_the_decode_with_the_reason() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    link = VerifierClient(ClientSettings(address))
+    chosen = replace(settings(), patience=4.0)  # a loaded machine needs a while to be refused
+    outcome = toy_robot().run(REQUEST, chosen, 1, link.connect)
+    link.close()
+    assert outcome.reason == "timeout"
+    assert f"cannot reach the cloud at {address}" in outcome.text
+
+
+@pytest.mark.parametrize("preset", SHAPES)
+def test_a_verifier_that_was_restarted_goes_on_where_the_robot_is(preset: str) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    link = VerifierClient(ClientSettings(address, retry_s=0.02))
+    clouds = [Cloud(toy_worker(), address=address)]
+    emitted: list[int] = []
+
+    def on_emit(emit: Emit) -> None:
+        assert emit.position == len(emitted)  # nothing twice, nothing left out
+        emitted.extend(emit.tokens)
+        if len(clouds) < 3 and emit.position > 3 * len(clouds):
+            clouds[-1].stop()
+            clouds.append(Cloud(toy_worker(), address=address))
+
+    outcome = toy_robot().run(REQUEST, settings(preset, "coupled"), 1, link.connect, on_emit)
+    link.close()
+    clouds[-1].stop()
+    assert outcome.completed, outcome.text
+    assert (outcome.tokens, tuple(emitted)) == (OWN, OWN)
+
+
+def test_an_inlet_that_fails_is_not_silent(toy: Any) -> None:
+    heard: queue.Queue[Any] = queue.Queue()
+
+    def on_receive(item: Any) -> None:
+        if isinstance(item, LinkUp):  # a loaded machine connects late
+            stream.send(encode_client(opening()))
+        if not isinstance(item, bytes):
+            return
+        heard.put(item)
+        if isinstance(decode_server(item), Opened):
+            raise RuntimeError("the robot's own fault")
+
+    link = VerifierClient(ClientSettings(toy.address))
+    stream = link.open(on_receive)
+    stream.send(encode_client(opening()))
+    assert isinstance(decode_server(heard.get(timeout=150)), Opened)
+    fault = decode_server(heard.get(timeout=150))
+    assert isinstance(fault, Fault)
+    assert "the robot's own fault" in fault.text
+    link.close()
+
+
+def test_a_closed_stream_leaves_no_task_even_when_the_cloud_never_answered() -> None:
+    link = VerifierClient(ClientSettings(f"127.0.0.1:{free_port()}"))
+    lost = threading.Event()
+    stream = link.open(lambda item: lost.set())
+    assert lost.wait(150)
+    stream.close()
+    gone = threading.Event()
+
+    def look() -> None:
+        if link._streams:
+            link._loop.call_later(0.01, look)
+        else:
+            gone.set()
+
+    link.run_soon(look)
+    assert gone.wait(150)
+    link.close()
+
+
+def test_a_link_up_comes_after_every_loss(toy: Any) -> None:
+    with Proxy(toy.address) as proxy, Talk(proxy.address, retry_s=0.01) as robot:
+        robot.say(opening())
+        assert isinstance(robot.hear(), Opened)
+        for _ in range(3):
+            assert proxy.cut() == 1
+            assert isinstance(robot.hear(), LinkLost)
+            assert isinstance(robot.hear(), LinkUp)
+
+
+def test_a_link_of_a_long_round_trip_comes_up_at_the_first_try(toy: Any) -> None:
+    with (
+        closing(DelayingProxy(toy.address, LinkProfile(delay_ms=200.0))) as proxy,
+        Talk(proxy.address, retry_s=0.01) as robot,
+    ):
+        robot.say(opening())
+        assert isinstance(robot.hear(), Opened)

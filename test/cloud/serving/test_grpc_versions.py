@@ -1,0 +1,213 @@
+"""A robot older or newer than its cloud: both work, or one is told which side to update."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, opening, settings, toy_robot
+from helpers.cloud.scripted_cloud import RobotSide, ScriptedCloud
+
+from edge_cloud_spec.cloud.serving import service
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.runner import Outcome
+from edge_cloud_spec.wire import decode_pb2 as pb
+from edge_cloud_spec.wire import version
+from edge_cloud_spec.wire.codec import decode_client, encode_client, encode_server
+from edge_cloud_spec.wire.messages import Alone, Close, Fault, Generate, Opened, Verdict
+from edge_cloud_spec.wire.stamps import echo_of, sent_of, with_sent
+from edge_cloud_spec.wire.version import OLDEST_PROTOCOL, PROTOCOL
+
+UNKNOWN_FIELD = b"\xf2\x07\x05later"  # field 126, with five bytes
+
+
+def decode(address: str, preset: str = "dsd") -> Outcome:
+    link = VerifierClient(ClientSettings(address, retry_s=0.01))
+    try:
+        return toy_robot().run(REQUEST, settings(preset, "coupled"), 1, link.connect)
+    finally:
+        link.close()
+
+
+def answer_to(cloud: Any, **changes: Any) -> Any:
+    with Talk(cloud.address) as robot:
+        robot.say(opening(**changes))
+        return robot.hear()
+
+
+@pytest.mark.parametrize(
+    ("newest", "oldest", "side"),
+    [(OLDEST_PROTOCOL - 1, 0, "robot"), (PROTOCOL + 1, PROTOCOL + 1, "cloud"), (0, 0, "robot")],
+)
+def test_a_robot_that_shares_no_protocol_is_told_which_side_to_update(
+    toy: Any, newest: int, oldest: int, side: str
+) -> None:
+    fault = answer_to(toy, protocol=newest, oldest_protocol=oldest)
+    assert isinstance(fault, Fault)
+    assert f"protocol {newest} " in fault.text
+    assert fault.text.endswith(f"update edge_cloud_spec on the {side}")
+
+
+def test_a_newer_robot_that_speaks_the_clouds_protocol_too_is_served_in_it(toy: Any) -> None:
+    opened = answer_to(toy, protocol=PROTOCOL + 1, oldest_protocol=PROTOCOL)
+    assert isinstance(opened, Opened)
+    assert opened.protocol == PROTOCOL
+
+
+def test_a_robot_of_today_works_with_a_newer_cloud_that_still_speaks_its_protocol(
+    toy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version, "PROTOCOL", PROTOCOL + 1)
+    opened = answer_to(toy)
+    assert opened.protocol == PROTOCOL
+    assert decode(toy.address).tokens == OWN
+    monkeypatch.setattr(version, "OLDEST_PROTOCOL", PROTOCOL + 1)
+    assert answer_to(toy).text.endswith("update edge_cloud_spec on the robot")
+
+
+@pytest.mark.parametrize("preset", ["cloud_lookup", "dsd"])
+def test_a_cloud_of_the_oldest_protocol_does_what_is_asked_in_its_words(
+    toy: Any, preset: str
+) -> None:
+    """It knows nothing of ``Open.alone`` and ``Open.lookup``, and says so."""
+    receive: Any = toy.worker.receive
+    asked = []
+
+    def tap(stream: Any, data: bytes) -> None:
+        message = pb.ClientMessage.FromString(data)
+        asked.append(message.WhichOneof("kind"))
+        if asked[-1] == "open":
+            message.open.ClearField("generate")
+            message.open.ClearField("lookup")
+            message.open.protocol = OLDEST_PROTOCOL
+        receive(stream, message.SerializeToString())
+
+    toy.worker.receive = tap
+    assert decode(toy.address, preset).tokens == OWN
+    assert ("generate" in asked) == (preset == "cloud_lookup")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "side"), [(PROTOCOL + 1, "robot"), (OLDEST_PROTOCOL - 1, "cloud")]
+)
+def test_a_cloud_that_answers_in_another_protocol_ends_the_decode(protocol: int, side: str) -> None:
+    """A cloud that did not look at what the robot speaks."""
+
+    def script(robot: RobotSide) -> Iterator[bytes]:
+        robot.hear()
+        yield encode_server(Opened("s", b"", PrefixDigest(0, 1), protocol))
+        robot.hear()
+
+    with ScriptedCloud(script) as cloud:
+        outcome = decode(cloud.address)
+    assert outcome.reason == "bad_opened"
+    assert f"protocol {protocol} " in outcome.text
+    assert outcome.text.endswith(f"update edge_cloud_spec on the {side}")
+
+
+def test_a_cloud_of_before_the_field_is_taken_at_the_robots_protocol(toy: Any) -> None:
+    """As it answers: without ``Opened.protocol``."""
+    receive: Any = toy.worker.receive
+
+    def tap(stream: Any, data: bytes) -> None:
+        send = stream.send_bytes
+
+        def strip(answer: bytes | None) -> None:
+            message = pb.ServerMessage.FromString(answer or b"")
+            if message.WhichOneof("kind") == "opened":
+                message.opened.ClearField("protocol")
+                answer = message.SerializeToString()
+            send(answer)
+
+        if stream.session is None:
+            stream.send_bytes = strip
+        receive(stream, data)
+
+    toy.worker.receive = tap
+    assert decode(toy.address).tokens == OWN
+
+
+def test_fields_of_a_later_protocol_are_skipped_on_both_sides(toy: Any) -> None:
+    """Robot and cloud both say more than the other knows, in every message."""
+    receive: Any = toy.worker.receive
+
+    def tap(stream: Any, data: bytes) -> None:
+        if not getattr(stream, "tapped", False):
+            send, stream.tapped = stream.send_bytes, True
+            stream.send_bytes = lambda out: send(None if out is None else out + UNKNOWN_FIELD)
+        receive(stream, data + UNKNOWN_FIELD)
+
+    toy.worker.receive = tap
+    outcome = decode(toy.address)
+    assert outcome.tokens == OWN
+    assert outcome.stats.stale == 0
+
+
+def test_a_kind_that_the_cloud_does_not_know_is_a_fault_and_the_session_goes_on(toy: Any) -> None:
+    with Talk(toy.address) as robot:
+        robot.say(opening())
+        opened = robot.hear()
+        robot.say(b"\x4a\x03abc")  # kind 9
+        fault = robot.hear()
+        assert (fault.code, "kind 9 " in fault.text) == ("bad_request", True)
+        assert fault.text.endswith("update edge_cloud_spec on the cloud")
+        robot.say(Generate(opened.base, Alone(until=3)))
+        assert isinstance(robot.hear(), Verdict)
+
+
+def test_a_kind_that_the_robot_does_not_know_is_skipped_and_counted() -> None:
+    """Between two verdicts; and the frames stay what they are when they are read again."""
+    later = b"\x4a\x03abc"
+
+    def script(robot: RobotSide) -> Iterator[bytes]:
+        robot.hear()
+        base = PrefixDigest(0, 1)
+        yield encode_server(Opened("s", b"", base))
+        yield later
+        assert isinstance(decode_client(robot.hear()), Generate)
+        yield later
+        yield encode_server(Verdict(base, (), 3, "end", leads_to=base.extend((3,)).short))
+        while robot.hear():
+            pass
+
+    with ScriptedCloud(script) as cloud:
+        link = VerifierClient(ClientSettings(cloud.address, retry_s=0.01))
+        outcome = toy_robot().run(REQUEST, settings("cloud_ar", "coupled"), 1, link.connect)
+        link.close()
+    assert (outcome.reason, outcome.tokens, outcome.stats.stale) == ("end", (3,), 2)
+
+
+def test_a_stamp_behind_a_message_changes_nothing_else() -> None:
+    """As an older cloud reads it: the same fields, and one that it does not know."""
+    for message in (Close(), Close(3), opening(), Generate(PrefixDigest(1, 2))):
+        data = encode_client(message)
+        stamped = with_sent(data, 2**63 + 5)
+        assert decode_client(stamped) == message
+        assert stamped.startswith(data)
+        assert (sent_of(stamped), sent_of(data)) == (2**63 + 5, 0)
+    assert echo_of(encode_server(Fault("a", "b"))) is None
+
+
+def test_the_clouds_clock_is_measured_on_the_messages_of_decodes(
+    toy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cloud's clock runs an hour ahead; an older cloud, which echoes nothing, gives none."""
+    ahead = 3600 * 10**9
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead, monotonic=time.monotonic)
+    monkeypatch.setattr(service, "time", clock)
+    link = VerifierClient(ClientSettings(toy.address))
+    assert toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, link.connect).tokens == OWN
+    offset = link.clock_offset
+    link.close()
+    assert offset is not None
+    assert abs(offset.offset_s - 3600) <= offset.uncertainty_s < 1800
+
+    monkeypatch.setattr(service, "sent_of", lambda data: 0)
+    link = VerifierClient(ClientSettings(toy.address))
+    assert toy_robot().run(REQUEST, settings("dsd", "coupled"), 3, link.connect).tokens == OWN
+    assert link.clock_offset is None
+    link.close()

@@ -1,0 +1,142 @@
+"""gRPC health says whether the model's thread works; it is hung and killed here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from helpers.cloud.grpc_cloud import Cloud
+from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, opening, settings, toy_robot
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.cloud.serving.model_watch import ModelWatch
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.harness.toy import ToyVlm, spec_of
+from edge_cloud_spec.wire.channel import METHOD, SERVICE, retry_after_s
+from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+STUCK_S = 0.4
+
+
+class HeldVlm(ToyVlm):
+    """A model whose passes last until they are let go, or end their thread."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.go, self.under_way, self.kill = threading.Event(), threading.Event(), False
+        self.go.set()
+
+    def forward_together(self, requests: Sequence[Any]) -> Any:
+        self.under_way.set()
+        self.go.wait(150)
+        if self.kill:
+            raise SystemExit  # ends a thread without a word
+        return super().forward_together(requests)
+
+
+@pytest.fixture
+def held() -> Iterator[SimpleNamespace]:
+    model = HeldVlm()
+    worker = Worker(model, spec_of(60), None, WorkerLimits())  # type: ignore[arg-type]
+    with Cloud(worker, stuck_s=STUCK_S, metrics="127.0.0.1:0") as cloud:
+        yield SimpleNamespace(model=model, cloud=cloud, address=cloud.address)
+        model.go.set()
+
+
+def wait_for(address: str, status: int) -> None:
+    """Until the verifier says so, for both of its names."""
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        end = time.monotonic() + 150
+        for name in ("", SERVICE):
+            while stub.Check(health_pb2.HealthCheckRequest(service=name)).status != status:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+
+
+def begin_pass(robot: Talk, model: HeldVlm, nonce: int = 1) -> None:
+    """Open and have the model judge a draft, which does not end."""
+    robot.say(opening(nonce=nonce))
+    while not isinstance(opened := robot.hear(), Opened):
+        pass
+    model.go.clear()
+    model.under_way.clear()
+    robot.say(DraftMessage(opened.base, Draft(OWN[:3]), 0))
+    assert model.under_way.wait(150)
+
+
+def test_a_pass_that_hangs_is_not_serving_and_serving_again_when_it_goes_on(held: Any) -> None:
+    wait_for(held.address, SERVING)
+    with Talk(held.address) as robot:
+        begin_pass(robot, held.model)
+        wait_for(held.address, NOT_SERVING)
+        with grpc.insecure_channel(held.address) as channel:  # a new robot is told, and when
+            with pytest.raises(grpc.RpcError) as refused:
+                list(channel.stream_stream(METHOD)(iter(())))
+            error: Any = refused.value
+            assert error.code() == grpc.StatusCode.UNAVAILABLE
+            assert "lasts longer than 0.4 s" in error.details()
+            assert retry_after_s(error.trailing_metadata()) == 1.0
+        held.model.go.set()
+        assert isinstance(robot.hear(), Verdict)  # nothing was lost but time
+        wait_for(held.address, SERVING)
+    link = VerifierClient(ClientSettings(held.address))
+    assert toy_robot().run(REQUEST, settings("dsd", "coupled"), 9, link.connect).tokens == OWN
+    link.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dead_thread_is_not_serving(held: Any) -> None:
+    with Talk(held.address) as robot:
+        begin_pass(robot, held.model)
+        held.model.kill = True
+        held.model.go.set()
+        wait_for(held.address, NOT_SERVING)
+        assert not held.cloud.worker.is_alive()
+        assert "has ended" in held.cloud._server._service.problem
+
+
+def test_an_idle_thread_is_serving_however_long_it_waits(held: Any) -> None:
+    """Beyond the bound by far; a robot that holds a session and says nothing does not matter."""
+    with Talk(held.address) as robot:
+        robot.say(opening())
+        assert isinstance(robot.hear(), Opened)
+        watch, now = ModelWatch(held.cloud.worker, STUCK_S, lambda: 1e9), 1e9
+        while not held.cloud.worker.idle:
+            time.sleep(0.01)
+        later = ModelWatch(held.cloud.worker, STUCK_S, iter([now, now + 1e6]).__next__)
+        assert (watch.look(), later.look()) == ("", "")
+
+
+steps = st.lists(st.tuples(st.booleans(), st.booleans(), st.floats(0.01, 0.3)), max_size=60)
+
+
+@given(steps)
+def test_it_is_stuck_when_no_step_ended_for_that_long_and_only_then(
+    looks: list[tuple[bool, bool, float]],
+) -> None:
+    now, last = 0.0, 0.0
+    thread: Any = SimpleNamespace(idle=False, steps=0, is_alive=lambda: True)
+    watch = ModelWatch(thread, 1.0, lambda: now)
+    assert watch.look() == ""
+    for idle, stepped, pause in looks:
+        now += pause
+        thread.idle = idle
+        thread.steps += stepped
+        if idle or stepped:
+            last = now
+        assert bool(watch.look()) == (now - last > 1.0)
+    thread.is_alive = lambda: False
+    assert "has ended" in watch.look()

@@ -1,0 +1,89 @@
+"""The log says whom and which session it is about, and nothing in it can be forged or flooded."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_cloud_spec.cloud.serving.logs import JsonLines, OncePerSecond, TextLines
+
+
+def record(text: str, level: int = logging.INFO, **about: str) -> logging.LogRecord:
+    made = logging.LogRecord("cloud", level, "x.py", 1, text, (), None)
+    made.__dict__.update(about)
+    return made
+
+
+def test_a_line_has_the_session_and_the_client_where_it_is_about_them() -> None:
+    about = {"session": "5e55", "client": "robot-7"}
+    entry = json.loads(JsonLines().format(record("a robot is served", **about)))
+    assert entry.pop("time") > 0
+    assert entry == {
+        "level": "info",
+        "logger": "cloud",
+        "message": "a robot is served",
+        "session": "5e55",
+        "client": "robot-7",
+    }
+    line = TextLines().format(record("a robot is served", **about))
+    assert line == 'INFO cloud: a robot is served session="5e55" client="robot-7"'
+    assert "session" not in JsonLines().format(record("ready"))
+
+
+@given(st.text(), st.text())
+def test_whatever_a_robot_says_makes_one_line_and_no_other(text: str, client: str) -> None:
+    """A client names itself in its certificate; a fault may quote it."""
+    for form in (JsonLines(), TextLines()):
+        line = form.format(record(f"x{text}", client=client))
+        assert len(line.splitlines()) == 1
+        assert line.isprintable()
+    entry = json.loads(JsonLines().format(record(f"x{text}", client=client)))
+    assert (entry["message"], entry.get("client", "")) == (f"x{text}", client)
+
+
+def test_the_lines_of_a_traceback_cannot_be_taken_for_records() -> None:
+    try:
+        raise ValueError("wrong\nERROR cloud: forged \x1b[2J")
+    except ValueError:
+        failed = record("a request failed", logging.ERROR)
+        failed.exc_info = sys.exc_info()
+    first, *traceback = TextLines().format(failed).split("\n")
+    assert first == "ERROR cloud: a request failed"
+    assert traceback and all(line.startswith("  | ") and line.isprintable() for line in traceback)
+    assert "forged" in json.loads(JsonLines().format(failed))["error"]
+
+
+def test_a_client_that_makes_the_same_line_without_end_makes_one_a_second() -> None:
+    now = 0.0
+    once = OncePerSecond(lambda: now)
+    written = []
+    for number in range(1000):
+        now = number / 100  # a hundred a second, for ten seconds
+        for client in ("hostile", "honest") if number == 500 else ("hostile",):
+            line = record("refused: streams_per_second", client=client)
+            if once.filter(line):
+                written.append((client, line.getMessage()))
+    assert sum(client == "hostile" for client, _ in written) == 10
+    assert ("honest", "refused: streams_per_second") in written
+    assert ("hostile", "refused: streams_per_second (99 more of these)") in written
+    for _ in range(2):
+        assert once.filter(record("failed", logging.ERROR, client="hostile"))
+        assert once.filter(record("ready"))
+
+
+@pytest.mark.parametrize("form", [JsonLines(), TextLines()])
+def test_loggers_write_through_it(form: Any) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(form)
+    log = logging.Logger("cloud.service")
+    log.addHandler(handler)
+    log.info("fault %s", "bad_draft", extra={"client": "token 1", "session": "ab"})
+    assert "fault bad_draft" in stream.getvalue() and "token 1" in stream.getvalue()

@@ -1,0 +1,255 @@
+"""``/metrics`` after real decodes: what it says is what happened, and nobody can make it grow."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from helpers.cloud.grpc_cloud import Cloud
+from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, opening, settings, toy_robot
+from helpers.cloud.promql import missing, read_scrape
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.cloud.serving.histogram import Histogram
+from edge_cloud_spec.cloud.serving.meter import OTHER
+from edge_cloud_spec.cloud.serving.metrics import PREFIX, metrics_address
+from edge_cloud_spec.cloud.serving.server import ServerSettings
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.presets import preset_names
+from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.wire.channel import METHOD
+from edge_cloud_spec.wire.codec import decode_server, encode_client
+from edge_cloud_spec.wire.messages import Alone, DraftMessage, Fault, Generate, Opened, Verdict
+
+DASHBOARD = Path(__file__).parents[3] / "config/grafana.json"
+PRESETS = ("dsd", "cloud_ar", "picospec")
+
+
+def scrape(cloud: Any) -> str:
+    address = cloud._server.metrics.address
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
+    """By name, then by the labels' values."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for one in family.samples:
+            key = tuple(one.labels.values())
+            found.setdefault(one.name.removeprefix(PREFIX), {})[key] = one.value
+    return found
+
+
+def call_once(address: str, token: str, *said: Any) -> Any:
+    """The first answer to one call, which is counted once: a robot's link would try again."""
+    answered = threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        yield from map(encode_client, said)
+        answered.wait()  # a call whose requests end may be ended before its answer
+
+    with grpc.insecure_channel(address) as channel:
+        metadata = (("authorization", f"Bearer {token}"),)
+        call = channel.stream_stream(METHOD)(requests(), metadata=metadata)
+        try:
+            return decode_server(next(call))
+        finally:
+            answered.set()
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[SimpleNamespace]:
+    """A verifier after decodes of some presets, a refusal of each kind, and a bad request."""
+    limits = WorkerLimits(sessions_per_robot=1)
+    with Cloud(toy_worker(limits), token="sesame", metrics="127.0.0.1:0") as cloud:
+        outcomes = []
+        for preset in PRESETS:
+            link = VerifierClient(ClientSettings(cloud.address, token="sesame"))
+            chosen = settings(preset, "coupled")
+            outcomes.append(toy_robot().run(REQUEST, chosen, len(outcomes), link.connect))
+            link.close()
+        with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+            call_once(cloud.address, "")
+        with Talk(cloud.address, token="sesame") as robot:
+            robot.say(b"\x99 no message")
+            assert isinstance(robot.hear(), Fault)
+            robot.say(opening(nonce=77, preset="one of mine"))
+            while not isinstance(opened := robot.hear(), Opened):
+                pass
+            robot.say(DraftMessage(opened.base, Draft(OWN[:2]), 0))
+            assert isinstance(robot.hear(), Verdict)
+            assert call_once(cloud.address, "sesame", opening(nonce=78)).code == "overloaded"
+            text = scrape(cloud)
+        yield SimpleNamespace(cloud=cloud, text=text, outcomes=outcomes)
+
+
+def test_what_is_counted_is_what_happened(busy: Any) -> None:
+    found, outcomes = samples(busy.text), busy.outcomes
+    assert [outcome.tokens for outcome in outcomes] == [OWN] * len(PRESETS)
+    settled = sum(len(outcome.tokens) for outcome in outcomes) + 3  # two of OWN, and the bonus
+    assert found["generation_tokens_total"][()] == settled
+    assert found["request_success_total"] == {("end",): len(PRESETS)}
+    by_source = found["spec_decode_num_accepted_tokens_total"]
+    assert by_source[("model",)] > 0 == by_source[("lookup",)]
+    accepted = sum(by_source.values())
+    assert accepted == sum(outcome.stats.accepted for outcome in outcomes) + 2
+    places = found["spec_decode_num_accepted_tokens_per_pos_total"]
+    assert sum(places.values()) == accepted
+    assert places[("0",)] >= places[("1",)] > 0
+    assert found["requests_refused_total"][("unauthenticated",)] == 1
+    assert found["requests_refused_total"][("sessions_per_robot",)] == 1
+    assert found["requests_failed_total"] == {("bad_request",): 1, ("overloaded",): 1}
+    assert found["num_requests_running"][()] == 1
+    assert found["model_thread_up"][()] == 1
+    assert found["received_bytes_total"][()] > 0 < found["sent_bytes_total"][()]
+    assert set(found["waiting_bytes"]) == {("received",), ("to_send",)}
+
+
+def test_the_embedded_targets_memory_is_told() -> None:
+    target = load(EMBEDDED / "target", threads=1)
+    worker = Worker(target, target.spec(rules_text(), 16), limits=WorkerLimits(kv_bytes=2**26))
+    with Cloud(worker, metrics="127.0.0.1:0") as cloud, Talk(cloud.address) as robot:
+        robot.say(replace(opening(jpeg=REQUEST.jpeg), tokenizer_digest=b""))
+        opened = robot.hear()
+        robot.say(Generate(opened.base, Alone(until=2)))
+        assert isinstance(robot.hear(), Verdict)
+        found = samples(scrape(cloud))
+        assert 0 < found["kv_cache_usage_perc"][()] < 1
+        assert found["kv_cache_bytes"][("in_use",)] > 0
+        assert found["verify_time_seconds_sum"][(OTHER,)] > 0
+
+
+def test_times_are_by_preset_one_for_each_answer_and_one_for_each_verdict(busy: Any) -> None:
+    found = samples(busy.text)
+    first = found["time_to_first_token_seconds_count"]
+    assert first == {(name,): 1 for name in (*PRESETS, OTHER)}
+    verdicts = sum(found["verify_time_seconds_count"].values())
+    assert verdicts == busy.cloud.worker.counters.verdicts
+    assert found["request_queue_time_seconds_count"] == found["verify_time_seconds_count"]
+    between = sum(found["inter_token_latency_seconds_count"].values())
+    assert 0 < between < found["generation_tokens_total"][()]
+
+
+def test_the_names_are_those_that_vllms_users_know(busy: Any) -> None:
+    """As in vLLM 0.11's metrics, with our prefix in place of ``vllm:``."""
+    names = read_scrape(busy.text)
+    for name in (
+        "num_requests_running",
+        "num_requests_waiting",
+        "spec_decode_num_drafts_total",
+        "spec_decode_num_draft_tokens_total",
+        "spec_decode_num_accepted_tokens_total",
+        "spec_decode_num_accepted_tokens_per_pos_total",
+        "generation_tokens_total",
+        "request_success_total",
+        "request_queue_time_seconds_bucket",
+        "time_to_first_token_seconds_bucket",
+        "inter_token_latency_seconds_bucket",
+        "kv_cache_usage_perc",
+        "prefix_cache_hits_total",
+        "kv_cache_evictions_total",  # and ours
+        "session_evictions_total",
+        "stream_evictions_total",
+        "slow_readers_dropped_total",
+    ):
+        assert PREFIX + name in names
+
+
+def test_robots_that_invent_presets_make_one_label_of_them(busy: Any) -> None:
+    with Talk(busy.cloud.address, token="sesame") as robot:
+        for nonce in range(30):
+            robot.say(opening(nonce=100 + nonce, preset=f"invented {nonce}\n"))
+            while not isinstance(opened := robot.hear(), Opened):
+                pass
+            robot.say(DraftMessage(opened.base, Draft(OWN[:2]), 0))
+            while not isinstance(robot.hear(), Verdict):
+                pass
+    text = scrape(busy.cloud)
+    assert "invented" not in text
+    presets = {labels[0] for labels in samples(text)["verify_time_seconds_count"]}
+    assert presets <= {*preset_names(), OTHER}
+    assert samples(text)["verify_time_seconds_count"][(OTHER,)] >= 31
+
+
+def queries() -> list[str]:
+    board = json.loads(DASHBOARD.read_text())
+    return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+
+
+def test_every_query_of_the_dashboard_reads_what_a_scrape_has(busy: Any) -> None:
+    everything = read_scrape(scrape(busy.cloud))
+    assert len(queries()) > 20
+    for query in queries():
+        assert missing(query, everything) == [], query
+    (presets,) = (
+        variable["query"]
+        for variable in json.loads(DASHBOARD.read_text())["templating"]["list"]
+        if variable["name"] == "preset"
+    )
+    name, label = presets.removeprefix("label_values(").rstrip(")").split(", ")
+    assert label in everything[name]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "edge_cloud_spec_num_requests_runing",
+        'edge_cloud_spec_verify_time_seconds_count{presett="dsd"}',
+        "sum by (client) (edge_cloud_spec_sessions)",
+        "histogram_quantile(0.9, rate(edge_cloud_spec_verify_time_seconds_sum[5m]))",
+        "sum(rate(edge_cloud_spec_drafts_received[5m]))",
+        "sum by (outcome) (sum(edge_cloud_spec_drafts_received_total))",
+    ],
+)
+def test_a_query_that_reads_what_is_not_there_is_found(busy: Any, broken: str) -> None:
+    assert missing(broken, read_scrape(busy.text))
+
+
+def test_a_query_that_is_no_promql_is_found(busy: Any) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        missing("sum(rate(edge_cloud_spec_sessions[5m])", read_scrape(busy.text))
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 5))))
+def test_a_histogram_counts_each_value_once_below_its_bounds(
+    values: list[tuple[float, int]],
+) -> None:
+    histogram = Histogram((0.5, 1.0, 50.0))
+    for value, times in values:
+        histogram.observe(value, times)
+    counts, total = histogram.read()
+    for bound, count in zip((0.5, 1.0, 50.0, float("inf")), counts, strict=True):
+        assert count == sum(times for value, times in values if value <= bound)
+    assert total == pytest.approx(sum(value * times for value, times in values))
+
+
+def test_a_port_alone_is_on_this_machine_only() -> None:
+    assert metrics_address("9464") == ("127.0.0.1", 9464)
+    assert metrics_address("[::1]:1") == ("::1", 1)
+    for wrong in ("nine", "host:", ":", "unix:/tmp/x", "1.2.3.4:99999", ":9464"):
+        with pytest.raises(UserError, match="--metrics is HOST:PORT"):
+            ServerSettings(metrics=wrong)
+
+
+def test_a_port_that_is_taken_is_said(busy: Any) -> None:
+    taken = busy.cloud._server.metrics.address
+    with pytest.raises(UserError, match="cannot serve metrics"):
+        Cloud(toy_worker(), metrics=taken)

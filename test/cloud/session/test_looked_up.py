@@ -1,0 +1,75 @@
+"""What was said before, drafted by a cloud that goes on alone and beside a robot's draft."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from helpers.cloud.verification import (
+    BASE,
+    OPENING,
+    cloud_of,
+    draft,
+    same,
+    says,
+    scored,
+    verdict_of,
+)
+
+from edge_cloud_spec.cloud.session.events import Predicted, Propose, Proposed, Score
+from edge_cloud_spec.cloud.session.scored_draft import EMPTY
+from edge_cloud_spec.lookup.answer_lookup import AnswerLookup
+from edge_cloud_spec.lookup.lookups import Lookups
+from edge_cloud_spec.wire.messages import Alone, Generate
+
+
+def looked_up(*answers: tuple[int, ...]) -> AnswerLookup:
+    found = Lookups(1000, 4, None, lambda rows: 1.0).of("", OPENING)
+    assert found is not None
+    for answer in answers:
+        found.learn(answer)
+    return found
+
+
+def test_it_drafts_what_was_said_before_once_the_first_token_is_there() -> None:
+    cloud = cloud_of(looked_up((1, 2, 3, 4)))
+    assert cloud.handle(Generate(BASE)) == [Score(EMPTY)]  # the row after the prompt is known
+    actions = cloud.handle(says(1))
+    assert same(scored(actions), 2, 3, 4)
+    said = verdict_of(cloud.handle(says(2, 3, 7, 0)))
+    assert (said.tokens, said.token, said.drafted) == ((2, 3), 7, 3)
+
+
+def test_where_it_goes_on_alone_at_once_the_prompts_last_pass_scores_what_was_said_first() -> None:
+    cloud = cloud_of(looked_up((1, 2, 3, 4)), replace(OPENING, alone=Alone()))
+    assert same(scored(cloud.handle(Generate(BASE, Alone()))), 1, 2, 3, 4)
+
+
+def test_a_looked_up_draft_comes_before_one_of_the_clouds_own_drafter() -> None:
+    cloud = cloud_of(looked_up((1, 2, 3)), replace(OPENING, draft_length=3))
+    assert cloud.handle(Generate(BASE, Alone(True))) == [Propose((), 3)]
+    cloud.handle(Proposed(EMPTY))
+    assert same(scored(cloud.handle(says(1))), 2, 3)
+    assert cloud.handle(says(7, 0, 0))[-1] == Propose((1, 7), 3)
+
+
+def test_the_robots_draft_gets_looked_up_branches_and_then_a_complete_verdict() -> None:
+    cloud = cloud_of(looked_up((1, 2, 3, 4)))
+    (due,) = cloud.handle(draft(1, 5))
+    assert due.draft.tokens[:2] == (1, 5) and due.draft.looked_up == 3
+    assert due.draft.parents == (-1, 0, 0, 2, 3)
+    (said,) = cloud.handle(Predicted((0, 2), 3, 0.9, 1))
+    assert (said.message.path, said.message.token) == ((0,), 2)  # as far as the robot's nodes go
+    verdict = verdict_of(cloud.handle(says(1, 2, 0, 3, 4, 6)))
+    assert (verdict.path, verdict.tokens, verdict.token) == ((0, 2, 3, 4), (1, 2, 3, 4), 6)
+    assert verdict.drafted == 5
+    answers = cloud.counters.answers
+    assert (answers.drafted["model"], answers.drafted["lookup"]) == (2, 3)
+    assert (answers.accepted["model"], answers.accepted["lookup"]) == (1, 3)
+
+
+def test_a_draft_of_which_nothing_is_added_has_a_verdict_as_ever() -> None:
+    cloud = cloud_of(looked_up((1, 2)))
+    (due,) = cloud.handle(draft(1, 2))
+    assert due.draft.looked_up == 0
+    said = verdict_of(cloud.handle(says(1, 2, 3)))
+    assert (said.path, said.tokens, said.drafted) == ((0, 1), (), 0)

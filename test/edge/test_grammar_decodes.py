@@ -1,0 +1,140 @@
+"""A checkpoint that knows nothing answers with an action, under every preset, over gRPC."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers.checkpoints import checkpoint, jpeg
+from helpers.cloud.grpc_cloud import Cloud
+
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.grammar import masked
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.propose import coupled_token
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.prompt import ORDERS, Request
+from edge_cloud_spec.nav.answer import NotAnAction, read_answer
+from edge_cloud_spec.nav.grammar import answer_grammar
+from edge_cloud_spec.presets import load_preset, preset_names
+
+VERIFIED = [name for name in preset_names() if load_preset(name).verified]
+POLICIES = {
+    "greedy": GREEDY,
+    "coupled": SamplingPolicy(0.9, seed=3),
+    "rejection": SamplingPolicy(0.9, seed=3),
+}
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[SimpleNamespace]:
+    """A verifier with a drafter, a robot, and the target once more, to be asked by itself."""
+    target, alone = (load(checkpoint("qwen3_vl", 1), threads=1) for _ in range(2))
+    draft_model, draft_in_cloud = (load(checkpoint("qwen3_vl", 2), threads=1) for _ in range(2))
+    spec = target.spec("You guide a robot.", 80)
+    with Cloud(Worker(target, spec, draft_in_cloud)) as cloud:
+        client = VerifierClient(ClientSettings(cloud.address))
+        yield SimpleNamespace(
+            runner=DecodeRunner(draft_model, spec), client=client, alone=alone, spec=spec
+        )
+        client.close()
+
+
+def decode(
+    there: SimpleNamespace, preset: str, rule: str, order: str, grammar: str | None = None
+) -> Outcome:
+    text = answer_grammar("action", order) if grammar is None else grammar
+    policy = replace(POLICIES[rule], grammar=text)
+    settings = DecodeSettings(load_preset(preset), rule, policy, patience=100.0)
+    request = Request("find the silver bottle", jpeg(1), order)
+    return there.runner.run(request, settings, secrets.randbits(64), there.client.connect)
+
+
+def own_tokens(there: SimpleNamespace, policy: SamplingPolicy, order: str) -> tuple[int, ...]:
+    """What the target says by itself in the grammar."""
+    grammar = there.alone.grammar(answer_grammar("action", order), there.spec)
+    request = Request("find the silver bottle", jpeg(1), order)
+    session = there.alone.open(there.alone.prompt(request, there.spec))
+    tokens: list[int] = []
+    while len(tokens) < there.spec.max_tokens:
+        logits = masked(np.asarray(session.forward(())[0]), grammar.allowed(tokens))
+        tokens.append(coupled_token(logits, policy, len(tokens)))
+        if tokens[-1] in there.spec.end_ids:
+            break
+        session.extend(tokens[-1:])
+    return tuple(tokens)
+
+
+def words(there: SimpleNamespace, outcome: Outcome) -> str:
+    return there.alone.tokenizer.decode(outcome.tokens, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+@pytest.mark.parametrize("preset", VERIFIED)
+def test_every_answer_is_an_action_and_the_targets_own(
+    there: SimpleNamespace, preset: str, rule: str
+) -> None:
+    for order in ORDERS:
+        outcome = decode(there, preset, rule, order)
+        assert outcome.completed, outcome.text
+        assert outcome.tokens == own_tokens(there, POLICIES[rule], order)
+        assert read_answer(words(there, outcome)).action is not None
+
+
+@pytest.mark.parametrize("preset", ["dsd", "dssd", "mc_dsd", "cloud_sd"])
+def test_what_is_sampled_is_an_action_too(there: SimpleNamespace, preset: str) -> None:
+    outcome = decode(there, preset, "rejection", ORDERS[1])
+    assert outcome.completed, outcome.text
+    assert read_answer(words(there, outcome)).action is not None
+
+
+def test_without_the_grammar_it_is_none(there: SimpleNamespace) -> None:
+    """The negative control."""
+    outcome = decode(there, "dsd", "greedy", ORDERS[0], grammar="")
+    with contextlib.suppress(NotAnAction):
+        assert read_answer(words(there, outcome)).action is None
+
+
+def test_the_robot_alone_keeps_to_it_as_well(there: SimpleNamespace) -> None:
+    outcome = decode(there, "edge_only", "greedy", ORDERS[0])
+    assert read_answer(words(there, outcome)).action is not None
+
+
+def test_forced_tokens_need_no_pass_of_the_target(there: SimpleNamespace) -> None:
+    text = 'start: "action: " ("stop" | "search") "; reason: none;"'
+    outcome = decode(there, "cloud_ar", "greedy", ORDERS[0], grammar=text)
+    assert words(there, outcome) in (
+        "action: stop; reason: none;",
+        "action: search; reason: none;",
+    )
+    assert len(outcome.stats.rounds) < len(outcome.tokens) / 2
+
+
+def test_forced_tokens_need_no_pass_of_the_draft_model(there: SimpleNamespace) -> None:
+    passes = []
+    there.runner.on_pass = lambda begin, end, nodes, verified, grown: passes.append(nodes)
+    try:
+        text = 'start: "action: " ("stop" | "search") "; reason: none;"'
+        decode(there, "dsd", "greedy", ORDERS[0], grammar=text)
+    finally:
+        there.runner.on_pass = None
+    assert 0 in passes
+    assert any(passes)
+
+
+@pytest.mark.parametrize("preset", ["cloud_ar", "dsd"])
+@pytest.mark.parametrize("text", ["start: @@@", "start: nothing"])
+def test_a_text_that_is_no_grammar_ends_the_decode_and_nothing_else(
+    there: SimpleNamespace, text: str, preset: str
+) -> None:
+    outcome = decode(there, preset, "greedy", ORDERS[0], grammar=text)
+    assert (outcome.reason, outcome.tokens) == ("bad_request", ())
+    assert "the grammar 'start: " in outcome.text
+    assert decode(there, preset, "greedy", ORDERS[0]).completed

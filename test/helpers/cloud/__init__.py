@@ -1,0 +1,1 @@
+"""Verifiers and robots over gRPC, or at the worker without a network."""

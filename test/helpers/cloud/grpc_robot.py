@@ -1,0 +1,85 @@
+"""Robots on a real gRPC stream: one decodes with toy models, one is driven by hand."""
+
+from __future__ import annotations
+
+import queue
+import re
+from dataclasses import replace
+from typing import Any
+
+from helpers.checkpoints import jpeg
+
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.events import LinkLost, LinkUp
+from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings
+from edge_cloud_spec.harness.toy import ToyVlm, own_answer, spec_of
+from edge_cloud_spec.models.prompt import Request
+from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.wire.codec import decode_server, encode_client
+from edge_cloud_spec.wire.messages import Open
+
+SHAPES = ("cloud_ar", "cloud_sd", "dsd")
+POLICIES = {
+    "greedy": GREEDY,
+    "coupled": SamplingPolicy(0.8, seed=5),
+    "rejection": SamplingPolicy(0.8),
+}
+REQUEST = Request("find the silver bottle", jpeg(1))
+
+
+def settings(preset: str = "dsd", rule: str = "greedy", **changes: Any) -> DecodeSettings:
+    return DecodeSettings(load_preset(preset), rule, POLICIES[rule], patience=150.0, **changes)
+
+
+def toy_robot() -> DecodeRunner:
+    return DecodeRunner(ToyVlm(1, 0.5), spec_of(60))  # type: ignore[arg-type]
+
+
+OWN = tuple(own_answer(ToyVlm(1), POLICIES["coupled"], 60)[0])
+
+
+class Talk:
+    """A robot that says what a test wants.
+
+    Like any robot it says again what was lost where the first connection was late, which a loaded
+    machine's is, or where gRPC met the end of a refused call while it wrote ("Internal error from
+    Core"); a test hears nothing of that.
+    """
+
+    def __init__(self, address: str, **changes: Any) -> None:
+        self.heard: queue.Queue[Any] = queue.Queue()
+        self._said: list[bytes] = []
+        self._late = False
+        self.link = VerifierClient(ClientSettings(address, **changes))
+        self.stream = self.link.open(self._on_receive)
+
+    def say(self, message: Any) -> None:
+        data = message if isinstance(message, bytes) else encode_client(message)
+        self._said.append(data)
+        self.stream.send(data)
+
+    def _on_receive(self, item: Any) -> None:
+        if isinstance(item, LinkLost) and re.search("^cannot reach|error from Core", item.reason):
+            self._late = True
+        elif isinstance(item, LinkUp) and self._late:
+            self._late = False
+            for data in self._said:
+                self.stream.send(data)
+        else:
+            self.heard.put(item)
+
+    def hear(self) -> Any:
+        item = self.heard.get(timeout=150)
+        return decode_server(item) if isinstance(item, bytes) else item
+
+    def __enter__(self) -> Talk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.link.close()
+
+
+def opening(rule: str = "coupled", **changes: Any) -> Open:
+    message = Open(1, "find", b"jpeg", "action first", POLICIES[rule], rule)
+    return replace(message, tokenizer_digest=ToyVlm.tokenizer_digest, **changes)

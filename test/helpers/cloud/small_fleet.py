@@ -1,0 +1,82 @@
+"""A front in this process, and replicas with toy models in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+from helpers.cloud.replica_process import ReplicaProcess
+
+from edge_cloud_spec.cloud.fleet.front_server import FrontServer
+from edge_cloud_spec.cloud.fleet.lease import new_key
+from edge_cloud_spec.cloud.fleet.placement import ReplicaLoad
+from edge_cloud_spec.cloud.fleet.roster import Roster
+from edge_cloud_spec.cloud.serving.access import AccessSettings
+
+
+class LoopThread:
+    """An asyncio loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=100)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout=100)
+        self.loop.close()
+
+
+class SmallFleet:
+    """``names`` of replicas, each a process that can be killed."""
+
+    def __init__(self, names: str = "ab", **access: Any) -> None:
+        self.key, self.roster = new_key(), Roster()
+        self._thread = LoopThread()
+        chosen = AccessSettings(**{"address": "127.0.0.1:0", **access})
+        self._front = FrontServer(self.roster, self.key, chosen)
+        self.address = self._thread.run(self._front.start())
+        self.processes = {name: self._spawn(name) for name in names}
+        self.addresses = {name: self._join(name) for name in names}
+
+    def start(self, name: str) -> None:
+        """One more replica, or one that was killed."""
+        self.processes[name] = self._spawn(name)
+        self.addresses[name] = self._join(name)
+
+    def holder(self) -> str:
+        """The replica that the last client was placed at."""
+        return max(self.roster.placed, key=lambda name: self.roster.placed[name])
+
+    def kill(self, name: str, noticed: bool = False) -> None:
+        """kill -9; the front learns of it where ``noticed``."""
+        self.processes[name].kill()
+        if noticed:
+            self.roster.left(name)
+
+    def drain(self, name: str) -> None:
+        self.roster.drain(name)
+        self.processes[name].drain()
+
+    def _spawn(self, name: str) -> ReplicaProcess:
+        return ReplicaProcess(name, self.key)
+
+    def _join(self, name: str) -> str:
+        address = self.processes[name].address
+        self.roster.reported(name, address, ReplicaLoad())
+        return address
+
+    def __enter__(self) -> SmallFleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            process.kill()
+        self._thread.run(self._front.stop())
+        self._thread.close()

@@ -1,0 +1,90 @@
+"""A worker without threads whose models are functions of the prefix, and robots at it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from edge_cloud_spec.cloud.model_thread.sessions import RobotStream, WorkerLimits
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.harness.toy import ToyVlm, own_answer, spec_of
+from edge_cloud_spec.wire.codec import decode_server, encode_client
+from edge_cloud_spec.wire.messages import ClientMessage, DraftMessage, Open, Opened
+
+POLICY = SamplingPolicy(0.8, seed=5)
+OWN = tuple(own_answer(ToyVlm(1), POLICY, 60)[0])
+
+
+class Costly(ToyVlm):
+    """A model whose passes take a second and one more for each row, on its own clock."""
+
+    now = 0.0
+
+    def spend(self, rows: int) -> None:
+        self.now += 1.0 + rows
+
+
+def cloud(**limits: Any) -> Worker:
+    model = Costly(1)
+    drafter = ToyVlm(1, 0.5)
+    return Worker(
+        model,  # type: ignore[arg-type]
+        spec_of(60),
+        drafter,  # type: ignore[arg-type]
+        WorkerLimits(**limits),
+        clock=lambda: model.now,
+    )
+
+
+def do_all(worker: Worker) -> None:
+    while worker.pending:
+        worker.run_one()
+
+
+class Robot:
+    """A stream, and what was heard there."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker, self.heard, self.ended = worker, [], False  # type: ignore[var-annotated]
+        self.stream = RobotStream(self._hear)
+        self.base = PrefixDigest(0, 0)
+        self.at = 0  # tokens of the answer that were sent as drafts
+
+    def _hear(self, data: bytes | None) -> None:
+        if data is None:
+            self.ended = True
+        else:
+            self.heard.append(decode_server(data))
+
+    def say(self, message: ClientMessage | bytes) -> None:
+        data = message if isinstance(message, bytes) else encode_client(message)
+        self.worker.receive(self.stream, data)
+
+    def leave(self) -> None:
+        self.worker.leave(self.stream)
+
+    def open(self, nonce: int, **changes: Any) -> Robot:
+        self.say(opening(nonce, **changes))
+        do_all(self.worker)
+        self.base = self.last(Opened).base
+        return self
+
+    def draft(self, depth: int) -> None:
+        """The next tokens of the answer: all are right, and the bonus is the one after."""
+        tokens = OWN[self.at : self.at + depth]
+        self.say(DraftMessage(self.base.extend(OWN[: self.at]), Draft(tokens), 0))
+        self.at += depth + 1
+
+    def last(self, kind: type) -> Any:
+        return next(m for m in reversed(self.heard) if isinstance(m, kind))
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(message, kind) for message in self.heard)
+
+
+def opening(nonce: int = 1, **changes: Any) -> Open:
+    message = Open(nonce, "find", b"jpeg", "action first", POLICY, "coupled")
+    return replace(message, tokenizer_digest=ToyVlm.tokenizer_digest, **changes)

@@ -1,0 +1,174 @@
+"""A robot in virtual time: base, odometry, camera, decisions that take their time, navigator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from helpers.drill import words
+
+from edge_cloud_spec.bench.motion.base import Base
+from edge_cloud_spec.nav.action import Action
+from edge_cloud_spec.nav.budget import PERIOD
+from edge_cloud_spec.nav.decision_schedule import DecisionSchedule, DueDecision
+from edge_cloud_spec.nav.events import (
+    Announce,
+    Effect,
+    Event,
+    Instruction,
+    Odometry,
+    Report,
+    Show,
+    Tick,
+    Words,
+)
+from edge_cloud_spec.nav.motion import Goal, goal_of
+from edge_cloud_spec.nav.navigator import Navigator
+from edge_cloud_spec.nav.pose import Pose, wrap
+from edge_cloud_spec.nav.settings import Settings
+
+EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
+CAMERA = 2  # ticks between frames
+BOX = "find the box"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A frame: where it was taken, and when by the camera's clock (ns) and by ours (s)."""
+
+    pose: Pose
+    stamp: int
+    taken: float
+
+
+@dataclass
+class Step:
+    """A motion that was begun: what for, on which frame, from where, and where it ended."""
+
+    action: Action
+    seen: Seen
+    begin: Pose
+    begun: float
+    end: Pose | None = None
+
+    def covered(self, settings: Settings) -> tuple[float, float, float]:
+        """(size of the step, covered of it since its frame, covered when it began): m or rad."""
+        assert self.end is not None
+        goal = goal_of(self.action, settings.steps)
+        covered, before = (self._along(pose, goal) for pose in (self.end, self.begin))
+        return abs(goal.distance or goal.angle), covered, before
+
+    def _along(self, pose: Pose, goal: Goal) -> float:
+        origin = self.begin if self.action.verb == "search" else self.seen.pose
+        if goal.angle:
+            return wrap(pose.yaw - origin.yaw) * math.copysign(1.0, goal.angle)
+        dx, dy = pose.x - origin.x, pose.y - origin.y
+        ahead = math.cos(origin.yaw) * dx + math.sin(origin.yaw) * dy
+        return ahead * math.copysign(1.0, goal.distance)
+
+
+@dataclass
+class Rover:
+    """``answer`` says what is decided on a frame, ``takes`` how long the n-th decision takes, s."""
+
+    answer: Callable[[Seen], str]
+    takes: Callable[[int], float]
+    settings: Settings = field(default_factory=Settings)
+    lag: float = 0.1
+
+    def __post_init__(self) -> None:
+        self.now, self.ticks = 100.0, 0
+        self.navigator, self.base = Navigator(self.settings), Base(self.lag, self.now)
+        self.schedule: DecisionSchedule[Seen] = DecisionSchedule()
+        self.steps: dict[str, Step] = {}
+        self.reports: list[str] = []
+        self.requests: list[str] = []
+        self.deciding: tuple[float, str, DueDecision[Seen]] | None = None
+        self.said: list[Words] = []
+        self.camera_ahead = 0.0  # s, of its clock
+        self.odometry = True
+        self.stood = 0.0  # s
+        self.frames: dict[str, Seen] = {}
+        for _ in range(5):  # odometry comes first
+            self.run(PERIOD)
+        self.instruct(BOX)
+
+    def instruct(self, text: str) -> None:
+        self.schedule.instruct(text, self.now)
+        self.on(Instruction(text))
+
+    def on(self, event: Event) -> list[Effect]:
+        effects = self.navigator.on(event, self.now)
+        for effect in effects:
+            self.base.obey(effect)
+            if isinstance(effect, Report):
+                self.reports.append(effect.problem)
+            elif isinstance(effect, Show):
+                self._shown(effect)
+            elif isinstance(effect, Announce) and effect.action.verb != "stop":
+                seen = self.frames[effect.request]
+                assert effect.request not in self.steps, "an action was begun twice"
+                self.steps[effect.request] = Step(effect.action, seen, self.base.pose, self.now)
+        return effects
+
+    def _shown(self, effect: Show) -> None:
+        self.schedule.on_status(effect.status, self.now)
+        if effect.status.state not in ("moving", "ready"):
+            for step in self.steps.values():
+                step.end = step.end or self.base.pose
+
+    def run(self, seconds: float) -> list[Effect]:
+        """Time goes on; what the navigator did."""
+        effects: list[Effect] = []
+        for _ in range(round(seconds / PERIOD)):
+            self.ticks += 1
+            for part in range(1, 6):  # odometry at 100 Hz
+                at = self.now + PERIOD / 5
+                for _ in self.base.run(at):
+                    pass
+                self.now = at
+                if self.odometry:
+                    stamp = round((EPOCH + self.now) * 1e9)
+                    effects += self.on(Odometry(self.base.pose, stamp))
+                if part == 3 and self.ticks % CAMERA == 0:
+                    stamp = round((EPOCH + self.now + self.camera_ahead) * 1e9)
+                    self.schedule.show(Seen(self.base.pose, stamp, self.now), self.now)
+            effects += self._decide()
+            effects += self.on(Tick())
+            self.stood += PERIOD if self.base.stands else 0.0
+        return effects
+
+    def _decide(self) -> list[Effect]:
+        if self.deciding is not None and self.now >= self.deciding[0]:
+            _, request, due = self.deciding
+            self.deciding = None
+            self.schedule.end(self.now)
+            return self.say(request, due)
+        if self.deciding is None and (task := self.schedule.take(self.now)) is not None:
+            request = f"r{len(self.requests)}"
+            self.schedule.begin(request)
+            self.frames[request] = task.frame
+            self.deciding = self.now + self.takes(len(self.requests)), request, task
+            self.requests.append(request)
+        return []
+
+    def say(self, request: str, due: DueDecision[Seen]) -> list[Effect]:
+        seen = due.frame
+        said = words(
+            f"action: {self.answer(seen)};",
+            request,
+            stamp=seen.stamp,
+            age=EPOCH + self.now - seen.stamp / 1e9,
+            instruction=due.instruction,
+            stops=due.stops,
+        )
+        self.said.append(said)
+        return self.on(said)
+
+    def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+        """Run until this holds."""
+        end = self.now + seconds
+        while not condition():
+            assert self.now < end, f"never: {self.navigator.status}"
+            self.run(PERIOD)

@@ -1,0 +1,129 @@
+"""What was said before is found by its own credential alone, in a memory that is bounded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from helpers.cloud.verification import BASE, END, VOCABULARY, says
+
+from edge_cloud_spec.cloud.session.events import Score
+from edge_cloud_spec.cloud.session.verification import Verification
+from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.decoding.split import Split
+from edge_cloud_spec.lookup.answer_lookup import AnswerLookup
+from edge_cloud_spec.lookup.lookups import MAX_CREDENTIALS, Lookups
+from edge_cloud_spec.wire.messages import Alone, Close, Generate, Open
+
+ASKING = Open(1, "find the box", b"", "action first", GREEDY, "greedy", lookup=True)
+ANSWER = (1, 2, 3, 4, 5)
+KNOWN = re.compile("(?:find|go to) the (?:box|ball)")
+
+
+def lookups(suffixes: int = 1000, nodes: int = 8) -> Lookups:
+    return Lookups(suffixes, nodes, KNOWN, lambda rows: 1.0)
+
+
+def of(all_of_them: Lookups, credential: str = "a", opening: Open = ASKING) -> AnswerLookup:
+    found = all_of_them.of(credential, opening)
+    assert found is not None
+    return found
+
+
+def found(lookup: AnswerLookup) -> tuple[int, ...]:
+    """What follows the answer's first token."""
+    return lookup.draft(ANSWER[:1], 8).tokens
+
+
+def test_an_answer_is_found_by_the_next_one_of_its_credential_and_by_no_other() -> None:
+    them = lookups()
+    of(them, "a").learn(ANSWER)
+    assert found(of(them, "a")) == ANSWER[1:]
+    assert found(of(them, "b")) == found(of(them, "")) == ()
+
+
+def test_all_robots_without_a_credential_share_one_index() -> None:
+    them = lookups()
+    of(them, "").learn(ANSWER)
+    assert found(of(them, "")) == ANSWER[1:]
+    assert len(them) == 1
+
+
+def test_who_does_not_ask_has_no_lookup_and_nor_has_anybody_where_it_is_off() -> None:
+    assert lookups().of("a", replace(ASKING, lookup=False)) is None
+    assert lookups(suffixes=0).of("a", ASKING) is None
+
+
+def test_strangers_cannot_make_ever_more_indexes() -> None:
+    them = lookups(suffixes=64)
+    for number in range(3 * MAX_CREDENTIALS):
+        of(them, "a").learn(ANSWER)  # which is used all the time, and stays
+        of(them, f"stranger {number}")
+    assert len(them) == MAX_CREDENTIALS
+    assert found(of(them, "a")) == ANSWER[1:]
+
+
+@pytest.mark.parametrize(
+    ("instruction", "order", "same"),
+    [
+        ("go to the ball", "action first", True),  # of the pattern that the target knows
+        ("find the box", "reason first", False),
+        ("dance", "action first", False),
+    ],
+)
+def test_how_an_answer_begins_is_known_by_its_instructions_pattern(
+    instruction: str, order: str, same: bool
+) -> None:
+    them = lookups()
+    asked = replace(ASKING, instruction=instruction, order=order)
+    of(them).learn(ANSWER)
+    of(them, opening=asked).learn((6, 7, 8))
+    begins = [of(them, opening=each).draft((), 1).tokens[0] for each in (ASKING, asked)]
+    assert begins == ([6, 6] if same else [1, 6])
+
+
+def test_a_tree_is_no_larger_than_its_budget() -> None:
+    them = lookups(nodes=3)
+    of(them).learn(ANSWER)
+    assert found(of(them)) == ANSWER[1:4]
+
+
+def answered(them: Lookups, opening: Open = ASKING, until_end: bool = True) -> Verification:
+    """An answer that the target alone has said, or has begun to say."""
+    cloud = Verification(
+        "s",
+        opening,
+        BASE,
+        end_tokens=(END,),
+        max_tokens=20,
+        vocabulary=VOCABULARY,
+        lookup=of(them, opening=opening),
+    )
+    actions = cloud.handle(Generate(cloud.digest, Alone()))
+    for token in (*ANSWER, END) if until_end else ANSWER:
+        (due,) = [action for action in actions if isinstance(action, Score)]
+        actions = cloud.handle(says(*[token] * (1 + len(due.draft))))
+    return cloud
+
+
+def test_a_complete_answer_is_learned_and_so_is_one_that_was_closed() -> None:
+    for until_end in (True, False):
+        them = lookups()
+        cloud = answered(them, until_end=until_end)
+        assert bool(found(of(them))) == until_end
+        cloud.handle(Close())
+        assert found(of(them))[:4] == ANSWER[1:]
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        replace(ASKING, verified=(6,)),  # of which the robot says that another verifier said it
+        replace(ASKING, rule="rejection", payload="probabilities", split=Split("dense")),
+    ],
+)
+def test_what_is_the_robots_word_is_not_learned(opening: Open) -> None:
+    them = lookups()
+    answered(them, opening).handle(Close())
+    assert found(of(them)) == ()

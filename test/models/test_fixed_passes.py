@@ -1,0 +1,181 @@
+"""With fixed passes a row has the same bits in any company, and the check finds what breaks it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.checkpoints import FAMILIES, checkpoint, full_logits, prompt_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from edge_cloud_spec.bench.bits.company import Company
+from edge_cloud_spec.bench.bits.known_rows import KnownRows
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.passes.fixed_attention import FixedAttention, paths_of
+from edge_cloud_spec.models.passes.fixed_shapes import RowCounts, common, equal_counts
+from edge_cloud_spec.models.vlm import Vlm
+
+CLOSE = 1e-4
+
+
+@functools.cache
+def fixed(family: str = "qwen3_vl", dtype: str = "float32") -> Vlm:
+    return load(checkpoint(family), dtype=dtype, passes="fixed")
+
+
+@functools.cache
+def known(family: str, dtype: str, seed: int) -> KnownRows:
+    vlm = fixed(family, dtype)
+    return KnownRows(vlm, prompt_of(vlm, seed), np.random.default_rng(seed))
+
+
+def differing(vlm: Vlm, rows: list[KnownRows], seed: int, turns: int, sessions: int) -> int:
+    company = Company(vlm, rows, sessions, np.random.default_rng(seed))
+    for _ in range(turns):
+        company.turn()
+    assert company.count.rows >= turns
+    return company.count.differing
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fixed_passes_compute_what_the_full_forward_computes(family: str) -> None:
+    vlm = fixed(family)
+    prompt = prompt_of(vlm)
+    session = vlm.open(prompt)
+    session.extend([11, 12])
+    tokens, parents = [20, 21, 22, 23, 24, 25], [-1, -1, 0, 0, 1, 4]
+    first = session.forward(tokens[:3], parents[:3])
+    rows = np.concatenate([first, session.grow(tokens[3:], parents[3:])])
+    for path in ([0, 2], [0, 3], [1, 4, 5]):
+        branch = full_logits(family, prompt, [11, 12, *(tokens[node] for node in path)])
+        ours = rows[[0, *(node + 1 for node in path)]]
+        assert np.abs(ours - branch[2:, : ours.shape[1]]).max() < CLOSE
+    session.commit([1, 4])
+    after = session.forward([30])[1]
+    expected = full_logits(family, prompt, [11, 12, 21, 24, 30])[-1]
+    assert np.abs(after - expected[: len(after)]).max() < CLOSE
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.sampled_from(FAMILIES), st.sampled_from(["float32", "bfloat16"]), st.integers(0, 2**31))
+def test_a_row_has_the_same_bits_in_any_company(family: str, dtype: str, seed: int) -> None:
+    rows = [known(family, dtype, seed) for seed in (0, 1)]
+    assert differing(fixed(family, dtype), rows, seed, turns=6, sessions=8) == 0
+
+
+def test_free_passes_give_other_bits() -> None:
+    """Negative control: the comparison would find a difference."""
+    vlm = load(checkpoint())
+    rows = [KnownRows(vlm, prompt_of(vlm, 0), np.random.default_rng(0))]
+    assert differing(vlm, rows, 0, turns=6, sessions=6) > 0
+
+
+class OtherOrder(nn.Module):
+    """A product that adds in another order where it has certain numbers of rows."""
+
+    def __init__(self, product: nn.Module, counts: tuple[int, ...]) -> None:
+        super().__init__()
+        self._product, self._counts = product, counts
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if len(rows) not in self._counts:
+            return self._product(rows)
+        left = torch.arange(rows.shape[1]) < rows.shape[1] // 2
+        return self._product(rows * left) + self._product(rows * ~left)
+
+
+def change_the_order(vlm: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of some sizes that was not measured."""
+    layer = vlm.transformer._layers[0]
+    monkeypatch.setattr(layer, "_down", OtherOrder(layer._down, (6, 8, 12, 14, 20, 24, 28)))
+
+
+def shorten_windows(vlm: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys up to the last one that a query of the call attends to, however many those are."""
+    run = FixedAttention._run
+
+    def shorter(
+        self: FixedAttention, call: Any, query: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        window = int((call.mask == 0).any(0).sum())
+        short = replace(call, window=window, mask=call.mask[:, :window].contiguous())
+        return run(self, short, query, keys, values)
+
+    monkeypatch.setattr(FixedAttention, "_run", shorter)
+
+
+def forget_the_path(vlm: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree's last path stands there last, and what is committed is read from it."""
+    clone = torch.Tensor.clone
+    monkeypatch.setattr(
+        torch.Tensor, "clone", lambda self: self if self.dim() == 3 else clone(self)
+    )
+
+
+@pytest.mark.parametrize(
+    "plant, dtype",
+    [
+        (change_the_order, "float32"),
+        (change_the_order, "bfloat16"),
+        (shorten_windows, "float32"),
+        (forget_the_path, "float32"),
+    ],
+)
+def test_a_planted_defect_is_found(
+    plant: Callable[[Vlm, pytest.MonkeyPatch], None], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vlm = load(checkpoint(), dtype=dtype, passes="fixed")
+    rows = [known("qwen3_vl", dtype, seed) for seed in (0, 1)]
+    assert differing(vlm, rows, 1, turns=3, sessions=6) == 0
+    plant(vlm, monkeypatch)
+    assert differing(vlm, rows, 1, turns=10, sessions=6) > 0
+
+
+def test_counts_with_other_bits_are_not_allowed() -> None:
+    def odd(rows: Tensor) -> Tensor:
+        return rows * (1.0 + 2.0**-20 * (len(rows) in (3, 15)))
+
+    def company(rows: Tensor) -> Tensor:
+        return rows + rows.sum(0) * 2.0**-20
+
+    rows = torch.randn(64, 8)
+    assert equal_counts(odd, rows, (1, 2, 3, 4, 15, 16)) == {1, 2, 4, 16}
+    assert equal_counts(company, rows, (1, 16)) == frozenset()
+    with pytest.raises(UserError, match="other bits"):
+        common([frozenset({1, 2}), frozenset({3})], "layers")
+
+
+@given(st.integers(0, 400), st.sets(st.integers(1, 64), min_size=1))
+def test_blocks_hold_all_rows_and_have_allowed_sizes(count: int, sizes: set[int]) -> None:
+    counts = RowCounts(tuple(sorted(sizes)))
+    padded = counts.padded(count)
+    assert padded >= count
+    assert sum(counts.blocks(padded)) == padded
+    assert set(counts.blocks(padded)) <= sizes
+
+
+@given(st.data())
+def test_paths_hold_each_new_node_once_and_below_its_parents(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 20))
+    parents = [data.draw(st.integers(-1, node - 1)) for node in range(count)]
+    before = data.draw(st.integers(0, count - 1))
+    attended: list[int] = []
+    for path, new in paths_of(parents, before):
+        assert [parents[node] for node in path] == [-1, *path[:-1]]
+        attended += path[-new:]
+    assert sorted(attended) == list(range(before, count))
+
+
+def test_fixed_passes_of_quantized_weights_are_refused() -> None:
+    with pytest.raises(UserError, match="not quantized"):
+        load(checkpoint(), quantize="dynamic-int8", passes="fixed")
+    with pytest.raises(UserError, match="free, fixed"):
+        load(checkpoint(), passes="some")

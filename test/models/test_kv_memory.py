@@ -1,0 +1,209 @@
+"""The bound of the memory for keys and values holds, whatever is taken, given back and lost."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_cloud_spec.errors import MemoryFull
+from edge_cloud_spec.models.memory.kv_memory import KvBuffer, KvMemory
+
+ROW = 10  # bytes
+
+
+class Holder:
+    """Holds a buffer, and gives it back when asked."""
+
+    def __init__(self, memory: KvMemory, rows: int, kind: str = "a") -> None:
+        self.pinned = False
+        self.memory = memory
+        self.buffer: KvBuffer | None = memory.take(kind, rows, ROW, lambda rows: bytearray(rows))
+        memory.hold(self.buffer, self)
+
+    def evict(self) -> bool:
+        assert self.buffer is not None
+        self.memory.give(self.buffer)
+        self.buffer = None
+        return True
+
+    def __del__(self) -> None:
+        if getattr(self, "buffer", None) is not None:
+            self.evict()
+
+
+@settings(max_examples=60)
+@given(data=st.data(), limit=st.integers(50, 400))
+def test_the_bound_holds_in_any_order(data: st.DataObject, limit: int) -> None:
+    memory = KvMemory(limit)
+    holders: list[Holder] = []
+    holder: Holder | None
+    for _ in range(data.draw(st.integers(1, 25))):
+        name = data.draw(st.sampled_from(["take", "lose", "pin", "touch"]))
+        live = [holder for holder in holders if holder.buffer is not None]
+        if name == "take":
+            rows, kind = data.draw(st.integers(1, 20)), data.draw(st.sampled_from("ab"))
+            try:
+                holders.append(Holder(memory, rows, kind))
+            except MemoryFull:
+                pinned = sum(holder.buffer.size for holder in live if holder.pinned)  # type: ignore[union-attr]
+                assert pinned + rows * ROW > limit or rows * ROW > limit
+        elif name == "lose" and holders:
+            holders.pop(data.draw(st.integers(0, len(holders) - 1)))
+        elif live and name == "pin":
+            holder = live[data.draw(st.integers(0, len(live) - 1))]
+            holder.pinned = not holder.pinned
+        elif live:
+            buffer = live[data.draw(st.integers(0, len(live) - 1))].buffer
+            assert buffer is not None
+            memory.touch(buffer)
+        live, holder = [], None
+        held = sum(holder.buffer.size for holder in holders if holder.buffer is not None)
+        assert memory.in_use == held <= memory.reserved <= limit
+        assert held <= memory.peak <= limit
+        assert memory.usage == held / limit
+
+
+def test_who_was_used_the_longest_ago_gives_way_first_and_who_is_pinned_never() -> None:
+    memory = KvMemory(40)
+    one, two, three, four = (Holder(memory, 1) for _ in range(4))
+    assert one.buffer is not None
+    memory.touch(one.buffer)
+    two.pinned = True
+    five, six = Holder(memory, 1), Holder(memory, 1)
+    assert [bool(holder.buffer) for holder in (one, two, three, four)] == [True, True, False, False]
+    assert memory.evictions == 2
+    for holder in (one, five, six):
+        holder.pinned = True
+    with pytest.raises(MemoryFull, match="try again later"):
+        Holder(memory, 1)
+
+
+def test_what_is_given_back_is_taken_again_where_it_fits() -> None:
+    memory, made = KvMemory(), []
+
+    def take(kind: str, rows: int) -> KvBuffer:
+        return memory.take(kind, rows, ROW, lambda rows: made.append((kind, rows)))
+
+    memory.give(take("a", 10))
+    memory.give(take("a", 8))  # the one of ten rows
+    memory.give(take("b", 8))  # of another kind
+    memory.give(take("a", 2))  # ten are too many for it
+    assert made == [("a", 10), ("b", 8), ("a", 2)]
+    for _ in range(1000):
+        memory.give(take("a", 9))
+    assert len(made) == 3
+    assert memory.reserved == 200
+
+
+def test_a_holder_that_is_lost_in_a_circle_gives_its_memory_back() -> None:
+    memory = KvMemory(100)
+    holder = Holder(memory, 10)
+    holder.itself = holder  # type: ignore[attr-defined]
+    holder.pinned = True
+    del holder
+    with pytest.raises(MemoryFull):
+        Holder(memory, 1)
+    gc.collect()
+    assert memory.in_use == 0
+    Holder(memory, 10)
+
+
+def test_memory_is_given_back_from_other_threads() -> None:
+    memory = KvMemory(1000)
+    buffers = [memory.take("a", 1, ROW, bytearray) for _ in range(100)]
+    threads = [
+        threading.Thread(target=lambda part=part: [memory.give(b) for b in part])
+        for part in (buffers[:50], buffers[50:])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert memory.in_use == 0
+    assert not memory.evict_one()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+    ],
+)
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_device_with_less_than_the_bound_is_a_smaller_bound(
+    error: Exception, failing: int
+) -> None:
+    """The allocator fails at the n-th call and after it: another gives way, or the request ends."""
+    memory, calls = KvMemory(1000), 0
+    first = Holder(memory, 4, "other")
+
+    def allocate(rows: int) -> bytearray:
+        nonlocal calls
+        calls += 1
+        if calls >= failing:
+            raise error
+        return bytearray(rows)
+
+    for _ in range(failing - 1):
+        memory.take("a", 5, ROW, allocate)
+    with pytest.raises(MemoryFull) as refused:
+        memory.take("a", 5, ROW, allocate)
+    assert first.buffer is None
+    assert refused.value.retry_s > 0
+    assert memory.in_use == (failing - 1) * 5 * ROW
+
+
+def test_an_error_of_another_kind_is_not_taken_for_one_of_memory() -> None:
+    def allocate(rows: int) -> None:
+        raise RuntimeError("device-side assert")
+
+    memory = KvMemory()
+    with pytest.raises(RuntimeError, match="assert"):
+        memory.take("a", 1, ROW, allocate)
+    assert memory.in_use == 0
+
+
+SHORT = """
+import resource, torch
+from pathlib import Path
+from edge_cloud_spec.cloud.model_thread.faults import fault_of
+from edge_cloud_spec.errors import MemoryFull
+from edge_cloud_spec.models.memory.cache import CacheLayout, KeyValueCache
+from edge_cloud_spec.models.memory.kv_memory import KvMemory
+
+torch.set_num_threads(1)
+layout = CacheLayout(6, 2, 64, torch.float32, torch.device("cpu"))
+memory = KvMemory(2**40)
+first = KeyValueCache(layout, 1000, memory)
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + 2**28
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    KeyValueCache(layout, 2**20, memory)
+except MemoryFull as error:
+    print(fault_of(error).code, fault_of(error).retry_after_s > 0)
+try:
+    torch.empty(2**33)
+except RuntimeError as error:
+    print(fault_of(error).code)
+second = KeyValueCache(layout, 1000, memory)
+second.rows(0, 1000).copy_(first.rows(0, 1000).fill_(1.0))
+print(float(second.rows(0, 1000).sum()) == second.rows(0, 1000).numel(), memory.in_use)
+"""
+
+
+def test_a_device_that_is_really_out_of_memory_ends_one_request_and_the_process_goes_on() -> None:
+    """With a limit on a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT], capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    two = 2 * 1024 * 6 * 2 * 2 * 64 * 4
+    assert done.stdout.split() == ["overloaded", "True", "overloaded", "True", str(two)]

@@ -1,0 +1,199 @@
+"""Rows that stay in a tensor answer the acceptance rules as numpy's do."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from helpers.checkpoints import prompt_of, vlm
+from helpers.enumeration import outcomes
+from helpers.exactness import assert_chi_square
+
+from edge_cloud_spec.decoding.accept import accept
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.grammar import allowed_after
+from edge_cloud_spec.decoding.noise import Purpose
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.propose import coupled_token
+from edge_cloud_spec.decoding.random_source import SeededRandomSource
+from edge_cloud_spec.decoding.target_rows import LogitRows
+from edge_cloud_spec.decoding.token_distribution import distribution_of
+from edge_cloud_spec.harness.toy import ToyGrammar
+from edge_cloud_spec.models.passes import forward_pass
+from edge_cloud_spec.models.passes.forward_pass import PassRequest
+from edge_cloud_spec.models.passes.target_rows import TensorRows, joined, on_host, target_rows
+
+SCALES = (0.0, 1e-7, 0.1, 1.0, 5.0, 100.0, 1e34)
+KEPT = (SamplingPolicy(1.0, 5), SamplingPolicy(0.7, 0, 0.9), SamplingPolicy(1.0, 50, 0.5))
+
+
+def logits_of(seed: int, size: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    rows = random.standard_normal((3, size)) * SCALES[seed % len(SCALES)]
+    if seed % 3 == 1:
+        rows = np.round(rows)
+    if seed % 4 == 1:
+        rows[:, 1::2] = -np.inf
+    return rows.astype(np.float32)
+
+
+@pytest.mark.parametrize("size", [2, 50, 9000])
+def test_tokens_are_those_of_float64(size: int) -> None:
+    for seed in range(60):
+        logits = logits_of(seed, size)
+        rows = TensorRows(torch.from_numpy(logits))
+        for temperature in (0.0, 1e-300, 1e-6, 0.7, 1.0, 100.0):
+            policy = SamplingPolicy(temperature, seed=seed << 40)
+            for node in (-1, 0, 1):
+                expected = coupled_token(logits[node + 1], policy, seed)
+                assert rows.token(node, policy, seed) == expected
+        for policy in KEPT:
+            assert rows.token(1, policy, 3) == coupled_token(logits[2], policy, 3)
+
+
+def test_tokens_of_bfloat16_logits_and_of_a_real_vocabulary() -> None:
+    for seed in (3, 4, 5, 9):
+        logits = torch.from_numpy(logits_of(seed, 151_936)).bfloat16()
+        exact = logits.float().numpy()
+        policy = SamplingPolicy(0.8, seed=seed)
+        for chosen in (GREEDY, policy):
+            expected = coupled_token(exact[0], chosen, 6)
+            assert TensorRows(logits).token(-1, chosen, 6) == expected
+
+
+@pytest.mark.parametrize("what", [float("nan"), float("inf")])
+@pytest.mark.parametrize("policy", [GREEDY, SamplingPolicy(1.0), KEPT[0]])
+def test_a_row_that_holds_no_numbers_is_an_error_and_the_others_are_not(
+    what: float, policy: SamplingPolicy
+) -> None:
+    logits = torch.from_numpy(logits_of(3, 100))
+    logits[1, 7] = what
+    rows = TensorRows(logits)
+    with pytest.raises(ValueError, match="not a number"):
+        rows.token(0, policy, 0)
+    with pytest.raises(ValueError, match="not a number"):
+        rows.row(0, policy)
+    assert rows.token(1, policy, 0) >= 0
+
+
+def test_rejection_decides_as_over_numpys_rows() -> None:
+    same = 0
+    for seed in range(150):
+        random = np.random.default_rng(seed)
+        policy = (*KEPT, SamplingPolicy(1.0), SamplingPolicy(0.6))[seed % 5]
+        logits = random.standard_normal((5, 40)).astype(np.float32)
+        qs = random.standard_normal((5, 40)).astype(np.float32)
+        parents = (None, (-1, -1, 0, 0))[seed % 2]
+        looked_up = seed // 2 % 3
+        inner = Draft((0,) * 4, parents, looked_up=looked_up).inner
+        rows = tuple(distribution_of(qs[node + 1], SamplingPolicy(1.0)) for node in inner)
+        draft = Draft(tuple(random.integers(0, 40, 4).tolist()), parents, rows, None, looked_up)
+        if seed % 3 == 0 and parents is None:
+            values = (0.3, 0.1, 0.2, 0.01)[: draft.drafted]
+            draft = Draft(draft.tokens, values=values, looked_up=looked_up)
+        takes = [
+            accept("rejection", draft, each, policy, 4, SeededRandomSource(seed))
+            for each in (LogitRows(logits), TensorRows(torch.from_numpy(logits)))
+        ]
+        assert takes[0].path == takes[1].path and takes[0].token == takes[1].token
+        if takes[0].rejected is not None and takes[1].rejected is not None:
+            assert takes[0].rejected.at(3) == pytest.approx(takes[1].rejected.at(3), abs=1e-6)
+            same += 1
+    assert same > 5
+
+
+def test_rejection_over_a_tensor_emits_its_own_p_by_enumeration() -> None:
+    random = np.random.default_rng(4)
+    logits = random.standard_normal((2, 5)).astype(np.float32)
+    policy = SamplingPolicy(0.8)
+    q = distribution_of(random.standard_normal(5).astype(np.float32), policy)
+    rows = TensorRows(torch.from_numpy(logits))
+    emitted = np.zeros(5)
+    for drafted in range(5):
+        draft = Draft((drafted,), rows=(q,))
+        for taken, probability in outcomes(
+            lambda source, draft=draft: accept("rejection", draft, rows, policy, 0, source)
+        ):
+            assert taken is not None
+            token = drafted if taken.path else taken.token
+            emitted[token] += q.at(drafted) * probability
+    assert np.abs(emitted - rows.row(-1, policy).told().shares).max() < 1e-12
+    assert np.abs(emitted - distribution_of(logits[0], policy).shares).max() < 1e-6
+
+
+@pytest.mark.parametrize("parents", [None, (-1, -1, 0, 0)])
+def test_rejection_over_a_tensor_has_the_targets_distribution_by_seed(
+    parents: tuple[int, ...] | None,
+) -> None:
+    """Drawn, judged and drawn again by seed: the first token is the target's, not the draft's."""
+    random = np.random.default_rng(7)
+    policy, size, runs = SamplingPolicy(0.8), 8, 3000
+    logits = random.standard_normal((5, size)).astype(np.float32) * 2
+    q = distribution_of(random.standard_normal(size).astype(np.float32), policy)
+    inner = Draft((0,) * 4, parents).inner
+    counts: Counter[tuple[int, ...]] = Counter()
+    rows = TensorRows(torch.from_numpy(logits))
+    for seed in range(runs):
+        source = SeededRandomSource(seed)
+        draws = [q.draw(source, Purpose.DRAFT, node) for node in range(4)]
+        draft = Draft(tuple(draws), parents, (q,) * len(inner))
+        taken = accept("rejection", draft, rows, policy, 0, source)
+        first = draws[taken.path[0]] if taken.path else taken.token
+        assert first is not None
+        counts[(first,)] += 1
+    own = distribution_of(logits[0], policy).shares
+    assert_chi_square(counts, {(token,): float(own[token]) for token in range(size)}, runs)
+    with pytest.raises(AssertionError):
+        assert_chi_square(counts, {(t,): q.at(t) for t in range(size)}, runs)
+
+
+def test_rows_are_joined_where_the_pass_computed_them() -> None:
+    first, rest = np.ones(4, np.float32), np.zeros((2, 4), np.float32)
+    on_tensor = joined(first, torch.from_numpy(rest))
+    assert isinstance(on_tensor, torch.Tensor)
+    expected = joined(torch.from_numpy(first), rest)
+    assert isinstance(expected, np.ndarray) and expected.shape == (3, 4)
+    assert np.array_equal(on_host(on_tensor), expected)
+
+
+def test_a_session_whose_rows_stay_on_a_device_is_the_same_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU: the pass's rows are tensors, which a verdict takes as they are."""
+    model = vlm()
+    prompt = prompt_of(model)
+    plain, kept = model.open(prompt), model.open(prompt)
+    policy = SamplingPolicy(0.9, seed=3)
+    for tokens, parents in (([3, 4, 5], None), ([3, 4, 5], [-1, -1, 0]), ([7], None)):
+        expected = plain.forward(tokens, parents)
+        with monkeypatch.context() as patched:
+            patched.setattr(forward_pass, "on_device", lambda rows: rows)
+            (rows,) = model.forward_together([PassRequest(kept, tokens, parents)])
+        assert isinstance(rows, torch.Tensor)
+        assert np.abs(on_host(rows) - expected).max() < 1e-5
+        said = target_rows(rows)
+        assert said.token(0, policy, 1) == LogitRows(on_host(rows)).token(0, policy, 1)
+        for session in (plain, kept):
+            session.commit((0,))
+        assert isinstance(kept.known_row, np.ndarray)
+        assert np.abs(kept.known_row - expected[1]).max() < 1e-5
+        for session in (plain, kept):
+            session.extend((9,))
+
+
+@pytest.mark.parametrize("size", [50, 9000])
+def test_a_grammar_masks_tensors_as_numpy_rows(size: int) -> None:
+    draft, grammar = Draft((3, 4)), ToyGrammar("some", size)
+    allowed = allowed_after(grammar, (1,), draft)
+    for seed in range(3):
+        logits = np.random.default_rng(seed).standard_normal((3, size)).astype(np.float32)
+        tensors, rows = (target_rows(each, allowed) for each in (torch.from_numpy(logits), logits))
+        assert isinstance(tensors, TensorRows)
+        for policy in (GREEDY, SamplingPolicy(0.8, seed=seed), *KEPT):
+            for node in (-1, 0, 1):
+                assert tensors.token(node, policy, 2) == rows.token(node, policy, 2)
+                there, here = (each.row(node, policy).told() for each in (tensors, rows))
+                ids = np.arange(size)
+                assert there.over(ids) == pytest.approx(here.over(ids), abs=1e-6)

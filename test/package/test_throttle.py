@@ -1,0 +1,34 @@
+"""A log says what happens without end a few times a second, and how often it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_cloud_spec.throttle import MAX_KINDS, Throttle, with_more
+
+
+@pytest.mark.parametrize("most", [1, 5])
+def test_what_comes_without_end_is_said_so_often_a_second_and_nothing_is_uncounted(
+    most: int,
+) -> None:
+    throttle = Throttle(most)
+    said = [throttle.admit("refused", number / 500) for number in range(5000)]  # for ten seconds
+    written = [more for more in said if more is not None]
+    assert len(written) == 10 * most
+    assert sum(written) + len(written) == 9 * 500 + most, "all but the last second's others"
+
+
+def test_one_kind_does_not_silence_another() -> None:
+    throttle = Throttle()
+    assert [throttle.admit(kind, 0.0) for kind in "aab"] == [0, None, 0]
+
+
+def test_the_kinds_that_are_known_are_bounded() -> None:
+    throttle = Throttle()
+    assert all(throttle.admit(number, 0.0) == 0 for number in range(5000))
+    assert len(throttle._kinds) <= MAX_KINDS
+
+
+def test_a_line_says_how_many_it_stands_for() -> None:
+    assert with_more("refused", 0) == "refused"
+    assert with_more("refused", 41) == "refused (41 more of these)"
