@@ -82,6 +82,17 @@ def write(path: Path, suite: str, seed: int, rows: list[Row]) -> None:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
 
 
+def make_report_folder(folder: Path) -> None:
+    """Before anything is measured; raises UserError where a report cannot be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "index.html").touch()
+    except OSError as error:
+        raise UserError(
+            f"--out {folder} cannot be written ({error.strerror}); name another folder"
+        ) from None
+
+
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in ("edge-cloud-spec", "torch", "transformers", "grpcio", "mujoco"):

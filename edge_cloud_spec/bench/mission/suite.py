@@ -18,7 +18,7 @@ from ...errors import UserError
 from ...harness.regimes import Regime
 from ...nav.explain import EXPLAIN, FULL
 from ...nav.grammar import GRAMMARS
-from ..command import Row
+from ..command import Row, make_report_folder
 from ..options import add_cost_arguments, check_counts, regimes_of
 from .done_shifts import DoneShifts
 from .room_result import RoomResult
@@ -114,7 +114,7 @@ def _report_folders(out: Path | None, regimes: Sequence[Regime]) -> dict[str, Pa
     if out is None:
         return {}
     try:
-        from .report.write import make_folder
+        from .report.write import write_report  # noqa: F401 (whether it can be imported)
     except ImportError as error:
         raise UserError(
             f"--out draws with {error.name}; pip install 'edge-cloud-spec[sim]'"
@@ -122,7 +122,7 @@ def _report_folders(out: Path | None, regimes: Sequence[Regime]) -> dict[str, Pa
     several = len(regimes) > 1
     folders = {each.name: out / each.name if several else out for each in regimes}
     for folder in folders.values():
-        make_folder(folder)
+        make_report_folder(folder)
     return folders
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ....errors import UserError
 from ....harness.regimes import Regime
 from ...command import Row, write
 from ..rows import Results
@@ -16,17 +15,6 @@ from .shown_mission import shown_missions
 from .times_plot import draw_times
 
 BEGINNING_S = 9.0
-
-
-def make_folder(folder: Path) -> None:
-    """Before anything is measured; raises UserError where it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "index.html").touch()
-    except OSError as error:
-        raise UserError(
-            f"--out {folder} cannot be written ({error.strerror}); name another folder"
-        ) from None
 
 
 def write_report(

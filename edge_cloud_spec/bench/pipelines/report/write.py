@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ....decoding.preset import Preset
-from ....errors import UserError
 from ....harness.emulated_link import LinkProfile
 from ....harness.regimes import Regime
 from ....harness.trace import Trace
 from ....harness.virtual import VirtualHarness
-from ...command import Row, write
+from ...command import Row, make_report_folder, write
 from .claims import PublishedClaim
 from .estimate import estimated_speedup
 from .page import page
@@ -43,13 +42,7 @@ class ReportFolder:
         self._folder, self._regimes, self._presets = folder, regimes, presets
         self._links, self._seed = links, seed
         self._tokens = min(tokens, MAX_TRACED)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "index.html").touch()
-        except OSError as error:
-            raise UserError(
-                f"--out {folder} cannot be written ({error.strerror}); name another folder"
-            ) from None
+        make_report_folder(folder)
 
     def write(self, rows: Sequence[Row], sweep: Sequence[Row]) -> Path:
         """Draw everything; returns the page's path. sweep: rows of other round-trip times."""
