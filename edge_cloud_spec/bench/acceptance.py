@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..edge.measures import Mean, Measures
+from ..decoding.mean import Mean
+from ..edge.measures import Measures
 from ..edge.rounds import Round
 
 

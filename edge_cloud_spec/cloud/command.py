@@ -31,7 +31,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     models.add_argument(
         "--target", default=str(EMBEDDED / "target"), help="directory or hub name of the target"
     )
-    models.add_argument("--drafter", default="", help="a drafter beside it, for preset cloud_sd")
+    models.add_argument("--drafter", default="", help="a drafter beside it, for cloud_sd and auto")
     models.add_argument("--device", default="cpu", help="cpu or cuda (default %(default)s)")
     models.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
     models.add_argument("--quantize", default="none", help="none, int8, int4 or dynamic-int8")

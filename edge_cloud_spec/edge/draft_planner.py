@@ -8,10 +8,12 @@ from functools import lru_cache
 from typing import Protocol
 
 from ..decoding.cost_model import Costs, rate, signature, specedge_depth
+from ..decoding.mean import Mean
+from ..decoding.pass_yield import MIN_PASS_S
 from ..decoding.preset import Preset
 from ..decoding.shape import BestFirst, Shape, chain
 from ..decoding.speculation import Speculation
-from .measures import MIN_PASS_S, Mean, Measures
+from .measures import Measures
 
 PROBE = 3  # passes of the target alone, to measure what they cost
 REPLAN = (4, 8, 16, 32)  # rounds until the next plan; the last one from then on

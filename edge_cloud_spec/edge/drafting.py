@@ -250,8 +250,7 @@ class Drafting:
 
     def _alone(self, until: int) -> AwaitedTokens:
         assert self._prefix.digest is not None
-        speculative = self._preset.drafter == "cloud"
-        return AwaitedTokens(Generate(self._prefix.digest, Alone(speculative, until)))
+        return AwaitedTokens(Generate(self._prefix.digest, alone_of(self._preset, until)))
 
     def _sample_acceptance(self) -> list[Action]:
         """Draft now and then while the cloud generates alone, to measure the acceptance."""
@@ -262,3 +261,8 @@ class Drafting:
             return []
         self._speculator.plan(chain(1), STOP_AND_WAIT)
         return self.work()
+
+
+def alone_of(preset: Preset, until: int = 0) -> Alone:
+    """How the cloud goes on alone under this preset, up to so many tokens of the answer."""
+    return Alone(preset.drafter == "cloud", until, preset.pacing == "auto")

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ..decoding.cost_model import Costs
 from ..decoding.growth import FinishedDraft
+from ..decoding.mean import Mean
+from ..decoding.pass_yield import MIN_PASS_S, PassYield
 from ..wire.messages import Verdict
 
-DECAY = 0.995  # weight of an observation, one observation later
-TIME_DECAY = 0.97  # the same, of a time
-YIELD_DECAY = 0.99  # the same, of a pass of the cloud alone
+TIME_DECAY = 0.97  # weight of a time, one observation later
 QUEUE_DECAY = 0.9  # the same, of what others make the cloud do
 VERIFY_SLOPE = 0.015  # of the target's time, for each node beyond the measured ones; assumed
 DRAFT_SLOPE = 0.03  # the same, of the draft model's
@@ -23,36 +23,6 @@ FLAT_NODES = 16  # nodes up to which a pass is assumed to take as long as the la
 MAX_PASS_NODES = 256  # of a pass; more are taken to cost the same
 FEW_PASSES = 32  # after which what the cloud looks up is judged
 LOOKUP_AGAIN = 16  # decodes after which lookup is tried again where it did not pay
-MIN_PASS_S = 1e-4  # of the target
-
-
-class Mean:
-    """A mean with a prior, which counts for ``weight`` observations.
-
-    ``total`` and ``count`` are of the observations alone, without decay.
-    """
-
-    def __init__(self, prior: float, weight: float = 0.0, decay: float = DECAY) -> None:
-        self._sum, self._weight = prior * weight, weight
-        self._prior, self._decay = prior, decay
-        self.total, self.count = 0.0, 0
-
-    def observe(self, value: float) -> None:
-        """Add an observation."""
-        self.total += value
-        self.count += 1
-        self._sum = self._sum * self._decay + value
-        self._weight = self._weight * self._decay + 1
-
-    @property
-    def value(self) -> float:
-        """The mean; the prior where there is no weight."""
-        return self._sum / self._weight if self._weight else self._prior
-
-    @property
-    def known(self) -> bool:
-        """Whether it has an observation, or a prior with a weight."""
-        return self._weight > 0
 
 
 class PassTimes:
@@ -104,28 +74,6 @@ class PassTimes:
         beyond = np.maximum(0, sizes - max(known[-1], FLAT_NODES))
         times: NDArray[np.float64] = np.interp(sizes, known, rising) * (1 + self._slope * beyond)
         return times
-
-
-class PassYield:
-    """What passes of the target give: tokens, and the seconds that they take."""
-
-    def __init__(self) -> None:
-        self._tokens, self._seconds = Mean(0.0, decay=YIELD_DECAY), Mean(0.0, decay=YIELD_DECAY)
-
-    def observe(self, tokens: int, seconds: float) -> None:
-        """Add a pass."""
-        self._tokens.observe(tokens)
-        self._seconds.observe(seconds)
-
-    @property
-    def count(self) -> int:
-        """The passes so far."""
-        return self._seconds.count
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second."""
-        return self._tokens.value / max(self._seconds.value, MIN_PASS_S)
 
 
 class Measures:

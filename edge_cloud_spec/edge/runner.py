@@ -16,8 +16,9 @@ from ..decoding.rule import check_rule
 from ..lookup.lookups import Lookups
 from ..models.drafter import MAX_LOOKED_UP
 from ..models.prompt import PromptSpec, Request, instruction_tokens
-from ..wire.messages import Alone, Open, spec_digest
+from ..wire.messages import Open, spec_digest
 from .decoder import EdgeDecoder
+from .drafting import alone_of
 from .events import ANSWERED, Emit
 from .measures import Measures
 from .rounds import DecodeStats
@@ -101,7 +102,7 @@ def opening_of(
         replacement=preset.replacement,
         predictions=preset.speculation.exits,
         preset=preset.name,
-        alone=Alone() if preset.drafter == "lookup" or preset.pacing == "auto" else None,
+        alone=alone_of(preset) if preset.drafter == "lookup" or preset.pacing == "auto" else None,
         lookup=preset.lookup,
     )
 

@@ -39,10 +39,14 @@ class RealHarness:
         profile: LinkProfile,
         seed: int = 0,
         limits: WorkerLimits | None = None,
+        cloud_drafts: bool = True,
     ) -> None:
+        """cloud_drafts: it has a draft model, too."""
         self._started = time.perf_counter()
         self.cloud_busy = BusyTime(PunctualSleep())
-        self.worker = scripted_worker(regime, time.perf_counter, self.cloud_busy, limits)
+        self.worker = scripted_worker(
+            regime, time.perf_counter, self.cloud_busy, limits, drafts=cloud_drafts
+        )
         self._cloud = InProcessServer(self.worker)
         self._proxy = Proxy(self._cloud.address, profile, seed)
         self._client = VerifierClient(ClientSettings(self._proxy.address))

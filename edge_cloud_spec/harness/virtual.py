@@ -81,14 +81,15 @@ class VirtualHarness:
         seed: int = 0,
         limits: WorkerLimits | None = None,
         trace: Trace | None = None,
+        cloud_drafts: bool = True,
     ) -> None:
-        """trace: records all passes and messages."""
+        """trace: records all passes and messages. cloud_drafts: it has a draft model, too."""
         self.timeline = timeline = Timeline()
 
         def make_worker(clock: Callable[[], float], sleep: Callable[[float], None]) -> Worker:
             self.cloud_busy = BusyTime(sleep)
             on_pass = partial(passed, clock) if trace is not None else None
-            return scripted_worker(regime, clock, self.cloud_busy, limits, on_pass)
+            return scripted_worker(regime, clock, self.cloud_busy, limits, on_pass, cloud_drafts)
 
         def passed(clock: Callable[[], float], kind: str, ms: float, drafted: int) -> None:
             assert trace is not None

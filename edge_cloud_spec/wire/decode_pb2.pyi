@@ -147,14 +147,16 @@ class RowRequest(_message.Message):
     def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ...) -> None: ...
 
 class Generate(_message.Message):
-    __slots__ = ("base", "speculative", "until")
+    __slots__ = ("base", "speculative", "until", "may_speculate")
     BASE_FIELD_NUMBER: _ClassVar[int]
     SPECULATIVE_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
+    MAY_SPECULATE_FIELD_NUMBER: _ClassVar[int]
     base: Digest
     speculative: bool
     until: int
-    def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., speculative: bool = ..., until: _Optional[int] = ...) -> None: ...
+    may_speculate: bool
+    def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., speculative: bool = ..., until: _Optional[int] = ..., may_speculate: bool = ...) -> None: ...
 
 class Resume(_message.Message):
     __slots__ = ("session", "base", "secret")

@@ -17,11 +17,13 @@ from .version import OLDEST_PROTOCOL, PROTOCOL
 class Alone:
     """How the cloud goes on alone: with its own draft model where ``speculative``.
 
-    It stops when the answer has ``until`` tokens (0: at its end).
+    It stops when the answer has ``until`` tokens (0: at its end). ``may_speculate``: its draft
+    model drafts where it has one and that pays, as it measures.
     """
 
     speculative: bool = False
     until: int = 0
+    may_speculate: bool = False
 
 
 @dataclass(frozen=True)

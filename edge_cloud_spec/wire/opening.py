@@ -80,9 +80,11 @@ def read_open(o: pb.Open) -> Open:
 
 def write_alone(alone: Alone) -> pb.Generate:
     """What the cloud does alone, without the prefix that it begins after."""
-    return pb.Generate(speculative=alone.speculative, until=alone.until)
+    return pb.Generate(
+        speculative=alone.speculative, until=alone.until, may_speculate=alone.may_speculate
+    )
 
 
 def read_alone(m: pb.Generate) -> Alone:
     """The inverse of ``write_alone``."""
-    return Alone(m.speculative, m.until)
+    return Alone(m.speculative, m.until, m.may_speculate)

@@ -34,7 +34,7 @@ from edge_cloud_spec.wire.messages import (
 )
 from edge_cloud_spec.wire.version import ALONE_PROTOCOL
 
-ASKED = Generate(BASE, Alone(False, PROBE))
+ASKED = Generate(BASE, Alone(False, PROBE, True))
 
 
 def prepared() -> tuple[EdgeDecoder, list[Action]]:
@@ -67,7 +67,7 @@ def test_after_a_loss_the_session_is_resumed_and_the_same_asked_again() -> None:
     here = BASE.extend((1,))
     assert sent(robot.handle(LinkUp(), 4.0)) == [Resume("s", here)]
     assert sent(robot.handle(Received(Opened("s", b"", here)), 5.0)) == [
-        Generate(here, Alone(False, PROBE))
+        Generate(here, Alone(False, PROBE, True))
     ]
     assert robot.deadline == 12.0  # as before: only an answer moves it
 

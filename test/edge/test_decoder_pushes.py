@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from helpers.edge_decoder import BASE, OPENED, PROMPT, SPEC, decoder, drafted, drafts, sent, verdict
 
+from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Action, LinkLost, LinkUp
-from edge_cloud_spec.edge.measures import Mean
 
 
 def pushing() -> EdgeDecoder:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edge_cloud_spec.decoding.cost_model import rate
+from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import BestFirst, chain
 from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
@@ -23,7 +24,7 @@ from edge_cloud_spec.edge.draft_planner import (
     candidate_shapes,
     planner_of,
 )
-from edge_cloud_spec.edge.measures import Mean, Measures
+from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.presets import load_preset
 
 AUTO = load_preset("auto")

@@ -8,10 +8,11 @@ from helpers.edge_decoder import BASE, OPENING, PROMPT, SPEC, sent
 
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.growth import FinishedDraft
+from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.draft_planner import HINTED, PROBE
 from edge_cloud_spec.edge.events import Action, Drafted, Emit, Prefilled, Received, Work
-from edge_cloud_spec.edge.measures import Mean, Measures
+from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Alone, DraftMessage, Generate, Opened, Verdict
 
@@ -81,7 +82,7 @@ def test_what_is_said_before_the_session_is_known_is_emitted_too() -> None:
 def test_a_cloud_of_the_last_protocol_is_asked() -> None:
     robot = opened()
     actions = robot.handle(Received(Opened("s", b"", BASE, protocol=2)), 0.0)
-    assert sent(actions) == [Generate(BASE, Alone(False, PROBE))]
+    assert sent(actions) == [Generate(BASE, Alone(False, PROBE, True))]
 
 
 def test_hints_are_tried_first_and_the_cloud_waits_for_none() -> None:

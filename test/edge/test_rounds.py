@@ -96,6 +96,6 @@ def test_auto_tries_the_target_alone_first_and_learns_what_it_costs() -> None:
     one = decoded("auto")
     rounds, measures = one.decoder.stats.rounds, one.decoder.measures
     assert [each.drafted for each in rounds[:3]] == [0, 0, 0]
-    alone = sum(each.drafted == 0 for each in rounds)
+    alone = sum(not each.waited for each in rounds)
     # The prefill gave the first row; what is under way where the robot joins counts for neither.
     assert alone - 1 - UNDER_WAY <= measures.alone.count <= alone - 1

@@ -146,7 +146,9 @@ def measure(
 ) -> MeasuredAnswers:
     """One answer after another; the robot keeps its measurements from one to the next."""
     answers = []
-    with closing(HARNESSES[harness_name](regime, profile_of(args, regime), args.seed)) as harness:
+    drafts = preset.drafter == "cloud"
+    make, profile = HARNESSES[harness_name], profile_of(args, regime)
+    with closing(make(regime, profile, args.seed, cloud_drafts=drafts)) as harness:
         for seed in range(args.seed, args.seed + args.answers):
             policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY
             answers.append(harness.robot.decode(preset, args.tokens, seed, policy))

@@ -50,6 +50,11 @@ class ModelRunner:
                 model.crop(spec.vocabulary)
                 model.use_memory(self.memory)
 
+    @property
+    def drafts(self) -> bool:
+        """Whether there is a draft model."""
+        return self._drafter is not None
+
     def prompt(self, opening: Open) -> Prompt:
         """The target's prompt of a request."""
         return self.target.prompt(_request(opening), self._spec)

@@ -23,6 +23,7 @@ from ...wire.messages import (
 )
 from ..session.counters import Counters
 from ..session.events import Action, Commit, Event, Extend, Propose, Proposed, Reply, Score
+from ..session.own_drafting import OwnDrafting
 from ..session.scored_draft import EMPTY
 from ..session.validation import check_opening, check_verified
 from ..session.verification import Verification
@@ -55,6 +56,7 @@ class SessionMessages:
         self._models, self._sessions, self._scheduler = models, sessions, scheduler
         self._counters, self._limits, self._clock = counters, limits, clock
         self._lookups = lookups
+        self._own = OwnDrafting() if models.drafts else None
         self.prefills = Prefills(sessions, scheduler, limits, self.fail)
         self._spec = spec
         self._spec_bytes = spec.to_bytes()
@@ -174,6 +176,7 @@ class SessionMessages:
             lookup=self._lookups.of(
                 stream.credential, opening, self._models.instruction_tokens(opening)
             ),
+            own=self._own,
         )
         target = self._models.target
         session = CloudSession(verification, lambda: target.prefill(prompt), opening, self._clock())
@@ -208,24 +211,25 @@ class SessionMessages:
             case Score(draft, patience_s):
                 due = DuePass(session, draft, 1 + len(draft), arrived, patience_s)
                 self.prefills.queue_pass(due)
-            case Propose(prefix, length):
-                job = partial(self._propose, session, prefix, length, arrived)
+            case Propose():
+                job = partial(self._propose, session, action, arrived)
                 self._scheduler.of(session.client).jobs.append(job)
 
-    def _propose(
-        self, session: CloudSession, prefix: tuple[int, ...], length: int, arrived: float
-    ) -> None:
+    def _propose(self, session: CloudSession, wanted: Propose, arrived: float) -> None:
         """Draft with the cloud's own drafter."""
         if not session.verification.generating:
             self.advance(session, Proposed(EMPTY), arrived)
             return
         started = self._clock()
         try:
-            draft = self._models.propose(session, prefix, length)
+            draft = self._models.propose(session, wanted.prefix, wanted.length)
         except Exception as error:
-            session.verification.pause()
+            if wanted.needed:
+                session.verification.pause()
+                session.send(fault_of(error))
+            else:
+                log.warning("the draft model failed, and is done without: %s", error)
             self.advance(session, Proposed(EMPTY), arrived)  # or it would wait for this for ever
-            session.send(fault_of(error))
             return
         draft_s = self._clock() - started
         self.advance(session, Proposed(draft, draft_s), arrived + draft_s)

@@ -1,13 +1,15 @@
-"""What the next pass of a session is over: a robot's draft, what was said before, or nothing."""
+"""What the next pass of a session is over: a robot's draft, the cloud's own, or nothing."""
 
 from __future__ import annotations
 
 from ...decoding.draft import Draft
 from ...lookup.answer_lookup import AnswerLookup
-from ...wire.messages import DraftMessage, Open
+from ...wire.messages import Alone, DraftMessage, Open
 from .counters import Counters
+from .events import Propose
+from .own_drafting import OwnDrafting
 from .pushed_drafts import PushedDrafts
-from .scored_draft import EMPTY, MAX_OWN, ScoredDraft
+from .scored_draft import EMPTY, MAX_OWN, OWN, ScoredDraft
 from .validation import DraftRules
 from .verified_answer import VerifiedAnswer
 
@@ -22,10 +24,12 @@ class DraftChoice:
         rules: DraftRules,
         counters: Counters,
         lookup: AnswerLookup | None,
+        own: OwnDrafting | None,
     ) -> None:
-        """lookup: None where nothing is to be looked up."""
+        """lookup: None where nothing is to be looked up. own: of the cloud's own draft model;
+        None where it has none."""
         self._opening, self._answer, self._rules = opening, answer, rules
-        self._counters, self._lookup = counters, lookup
+        self._counters, self._lookup, self._own = counters, lookup, own
         self._pushed = PushedDrafts(counters)
 
     def __len__(self) -> int:
@@ -99,7 +103,33 @@ class DraftChoice:
             return draft
         return self._lookup.beside(draft, self._answer.tokens, self._useful, open_at)
 
-    def own(self) -> ScoredDraft:
+    def own(self, how: Alone) -> ScoredDraft | Propose:
+        """What the cloud scores alone, or what its draft model is to draft for that first."""
+        found = self._found()
+        if found.given:
+            return found
+        if how.speculative:
+            if found.draft.looked_up:
+                return found
+        elif not (
+            how.may_speculate and self._useful and self._own and self._own.pays(len(found.draft))
+        ):
+            return found
+        length = min(self._opening.draft_length or OWN, self._useful, MAX_OWN)
+        return Propose(tuple(self._answer.tokens), max(1, length), needed=how.speculative)
+
+    def drafted(self, draft: Draft, seconds: float) -> ScoredDraft:
+        """What the cloud's draft model drafted in so many seconds; where nothing, what is found.
+
+        It has failed then, and is not asked again for this answer.
+        """
+        if not len(draft):
+            self._own = None
+            return self._found()
+        both = self._with_looked_up(draft)
+        return ScoredDraft(both, given=len(draft), own=True, draft_s=seconds)
+
+    def _found(self) -> ScoredDraft:
         """What the grammar leaves, and what was said before.
 
         At first only where the draft waits for the prompt, whose last pass then scores it, too:
@@ -118,7 +148,11 @@ class DraftChoice:
         """Tokens of a draft that the answer has room for: the verdict brings one of its own."""
         return max(0, self._answer.room - 1)
 
-    def judged(self, scored: ScoredDraft, path: tuple[int, ...], tokens: int) -> None:
-        """The path was accepted, and so many tokens are settled."""
+    def judged(
+        self, scored: ScoredDraft, path: tuple[int, ...], tokens: int, seconds: float
+    ) -> None:
+        """The path was accepted, and so many tokens are settled; seconds: of the target's pass."""
+        if self._own is not None and (scored.own or not scored.given):
+            self._own.judged(scored, tokens, seconds + scored.draft_s)
         if self._lookup is not None:
             self._lookup.judged(scored.draft, scored.given, path, tokens)

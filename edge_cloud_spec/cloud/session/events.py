@@ -29,10 +29,14 @@ class Score:
 
 @dataclass(frozen=True)
 class Propose:
-    """Let the cloud's own drafter draft this many tokens after the prefix; Proposed is due."""
+    """Let the cloud's own drafter draft this many tokens after the prefix; Proposed is due.
+
+    ``needed``: else the answer goes on without it where it fails.
+    """
 
     prefix: tuple[int, ...]
     length: int
+    needed: bool = True
 
 
 @dataclass(frozen=True)

@@ -35,14 +35,14 @@ from .events import (
     Event,
     Extend,
     Predicted,
-    Propose,
     Proposed,
     Reply,
     Score,
     Scored,
 )
 from .judge import judge
-from .scored_draft import EMPTY, MAX_OWN, ScoredDraft
+from .own_drafting import OwnDrafting
+from .scored_draft import EMPTY, ScoredDraft
 from .validation import DraftRules
 from .verdict_history import VerdictHistory
 from .verified_answer import VerifiedAnswer
@@ -65,9 +65,10 @@ class Verification:
         counters: Counters | None = None,
         grammar: Grammar | None = None,
         lookup: AnswerLookup | None = None,
+        own: OwnDrafting | None = None,
     ) -> None:
         """draft_tokens: of a draft at most. counters: of all sessions. grammar: the policy's.
-        lookup: for this answer, where its robot wants that."""
+        lookup: for this answer, where its robot wants that. own: of the cloud's draft model."""
         self.session = session
         self.grammar = grammar
         self.finished = False
@@ -78,7 +79,7 @@ class Verification:
         self._rules = DraftRules(opening, vocabulary, draft_tokens)
         self._random_source = random_source or SeededRandomSource(opening.policy.seed)
         self._history = VerdictHistory()
-        self._drafts = DraftChoice(opening, self._answer, self._rules, self.counters, lookup)
+        self._drafts = DraftChoice(opening, self._answer, self._rules, self.counters, lookup, own)
         self._rejected: TokenDistribution | None = None  # P where the robot resamples now
         self._scoring: ScoredDraft | None = None
         self._proposing = False
@@ -135,7 +136,7 @@ class Verification:
                 waiting = self._next_pushed(late=True)
                 if waiting or self._alone is None:
                     return waiting
-                return self._score(ScoredDraft(draft, draft_s=draft_s))
+                return self._score(self._drafts.drafted(draft, draft_s))
             case Resume():
                 return self._on_resume(event)
             case RowRequest(base):
@@ -254,13 +255,11 @@ class Verification:
         waiting = self._next_pushed(late=late)
         if waiting or self._alone is None:
             return waiting
-        own = self._drafts.own()
-        if self._alone.speculative and not own.draft.looked_up:
-            self._proposing = True
-            useful = self._answer.room - 1  # the verdict brings one of its own
-            length = max(1, min(self._opening.draft_length, useful, MAX_OWN))
-            return [Propose(tuple(self.tokens), length)]
-        return self._score(own)
+        own = self._drafts.own(self._alone)
+        if isinstance(own, ScoredDraft):
+            return self._score(own)
+        self._proposing = True
+        return [own]
 
     def _next_pushed(self, *, late: bool) -> list[Action]:
         """Continue with the robot's draft that waits for the answer's end, if there is one."""
@@ -289,7 +288,7 @@ class Verification:
         said = verdict if under_way.complete else replace(verdict, tokens=())
         self._history.add(verdict)
         self.counters.count_verdict(draft, path, len(path) + len(last), finish)
-        self._drafts.judged(under_way, path, len(path) + len(last))
+        self._drafts.judged(under_way, path, len(path) + len(last), scored.verify_s)
         self._answer.extend(verdict.tokens + last)
         if finish and not self.finished:
             self._drafts.end()

@@ -47,7 +47,8 @@ class VirtualFleet:
 
         def worker(clock: Callable[[], float], sleep: Callable[[float], None]) -> Worker:
             self.cloud_busy = BusyTime(sleep)
-            return make_worker(regime, clock, self.cloud_busy, limits, self._on_pass)
+            drafts = preset.drafter == "cloud"
+            return make_worker(regime, clock, self.cloud_busy, limits, self._on_pass, drafts)
 
         cloud = VirtualCloud(timeline, worker)
         self.worker = cloud.worker

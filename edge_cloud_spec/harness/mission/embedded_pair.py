@@ -62,10 +62,13 @@ def embedded_worker(
     clock: Callable[[], float],
     sleep: Sleep,
     on_pass: OnPass,
+    drafts: bool,
 ) -> Worker:
-    """The cloud's worker with target, a drafter of its own, and exits that hit as published."""
+    """The cloud's worker with target and exits that hit as published; ``drafts``: it has a draft
+    model, too."""
     exits: Any = ScriptedExits(regime) if regime.exit_hit else None
     target: Any = TargetVlm(regime, sleep, pair.target)
     drafter: Any = DraftVlm(regime, sleep, pair.drafter)
     target.on_pass = drafter.on_pass = on_pass
-    return Worker(target, pair.spec, drafter, None, clock, exits, pair.instructions)
+    own = drafter if drafts else None
+    return Worker(target, pair.spec, own, None, clock, exits, pair.instructions)

@@ -72,7 +72,8 @@ class VirtualRobot:
         def make_worker(clock: Callable[[], float], sleep: Callable[[float], None]) -> Worker:
             self._cloud_busy = BusyTime(sleep)
             on_pass = partial(self._on_cloud_pass, clock)
-            return embedded_worker(pair, regime, clock, self._cloud_busy, on_pass)
+            drafts = conditions.preset.drafter == "cloud"
+            return embedded_worker(pair, regime, clock, self._cloud_busy, on_pass, drafts)
 
         cloud = VirtualCloud(timeline, make_worker)
         impairments = ProfileImpairments(conditions.link, 0)

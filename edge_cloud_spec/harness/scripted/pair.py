@@ -276,10 +276,12 @@ def scripted_worker(
     sleep: Sleep,
     limits: WorkerLimits | None = None,
     on_pass: OnPass | None = None,
+    drafts: bool = True,
 ) -> Worker:
-    """The cloud's worker with a regime's target, its own drafter for ``cloud_sd``, and exits."""
+    """The cloud's worker with a regime's target and exits; a draft model where it ``drafts``."""
     exits = ScriptedExits(regime) if regime.exit_hit else None
     drafter: Any = DraftVlm(regime, sleep)
     target: Any = TargetVlm(regime, sleep)
     drafter.on_pass = target.on_pass = on_pass
-    return Worker(target, SPEC, drafter, limits, clock, exits)  # type: ignore[arg-type]
+    own = drafter if drafts else None
+    return Worker(target, SPEC, own, limits, clock, exits)  # type: ignore[arg-type]

@@ -9,7 +9,8 @@ import pytest
 from helpers.cloud.verification import BASE, END, ROW, VOCABULARY, draft, says, session, verdict_of
 
 from edge_cloud_spec.cloud.session.events import Commit, Propose, Proposed, Reply, Score
-from edge_cloud_spec.cloud.session.verification import EMPTY, MAX_OWN, Verification
+from edge_cloud_spec.cloud.session.scored_draft import EMPTY, MAX_OWN, OWN
+from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
@@ -188,7 +189,7 @@ def test_a_closed_session_says_nothing_more() -> None:
     assert cloud.finished
 
 
-@pytest.mark.parametrize(("asked", "length"), [(0, 1), (3, 3), (2**32 - 1, 9)])
+@pytest.mark.parametrize(("asked", "length"), [(0, OWN), (3, 3), (2**32 - 1, 9)])
 def test_a_proposal_is_never_longer_than_what_the_answer_has_room_for(
     asked: int, length: int
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edge_cloud_spec.cloud.session.events import Reply, Score, Scored
+from edge_cloud_spec.cloud.session.own_drafting import OwnDrafting
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
@@ -48,8 +49,10 @@ def verdict_of(actions: list) -> Verdict:
     return said
 
 
-def cloud_of(lookup: AnswerLookup | None = None, opening: Open = OPENING) -> Verification:
-    """A session whose robot drafts, and may have looked up."""
+def cloud_of(
+    lookup: AnswerLookup | None = None, opening: Open = OPENING, own: OwnDrafting | None = None
+) -> Verification:
+    """A session whose robot drafts, and may have looked up; own: the cloud has a draft model."""
     return Verification(
         "s",
         opening,
@@ -58,6 +61,7 @@ def cloud_of(lookup: AnswerLookup | None = None, opening: Open = OPENING) -> Ver
         max_tokens=50,
         vocabulary=VOCABULARY,
         lookup=lookup,
+        own=own,
     )
 
 

@@ -62,8 +62,9 @@ class ReportFolder:
     def _timeline(self, regime: Regime, preset: Preset) -> DecodeTimeline:
         """Of a decode in virtual time, also where the rows were measured in real time."""
         link = replace(self._links[regime.name], delay_ms=regime.one_way_ms)
-        trace = Trace()
-        with closing(VirtualHarness(regime, link, self._seed, trace=trace)) as harness:
+        trace, drafts = Trace(), preset.drafter == "cloud"
+        there = VirtualHarness(regime, link, self._seed, trace=trace, cloud_drafts=drafts)
+        with closing(there) as harness:
             answer = harness.robot.decode(preset, self._tokens, self._seed)
         return timeline_of(answer.outcome, trace)
 

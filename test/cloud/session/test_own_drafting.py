@@ -1,0 +1,127 @@
+"""A cloud that goes on alone lets its own draft model draft where that is measured to pay."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.cloud.verification import BASE, cloud_of, says, scored, verdict_of
+from helpers.cloud.worker_robot import OWN, Costly, Robot, do_all
+from helpers.cloud.worker_robot import cloud as cloud_with
+
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.cloud.session.events import Propose, Proposed, Score
+from edge_cloud_spec.cloud.session.own_drafting import AGAIN, FEW, OwnDrafting
+from edge_cloud_spec.cloud.session.scored_draft import EMPTY, ScoredDraft
+from edge_cloud_spec.cloud.session.scored_draft import OWN as OWN_TOKENS
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.wire.messages import Alone, Fault, Generate, Verdict
+
+DRAFTED = ScoredDraft(Draft((1, 2)), given=2, own=True)
+LOOKED_UP = ScoredDraft(Draft((1, 2), looked_up=2))
+BARE = ScoredDraft(EMPTY)
+MAY = Alone(may_speculate=True)
+
+
+def measured(drafted: int, looked_up: int, bare: int = 1) -> OwnDrafting:
+    """Tokens of passes of a second each, by source."""
+    own = OwnDrafting()
+    for _ in range(FEW):
+        own.judged(DRAFTED, drafted, 1.0)
+        own.judged(LOOKED_UP, looked_up, 1.0)
+        own.judged(BARE, bare, 1.0)
+    return own
+
+
+def test_it_is_tried_once_it_is_known_what_passes_give_without_it() -> None:
+    own = OwnDrafting()
+    for _ in range(FEW):
+        assert not own.pays(0)
+        own.judged(BARE, 1, 1.0)
+    assert own.pays(0)
+    assert not own.pays(2)  # nothing that was looked up has been judged
+
+
+@pytest.mark.parametrize("looked_up", [0, 2])
+def test_the_better_source_drafts_and_the_other_is_tried_again(looked_up: int) -> None:
+    for drafted, others in ((3, 2), (2, 3)):
+        own = measured(drafted, others, others)
+        better = drafted > others
+        chosen = [own.pays(looked_up) for _ in range(3 * AGAIN)]
+        assert chosen.count(not better) == 3
+        assert chosen[AGAIN - 1] is not better
+
+
+def test_drafting_that_takes_long_does_not_pay() -> None:
+    own = measured(0, 2, 1)
+    for _ in range(100):
+        own.judged(DRAFTED, 4, 5.0)
+    assert not own.pays(0)
+
+
+def test_a_session_lets_it_draft_where_its_robot_allows_that() -> None:
+    for how, wanted in ((MAY, True), (Alone(), False)):
+        cloud = cloud_of(None, own=measured(3, 1))
+        (action,) = cloud.handle(Generate(BASE, how))
+        assert (action == Propose((), OWN_TOKENS, needed=False)) is wanted
+        assert (action == Score(EMPTY)) is not wanted
+
+
+def test_what_it_drafted_is_scored_and_judged() -> None:
+    own = measured(3, 1)
+    cloud = cloud_of(None, own=own)
+    cloud.handle(Generate(BASE, MAY))
+    assert scored(cloud.handle(Proposed(Draft((1, 2, 3)), 0.3))).tokens == (1, 2, 3)
+    verdict = verdict_of(cloud.handle(says(1, 2, 5, 0)))
+    assert (verdict.tokens, verdict.token, verdict.draft_s) == ((1, 2), 5, 0.3)
+
+
+def test_where_it_fails_the_answer_goes_on_without_it() -> None:
+    cloud = cloud_of(None, own=measured(3, 1))
+    assert cloud.handle(Generate(BASE, MAY)) == [Propose((), OWN_TOKENS, needed=False)]
+    assert cloud.handle(Proposed(EMPTY)) == [Score(EMPTY)]
+    for token in range(1, 4):
+        assert cloud.handle(says(token))[-1] == Score(EMPTY)  # it is not asked again
+
+
+def heard(robot: Robot) -> list[int]:
+    words: list[int] = []
+    for message in robot.heard:
+        assert not isinstance(message, Fault)
+        if isinstance(message, Verdict):
+            words += [*message.tokens, *([] if message.token is None else [message.token])]
+    return words
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_answers_are_the_targets_own_and_take_fewer_passes_where_that_pays(
+    pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spend(self: Costly, rows: int) -> None:
+        self.now += 1.0 if pays else rows
+
+    monkeypatch.setattr(Costly, "spend", spend)
+    worker = cloud_with()
+    for nonce in range(4):
+        robot = Robot(worker).open(nonce)
+        before = worker.counters.verdicts
+        robot.say(Generate(robot.base, MAY))
+        do_all(worker)
+        assert tuple(heard(robot)) == OWN
+    passes = worker.counters.verdicts - before  # of the last one
+    assert passes < len(OWN) / 1.5 if pays else passes > len(OWN) * 0.9
+
+
+def test_a_draft_model_that_breaks_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker: Worker = cloud_with()
+    asked = []
+
+    def breaks(*given: object) -> None:
+        asked.append(given)
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(worker._models, "propose", breaks)
+    for nonce in range(3):
+        robot = Robot(worker).open(nonce)
+        robot.say(Generate(robot.base, MAY))
+        do_all(worker)
+        assert tuple(heard(robot)) == OWN
+    assert 0 < len(asked) <= 3  # once an answer
