@@ -39,7 +39,7 @@ class RealHarness:
         profile: LinkProfile,
         seed: int = 0,
         limits: WorkerLimits | None = None,
-        cloud_drafts: bool = True,
+        cloud_drafts: bool = False,
     ) -> None:
         """cloud_drafts: it has a draft model, too."""
         self._started = time.perf_counter()

@@ -81,7 +81,7 @@ class VirtualHarness:
         seed: int = 0,
         limits: WorkerLimits | None = None,
         trace: Trace | None = None,
-        cloud_drafts: bool = True,
+        cloud_drafts: bool = False,
     ) -> None:
         """trace: records all passes and messages. cloud_drafts: it has a draft model, too."""
         self.timeline = timeline = Timeline()

@@ -96,7 +96,7 @@ def test_both_harnesses_make_the_same_rounds() -> None:
 @pytest.mark.parametrize("every", [0.35, 1.7, 5.0])
 def test_outages_in_virtual_time_are_resumed_from(preset: str, every: float) -> None:
     profile = LinkProfile(SLOW.one_way_ms, 5.0, outage_every_s=every, outage_s=0.3)
-    with closing(HARNESSES["virtual"](SLOW, profile)) as there:
+    with closing(HARNESSES["virtual"](SLOW, profile, cloud_drafts=True)) as there:
         answer = there.robot.decode(load_preset(preset), 500, seed=1)
     assert answer.equal, answer.outcome.text
     assert answer.outcome.stats.resumed > 0

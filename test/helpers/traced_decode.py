@@ -16,5 +16,7 @@ def decode(
     """An answer in virtual time, and all that happened in it."""
     trace = Trace()
     link = LinkProfile(regime.one_way_ms, **weather)
-    there = VirtualHarness(regime, link, seed, trace=trace)
-    return there.robot.decode(load_preset(preset), tokens, seed), trace
+    loaded = load_preset(preset)
+    drafts = loaded.drafter == "cloud"
+    there = VirtualHarness(regime, link, seed, trace=trace, cloud_drafts=drafts)
+    return there.robot.decode(loaded, tokens, seed), trace

@@ -89,7 +89,8 @@ def _soak(
     """The rows, and what failed."""
     profile = profile_of(args, regime)
     limits = WorkerLimits(keep_s=KEEP_S + profile.outage_s)
-    with closing(HARNESSES[args.harness](regime, profile, args.seed, limits)) as harness:
+    make = HARNESSES[args.harness]
+    with closing(make(regime, profile, args.seed, limits, cloud_drafts=True)) as harness:
         soak = Soak(harness, presets, tuple(args.tokens), args.seed, limits)
         soak.run(seconds)
         return [*soak.by_preset(), soak.all()], soak.failures(lossless=not profile.outage_s)

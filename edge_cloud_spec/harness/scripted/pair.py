@@ -276,7 +276,7 @@ def scripted_worker(
     sleep: Sleep,
     limits: WorkerLimits | None = None,
     on_pass: OnPass | None = None,
-    drafts: bool = True,
+    drafts: bool = False,
 ) -> Worker:
     """The cloud's worker with a regime's target and exits; a draft model where it ``drafts``."""
     exits = ScriptedExits(regime) if regime.exit_hit else None
