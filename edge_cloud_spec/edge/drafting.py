@@ -218,14 +218,16 @@ class Drafting:
         nodes, self._was_alone = verdict.drafted, verdict.alone
         if isinstance(request, AwaitedVerdict) and not verdict.alone:
             nodes = nodes or len(request.drawn)
-        # The first token alone costs no pass: the prefill gave its row.
         if (nodes or verified) and not joining:
             link = self._stopwatch.link_s(verdict, now) if self._stopwatch.waited else None
-            measures.verified(nodes, seconds, link, not alone and self._asks_for_exits(request))
+            if verified:
+                measures.verified(nodes, seconds, link, not alone and self._asks_for_exits(request))
+            elif link is not None:  # the prompt was read in the time of the first verdict
+                measures.one_way.observe(link / 2)
             if link is not None and nodes:
                 turn_s = self._stopwatch.sent - self._stopwatch.start + link
                 measures.queued(turn_s, verdict, self.pass_s)
-            if alone and not (self._plan.leads and self._is_prefilled):
+            if alone and verified and not (self._plan.leads and self._is_prefilled):
                 hints = self._is_prefilled and self._follows and self._plan.shape is not None
                 measures.went_alone(nodes, len(tokens), seconds + verdict.draft_s, hints)
         if draft is None:

@@ -15,7 +15,7 @@ from .node_budget import NodeBudget
 class SaidBefore:
     """A credential's verified answers, and what looked-up nodes gained it lately.
 
-    ``alone``: of passes without another draft; ``beside``: as further branches of a robot's.
+    ``alone``: of passes without another draft; ``beside``: as further branches of one.
     """
 
     index: SuffixIndex
@@ -50,7 +50,7 @@ class AnswerLookup:
     def beside(
         self, draft: Draft, tokens: Sequence[int], depth: int, open_at: int | None = None
     ) -> Draft:
-        """The robot's draft after these tokens, with further branches that pay."""
+        """A draft after these tokens, with further branches that pay."""
         nodes = self._said.beside.nodes(1 + len(draft), self._seconds)
         if not nodes:
             return draft

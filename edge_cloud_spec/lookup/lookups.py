@@ -31,8 +31,10 @@ class Lookups:
         """suffixes: of each index; 0: nothing is looked up. nodes: of a pass, at the most.
         instructions: that the target was trained on, if it says so; answers to all of these begin
         alike. seconds: of a pass, by its rows. ValueError: fewer than none."""
-        if suffixes < 0:
-            raise ValueError(f"suffixes are 0 (nothing is looked up) or more, not {suffixes}")
+        if suffixes < 0 or nodes < 0:
+            raise ValueError(
+                f"suffixes and nodes are 0 (nothing is looked up) or more, not {suffixes}, {nodes}"
+            )
         self._suffixes, self._most = suffixes, nodes
         self._instructions, self._seconds = instructions, seconds
         self._said: OrderedDict[str, SaidBefore] = OrderedDict()

@@ -21,6 +21,8 @@ def answer_grammar(name: str, order: str) -> str:
     ``action``: an answer is the clauses that ``read_answer`` reads, in the order that was asked
     for. A reason is printable ASCII, and may be left out where it comes last. Raises UserError.
     """
+    if name not in GRAMMARS:
+        raise UserError(f"the grammar {name!r} is unknown: use one of {', '.join(GRAMMARS)}")
     if name == "none":
         return ""
     if order not in _CLAUSES:

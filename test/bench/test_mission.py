@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from edge_cloud_spec.bench.mission.done_shifts import DoneShifts
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.sim.episode import CYCLE
 
 
@@ -84,3 +86,15 @@ def test_a_second_run_gives_the_same_rows_whoever_shares_it(
 )
 def test_what_a_variant_cannot_be_is_said(presets: str) -> None:
     assert main(["bench", "mission", "--presets", presets]) == 2
+
+
+def test_a_line_that_was_broken_off_is_measured_again(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    whole = json.dumps({"key": "a", "rooms": []}) + "\n"
+    done.write_text(whole + '{"key": "b", "roo')
+    DoneShifts(done)
+    assert done.read_text() == whole
+    done.write_text("a file of somebody else's")
+    with pytest.raises(UserError, match="name another file"):
+        DoneShifts(done)
+    assert done.read_text() == "a file of somebody else's"

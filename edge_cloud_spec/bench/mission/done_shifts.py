@@ -12,6 +12,7 @@ from typing import Any
 import edge_cloud_spec
 
 from ...errors import UserError
+from ...models import EMBEDDED
 from ...share import share
 from .room_result import RoomResult
 from .shift import Shift
@@ -31,13 +32,17 @@ class DoneShifts:
             return
         try:
             path.touch()
-            lines = path.read_text(encoding="utf-8").splitlines()
-            entries = [json.loads(line) for line in lines]
+            content = path.read_bytes()
+            whole = content.rfind(b"\n") + 1 or len(content)
+            entries = [json.loads(line) for line in content[:whole].splitlines()]
             self._known = {each["key"]: each["rooms"] for each in entries}
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise UserError(
                 f"--resume {path} cannot be used ({error}): remove it, or name another file"
             ) from None
+        if whole < len(content):  # the last run ended while it wrote a line
+            with path.open("r+b") as file:
+                file.truncate(whole)
 
     def missing(self, shift: Shift) -> tuple[Variant, ...]:
         """The variants of a shift that are not done."""
@@ -64,11 +69,13 @@ def _key(shift: Shift, variant: Variant) -> str:
 
 @cache
 def _code() -> str:
-    """Names the package's code and configuration."""
+    """Names the package's code, configuration and embedded models."""
     whole = hashlib.blake2b(digest_size=16)
     package = Path(edge_cloud_spec.__file__).parent
-    for path in (*sorted(package.rglob("*.py")), *sorted((share() / "config").rglob("*.yaml"))):
-        whole.update(path.read_bytes())
+    weights = (path for path in EMBEDDED.rglob("*") if path.is_file())
+    for paths in (package.rglob("*.py"), (share() / "config").rglob("*.yaml"), weights):
+        for path in sorted(paths):
+            whole.update(path.read_bytes())
     return whole.hexdigest()
 
 

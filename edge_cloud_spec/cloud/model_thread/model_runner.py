@@ -1,4 +1,4 @@
-"""The models that a cloud runs: the target, its early exits, and a drafter for ``cloud_sd``."""
+"""The models that a cloud runs: the target, its early exits, and a drafter of its own."""
 
 from __future__ import annotations
 

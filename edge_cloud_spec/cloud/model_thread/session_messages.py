@@ -217,6 +217,8 @@ class SessionMessages:
 
     def _propose(self, session: CloudSession, wanted: Propose, arrived: float) -> None:
         """Draft with the cloud's own drafter."""
+        if session not in self._sessions:
+            return
         if not session.verification.generating:
             self.advance(session, Proposed(EMPTY), arrived)
             return

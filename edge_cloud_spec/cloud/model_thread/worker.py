@@ -40,7 +40,7 @@ LEAST_SPARE_S = 1e-9  # enough for one job
 
 
 class Worker(threading.Thread):
-    """Runs ``target`` (and ``drafter``, for ``cloud_sd``) for all sessions, in its own thread."""
+    """Runs ``target`` (and ``drafter``, where it has one) for all sessions, in its own thread."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ class DraftChoice:
     def keep(self, message: DraftMessage, *, late: bool) -> None:
         """Keep a draft for a prefix that the answer may reach; raises BadDraft.
 
-        late: or for one that it has passed, where the rest of the draft may still fit.
+        late: or where it is, or for one that it has passed, where the rest of the draft may fit.
         """
         answer, base = self._answer, message.base
         ahead = base.length > len(answer.tokens)
@@ -47,7 +47,8 @@ class DraftChoice:
         drafts = message.resampled is None and self._opening.draft_identity != ""
         if drafts and useful and (ahead or late):
             self._rules.check(message, answer.max_tokens - base.length)
-            if ahead or answer.rest_of(base, message.draft) is not None:
+            here = base == answer.digest
+            if ahead or here or answer.rest_of(base, message.draft) is not None:
                 self._pushed.add(message)
                 return
         self._counters.late += 1
@@ -104,7 +105,10 @@ class DraftChoice:
         return self._lookup.beside(draft, self._answer.tokens, self._useful, open_at)
 
     def own(self, how: Alone) -> ScoredDraft | Propose:
-        """What the cloud scores alone, or what its draft model is to draft for that first."""
+        """What the cloud scores alone, or what its draft model is to draft for that first.
+
+        Unless it has to, that model does not draft for the first token: the prompt gives its row.
+        """
         found = self._found()
         if found.given:
             return found
@@ -112,7 +116,11 @@ class DraftChoice:
             if found.draft.looked_up:
                 return found
         elif not (
-            how.may_speculate and self._useful and self._own and self._own.pays(len(found.draft))
+            how.may_speculate
+            and self._answer.tokens
+            and self._useful
+            and self._own
+            and self._own.pays(len(found.draft))
         ):
             return found
         length = min(self._opening.draft_length or OWN, self._useful, MAX_OWN)
@@ -151,8 +159,11 @@ class DraftChoice:
     def judged(
         self, scored: ScoredDraft, path: tuple[int, ...], tokens: int, seconds: float
     ) -> None:
-        """The path was accepted, and so many tokens are settled; seconds: of the target's pass."""
-        if self._own is not None and (scored.own or not scored.given):
-            self._own.judged(scored, tokens, seconds + scored.draft_s)
+        """The path was accepted, and so many tokens are settled; seconds: since the last verdict.
+
+        The first verdict is no measure: the prompt was read for it.
+        """
+        if self._own and self._answer.tokens and (scored.own or not scored.given):
+            self._own.judged(scored, tokens, seconds)
         if self._lookup is not None:
             self._lookup.judged(scored.draft, scored.given, path, tokens)

@@ -6,13 +6,14 @@ from ...decoding.pass_yield import PassYield
 from .scored_draft import ScoredDraft
 
 FEW = 4  # passes after which a source is judged by what it gave
-AGAIN = 32  # passes after which the source that gives less is tried again
+AGAIN = 32  # choices after which the source that gives less is tried again
 
 
 class OwnDrafting:
     """Tokens per second by source, of all sessions of a cloud that go on alone.
 
-    The draft model's passes count as much as the target's. Belongs to the model's thread.
+    Seconds are the clock's, from verdict to verdict: sessions share a pass of the target, but wait
+    for one another's drafts. Belongs to the model's thread.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,6 @@ class OwnDrafting:
         return not better
 
     def judged(self, scored: ScoredDraft, tokens: int, seconds: float) -> None:
-        """A pass over this draft settled so many tokens in so many seconds, the drafting's too."""
+        """A pass over this draft settled so many tokens, so many seconds after the last verdict."""
         looked_up = self._looked_up if scored.draft.looked_up else self._bare
         (self._drafted if scored.own else looked_up).observe(tokens, seconds)

@@ -195,7 +195,7 @@ class Verification:
             here = here.extend((message.resampled,))
         try:
             if message.base != here or message.hint or self._busy or self.finished:
-                self._drafts.keep(message, late=False)
+                self._drafts.keep(message, late=self._proposing)
                 return []
             self._rules.check_next(message, self._answer, resamples=self._rejected is not None)
         except BadDraft as error:
@@ -235,8 +235,8 @@ class Verification:
             self.counters.ignored += 1
             return []
         missed = self._history.since(base) if self._alone is None else ()
-        self._alone = None if self.finished else message.alone
-        if self._has_reached_limit():
+        self._alone = message.alone
+        if self.finished or self._rejected is not None or self._has_reached_limit():
             self._alone = None
         return [*map(Reply, missed), *self._next(late=True)]
 
@@ -278,7 +278,7 @@ class Verification:
         under_way, self._scoring = self._scoring, None
         draft, opening = under_way.draft, self._opening
         if under_way.row_only:
-            self._rejected = scored.rows.row(-1, opening.policy).told()
+            self._alone, self._rejected = None, scored.rows.row(-1, opening.policy).told()
             return [Reply(RowMessage(self.digest, self._rejected))]
         verdict, self._rejected = judge(
             under_way, scored, opening, self._answer, self._random_source
@@ -288,7 +288,8 @@ class Verification:
         said = verdict if under_way.complete else replace(verdict, tokens=())
         self._history.add(verdict)
         self.counters.count_verdict(draft, path, len(path) + len(last), finish)
-        self._drafts.judged(under_way, path, len(path) + len(last), scored.verify_s)
+        seconds = scored.queue_s + under_way.draft_s + scored.verify_s
+        self._drafts.judged(under_way, path, len(path) + len(last), seconds)
         self._answer.extend(verdict.tokens + last)
         if finish and not self.finished:
             self._drafts.end()

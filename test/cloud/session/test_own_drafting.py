@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from helpers.cloud.verification import BASE, cloud_of, says, scored, verdict_of
-from helpers.cloud.worker_robot import OWN, Costly, Robot, do_all
+from helpers.cloud.verification import BASE, cloud_of, draft, says, scored, verdict_of
+from helpers.cloud.worker_robot import OWN, Costly, Robot, do_all, opening
 from helpers.cloud.worker_robot import cloud as cloud_with
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
@@ -12,8 +14,9 @@ from edge_cloud_spec.cloud.session.events import Propose, Proposed, Score
 from edge_cloud_spec.cloud.session.own_drafting import AGAIN, FEW, OwnDrafting
 from edge_cloud_spec.cloud.session.scored_draft import EMPTY, ScoredDraft
 from edge_cloud_spec.cloud.session.scored_draft import OWN as OWN_TOKENS
+from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.wire.messages import Alone, Fault, Generate, Verdict
+from edge_cloud_spec.wire.messages import Alone, Close, Fault, Generate, Verdict
 
 DRAFTED = ScoredDraft(Draft((1, 2)), given=2, own=True)
 LOOKED_UP = ScoredDraft(Draft((1, 2), looked_up=2))
@@ -29,6 +32,13 @@ def measured(drafted: int, looked_up: int, bare: int = 1) -> OwnDrafting:
         own.judged(LOOKED_UP, looked_up, 1.0)
         own.judged(BARE, bare, 1.0)
     return own
+
+
+def begun(how: Alone, own: OwnDrafting | None = None) -> Verification:
+    """A session whose first pass is under way: there the prompt gives the row."""
+    cloud = cloud_of(None, own=own or measured(3, 1))
+    assert cloud.handle(Generate(BASE, how)) == [Score(EMPTY)]
+    return cloud
 
 
 def test_it_is_tried_once_it_is_known_what_passes_give_without_it() -> None:
@@ -59,27 +69,36 @@ def test_drafting_that_takes_long_does_not_pay() -> None:
 
 def test_a_session_lets_it_draft_where_its_robot_allows_that() -> None:
     for how, wanted in ((MAY, True), (Alone(), False)):
-        cloud = cloud_of(None, own=measured(3, 1))
-        (action,) = cloud.handle(Generate(BASE, how))
-        assert (action == Propose((), OWN_TOKENS, needed=False)) is wanted
+        cloud = begun(how)
+        action = cloud.handle(says(1))[-1]
+        assert (action == Propose((1,), OWN_TOKENS, needed=False)) is wanted
         assert (action == Score(EMPTY)) is not wanted
 
 
 def test_what_it_drafted_is_scored_and_judged() -> None:
-    own = measured(3, 1)
-    cloud = cloud_of(None, own=own)
-    cloud.handle(Generate(BASE, MAY))
+    own = measured(2, 1)
+    cloud = begun(MAY, own)
+    assert isinstance(cloud.handle(says(1))[-1], Propose)
     assert scored(cloud.handle(Proposed(Draft((1, 2, 3)), 0.3))).tokens == (1, 2, 3)
     verdict = verdict_of(cloud.handle(says(1, 2, 5, 0)))
     assert (verdict.tokens, verdict.token, verdict.draft_s) == ((1, 2), 5, 0.3)
 
 
 def test_where_it_fails_the_answer_goes_on_without_it() -> None:
-    cloud = cloud_of(None, own=measured(3, 1))
-    assert cloud.handle(Generate(BASE, MAY)) == [Propose((), OWN_TOKENS, needed=False)]
+    cloud = begun(MAY)
+    assert cloud.handle(says(1))[-1] == Propose((1,), OWN_TOKENS, needed=False)
     assert cloud.handle(Proposed(EMPTY)) == [Score(EMPTY)]
     for token in range(1, 4):
         assert cloud.handle(says(token))[-1] == Score(EMPTY)  # it is not asked again
+
+
+def test_a_robot_that_leads_while_a_proposal_waits_gets_its_verdict() -> None:
+    cloud = begun(MAY)
+    assert isinstance(cloud.handle(says(3))[-1], Propose)
+    assert cloud.handle(draft(7, 7)) == []  # sent before the robot heard of the 3
+    message = draft(4, 5, base=cloud.digest)
+    assert cloud.handle(message) == []
+    assert cloud.handle(Proposed(EMPTY)) == [Score(message.draft)]
 
 
 def heard(robot: Robot) -> list[int]:
@@ -110,6 +129,39 @@ def test_answers_are_the_targets_own_and_take_fewer_passes_where_that_pays(
     assert passes < len(OWN) / 1.5 if pays else passes > len(OWN) * 0.9
 
 
+@pytest.mark.parametrize("robots", [1, 8])
+def test_robots_that_wait_for_one_anothers_drafts_are_not_slower_for_them(
+    robots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass takes a second, whoever is in it; the draft model drafts for one after another."""
+
+    def spend(self: Costly, rows: int) -> None:
+        self.now += 1.0
+
+    monkeypatch.setattr(Costly, "spend", spend)
+    seconds = {}
+    for how in (Alone(), MAY):
+        worker = cloud_with(passes_per_robot=32)
+        target = worker._models.target
+        monkeypatch.setattr(worker._models._drafter, "spend", partial(wait, target, 0.1))
+        for nonce in range(5):
+            fleet = [Robot(worker).open(100 * nonce + one) for one in range(robots)]
+            began = target.now
+            for robot in fleet:
+                robot.say(Generate(robot.base, how))
+            do_all(worker)
+            seconds[how] = target.now - began
+            for robot in fleet:
+                assert tuple(heard(robot)) == OWN
+                robot.say(Close())
+            do_all(worker)
+    assert seconds[MAY] < (0.5 if robots == 1 else 1.15) * seconds[Alone()]
+
+
+def wait(target: Costly, seconds: float, rows: int) -> None:
+    target.now += seconds
+
+
 def test_a_draft_model_that_breaks_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     worker: Worker = cloud_with()
     asked = []
@@ -125,3 +177,18 @@ def test_a_draft_model_that_breaks_costs_no_answer(monkeypatch: pytest.MonkeyPat
         do_all(worker)
         assert tuple(heard(robot)) == OWN
     assert 0 < len(asked) <= 3  # once an answer
+
+
+def test_a_lost_session_is_drafted_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = cloud_with()
+    asked = []
+
+    def breaks(*given: object) -> None:
+        raise RuntimeError("the prompt cannot be read")
+
+    monkeypatch.setattr(worker._models.target, "prefill", breaks)
+    monkeypatch.setattr(worker._models, "propose", lambda *given: asked.append(given))
+    robot = Robot(worker)
+    robot.say(opening(1, alone=Alone(speculative=True)))
+    do_all(worker)
+    assert robot.count(Fault) == 1 and not asked

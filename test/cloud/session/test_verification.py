@@ -13,7 +13,8 @@ from edge_cloud_spec.cloud.session.scored_draft import EMPTY, MAX_OWN, OWN
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.wire.messages import (
     Alone,
@@ -202,3 +203,23 @@ def test_a_proposal_does_not_hold_up_others_for_longer_than_is_useful() -> None:
     opening = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_length=2**32 - 1)
     cloud = Verification("s", opening, BASE, end_tokens=(END,), max_tokens=50, vocabulary=5)
     assert cloud.handle(Generate(BASE, Alone(True))) == [Propose((), MAX_OWN)]
+
+
+def test_a_place_where_the_robot_resamples_is_not_drawn_again() -> None:
+    opening = Open(
+        1,
+        "find",
+        b"",
+        "action first",
+        SamplingPolicy(1.0),
+        "rejection",
+        payload="probabilities",
+        draft_identity="d",
+        split=Split("dense"),
+    )
+    cloud = Verification("s", opening, BASE, end_tokens=(END,), max_tokens=50, vocabulary=5)
+    cloud.handle(DraftMessage(BASE, Draft((1,), values=(1.0,)), 0))
+    rejected = verdict_of(cloud.handle(says(3, 3)))
+    assert rejected.residual is not None and rejected.token is None
+    assert not any(isinstance(action, Score) for action in cloud.handle(Generate(BASE)))
+    assert not cloud.generating
