@@ -102,6 +102,16 @@ class Draft:
             node = step
         return tuple(self.tokens[step] for step in path)
 
+    def node_of(self, path: Sequence[int]) -> int:
+        """The node that a path of tokens from the prefix leads to; -1: there is none."""
+        root = -1
+        for token in path:
+            equal = (child for child in self.children(root) if self.tokens[child] == token)
+            root = next(equal, -2)
+            if root == -2:
+                return -1
+        return root
+
     def below(self, tokens: Sequence[int]) -> Draft | None:
         """What follows these tokens in a draft without rows and values; None: nothing.
 

@@ -49,6 +49,35 @@ class FinishedDraft:
         """How likely all of the likeliest path is accepted; 0 where that was not computed."""
         return self.leaves[0][1] if self.leaves else 0.0
 
+    def below(self, tokens: Sequence[int]) -> FinishedDraft | None:
+        """What is left of it where the answer went on with these tokens; None: nothing.
+
+        Only of ids, see ``Draft.below``. What is left is as likely as what it was expected to end
+        with there says, of which only the likeliest are known.
+        """
+        has_rows = self.draft.rows is not None or self.draft.values is not None
+        draft = None if has_rows else self.draft.below(tokens)
+        if draft is None:
+            return None
+        size = len(tokens)
+
+        def rests(ends: Sequence[LikelyTokens]) -> list[LikelyTokens]:
+            found = ((path[size:], chance) for path, chance in ends if path[:size] == tuple(tokens))
+            return [(path, chance) for path, chance in found if path]
+
+        leaves, recoveries = rests(self.leaves), rests(self.recoveries)
+        whole = sum(chance for _, chance in (*leaves, *recoveries)) or 1.0
+        follows = self.best[:size] == tuple(tokens) and len(self.best) > size
+        best = self.best[size:] if follows else leaves[0][0] if leaves else draft.tokens[:1]
+        return FinishedDraft(
+            draft,
+            best,
+            draft.node_of(best),
+            self.second_choices[size:] if follows else (),
+            tuple((path, chance / whole) for path, chance in leaves),
+            tuple((path, chance / whole) for path, chance in recoveries),
+        )
+
 
 NEAR = 3  # tokens beyond the proposed ones that are looked at after each node
 MAX_ENDS = 16

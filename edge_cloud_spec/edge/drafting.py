@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from ..decoding.growth import FinishedDraft
+from ..decoding.pass_yield import MIN_PASS_S
 from ..decoding.preset import Preset
 from ..decoding.shape import chain
 from ..decoding.speculation import STOP_AND_WAIT
@@ -48,6 +51,7 @@ class Drafting:
         self._was_alone = True  # whether the last verdict was the cloud's alone
         self._joining = 0  # verdicts that may still be of what the cloud did alone
         self._is_prefilled = False
+        self._heard_at = 0.0  # when the cloud, going on alone, began its pass, s
         self.pass_s = 0.0  # of the draft model's last pass
         self._free_at = 0.0  # when the cloud has done what it does for others, s
 
@@ -115,11 +119,20 @@ class Drafting:
             return len(prefix) == len(self._prefix.tokens)  # the cloud goes on meanwhile
         if not least or part.draft.depth < least:
             return False
-        if len(prefix) == len(self._prefix.tokens):
-            return not isinstance(request, AwaitedVerdict) and self._is_late(now)
+        here = len(prefix) == len(self._prefix.tokens)
         ready = now + self.pass_s + self._measures.one_way.value
+        if isinstance(request, AwaitedTokens):
+            return (here or self._speculator.is_near(prefix)) and ready > self._next_pass(now)
+        if here:
+            return not isinstance(request, AwaitedVerdict) and self._is_late(now)
         due = request.due if isinstance(request, AwaitedVerdict) else 0.0
         return self._speculator.is_near(prefix) and ready > due
+
+    def _next_pass(self, now: float) -> float:
+        """When the cloud, alone, begins the next pass that a hint sent now is there for, s."""
+        pass_s = max(self._measures.alone.value, MIN_PASS_S)
+        late = now + self._measures.one_way.value - self._heard_at
+        return self._heard_at + pass_s * math.ceil(late / pass_s)
 
     def _is_late(self, now: float) -> bool:
         """Whether the cloud would wait for another level of the draft it needs next."""
@@ -155,6 +168,7 @@ class Drafting:
     def continue_alone(self, until: int, now: float) -> list[Action]:
         """After a verdict on no draft: await the next one, or draft again as planned."""
         self._stopwatch.begin_alone(now)
+        self._heard_at = now - self._measures.one_way.value
         if until and len(self._prefix.tokens) >= until:
             return self.draft(now)
         self._outstanding.ask(self._alone(until), now)

@@ -53,9 +53,18 @@ class Speculator:
             kept.clear()
 
     def settle(self, verified: Prefix) -> None:
-        """These tokens are verified now; drop drafts and predictions that do not extend them."""
+        """These tokens are verified now; drop drafts and predictions that do not extend them.
+
+        Of a draft along which the answer went, what is left is kept: a cloud that goes on alone
+        settles less than was drafted.
+        """
         self._verified = verified
         size = len(verified)
+        for prefix, draft in list(self._drafts.items()):
+            passed = len(prefix) < size and verified[: len(prefix)] == prefix
+            rest = draft.below(verified[len(prefix) :]) if passed else None
+            if rest is not None:
+                self._drafts.setdefault(verified, rest)
         for kept in (self._drafts, self._parts, self._bonuses, self._predicted):
             for prefix in [prefix for prefix in kept if prefix[:size] != verified]:
                 del kept[prefix]

@@ -119,6 +119,22 @@ def test_hints_go_on_where_they_yield_more_than_a_robot_that_leads() -> None:
     assert drafted(robot, work, (7, 8)) == []  # once for a place
 
 
+def test_a_hint_is_cut_where_its_next_level_would_miss_the_clouds_next_pass() -> None:
+    """The cloud's passes begin at 0, 0.1, 0.2 s; a level takes 0.02 s, a way 0.0005 s."""
+    sent_at = {}
+    for now in (0.03, 0.07, 0.09, 0.13, 0.17, 0.19):
+        robot = opened(known(20))
+        robot.handle(OPENED, 0.0)
+        robot.handle(Prefilled(), 0.0)
+        work = wanted(said(robot, 5))
+        tokens = (7, 8, 7, 8, 7, 8, 7, 8)
+        partly = FinishedDraft(Draft(tokens), tokens, 7, leaves=((tokens, 0.9),))
+        step = Drafted(work.branches[0], (8,), partly, done=False, seconds=0.02)
+        sent_at[now] = sent(robot.handle(step, now))
+    assert [now for now, hints in sent_at.items() if hints] == [0.09, 0.19]
+    assert all(hint.hint for hints in sent_at.values() for hint in hints)
+
+
 def test_a_silent_robot_need_not_read_the_prompt() -> None:
     measures = known(1, draft_s=1.0)
     robot = opened(measures)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, chain
 from edge_cloud_spec.decoding.speculation import Speculation
+from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.edge.speculator import Prefix, Speculator
 
 ALL = Speculation(all_accepted=True, runners_up=True, exits=True, push=True, ahead=1, width=8)
@@ -68,6 +72,27 @@ def test_a_verdict_voids_all_that_does_not_extend_it() -> None:
     assert made.draft_after((1, 3)) is drafted
     assert made.draft_after((4,)) is None
     assert all(prefix[:2] == (1, 3) for prefix, _ in wanted(made))
+
+
+def test_what_is_left_of_a_draft_is_kept_where_the_answer_went_along_it() -> None:
+    made = speculator()
+    made.settle((1,))
+    rest = made.draft_after((1,))
+    assert rest is not None and rest.draft.tokens == (1,) and (rest.best, rest.leaf) == ((1,), 0)
+    assert rest.leaves == (((1,), pytest.approx(0.4 / 0.55)),)
+    assert rest.recoveries == (((3,), pytest.approx(0.15 / 0.55)),)
+    assert wanted(made)[0] == ((1, 1), 1)  # it is not drafted anew: what follows it is
+    assert speculator().draft_after((1,)) is None
+    for elsewhere in ((2,), (5,), (1, 1)):
+        made = speculator()
+        made.settle(elsewhere)
+        assert made.draft_after(elsewhere) is None
+
+
+def test_of_a_draft_with_rows_nothing_is_left() -> None:
+    row = TokenDistribution(np.full(4, 0.25, np.float32))
+    draft = FinishedDraft(Draft((1, 1), rows=(row, row)), (1, 1), 1, leaves=(((1, 1), 0.5),))
+    assert draft.below((1,)) is None
 
 
 def test_a_part_of_a_draft_stands_in_for_it_once_it_is_deep_enough() -> None:
