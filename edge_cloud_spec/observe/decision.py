@@ -32,6 +32,7 @@ class ShownRound:
 
     ``drafting`` and ``sent`` bound the drafting, ``answered`` ends the waiting; ``verify`` seconds
     of the waiting were the target's pass. ``settled`` is the text that the verdict made final.
+    ``alone``: it is of a pass that the cloud made alone, over nodes of its own: it takes no draft.
     """
 
     number: int
@@ -46,6 +47,7 @@ class ShownRound:
     verify: float = 0.0
     accepted: int | None = None
     settled: str | None = None
+    alone: bool = False
     missed: int = 0  # tokens after its prefix that were not received; then it has no words
 
     @property
@@ -124,7 +126,7 @@ class Decision:
     def attach_draft(self, round_: ShownRound) -> None:
         """Give a round the draft that its verdict is about; others were pushed on predictions."""
         draft = self.drafts.get((round_.base, -1 if round_.hash is None else round_.hash))
-        if draft is not None:
+        if draft is not None and not round_.alone:
             round_.drafted, round_.parents = draft.words, draft.parents
             round_.drafting, round_.sent = draft.drafting, draft.sent
 

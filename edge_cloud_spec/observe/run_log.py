@@ -117,7 +117,8 @@ class RunLog:
         round_ = decision.round_after(message.base_length)
         if round_.accepted is None:
             round_.accepted, round_.answered = message.accepted, now
-            round_.hash, round_.path = message.base_hash, _path(message)
+            round_.hash = message.base_hash
+            round_.path, round_.alone = _accepted(message)
             decision.attach_draft(round_)
             round_.verify = _seconds(message.verify_time)
             if round_.complete:
@@ -192,13 +193,15 @@ def _parents(payload: Any) -> tuple[int, ...] | None:
     return message.draft.parents if isinstance(message, DraftMessage) else None
 
 
-def _path(message: Any) -> tuple[int, ...]:
-    """The accepted nodes of a verdict."""
+def _accepted(message: Any) -> tuple[tuple[int, ...], bool]:
+    """The robot's nodes that a verdict accepts, and whether the cloud was alone and has its own."""
     try:
         verdict = decode_server(bytes(message.payload))
     except (WireError, ValueError):
         verdict = None
-    return verdict.path if isinstance(verdict, Verdict) else tuple(range(message.accepted))
+    if not isinstance(verdict, Verdict):
+        return tuple(range(message.accepted)), False
+    return () if verdict.alone else verdict.path, verdict.alone
 
 
 def _seconds(duration: Any) -> float:

@@ -12,12 +12,15 @@ from helpers.graph.topic_messages import draft, message, settled, verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.observe.console_view import words_of
 from edge_cloud_spec.observe.decision import ShownRound
 from edge_cloud_spec.observe.draft_text import after, joined
 from edge_cloud_spec.observe.run_event import DecisionFinished, RoundSettled
 from edge_cloud_spec.observe.run_log import STATS, RunLog
+from edge_cloud_spec.wire.codec import encode_server
+from edge_cloud_spec.wire.messages import Verdict
 
 
 @pytest.mark.parametrize("words_first", [True, False])
@@ -71,6 +74,24 @@ def test_a_pushed_draft_for_another_guess_is_not_the_rounds() -> None:
     assert words_of(round_).plain == "stop [-;-] {+.+}"
     run_log.on_message("draft", draft(3, ["left"], hash=8), 1.5)
     assert [r.base for r in run_log.decisions["r"].rounds.values()] == [0]
+
+
+@pytest.mark.parametrize("draft_first", [True, False])
+def test_words_of_a_pass_that_the_cloud_made_alone_are_its_own(draft_first: bool) -> None:
+    """The path is one of the cloud's own nodes, though the robot drafted for that prefix, too."""
+    run_log, hint = RunLog(), draft(0, ["search", "left", ";"])
+    if draft_first:
+        run_log.on_message("draft", hint, 0.5)
+    said = Verdict(PrefixDigest(0, 0), (1, 3), 9, tokens=(7, 8), drafted=5, alone=True)
+    answer = verdict(0, 1, 3)
+    answer.payload = encode_server(said)
+    run_log.on_message("verdict", answer, 1.0)
+    [news] = run_log.on_message("verified_tokens", settled(0, "turn right small", [7, 8, 9]), 1.0)
+    if not draft_first:
+        run_log.on_message("draft", hint, 1.5)
+    assert isinstance(news, RoundSettled)
+    assert (news.round.kept, news.round.own) == ((), "turn right small")
+    assert words_of(news.round).plain == "turn right small"
 
 
 @given(st.data())
