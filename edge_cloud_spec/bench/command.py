@@ -48,7 +48,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser, chosen: Sequence[str]) 
     suites = parser.add_subparsers(required=True, metavar="SUITE", dest="suite")
     for name, about in SUITES.items():
         suite = suites.add_parser(name, help=about, description=about)
-        suite.add_argument("--seed", type=int, default=0, help="other data (default %(default)s)")
+        suite.add_argument("--seed", type=_seed, default=0, help="other data (default %(default)s)")
         suite.add_argument("--json", type=Path, help="write the rows there")
         if name in chosen:
             _module(name).add_arguments(suite)
@@ -58,6 +58,8 @@ def run_bench(args: argparse.Namespace) -> int:
     """Run one suite; 0 when no row says that it did not pass."""
     started = time.perf_counter()
     module = _module(args.suite)
+    if args.json:
+        _check_writable(args.json)
     rows = module.run(args)
     _print_table(rows, getattr(module, "COLUMNS", None))
     print(f"{args.suite}: {time.perf_counter() - started:.0f} s")
@@ -73,6 +75,20 @@ def _module(suite: str) -> Any:
     return importlib.import_module(f".{suite}.suite", __package__) if is_folder else module
 
 
+def _seed(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
+    return int(text)
+
+
+def _check_writable(path: Path) -> None:
+    """Before anything is measured: UserError where the rows cannot be written there."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+
+
 def write(path: Path, suite: str, seed: int, rows: list[Row]) -> None:
     """Write rows as JSON with what they were measured with; raises UserError."""
     content = {"suite": suite, "seed": seed, "versions": _versions(), "rows": rows}
@@ -84,9 +100,12 @@ def write(path: Path, suite: str, seed: int, rows: list[Row]) -> None:
 
 def make_report_folder(folder: Path) -> None:
     """Before anything is measured; raises UserError where a report cannot be written there."""
+    rows = folder / "rows.json"  # of every report of ours
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "index.html").touch()
+        if (folder / "index.html").exists() and not rows.exists():
+            raise UserError(f"--out {folder} holds another index.html; name another folder")
+        rows.touch()
     except OSError as error:
         raise UserError(
             f"--out {folder} cannot be written ({error.strerror}); name another folder"

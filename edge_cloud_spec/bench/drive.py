@@ -29,6 +29,7 @@ from ..presets import load_preset
 from ..share import rules_text
 from .acceptance import ChoiceShares, Share, cache_hits
 from .command import Row
+from .options import finite
 
 MAX_DECISIONS = 40
 PRESETS = "cloud_ar,dsd,edge_only,cloud_sd,cloud_ar:coupled,dsd:coupled"
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--presets", default=PRESETS, help="with commas; greedy, or NAME:coupled (%(default)s)"
     )
-    parser.add_argument("--temperature", type=float, default=0.8, help="of the coupled rule")
+    parser.add_argument("--temperature", type=finite, default=0.8, help="of the coupled rule")
     parser.add_argument("--order", default="action first", help="or 'reason first'")
     parser.add_argument("--renderer", default="auto", help="auto, egl or rays")
     parser.add_argument("--processes", type=int, default=2, help="rooms driven side by side")

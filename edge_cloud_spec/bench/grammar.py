@@ -22,6 +22,7 @@ import numpy as np
 from ..cloud.model_thread.worker import Worker
 from ..decoding.grammar import forced_token, masked
 from ..decoding.policy import SamplingPolicy
+from ..decoding.preset import Preset
 from ..edge.client import ClientSettings, VerifierClient
 from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ..harness.random_checkpoint import make_checkpoint
@@ -36,6 +37,7 @@ from ..nav.grammar import GRAMMARS, answer_grammar
 from ..presets import load_preset
 from ..share import rules_text
 from .command import Row
+from .options import check_counts
 from .requests import sample_requests
 
 MAX_TOKENS = 64
@@ -66,24 +68,24 @@ class GrammarAnswers:
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row a checkpoint, order and grammar."""
+    check_counts(args, "prompts")
+    preset = load_preset(args.preset)
     requests = sample_requests(args.seed, args.prompts)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         random = [make_checkpoint(Path(folder) / str(i), seed=args.seed + i) for i in range(2)]
-        pairs = {"random": random, "embedded": [EMBEDDED / "target", EMBEDDED / "drafter"]}
-        if args.target:
-            pairs[args.target] = [Path(args.target)] * 2
+        pairs = {args.target: [Path(args.target)] * 2} if args.target else {}  # it may not load
+        pairs |= {"random": random, "embedded": [EMBEDDED / "target", EMBEDDED / "drafter"]}
         for name, directories in pairs.items():
             target, drafter = (load(directory, threads=1) for directory in directories)
-            rows += _rows(name, target, drafter, requests, args.preset)
+            rows += _rows(name, target, drafter, requests, preset)
     return rows
 
 
 def _rows(
-    name: str, target: Vlm, drafter: Vlm, requests: Sequence[Request], preset: str
+    name: str, target: Vlm, drafter: Vlm, requests: Sequence[Request], preset: Preset
 ) -> list[Row]:
     spec = target.spec(rules_text(), MAX_TOKENS)
-    own = load_preset(preset)
     rows: list[Row] = []
     with InProcessServer(Worker(target, spec)) as server:
         client = VerifierClient(ClientSettings(server.address))
@@ -93,9 +95,9 @@ def _rows(
             found: dict[str, GrammarAnswers] = {}
             for grammar in GRAMMARS:
                 policy = SamplingPolicy(grammar=answer_grammar(grammar, order))
-                settings = DecodeSettings(own, "greedy", policy, patience=100.0)
+                settings = DecodeSettings(preset, "greedy", policy, patience=100.0)
                 found[grammar] = answers = _decode(runner, client, asked, settings)
-                rows.append(_row(name, order, grammar, preset, answers))
+                rows.append(_row(name, order, grammar, preset.name, answers))
             pairs = zip(found["none"].actions, found["action"].actions, strict=True)
             rows[-1]["same_actions"] = sum(bool(then) and then == now for then, now in pairs)
         client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -34,8 +35,8 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
         help="virtual time, or real time over gRPC on this machine (%(default)s)",
     )
     add_cost_arguments(parser)
-    parser.add_argument("--jitter", type=float, default=0.0, metavar="MS", help="of each way")
-    parser.add_argument("--rate", type=float, default=0.0, metavar="MBIT", help="of each way, a s")
+    parser.add_argument("--jitter", type=finite, default=0.0, metavar="MS", help="of each way")
+    parser.add_argument("--rate", type=finite, default=0.0, metavar="MBIT", help="of each way, a s")
 
 
 def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,7 @@ def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
         ("--exit-hit", "share of the rounds that an early exit predicts"),
         ("--runner-up", "share of the draft's misses where its second choice is right"),
     ):
-        parser.add_argument(flag, type=float, help=f"{about}, in place of the regime's")
+        parser.add_argument(flag, type=finite, help=f"{about}, in place of the regime's")
     parser.add_argument("--gamma", type=int, help="tokens of a chain, in place of the regime's")
     parser.add_argument(
         "--outage",
@@ -59,10 +60,18 @@ def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def finite(text: str) -> float:
+    """The number that an option gives; ValueError where it is none that is finite."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not finite")
+    return number
+
+
 def _outage(text: str) -> tuple[float, float]:
     every, _, lasts = text.partition(",")
     try:
-        return float(every), float(lasts)
+        return finite(every), finite(lasts)
     except ValueError:
         raise argparse.ArgumentTypeError("give EVERY,FOR in seconds, such as 60,2") from None
 

@@ -151,7 +151,7 @@ def run_serve(args: argparse.Namespace) -> int:
         raise UserError("--batch and --batch-rows must be at least 1")
     if not (args.lookup_suffixes == 0 or 1 <= args.lookup_suffixes <= MAX_LOOKUP_SUFFIXES):
         raise UserError(
-            f"--lookup-suffixes must be 0 (nothing is looked up) or 2 to {MAX_LOOKUP_SUFFIXES}"
+            f"--lookup-suffixes must be 0 (nothing is looked up) or 1 to {MAX_LOOKUP_SUFFIXES}"
         )
     if not 1 <= args.draft_tokens <= MAX_NODES:
         raise UserError(f"--draft-tokens must be 1 to {MAX_NODES}")

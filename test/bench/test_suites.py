@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from edge_cloud_spec.bench.chi_square import compare, tail
+from edge_cloud_spec.bench.command import make_report_folder
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.presets import load_preset, preset_names
 
 
@@ -126,3 +128,43 @@ def test_a_benchmark_refuses_what_it_cannot_do(
     assert main(["bench", "equality", "--prompts", "1", "--target", str(tmp_path)]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert all(line.startswith("error: ") for line in errors if line)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["mission", "--seed", "-1"],
+        ["mission", "--rtt", "nan"],
+        ["mission", "--ar-ms", "inf"],
+        ["mission", "--draft-ms", "nan"],
+        ["mission", "--outage", "inf,1"],
+        ["mission", "--presets", "auto:explain=none:explain=full"],
+        ["mission", "--presets", "auto:lookup=maybe"],
+        ["mission", "--json", "/nowhere/rows.json"],
+        ["lookup", "--seed", "-1"],
+        ["lookup", "--temperature", "nan"],
+        ["grammar", "--prompts", "0"],
+        ["grammar", "--target", "/nowhere"],
+        ["grammar", "--preset", "nosuch"],
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_measured(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["bench", *options])
+    except SystemExit as end:
+        code = end.code
+    assert code == 2 and "error:" in capsys.readouterr().err
+
+
+def test_a_page_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
+    page = tmp_path / "index.html"
+    page.write_text("theirs")
+    with pytest.raises(UserError, match="another folder"):
+        make_report_folder(tmp_path)
+    assert page.read_text() == "theirs"
+    ours = tmp_path / "ours"
+    for _ in range(2):
+        make_report_folder(ours)
+        (ours / "index.html").touch()

@@ -19,7 +19,7 @@ from ...harness.regimes import Regime
 from ...nav.explain import EXPLAIN, FULL
 from ...nav.grammar import GRAMMARS
 from ..command import Row, make_report_folder
-from ..options import add_cost_arguments, check_counts, regimes_of
+from ..options import add_cost_arguments, check_counts, finite, regimes_of
 from .done_shifts import DoneShifts
 from .room_result import RoomResult
 from .rows import rows_of
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rtt", type=_times, help="ms with commas, in place of the regime's")
     parser.add_argument("--explain", choices=EXPLAIN, default=FULL, help="(%(default)s)")
-    parser.add_argument("--lead-time", type=float, default=0.0, metavar="S", help="(%(default)s)")
+    parser.add_argument("--lead-time", type=finite, default=0.0, metavar="S", help="(%(default)s)")
     parser.add_argument("--grammar", choices=GRAMMARS, default=GRAMMARS[0], help="(%(default)s)")
     parser.add_argument("--renderer", default="auto", help="auto, egl or rays")
     parser.add_argument("--shift", type=int, default=25, help="rooms after which all is forgotten")
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _times(text: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",")]
+        return [finite(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError("give ms with commas, such as 0,50,200") from None
 

@@ -51,7 +51,8 @@ class Variant:
             ("grammar", self.grammar, GRAMMARS),
         ):
             if value not in known:
-                raise UserError(f"{name} {value!r} is unknown: choose one of {', '.join(known)}")
+                choices = ", ".join(filter(None, known))
+                raise UserError(f"{name} {value!r} is unknown: choose one of {choices}")
         if not 0 < self.look <= 1:
             raise UserError(f"look is {self.look:g}: give a share of the picture, above 0 to 1")
         try:
@@ -130,6 +131,8 @@ def _variant(text: str, **usual: object) -> Variant:
                 f"--presets {text}: {name!r} is no option; there are {', '.join(OPTIONS)}, as in "
                 f"{preset}:explain=none:lead_time=-1"
             )
+        if name in given:
+            raise UserError(f"--presets {text}: {name} is given twice")
         try:
             given[name] = float(value) if name in NUMBERS else value
         except ValueError:
