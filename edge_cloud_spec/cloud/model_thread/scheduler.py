@@ -122,6 +122,11 @@ class Scheduler:
         return any(share.waiting for share in self._shares.values())
 
     @property
+    def computes(self) -> bool:
+        """Whether a pass or a job waits."""
+        return any(share.passes or share.jobs for share in self._shares.values())
+
+    @property
     def waiting(self) -> int:
         """How many streams, passes and jobs wait."""
         return sum(share.waiting for share in list(self._shares.values()))

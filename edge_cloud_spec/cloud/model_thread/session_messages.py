@@ -219,7 +219,9 @@ class SessionMessages:
         """Draft with the cloud's own drafter."""
         if session not in self._sessions:
             return
-        if not session.verification.generating:
+        # Sessions share a pass of the target, but wait for one another's drafts.
+        in_the_way = not wanted.needed and self._scheduler.computes
+        if in_the_way or not session.verification.generating:
             self.advance(session, Proposed(EMPTY), arrived)
             return
         started = self._clock()

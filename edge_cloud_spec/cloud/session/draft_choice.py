@@ -129,7 +129,7 @@ class DraftChoice:
     def drafted(self, draft: Draft, seconds: float) -> ScoredDraft:
         """What the cloud's draft model drafted in so many seconds; where nothing, what is found.
 
-        It has failed then, and is not asked again for this answer.
+        It has failed then, or was in others' way, and is not asked again for this answer.
         """
         if not len(draft):
             self._own = None

@@ -155,7 +155,7 @@ def test_robots_that_wait_for_one_anothers_drafts_are_not_slower_for_them(
                 assert tuple(heard(robot)) == OWN
                 robot.say(Close())
             do_all(worker)
-    assert seconds[MAY] < (0.5 if robots == 1 else 1.15) * seconds[Alone()]
+    assert seconds[MAY] < (0.5 if robots == 1 else 1.02) * seconds[Alone()]
 
 
 def wait(target: Costly, seconds: float, rows: int) -> None:
