@@ -134,6 +134,7 @@ class AutoPlanner:
         self._promises: dict[Key, float] = {}  # tokens per second, when the plan was made
         self._slept = 0  # decodes begun in which the cloud was alone, without hints
         self._answer = Mean(ANSWER, 1.0)  # tokens of one
+        self._said = Mean(0.0, 1.0)  # of them, before the robot could join the cloud
         self._rested = math.inf  # s of decodes since promises were worked out
 
     def begin(self) -> None:
@@ -152,6 +153,8 @@ class AutoPlanner:
         self, now: float, tokens: int, follows: bool = False, alone: bool = False
     ) -> DraftPlan:
         measures = self._measures
+        if follows and self._last is None:
+            self._said.observe(tokens)
         self._count(now, tokens, alone)
         if not (measures.alone.known or measures.alone_yields[False].count >= PROBE):
             return DraftPlan(None, self._preset.speculation, alone=PROBE)
@@ -248,7 +251,7 @@ class AutoPlanner:
         best = max(self._promises, key=worth)
         leads = worth(best)
         if follows:  # the cloud waits for a round trip once in each answer, when the robot joins
-            tokens = max(1.0, self._answer.value)
+            tokens = max(1.0, self._answer.value - self._said.value)
             leads = tokens / (tokens / leads + 2 * costs.one_way)
         if follows and alone[True].count < HINTED:  # they are tried first: that costs no time
             return DraftPlan(*best, alone=HINTED)

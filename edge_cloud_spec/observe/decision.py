@@ -21,9 +21,25 @@ class ShownDraft:
     """A draft as it was sent: its words in the order of its nodes, and when it was made."""
 
     words: tuple[str, ...]
-    parents: tuple[int, ...] | None  # None: a chain
+    tree: Draft | None  # None: it could not be read, and is taken for a chain
     drafting: float
     sent: float
+
+    @property
+    def parents(self) -> tuple[int, ...] | None:
+        """Of its nodes; None: a chain."""
+        return None if self.tree is None else self.tree.parents
+
+    def path_of(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """The nodes that begin as these tokens do."""
+        tree, path = self.tree or Draft(()), [-1]
+        for token in tokens:
+            children = (child for child in tree.children(path[-1]) if tree.tokens[child] == token)
+            node = next(children, None)
+            if node is None:
+                break
+            path.append(node)
+        return tuple(path[1:])
 
 
 @dataclass
@@ -32,7 +48,8 @@ class ShownRound:
 
     ``drafting`` and ``sent`` bound the drafting, ``answered`` ends the waiting; ``verify`` seconds
     of the waiting were the target's pass. ``settled`` is the text that the verdict made final.
-    ``alone``: it is of a pass that the cloud made alone, over nodes of its own: it takes no draft.
+    ``alone``: the tokens that the cloud said in a pass that it made alone, over nodes of its own;
+    of what the robot had drafted there until then, so much is shown as accepted as they have.
     """
 
     number: int
@@ -47,7 +64,7 @@ class ShownRound:
     verify: float = 0.0
     accepted: int | None = None
     settled: str | None = None
-    alone: bool = False
+    alone: tuple[int, ...] | None = None
     missed: int = 0  # tokens after its prefix that were not received; then it has no words
 
     @property
@@ -126,9 +143,12 @@ class Decision:
     def attach_draft(self, round_: ShownRound) -> None:
         """Give a round the draft that its verdict is about; others were pushed on predictions."""
         draft = self.drafts.get((round_.base, -1 if round_.hash is None else round_.hash))
-        if draft is not None and not round_.alone:
-            round_.drafted, round_.parents = draft.words, draft.parents
-            round_.drafting, round_.sent = draft.drafting, draft.sent
+        if draft is None or (round_.alone is not None and draft.sent > round_.answered):
+            return
+        if round_.alone is not None:
+            round_.path = draft.path_of(round_.alone)
+        round_.drafted, round_.parents = draft.words, draft.parents
+        round_.drafting, round_.sent = draft.drafting, draft.sent
 
     @property
     def complete(self) -> bool:

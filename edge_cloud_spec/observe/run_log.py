@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..decoding.draft import Draft
 from ..wire.codec import decode_client, decode_server
 from ..wire.messages import DraftMessage, Verdict, WireError
 from .decision import Decision, ShownDraft
@@ -99,7 +100,7 @@ class RunLog:
     def _on_draft(self, message: Any, now: float) -> Iterator[RunEvent]:
         decision, base = self._decision(message, now), message.base_length
         words, begun = tuple(message.words), now - _seconds(message.draft_time)
-        draft = ShownDraft(words, _parents(message.payload), begun, now)
+        draft = ShownDraft(words, _tree(message.payload), begun, now)
         decision.drafts.setdefault((base, message.base_hash), draft)  # a repeat changes nothing
         if base in decision.rounds:
             decision.attach_draft(decision.rounds[base])
@@ -184,24 +185,25 @@ class RunLog:
         yield from ()
 
 
-def _parents(payload: Any) -> tuple[int, ...] | None:
-    """The parents of a draft's nodes; None for a chain, or a payload that is no draft."""
+def _tree(payload: Any) -> Draft | None:
+    """The draft in a message's payload; None where it is none."""
     try:
         message = decode_client(bytes(payload))
     except (WireError, ValueError):
         return None
-    return message.draft.parents if isinstance(message, DraftMessage) else None
+    return message.draft if isinstance(message, DraftMessage) else None
 
 
-def _accepted(message: Any) -> tuple[tuple[int, ...], bool]:
-    """The robot's nodes that a verdict accepts, and whether the cloud was alone and has its own."""
+def _accepted(message: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """The robot's nodes that a verdict accepts; of a pass that the cloud made alone its tokens."""
     try:
         verdict = decode_server(bytes(message.payload))
     except (WireError, ValueError):
         verdict = None
     if not isinstance(verdict, Verdict):
-        return tuple(range(message.accepted)), False
-    return () if verdict.alone else verdict.path, verdict.alone
+        return tuple(range(message.accepted)), None
+    last = () if verdict.token is None else (verdict.token,)
+    return ((), verdict.tokens + last) if verdict.alone else (verdict.path, None)
 
 
 def _seconds(duration: Any) -> float:
