@@ -237,7 +237,8 @@ class AutoPlanner:
     def _best(self, follows: bool = False) -> DraftPlan:
         costs, using, alone = self._measures.costs(), self._plan, self._measures.alone_yields
         by_itself = alone[False].rate if alone[False].count else 1 / costs.alone
-        least = HINTS_STAY if self._is_hinting else HINTS_PAY
+        is_hinting = using is not None and using.shape is not None and using.alone > 0
+        least = HINTS_STAY if is_hinting else HINTS_PAY
         hints = follows and alone[True].rate > by_itself * least
         led = max(by_itself, alone[True].rate) if hints else by_itself
         self._promises = self._promised(costs)
@@ -250,9 +251,11 @@ class AutoPlanner:
 
         best = max(self._promises, key=worth)
         leads = worth(best)
-        if follows:  # the cloud waits for a round trip once in each answer, when the robot joins
+        if follows:  # joining, once an answer: the draft crosses a pass, and may be one too late
+            waits = 2 * (2 * costs.one_way + best[1].cut * costs.draft(1))
+            waits += min(costs.alone, costs.verify(1))
             tokens = max(1.0, self._answer.value - self._said.value)
-            leads = tokens / (tokens / leads + 2 * costs.one_way)
+            leads = tokens / (tokens / leads + waits)
         if follows and alone[True].count < HINTED:  # they are tried first: that costs no time
             return DraftPlan(*best, alone=HINTED)
         if leads > (1 if using is not None and using.leads else GAIN) * led:
@@ -263,10 +266,6 @@ class AutoPlanner:
         round_trips = 0 if follows else ALONE_ROUND_TRIPS
         tokens = REPLAN[-1] + int(round_trips * 2 * costs.one_way / costs.alone)
         return DraftPlan(None, self._preset.speculation, tokens)
-
-    @property
-    def _is_hinting(self) -> bool:
-        return self._plan is not None and self._plan.shape is not None and self._plan.alone > 0
 
 
 def planner_of(preset: Preset, measures: Measures) -> DraftPlanner:

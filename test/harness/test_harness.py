@@ -71,7 +71,9 @@ def test_outages_come_at_their_times_or_never() -> None:
 
 @pytest.mark.parametrize("preset", VERIFIED)
 def test_over_grpc_every_preset_gives_the_targets_own_tokens(preset: str) -> None:
-    with closing(HARNESSES["grpc"](CHEAP, LinkProfile(CHEAP.one_way_ms, jitter_ms=2.0))) as there:
+    with closing(
+        HARNESSES["grpc"](CHEAP, LinkProfile(CHEAP.one_way_ms, jitter_ms=2.0), cloud_drafts=True)
+    ) as there:
         greedy = there.robot.decode(load_preset(preset), 40, seed=5)
         coupled = there.robot.decode(load_preset(preset), 40, 6, COUPLED)
     for answer in (greedy, coupled):
@@ -130,7 +132,7 @@ def test_a_decode_that_begins_in_an_outage_waits_for_its_end() -> None:
 def test_grpc_leaves_no_thread_not_even_from_the_middle_of_an_outage() -> None:
     def decode() -> None:
         profile = LinkProfile(5.0, outage_every_s=0.5, outage_s=0.4)
-        with closing(HARNESSES["grpc"](CHEAP, profile)) as there:
+        with closing(HARNESSES["grpc"](CHEAP, profile, cloud_drafts=True)) as there:
             there.robot.decode(load_preset("dsd"), 5, seed=1)
             there.rest(0.6)
 
