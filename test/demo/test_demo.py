@@ -99,7 +99,7 @@ def test_the_demo_reaches_the_named_thing_and_tells_how(
     folder, done = run
     assert done.returncode == 0, done.stdout + done.stderr
     assert "done: the robot stopped" in done.stdout
-    assert re.search(r"words .*action: stop", done.stdout)
+    assert re.search(r"words .*stop", done.stdout)
     figures = json.loads((folder / "figures.json").read_text())
     assert figures["success"] and figures["outcome"]["distance"] <= figures["outcome"]["reach"]
     assert 0.3 < figures["acceptance"] < 1.0
