@@ -83,9 +83,10 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """One run of the demo with the embedded pair."""
+    """One run of the demo with the embedded pair, under a preset whose rounds are all drafts."""
     folder = tmp_path_factory.mktemp("demo") / "run"
     command = [sys.executable, "-m", "edge_cloud_spec.cli", "demo", "--seed", "0"]
+    command += ["--preset", "dsd"]
     done = subprocess.run(
         [*command, "--out", str(folder)], capture_output=True, text=True, check=False
     )
@@ -99,13 +100,22 @@ def test_the_demo_reaches_the_named_thing_and_tells_how(
     folder, done = run
     assert done.returncode == 0, done.stdout + done.stderr
     assert "done: the robot stopped" in done.stdout
-    assert re.search(r"words .*\w", done.stdout)
+    assert re.search(r"words .*\{\+.+\+\}", done.stdout), "the cloud corrected something"
     figures = json.loads((folder / "figures.json").read_text())
     assert figures["success"] and figures["outcome"]["distance"] <= figures["outcome"]["reach"]
-    # Of the nodes of trees, looked-up ones too: how many there are depends on the machine's load.
-    assert 0.0 < figures["acceptance"] < 1.0
+    assert 0.3 < figures["acceptance"] < 1.0
     assert figures["tokens"] >= figures["accepted"]
     assert figures["rows"][-1]["action"] == "stop"
+
+
+@needs_pair
+def test_the_demo_drives_with_what_is_best_by_default(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "edge_cloud_spec.cli", "demo", "--seed", "0"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "preset auto" in done.stdout and "done: the robot stopped" in done.stdout
 
 
 @needs_pair
