@@ -61,10 +61,13 @@ def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def finite(text: str) -> float:
-    """The number that an option gives; ValueError where it is none that is finite."""
-    number = float(text)
+    """The number that an option gives; ArgumentTypeError where it is none that is finite."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{text} is not finite")
+        raise argparse.ArgumentTypeError(f"{text!r} is no finite number")
     return number
 
 
@@ -72,7 +75,7 @@ def _outage(text: str) -> tuple[float, float]:
     every, _, lasts = text.partition(",")
     try:
         return finite(every), finite(lasts)
-    except ValueError:
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError("give EVERY,FOR in seconds, such as 60,2") from None
 
 

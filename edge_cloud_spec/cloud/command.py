@@ -19,6 +19,7 @@ from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.secret_files import read_tokens
 from .model_thread.sessions import WorkerLimits
 from .model_thread.worker import Worker
+from .serving.listening import check_free
 from .serving.logs import FORMATS, set_up_logging
 from .serving.server import ServerSettings, serve
 
@@ -155,6 +156,7 @@ def run_serve(args: argparse.Namespace) -> int:
         )
     if not 1 <= args.draft_tokens <= MAX_NODES:
         raise UserError(f"--draft-tokens must be 1 to {MAX_NODES}")
+    check_free(args.address)  # before the models, as well
     if args.replicas is not None:
         return _serve_fleet(args, settings)
     worker, _ = make_worker(args)

@@ -25,6 +25,11 @@ def test_a_room_is_told_again_and_an_index_attacked(tmp_path: Path) -> None:
     assert all(row["bytes"] == 5000 * BYTES_PER_SUFFIX and row["ms_p99"] > 0 for row in rows[2:])
 
 
+@pytest.mark.parametrize("nodes", ["0", "1000000", "four"])
+def test_a_tree_of_so_many_nodes_is_refused(nodes: str) -> None:
+    assert main(["bench", "lookup", "--nodes", nodes]) == 2
+
+
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_the_passes_of_a_replay_are_those_of_its_drafts(nodes: int) -> None:
     """The same answer three times: token by token, then a chain and a token in each pass."""

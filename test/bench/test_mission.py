@@ -81,6 +81,8 @@ def test_a_second_run_gives_the_same_rows_whoever_shares_it(
         "auto:lead_time=x",
         "auto:grammar=all",
         "auto:look=0",
+        "auto:explain",
+        "auto:",
         "nobody",
     ],
 )
@@ -94,7 +96,8 @@ def test_a_line_that_was_broken_off_is_measured_again(tmp_path: Path) -> None:
     done.write_text(whole + '{"key": "b", "roo')
     DoneShifts(done)
     assert done.read_text() == whole
-    done.write_text("a file of somebody else's")
-    with pytest.raises(UserError, match="name another file"):
-        DoneShifts(done)
-    assert done.read_text() == "a file of somebody else's"
+    for others in ("a file of somebody else's", '{"a": 1}', "7"):
+        done.write_text(others)
+        with pytest.raises(UserError, match="name another file"):
+            DoneShifts(done)
+        assert done.read_text() == others

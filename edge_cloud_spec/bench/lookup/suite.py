@@ -16,12 +16,14 @@ from random import Random
 
 import numpy as np
 
+from ...decoding.draft import MAX_NODES
 from ...decoding.suffix_index import MAX_TOKEN, SuffixIndex
 from ...errors import UserError
 from ...models.load import load
 from ...sim.room import make_room
 from .. import drive
 from ..command import Row
+from ..options import check_counts
 from .replay import RecordedAnswer, replay
 
 REPLACED = 0.05  # of the words of the answers that fill an index
@@ -50,8 +52,9 @@ def run(args: argparse.Namespace) -> list[Row]:
         budgets = [int(number) for number in args.nodes.split(",")]
     except ValueError:
         raise UserError(f"--nodes {args.nodes}: give whole numbers with commas") from None
-    if min(budgets) < 1 or args.answers < 1 or args.suffixes < 1:
-        raise UserError("--nodes, --answers and --suffixes must be 1 or more")
+    if min(budgets) < 1 or max(budgets) > MAX_NODES:
+        raise UserError(f"--nodes {args.nodes}: a tree has 1 to {MAX_NODES}")
+    check_counts(args, "answers", "suffixes")
     tokenizer = load(args.target, threads=1).tokenizer
     said: dict[str, list[RecordedAnswer]] = {}
     for room in sorted(drive.drive_rooms(args), key=lambda run: run.room):

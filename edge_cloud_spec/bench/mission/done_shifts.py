@@ -36,9 +36,11 @@ class DoneShifts:
             whole = content.rfind(b"\n") + 1 or len(content)
             entries = [json.loads(line) for line in content[:whole].splitlines()]
             self._known = {each["key"]: each["rooms"] for each in entries}
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except OSError as error:
+            raise UserError(f"--resume {path} cannot be used: {error.strerror}") from None
+        except (ValueError, LookupError, TypeError):
             raise UserError(
-                f"--resume {path} cannot be used ({error}): remove it, or name another file"
+                f"--resume {path} is not our own: name another file"
             ) from None
         if whole < len(content):  # the last run ended while it wrote a line
             with path.open("r+b") as file:

@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _times(text: str) -> list[float]:
     try:
         return [finite(part) for part in text.split(",")]
-    except ValueError:
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError("give ms with commas, such as 0,50,200") from None
 
 

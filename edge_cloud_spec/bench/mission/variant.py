@@ -126,10 +126,10 @@ def _variant(text: str, **usual: object) -> Variant:
     given: dict[str, object] = {}
     for option in options:
         name, _, value = option.partition("=")
-        if name not in OPTIONS:
+        if name not in OPTIONS or not value:
             raise UserError(
-                f"--presets {text}: {name!r} is no option; there are {', '.join(OPTIONS)}, as in "
-                f"{preset}:explain=none:lead_time=-1"
+                f"--presets {text}: {option!r} is no OPTION=VALUE; options are "
+                f"{', '.join(OPTIONS)}, as in {preset}:explain=none:lead_time=-1"
             )
         if name in given:
             raise UserError(f"--presets {text}: {name} is given twice")

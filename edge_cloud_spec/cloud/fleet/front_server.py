@@ -8,9 +8,9 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
-from ...errors import UserError
 from ...wire.channel import SERVER_OPTIONS, SERVICE
-from ..serving.access import AccessSettings, server_credentials
+from ..serving.access import AccessSettings
+from ..serving.listening import listen
 from .front import FrontService
 from .roster import Roster
 
@@ -30,26 +30,14 @@ class FrontServer:
 
     async def start(self) -> str:
         """Bind and serve; returns the address with the port in use. Raises UserError."""
-        access = self._access
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers((self._service.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        credentials = server_credentials(access)
-        try:
-            if credentials is not None:
-                port = server.add_secure_port(access.address, credentials)
-            else:
-                port = server.add_insecure_port(access.address)
-        except RuntimeError:
-            port = 0
-        if not port:
-            raise UserError(
-                f"cannot listen on {access.address}: the port is taken or the host unknown"
-            )
+        address = listen(server, self._access)
         await server.start()
         self._server = server
         self._telling = asyncio.ensure_future(self._tell_health())
-        return f"{access.address.rpartition(':')[0]}:{port}"
+        return address
 
     async def stop(self) -> None:
         """End it; streams here are short."""

@@ -16,7 +16,8 @@ from grpc_health.v1.health import aio as health
 from ...errors import UserError
 from ...wire.channel import SERVER_OPTIONS, SERVICE
 from ..model_thread.worker import Worker
-from .access import AccessSettings, raise_file_limit, server_credentials
+from .access import AccessSettings, raise_file_limit
+from .listening import listen
 from .metrics import MetricsServer, VerifierCollector, metrics_address
 from .model_watch import ModelWatch
 from .service import DecodeService
@@ -68,18 +69,7 @@ class Server:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers((self._service.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        try:
-            credentials = server_credentials(settings)
-            if credentials is not None:
-                port = server.add_secure_port(settings.address, credentials)
-            else:
-                port = server.add_insecure_port(settings.address)
-        except RuntimeError:
-            port = 0
-        if not port and not settings.address.startswith("unix:"):
-            raise UserError(
-                f"cannot listen on {settings.address}: the port is taken or the host unknown"
-            )
+        address = listen(server, settings)
         if settings.metrics:
             collector = VerifierCollector(self._worker, self._service)
             self.metrics = MetricsServer(settings.metrics, collector)
@@ -87,8 +77,7 @@ class Server:
         await self._say(health_pb2.HealthCheckResponse.SERVING)
         self._watching = asyncio.ensure_future(self._watch_model())
         self._server = server
-        host = settings.address.rpartition(":")[0]
-        return settings.address if settings.address.startswith("unix:") else f"{host}:{port}"
+        return address
 
     async def stop(self) -> None:
         """Report NOT_SERVING, wait for open streams for the grace period, then end them."""

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from helpers.cloud.grpc_cloud import Cloud, free_port
 from helpers.cloud.grpc_robot import Talk, opening
 
+from edge_cloud_spec.cli import main
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.harness.toy import toy_worker
@@ -33,6 +34,13 @@ def test_the_health_service_answers_while_it_serves(toy: Any) -> None:
 def test_a_taken_port_is_a_clear_error(toy: Any) -> None:
     with pytest.raises(UserError, match="the port is taken or the host unknown"):
         Cloud(toy_worker(), address=toy.address)
+
+
+def test_a_taken_port_is_said_before_a_model_is_loaded(
+    toy: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--address", toy.address, "--target", "/nowhere"]) == 2
+    assert "the port is taken" in capsys.readouterr().err
 
 
 def test_the_end_leaves_no_thread_and_no_port() -> None:
