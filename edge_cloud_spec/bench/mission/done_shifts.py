@@ -39,9 +39,7 @@ class DoneShifts:
         except OSError as error:
             raise UserError(f"--resume {path} cannot be used: {error.strerror}") from None
         except (ValueError, LookupError, TypeError):
-            raise UserError(
-                f"--resume {path} is not our own: name another file"
-            ) from None
+            raise UserError(f"--resume {path} is not our own: name another file") from None
         if whole < len(content):  # the last run ended while it wrote a line
             with path.open("r+b") as file:
                 file.truncate(whole)

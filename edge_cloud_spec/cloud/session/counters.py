@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...decoding.draft import Draft
+from .scored_draft import ScoredDraft
 
 
 @dataclass
@@ -15,7 +15,7 @@ class AnswerCounts:
 
     tokens: int = 0  # that verdicts settled
     drafts: int = 0  # that were judged, not empty
-    # tokens of these, of all branches, and the accepted ones, by who drafted them: model, lookup
+    # tokens of these, of all branches, and the accepted ones, by their source; some are looked up
     drafted: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
     accepted_at: Counter[int] = field(default_factory=Counter)  # by the place in the draft, from 0
@@ -39,15 +39,18 @@ class Counters:
     def __post_init__(self) -> None:
         self.answers = AnswerCounts()
 
-    def count_verdict(self, draft: Draft, path: Sequence[int], tokens: int, finish: str) -> None:
+    def count_verdict(
+        self, scored: ScoredDraft, path: Sequence[int], tokens: int, finish: str
+    ) -> None:
         """The verdict on this draft accepts this path, and settles so many tokens."""
         self.verdicts += 1
-        answers = self.answers
+        answers, draft = self.answers, scored.draft
         answers.tokens += tokens
         answers.drafts += bool(len(draft))
         looked_up = sum(node >= draft.drafted for node in path)
-        answers.drafted.update(model=draft.drafted, lookup=draft.looked_up)
-        answers.accepted.update(model=len(path) - looked_up, lookup=looked_up)
+        source = scored.source
+        answers.drafted.update({source: draft.drafted, "lookup": draft.looked_up})
+        answers.accepted.update({source: len(path) - looked_up, "lookup": looked_up})
         answers.accepted_at.update(range(len(path)))
         if finish:
             answers.finished[finish] += 1

@@ -135,7 +135,7 @@ class DraftChoice:
             self._own = None
             return self._found()
         both = self._with_looked_up(draft)
-        return ScoredDraft(both, given=len(draft), own=True, draft_s=seconds)
+        return ScoredDraft(both, given=len(draft), source="cloud", draft_s=seconds)
 
     def _found(self) -> ScoredDraft:
         """What the grammar leaves, and what was said before.
@@ -145,7 +145,7 @@ class DraftChoice:
         """
         forced = self._answer.forced(MAX_OWN)
         if len(forced):
-            return ScoredDraft(self._with_looked_up(forced), given=len(forced))
+            return ScoredDraft(self._with_looked_up(forced), given=len(forced), source="grammar")
         known = not self._answer.tokens and self._opening.alone is None
         if self._lookup is None or not self._useful or known:
             return ScoredDraft(EMPTY)
@@ -163,7 +163,8 @@ class DraftChoice:
 
         The first verdict is no measure: the prompt was read for it.
         """
-        if self._own and self._answer.tokens and (scored.own or not scored.given):
+        measured = scored.source == "cloud" or not scored.given
+        if self._own and self._answer.tokens and measured:
             self._own.judged(scored, tokens, seconds)
         if self._lookup is not None:
             self._lookup.judged(scored.draft, scored.given, path, tokens)

@@ -37,4 +37,4 @@ class OwnDrafting:
     def judged(self, scored: ScoredDraft, tokens: int, seconds: float) -> None:
         """A pass over this draft settled so many tokens, so many seconds after the last verdict."""
         looked_up = self._looked_up if scored.draft.looked_up else self._bare
-        (self._drafted if scored.own else looked_up).observe(tokens, seconds)
+        (self._drafted if scored.source == "cloud" else looked_up).observe(tokens, seconds)

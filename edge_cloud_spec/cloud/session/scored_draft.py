@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ...decoding.draft import Draft
+
+Source = Literal["robot", "cloud", "grammar"]
 
 OWN = 4  # tokens of a draft by the cloud's own drafter, where the robot does not say
 MAX_OWN = 16  # tokens at most, since that holds up all others
@@ -15,8 +18,8 @@ EMPTY = Draft(())  # nothing drafted: the target alone
 class ScoredDraft:
     """The draft that the target scores, and what its verdict is for.
 
-    Its first ``given`` nodes are a robot's, what the grammar leaves, or (``own``) what the cloud's
-    draft model drafted in ``draft_s``; others were looked up.
+    Its first ``given`` nodes are of its ``source``: a robot, the cloud's own draft model, which
+    drafted for ``draft_s``, or what the grammar forces; the others were looked up.
     ``awaited``: a robot drafted for this very prefix and waits for the verdict.
     """
 
@@ -24,7 +27,7 @@ class ScoredDraft:
     given: int = 0
     awaited: bool = False
     exits: bool = False  # whether early exits may predict the verdict
-    own: bool = False
+    source: Source = "robot"
     draft_s: float = 0.0
     open_at: int | None = None
     patience_s: float = 0.0  # of its robot; 0: it did not say

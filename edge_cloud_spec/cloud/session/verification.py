@@ -276,7 +276,7 @@ class Verification:
     def _on_scored(self, scored: Scored) -> list[Action]:
         assert self._scoring is not None
         under_way, self._scoring = self._scoring, None
-        draft, opening = under_way.draft, self._opening
+        opening = self._opening
         if under_way.row_only:
             self._alone, self._rejected = None, scored.rows.row(-1, opening.policy).told()
             return [Reply(RowMessage(self.digest, self._rejected))]
@@ -287,7 +287,7 @@ class Verification:
         last = () if verdict.token is None else (verdict.token,)
         said = verdict if under_way.complete else replace(verdict, tokens=())
         self._history.add(verdict)
-        self.counters.count_verdict(draft, path, len(path) + len(last), finish)
+        self.counters.count_verdict(under_way, path, len(path) + len(last), finish)
         seconds = scored.queue_s + under_way.draft_s + scored.verify_s
         self._drafts.judged(under_way, path, len(path) + len(last), seconds)
         self._answer.extend(verdict.tokens + last)

@@ -108,7 +108,7 @@ def test_what_is_counted_is_what_happened(busy: Any) -> None:
     assert found["generation_tokens_total"][()] == settled
     assert found["request_success_total"] == {("end",): len(PRESETS)}
     by_source = found["spec_decode_num_accepted_tokens_total"]
-    assert by_source[("model",)] > 0 == by_source[("lookup",)]
+    assert by_source[("robot",)] > 0 == by_source[("lookup",)]
     accepted = sum(by_source.values())
     assert accepted == sum(outcome.stats.accepted for outcome in outcomes) + 2
     places = found["spec_decode_num_accepted_tokens_per_pos_total"]

@@ -63,8 +63,8 @@ def test_the_robots_draft_gets_looked_up_branches_and_then_a_complete_verdict() 
     assert (verdict.path, verdict.tokens, verdict.token) == ((0, 2, 3, 4), (1, 2, 3, 4), 6)
     assert verdict.drafted == 5
     answers = cloud.counters.answers
-    assert (answers.drafted["model"], answers.drafted["lookup"]) == (2, 3)
-    assert (answers.accepted["model"], answers.accepted["lookup"]) == (1, 3)
+    assert (answers.drafted["robot"], answers.drafted["lookup"]) == (2, 3)
+    assert (answers.accepted["robot"], answers.accepted["lookup"]) == (1, 3)
 
 
 def test_a_draft_of_which_nothing_is_added_has_a_verdict_as_ever() -> None:

@@ -18,7 +18,7 @@ from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.wire.messages import Alone, Close, Fault, Generate, Verdict
 
-DRAFTED = ScoredDraft(Draft((1, 2)), given=2, own=True)
+DRAFTED = ScoredDraft(Draft((1, 2)), given=2, source="cloud")
 LOOKED_UP = ScoredDraft(Draft((1, 2), looked_up=2))
 BARE = ScoredDraft(EMPTY)
 MAY = Alone(may_speculate=True)
@@ -126,6 +126,8 @@ def test_answers_are_the_targets_own_and_take_fewer_passes_where_that_pays(
         do_all(worker)
         assert tuple(heard(robot)) == OWN
     passes = worker.counters.verdicts - before  # of the last one
+    accepted = worker.counters.answers.accepted
+    assert accepted["cloud"] > 0 and not (accepted["robot"] or accepted["grammar"])
     assert passes < len(OWN) / 1.5 if pays else passes > len(OWN) * 0.9
 
 
