@@ -56,7 +56,8 @@ class SessionMessages:
         self._models, self._sessions, self._scheduler = models, sessions, scheduler
         self._counters, self._limits, self._clock = counters, limits, clock
         self._lookups = lookups
-        self._own = OwnDrafting() if models.drafts else None
+        # Sessions share a pass of the target, but wait for one another's drafts.
+        self._own = OwnDrafting(lambda: scheduler.computes) if models.drafts else None
         self.prefills = Prefills(sessions, scheduler, limits, self.fail)
         self._spec = spec
         self._spec_bytes = spec.to_bytes()
@@ -216,12 +217,11 @@ class SessionMessages:
                 self._scheduler.of(session.client).jobs.append(job)
 
     def _propose(self, session: CloudSession, wanted: Propose, arrived: float) -> None:
-        """Draft with the cloud's own drafter."""
-        if session not in self._sessions:
+        """Draft with the cloud's own drafter, unless the robot's draft came first."""
+        verification = session.verification
+        if session not in self._sessions or verification.proposing is not wanted:
             return
-        # Sessions share a pass of the target, but wait for one another's drafts.
-        in_the_way = not wanted.needed and self._scheduler.computes
-        if in_the_way or not session.verification.generating:
+        if not verification.generating or (not wanted.needed and self._scheduler.computes):
             self.advance(session, Proposed(EMPTY), arrived)
             return
         started = self._clock()
@@ -233,7 +233,8 @@ class SessionMessages:
                 session.send(fault_of(error))
             else:
                 log.warning("the draft model failed, and is done without: %s", error)
-            self.advance(session, Proposed(EMPTY), arrived)  # or it would wait for this for ever
+            # or it would wait for this for ever
+            self.advance(session, Proposed(EMPTY, failed=True), arrived)
             return
         draft_s = self._clock() - started
         self.advance(session, Proposed(draft, draft_s), arrived + draft_s)

@@ -6,7 +6,7 @@ from ...decoding.draft import Draft
 from ...lookup.answer_lookup import AnswerLookup
 from ...wire.messages import Alone, DraftMessage, Open
 from .counters import Counters
-from .events import Propose
+from .events import Propose, Proposed
 from .own_drafting import OwnDrafting
 from .pushed_drafts import PushedDrafts
 from .scored_draft import EMPTY, MAX_OWN, OWN, ScoredDraft
@@ -126,16 +126,18 @@ class DraftChoice:
         length = min(self._opening.draft_length or OWN, self._useful, MAX_OWN)
         return Propose(tuple(self._answer.tokens), max(1, length), needed=how.speculative)
 
-    def drafted(self, draft: Draft, seconds: float) -> ScoredDraft:
-        """What the cloud's draft model drafted in so many seconds; where nothing, what is found.
+    def drafted(self, proposed: Proposed) -> ScoredDraft:
+        """What the cloud's draft model drafted; where nothing, what is found.
 
-        It has failed then, or was in others' way, and is not asked again for this answer.
+        One that failed is not asked again for this answer.
         """
-        if not len(draft):
+        if proposed.failed:
             self._own = None
+        draft = proposed.draft
+        if not len(draft):
             return self._found()
         both = self._with_looked_up(draft)
-        return ScoredDraft(both, given=len(draft), source="cloud", draft_s=seconds)
+        return ScoredDraft(both, given=len(draft), source="cloud", draft_s=proposed.draft_s)
 
     def _found(self) -> ScoredDraft:
         """What the grammar leaves, and what was said before.

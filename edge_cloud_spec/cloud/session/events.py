@@ -85,10 +85,12 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Proposed:
-    """The draft of the cloud's own drafter, and how long it took in seconds."""
+    """The draft of the cloud's own drafter (empty: it ``failed``, or was in others' way), and how
+    long it took in seconds."""
 
     draft: Draft
     draft_s: float = 0.0
+    failed: bool = False
 
 
 Action = Score | Propose | Commit | Extend | Reply

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...decoding.pass_yield import PassYield
 from .scored_draft import ScoredDraft
 
@@ -16,14 +18,16 @@ class OwnDrafting:
     for one another's drafts. Belongs to the model's thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, in_the_way: Callable[[], bool] = lambda: False) -> None:
+        """in_the_way: whether others wait for the model's thread; they do not wait for a draft."""
+        self._in_the_way = in_the_way
         self._drafted, self._looked_up, self._bare = PassYield(), PassYield(), PassYield()
         self._since = 0  # choices since the source that gives less was tried
 
     def pays(self, looked_up: int) -> bool:
         """Whether to let the draft model draft where so many tokens were looked up."""
         other = self._looked_up if looked_up else self._bare
-        if other.count < FEW:
+        if other.count < FEW or self._in_the_way():
             return False
         if self._drafted.count < FEW:
             return True

@@ -35,6 +35,7 @@ from .events import (
     Event,
     Extend,
     Predicted,
+    Propose,
     Proposed,
     Reply,
     Score,
@@ -72,6 +73,7 @@ class Verification:
         self.session = session
         self.grammar = grammar
         self.finished = False
+        self.proposing: Propose | None = None  # what the cloud's draft model is to draft now
         self.counters = counters or Counters()
         self._opening = opening
         self._answer = VerifiedAnswer(base, end_tokens, max_tokens, grammar)
@@ -82,13 +84,7 @@ class Verification:
         self._drafts = DraftChoice(opening, self._answer, self._rules, self.counters, lookup, own)
         self._rejected: TokenDistribution | None = None  # P where the robot resamples now
         self._scoring: ScoredDraft | None = None
-        self._proposing = False
         self._alone: Alone | None = None  # how it goes on after each verdict by itself
-
-    @property
-    def stale(self) -> int:
-        """Messages that name a prefix where the answer is not; they changed nothing."""
-        return self.counters.late + self.counters.ignored
 
     @property
     def pushed(self) -> int:
@@ -131,12 +127,14 @@ class Verification:
                 return self._on_scored(event)
             case Predicted():
                 return self._on_predicted(event)
-            case Proposed(draft, draft_s):
-                self._proposing = False
+            case Proposed() if self.proposing is None:
+                return []
+            case Proposed():
+                self.proposing = None
                 waiting = self._next_pushed(late=True)
                 if waiting or self._alone is None:
                     return waiting
-                return self._score(self._drafts.drafted(draft, draft_s))
+                return self._score(self._drafts.drafted(event))
             case Resume():
                 return self._on_resume(event)
             case RowRequest(base):
@@ -155,7 +153,7 @@ class Verification:
 
     @property
     def _busy(self) -> bool:
-        return self._proposing or self._scoring is not None
+        return self.proposing is not None or self._scoring is not None
 
     def _on_resume(self, message: Resume) -> list[Action]:
         if not self._answer.was_at(message.base):
@@ -185,6 +183,8 @@ class Verification:
 
     def _on_draft(self, message: DraftMessage) -> list[Action]:
         self.counters.drafts += 1
+        if self.proposing and not message.hint and message.base == self.digest:
+            self._alone = self.proposing = None  # the robot takes the lead, and waits for this one
         if self._alone is not None:
             return self._on_draft_while_alone(message)
         if message.base in self._history and not message.hint:
@@ -195,7 +195,7 @@ class Verification:
             here = here.extend((message.resampled,))
         try:
             if message.base != here or message.hint or self._busy or self.finished:
-                self._drafts.keep(message, late=self._proposing)
+                self._drafts.keep(message, late=self.proposing is not None)
                 return []
             self._rules.check_next(message, self._answer, resamples=self._rejected is not None)
         except BadDraft as error:
@@ -206,8 +206,8 @@ class Verification:
     def _on_draft_while_alone(self, message: DraftMessage) -> list[Action]:
         """Keep it for where it fits. It is no hint where the robot takes the lead.
 
-        A pass or a proposal is under way. All verdicts so far have been sent on this stream, and
-        are complete: the robot drafts again where the answer is then.
+        All verdicts so far have been sent on this stream, and are complete: after the one that is
+        under way the robot drafts again where the answer is then.
         """
         try:
             self._drafts.keep(message, late=True)
@@ -258,7 +258,7 @@ class Verification:
         own = self._drafts.own(self._alone)
         if isinstance(own, ScoredDraft):
             return self._score(own)
-        self._proposing = True
+        self.proposing = own
         return [own]
 
     def _next_pushed(self, *, late: bool) -> list[Action]:

@@ -177,9 +177,9 @@ def test_what_is_proposed_gives_way_to_the_robots_draft() -> None:
 def test_the_robot_takes_the_lead_while_the_cloud_drafts_for_itself() -> None:
     cloud = cloud_of(opening=replace(OPENING, draft_length=3))
     cloud.handle(Generate(BASE, Alone(True)))
-    cloud.handle(draft(1, 2))
-    assert same(scored(cloud.handle(Proposed(Draft((5, 5, 5))))), 1, 2)
+    assert same(scored(cloud.handle(draft(1, 2))), 1, 2)
     assert not cloud.generating
+    assert cloud.handle(Proposed(Draft((5, 5, 5)))) == []
 
 
 @pytest.mark.parametrize("lead", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,8 +16,8 @@ from edge_cloud_spec.cloud.session.own_drafting import AGAIN, FEW, OwnDrafting
 from edge_cloud_spec.cloud.session.scored_draft import EMPTY, ScoredDraft
 from edge_cloud_spec.cloud.session.scored_draft import OWN as OWN_TOKENS
 from edge_cloud_spec.cloud.session.verification import Verification
-from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.wire.messages import Alone, Close, Fault, Generate, Verdict
+from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
+from edge_cloud_spec.wire.messages import Alone, Close, Fault, Generate, Resume, Verdict
 
 DRAFTED = ScoredDraft(Draft((1, 2)), given=2, source="cloud")
 LOOKED_UP = ScoredDraft(Draft((1, 2), looked_up=2))
@@ -87,9 +88,25 @@ def test_what_it_drafted_is_scored_and_judged() -> None:
 def test_where_it_fails_the_answer_goes_on_without_it() -> None:
     cloud = begun(MAY)
     assert cloud.handle(says(1))[-1] == Propose((1,), OWN_TOKENS, needed=False)
-    assert cloud.handle(Proposed(EMPTY)) == [Score(EMPTY)]
+    assert cloud.handle(Proposed(EMPTY, failed=True)) == [Score(EMPTY)]
     for token in range(1, 4):
         assert cloud.handle(says(token))[-1] == Score(EMPTY)  # it is not asked again
+
+
+def test_where_it_was_in_the_way_it_is_asked_again() -> None:
+    cloud = begun(MAY)
+    assert isinstance(cloud.handle(says(1))[-1], Propose)
+    assert cloud.handle(Proposed(EMPTY)) == [Score(EMPTY)]
+    assert isinstance(cloud.handle(says(2))[-1], Propose)
+
+
+def test_what_is_in_the_way_of_others_is_no_choice() -> None:
+    waits = [False]
+    own = measured(3, 1)
+    own._in_the_way = lambda: waits[0]
+    assert own.pays(0)
+    waits[0] = True
+    assert not any(own.pays(0) for _ in range(2 * AGAIN))
 
 
 def test_a_robot_that_leads_while_a_proposal_waits_gets_its_verdict() -> None:
@@ -97,8 +114,24 @@ def test_a_robot_that_leads_while_a_proposal_waits_gets_its_verdict() -> None:
     assert isinstance(cloud.handle(says(3))[-1], Propose)
     assert cloud.handle(draft(7, 7)) == []  # sent before the robot heard of the 3
     message = draft(4, 5, base=cloud.digest)
-    assert cloud.handle(message) == []
-    assert cloud.handle(Proposed(EMPTY)) == [Score(message.draft)]
+    assert cloud.handle(message) == [Score(message.draft)]
+    assert cloud.proposing is None  # whose job finds that nobody waits for it
+
+
+@pytest.mark.parametrize("before", ["hint", "pushes", "pause"])
+def test_no_draft_that_waits_is_in_the_way_of_the_one_that_leads(before: str) -> None:
+    cloud = begun(MAY)
+    assert isinstance(cloud.handle(says(3))[-1], Propose)
+    message = draft(4, 5, base=cloud.digest)
+    if before == "pushes":
+        for token in range(MAX_PUSHED):
+            assert cloud.handle(draft(1, base=cloud.digest.extend((token,)))) == []
+    else:
+        assert cloud.handle(replace(message, hint=True)) == []
+    if before == "pause":  # the stream was lost; the robot drafts again
+        cloud.pause()
+        cloud.handle(Resume("", cloud.digest))
+    assert cloud.handle(message) == [Score(message.draft)]
 
 
 def heard(robot: Robot) -> list[int]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.cloud.verification import BASE, END, VOCABULARY, draft, session, verdict_of
+from helpers.cloud.verification import BASE, END, VOCABULARY, draft, session, stale, verdict_of
 
 from edge_cloud_spec.cloud.session.events import (
     Extend,
@@ -84,7 +84,7 @@ def test_asking_again_further_back_repeats_what_came_since_and_goes_on() -> None
     assert [a.message.token for a in again if isinstance(a, Reply)] == [2, 3]
     assert scores(again) == [EMPTY]
     assert cloud.handle(Generate(PrefixDigest(1, 1))) == []
-    assert cloud.stale == 1
+    assert stale(cloud) == 1
 
 
 def test_a_finished_answer_is_repeated_to_who_asks_and_nothing_more_is_made() -> None:
@@ -150,7 +150,7 @@ def test_a_row_is_told_of_the_last_rejection_alone_and_until_the_robot_goes_on()
     cloud, said = split_session(Split("sparse", 2, 0))
     assert cloud.handle(RowRequest(cloud.digest)) == []  # the draft's base names it
     assert cloud.handle(RowRequest(PrefixDigest(0, 3))) == []
-    assert cloud.stale == 2
+    assert stale(cloud) == 2
     again = DraftMessage(BASE, Draft((7,), values=(0.5,)), 1)
     (repeated,) = cloud.handle(again)
     assert repeated.message == replace(said, tokens=(1,))
@@ -162,7 +162,7 @@ def test_a_row_is_told_of_the_last_rejection_alone_and_until_the_robot_goes_on()
     assert went_on == [Extend((5,)), Score(following)]
     assert (cloud.tokens, cloud.digest) == ([1, 5], there)
     assert cloud.handle(RowRequest(BASE)) == []
-    assert cloud.stale == 3
+    assert stale(cloud) == 3
     cloud.handle(says(6, 2))
     (old,) = cloud.handle(again)
     assert old.message.residual is None  # only the last one is kept whole

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.cloud.verification import BASE, END, ROW, VOCABULARY, draft, says, session, verdict_of
+from helpers.cloud.verification import (
+    BASE,
+    END,
+    ROW,
+    VOCABULARY,
+    draft,
+    says,
+    session,
+    stale,
+    verdict_of,
+)
 
 from edge_cloud_spec.cloud.session.events import Commit, Propose, Proposed, Reply, Score
 from edge_cloud_spec.cloud.session.scored_draft import EMPTY, MAX_OWN, OWN
@@ -71,7 +81,7 @@ def test_a_draft_for_another_prefix_or_while_one_is_scored_is_stale() -> None:
     assert cloud.handle(draft(1, base=PrefixDigest(0, 1))) == []
     cloud.handle(draft(1))
     assert cloud.handle(draft(2)) == []
-    assert cloud.stale == 2
+    assert stale(cloud) == 2
     assert verdict_of(cloud.handle(says(1, 2))).path == (0,)
 
 
@@ -179,7 +189,7 @@ def test_a_robot_that_stands_elsewhere_is_told_so() -> None:
     (said,) = cloud.handle(Resume("s", PrefixDigest(3, 3)))
     assert said.message.code == "unknown_prefix"
     assert cloud.handle(Generate(PrefixDigest(3, 3))) == []
-    assert cloud.stale == 1
+    assert stale(cloud) == 1
 
 
 def test_a_closed_session_says_nothing_more() -> None:

@@ -42,6 +42,11 @@ def draft(*tokens: int, base: PrefixDigest = BASE, round_: int = 0) -> DraftMess
     return DraftMessage(base, Draft(tokens), round_)
 
 
+def stale(cloud: Verification) -> int:
+    """Messages that named a prefix where the answer was not; they changed nothing."""
+    return cloud.counters.late + cloud.counters.ignored
+
+
 def verdict_of(actions: list) -> Verdict:
     (said,) = [
         a.message for a in actions if isinstance(a, Reply) and isinstance(a.message, Verdict)
