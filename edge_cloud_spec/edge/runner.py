@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..lookup.answer_lookup import AnswerLookup
     from ..models.vlm import Vlm
 
+OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons of a decode that came to nothing
 LOOKUP_SUFFIXES = 65_536  # of the answers that a robot keeps, by default
 
 
@@ -67,6 +68,11 @@ class Outcome:
     def completed(self) -> bool:
         """Whether there is an answer: to its end or limit, or as much of it as was wanted."""
         return self.reason in ANSWERED
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether the cloud could not be reached, or takes no more: that passes by itself."""
+        return self.reason in OUT_OF_REACH
 
 
 class DrafterNames(Protocol):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..bounds import bounded, check_bounds
 from ..instruction import is_stop, normalized
 from .action import Action
+from .answer import NotAnAction, read_answer
 from .events import EStop, Instruction, Tick
 from .motion import Steps
 from .status import Status
@@ -48,7 +49,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Decided:
-    """The decision's words are settled; ``action`` None: they hold no action."""
+    """The decision's action is settled; None: its words hold no action."""
 
     request: str
     action: Action | None
@@ -61,6 +62,21 @@ class Failed:
     request: str
     why: str
     by_link: bool = False
+
+
+def concluded(request: str, answer: str, why: str = "", by_link: bool = False) -> Decided | Failed:
+    """What the verified words of a decision come to.
+
+    why: they were broken off; empty: they were not. An action that they hold counts all the same,
+    for the navigator has heard it: what follows it moves nothing.
+    """
+    try:
+        action = read_answer(answer).action
+    except NotAnAction:
+        action = None
+    if why and action is None:
+        return Failed(request, why, by_link)
+    return Decided(request, action)
 
 
 Event = Instruction | EStop | Tick | Began | Decided | Failed | Status

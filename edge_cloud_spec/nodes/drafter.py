@@ -23,9 +23,8 @@ from ..models.image import PictureLimits
 from ..models.instruction_pattern import instruction_pattern
 from ..models.load import load
 from ..models.text import TokenTexts
-from ..nav.answer import NotAnAction, read_answer
 from ..nav.events import Instruction, Tick
-from ..nav.mission import Began, Decided, End, Failed
+from ..nav.mission import Began, Decided, End, Failed, concluded
 from ..nav.status import Status
 from ..share import rules_text
 from .drafting.camera_input import CameraInput
@@ -44,7 +43,6 @@ from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
-OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
 HALT_S = 2.0  # s to wait for a decision that was aborted
 RELEASE_S = 0.5  # s by which a release may arrive after an instruction that was published after it
 E_STOP_IS_ON = "e_stop is on; publish the instruction again after its release"
@@ -211,14 +209,12 @@ class DrafterNode(ManagedNode):
 
     def _on_failure(self, request_id: str, problem: str) -> None:
         self._stats.publish(DecodeStats(request_id=request_id, finish_reason="failed"))
-        self._fail(request_id, problem)
-
-    def _fail(
-        self, request_id: str, problem: str, by_link: bool = False, retry_after_s: float = 0.0
-    ) -> None:
         self._report_problem(problem)
-        self._mission.on(Failed(request_id, problem, by_link))
-        self._gate.pause(max(self._settings.value.retry, retry_after_s))
+        self._mission.on(Failed(request_id, problem))
+        self._retry()
+
+    def _retry(self, after_s: float = 0.0) -> None:
+        self._gate.pause(max(self._settings.value.retry, after_s))
 
     def _on_decision(self, made: DecisionMade) -> None:
         outcome, settings = made.outcome, made.settings
@@ -233,18 +229,14 @@ class DrafterNode(ManagedNode):
         """The mission hears what was decided; without an action it is tried again later."""
         if outcome.reason == "aborted":
             return
+        problem = ""
         if not outcome.completed:
             problem = f"no decision on {instruction!r}: {outcome.text or outcome.reason}"
-            by_link = outcome.reason in OUT_OF_REACH
-            self._fail(request_id, problem, by_link, outcome.retry_after_s)
-            return
-        try:
-            action = read_answer(answer).action
-        except NotAnAction:
-            action = None
-        if action is None:
-            self._gate.pause(self._settings.value.retry)
-        self._mission.on(Decided(request_id, action))
+            self._report_problem(problem)
+        event = concluded(request_id, answer, problem, outcome.out_of_reach)
+        self._mission.on(event)
+        if problem or not isinstance(event, Decided) or event.action is None:
+            self._retry(outcome.retry_after_s)
 
     # Reports
 

@@ -19,6 +19,7 @@ from edge_cloud_spec.nav.mission import (
     Failed,
     Mission,
     MissionSettings,
+    concluded,
     frames_all_around,
 )
 from edge_cloud_spec.nav.motion import Steps
@@ -63,6 +64,23 @@ def test_a_stop_that_the_target_decides_is_done() -> None:
     story.decide(SEARCH, "done: search")
     story.decide(Action("stop"))
     assert [str(end) for end in story.ends] == [f"done {BALL}"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why", "event"),
+    [
+        ("action: stop; reason: th", "the link is lost", Decided("r", Action("stop"))),
+        ("action: stop", "the link is lost", Failed("r", "the link is lost", True)),
+        ("", "the link is lost", Failed("r", "the link is lost", True)),
+        ("error; action: stop;", "the link is lost", Failed("r", "the link is lost", True)),
+        ("error; action: stop;", "", Decided("r", None)),
+        ("reason: a ball; action: stop;", "", Decided("r", Action("stop"))),
+    ],
+)
+def test_a_verified_action_counts_whatever_became_of_the_rest(
+    answer: str, why: str, event: Event
+) -> None:
+    assert concluded("r", answer, why, by_link=True) == event
 
 
 def test_searches_in_a_row_all_around_end_as_not_found() -> None:

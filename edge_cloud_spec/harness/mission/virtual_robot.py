@@ -15,12 +15,11 @@ from ...decoding.preset import Preset
 from ...edge.events import Cut, Emit
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ...models.prompt import Request
-from ...nav.answer import NotAnAction, read_answer
 from ...nav.decision_schedule import DecisionSchedule, DueDecision
 from ...nav.events import Instruction
 from ...nav.explain import FULL, has_action, is_enough
 from ...nav.grammar import GRAMMARS, answer_grammar
-from ...nav.mission import Began, Decided, End, Event, Failed, Mission, MissionSettings
+from ...nav.mission import Began, Decided, End, Event, Mission, MissionSettings, concluded
 from ...nav.settings import Settings
 from ...nav.status import Status
 from ...sim.episode import thing_in_front
@@ -162,17 +161,13 @@ class VirtualRobot:
 
     def _conclude(self, outcome: Outcome, decision: DecisionRecord, answer: str) -> None:
         """The mission hears what was decided."""
-        try:
-            action = read_answer(answer).action
-        except NotAnAction:
-            action = None
+        problem = "" if outcome.completed else outcome.text or outcome.reason
+        event = concluded(self._request, answer, problem, outcome.out_of_reach)
+        action = event.action if isinstance(event, Decided) else None
         decision.action = str(action or "")
-        if action is None and not outcome.completed:
-            self._tell(Failed(self._request, outcome.text or outcome.reason, by_link=True))
-        else:
-            self._tell(Decided(self._request, action))
-        if action is None:
-            self._schedule.pause(RETRY_S, self.timeline.now)
+        self._tell(event)
+        if problem or action is None:
+            self._schedule.pause(max(RETRY_S, outcome.retry_after_s), self.timeline.now)
 
     def _say(self, words: SpokenWords, emit: Emit) -> None:
         words.emit(emit, self.timeline.now)
