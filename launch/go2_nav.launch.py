@@ -30,6 +30,7 @@ from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
 from edge_cloud_spec.bringup.launch_arguments import (
     ARGUMENTS,
     installed,
+    parameter_names,
     refuse_mistyped,
     settings_of,
 )
@@ -117,7 +118,8 @@ def _executable(package: str, name: str) -> bool | None:
 def _start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     # All that can be wrong is found before anything is started: launch leaves what it has started
     # alone when a later action raises. A UserError ends it with its sentence, and status 1.
-    refuse_mistyped(context.argv)
+    included = not any(text.endswith(Path(__file__).name) for text in sys.argv)
+    refuse_mistyped(context.argv, () if included else parameter_names())
     settings = settings_of({name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS})
     wanted = graph(settings)
     specs = installed(wanted, _executable)

@@ -57,7 +57,9 @@ class ExitRules:
         A status of 2 says that the process cannot start with what it was given, so that another
         start would not help. A process that is wanted and ends with 0 was ended by somebody.
         """
-        text = f"{name} ended ({exit_text(status)}): {last_words(said).removeprefix('error: ')}"
+        text = f"{name} ended ({exit_text(status)})"
+        if why := last_words(said, any_line=status > 0):
+            text += f": {why.removeprefix('error: ')}"
         if role is Role.OPTIONAL:
             return None
         if role is Role.NEEDED or status in (0, CANNOT_START):
@@ -76,8 +78,13 @@ def exit_text(status: int) -> str:
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
-def last_words(lines: Iterable[str]) -> str:
-    """The last line that names an error, else the last one."""
+def last_words(lines: Iterable[str], any_line: bool = True) -> str:
+    """The last line that names an error, else the last one.
+
+    Without ``any_line`` empty there: of a process that was killed it names no cause.
+    """
     said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if "error" in line.lower()] or said
-    return errors[-1] if errors else "no output"
+    errors = [line for line in said if "error" in line.lower()]
+    if not (errors or any_line):
+        return ""
+    return (errors or said or ["no output"])[-1]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
 from ..errors import UserError
+from ..share import share
 from .graph import PACKAGE, GraphSettings, NodeSpec
+from .parameter_file import ParameterFile
 
 # name -> default, description. An empty one was not given; then the parameter file decides.
 ARGUMENTS = {
@@ -39,14 +41,26 @@ CAMERA = "camera/image_raw"
 COMPRESSED = "/compressed"
 
 
-def refuse_mistyped(argv: Iterable[str]) -> None:
+def parameter_names() -> frozenset[str]:
+    """The nodes' parameters in our parameter file, without those that are arguments, too."""
+    sections = ParameterFile.read(share() / "config/go2_nav.yaml").sections
+    return frozenset(name for _, values in sections for name in values) - ARGUMENTS.keys()
+
+
+def refuse_mistyped(argv: Iterable[str], parameters: Collection[str] = ()) -> None:
     """Raise UserError for a NAME:=VALUE of the command line that nearly is one of ours.
 
-    Launch ignores what no launch file declares. Other names may be of one that includes ours.
+    Launch ignores what no launch file declares. Other names may be of one that includes ours; where
+    none does, ``parameters`` are refused, too: who writes ``explain:=none`` would drive without it.
     """
     for text in argv:
         name, given, _ = text.partition(":=")
         near = get_close_matches(name, ARGUMENTS, 1, 0.75)
+        if given and name in parameters:
+            raise UserError(
+                f"{name} is a node's parameter, no launch argument: copy config/go2_nav.yaml, set "
+                "it there, and give parameters:=FILE"
+            )
         if given and near and name not in ARGUMENTS:
             raise UserError(f"there is no launch argument {name!r}; did you mean {near[0]}?")
 

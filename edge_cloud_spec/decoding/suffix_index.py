@@ -172,9 +172,9 @@ class SuffixIndex:
                 if not chance:
                     break
                 if token < 0:
-                    if -1 - token > len(words):
+                    if -2 - token > len(words):
                         continue
-                    token = words[1 + token]
+                    token = words[2 + token]
                 found[token] = found.get(token, 0.0) + left * chance
             left *= escape
             if left < ENOUGH:
@@ -187,5 +187,8 @@ def _start(pattern: str) -> int:
 
 
 def _places(prompt: Sequence[int]) -> dict[int, int]:
-    """The symbol of each token of a prompt: -2 is the last one's, -3 that of the one before."""
-    return {token: i - min(len(prompt), MAX_KEPT) - 1 for i, token in enumerate(prompt[-MAX_KEPT:])}
+    """The symbol of each token of a prompt: -3 is the last one's, -4 that of the one before.
+
+    Not -2, of which Python's hash is that of -1.
+    """
+    return {token: i - min(len(prompt), MAX_KEPT) - 2 for i, token in enumerate(prompt[-MAX_KEPT:])}

@@ -158,10 +158,10 @@ class Drafting:
             return [emit, Finish("end" if ended else "length")]
         return [emit, *(self.draft(now) if done else [])]
 
-    def _generate_alone(self, passes: int, now: float) -> list[Action]:
-        """Let the cloud generate without drafts for this many passes."""
+    def _generate_alone(self, tokens: int, now: float) -> list[Action]:
+        """Let the cloud generate this many tokens without drafts, or to the end."""
         self._stopwatch.asked(now)
-        request = self._alone(0 if self._follows else len(self._prefix.tokens) + passes)
+        request = self._alone(0 if self._follows else len(self._prefix.tokens) + tokens)
         self._outstanding.ask(request, now)
         return [Send(request.message)]
 
@@ -243,7 +243,7 @@ class Drafting:
                 measures.queued(turn_s, verdict, self.pass_s)
             if alone and verified and not (self._plan.leads and self._is_prefilled):
                 hints = self._is_prefilled and self._follows and self._plan.shape is not None
-                measures.went_alone(nodes, len(tokens), seconds + verdict.draft_s, hints)
+                measures.went_alone(nodes, len(tokens), seconds, hints, verdict.draft_s)
         if draft is None:
             return
         predicted = self._speculator.was_predicted((*verified, *tokens))

@@ -83,7 +83,7 @@ class Measures:
         self.acceptance = Mean(0.7, 6.0)  # of the draft's first choice
         self.runner_up = Mean(0.4, 6.0)  # of its second, where the first was wrong
         self.exits = Mean(0.0, 2.0)  # share of rounds that an exit predicted
-        self.alone = Mean(0.1, decay=TIME_DECAY)  # s, of a pass of the target without a draft
+        self.alone = Mean(0.1, decay=TIME_DECAY)  # s, from verdict to verdict of the cloud alone
         self.one_way = Mean(0.02, decay=TIME_DECAY)  # s, of the link
         self._asked_at = 0.0  # s, when the decode under way was asked for
         self._opened_s = inf  # from there to ``Opened``, the shortest
@@ -134,13 +134,17 @@ class Measures:
             self.alone.observe(seconds)
         self._verify[exits and nodes > 0].observe(nodes, seconds)
 
-    def went_alone(self, nodes: int, tokens: int, seconds: float, hints: bool) -> None:
+    def went_alone(
+        self, nodes: int, tokens: int, seconds: float, hints: bool, draft_s: float = 0.0
+    ) -> None:
         """The cloud alone made a pass over this many nodes that it had from elsewhere.
 
-        It settled ``tokens``; ``hints``: the robot's drafts may have been among the nodes.
+        It settled ``tokens``. hints: the robot's drafts may have been among the nodes. draft_s:
+        that the cloud's own draft model had needed before; 0: the nodes are none of that.
         """
+        seconds += draft_s
         self.alone_yields[hints].observe(tokens, seconds)
-        if not hints:
+        if not (hints or draft_s):
             self.lookup_yields[nodes > 0].observe(tokens, seconds)
         if nodes:
             self.alone.observe(seconds)

@@ -138,7 +138,7 @@ class DecodeRunner:
         self._make_lookups = partial(
             Lookups, lookup_suffixes, MAX_LOOKED_UP, instructions, self.measures.draft_s
         )
-        self._lookups = self._make_lookups()
+        self._lookups = self._make_lookups(local_spec.vocabulary)
         self.on_pass: OnPass | None = None
 
     def run(
@@ -203,7 +203,8 @@ class DecodeRunner:
     def remember(self, spec: bytes) -> None:
         """Keep the cloud's prompt specification, so that the next decode need not wait for it."""
         if spec != self._known_spec:
-            self._lookups = self._make_lookups()  # another target has other answers
+            # another target has other answers
+            self._lookups = self._make_lookups(self.spec_of(spec).vocabulary)
         self._known_spec = spec
 
     def _lookup_of(self, opening: Open) -> AnswerLookup | None:
@@ -211,6 +212,4 @@ class DecodeRunner:
         if not opening.draft_identity:
             return None
         words = instruction_tokens(self.draft_model, opening.instruction)
-        if any(token >= self.spec_of(self._known_spec).vocabulary for token in words):
-            words = ()
         return self._lookups.of("", opening, words)

@@ -6,7 +6,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from ..decoding.suffix_index import SuffixIndex
+from ..decoding.suffix_index import MAX_TOKEN, SuffixIndex
 from ..wire.messages import Open
 from .answer_lookup import AnswerLookup, SaidBefore
 from .node_budget import NodeBudget
@@ -27,16 +27,19 @@ class Lookups:
         nodes: int,
         instructions: re.Pattern[str] | None,
         seconds: Callable[[int], float],
+        vocabulary: int = MAX_TOKEN + 1,
     ) -> None:
         """suffixes: of each index; 0: nothing is looked up. nodes: of a pass, at the most.
         instructions: that the target was trained on, if it says so; answers to all of these begin
-        alike. seconds: of a pass, by its rows. ValueError: fewer than none."""
+        alike. seconds: of a pass, by its rows. vocabulary: of both models; an instruction with
+        other tokens is not looked into. ValueError: fewer than none."""
         if suffixes < 0 or nodes < 0:
             raise ValueError(
                 f"suffixes and nodes are 0 (nothing is looked up) or more, not {suffixes}, {nodes}"
             )
         self._suffixes, self._most = suffixes, nodes
         self._instructions, self._seconds = instructions, seconds
+        self._vocabulary = vocabulary
         self._said: OrderedDict[str, SaidBefore] = OrderedDict()
 
     def __len__(self) -> int:
@@ -56,11 +59,16 @@ class Lookups:
         self._said[credential] = said
         while len(self._said) > MAX_CREDENTIALS:
             self._said.popitem(last=False)
-        pattern = self._pattern(opening)
+        if any(word >= self._vocabulary for word in words):
+            words = ()
+        pattern = pattern_of(opening.order, opening.instruction, self._instructions)
         return AnswerLookup(said, pattern, words, self._most, self._seconds)
 
-    def _pattern(self, opening: Open) -> str:
-        """Answers to instructions of one pattern begin alike; in another order they do not."""
-        known, text = self._instructions, opening.instruction
-        matches = known is not None and known.fullmatch(text) is not None
-        return f"{opening.order}: {known.pattern if known and matches else text}"
+
+def pattern_of(order: str, instruction: str, known: re.Pattern[str] | None) -> str:
+    """What answers begin alike after: instructions of one pattern, answered in one order.
+
+    known: instructions that the target was trained on.
+    """
+    matches = known is not None and known.fullmatch(instruction) is not None
+    return f"{order}: {known.pattern if known and matches else instruction}"

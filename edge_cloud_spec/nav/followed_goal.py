@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from ..instruction import normalized
 
+STARTED = "the drafter has started; publish an instruction"
+INACTIVE = "the drafter is not active"
+"""What a drafter says of itself while it follows nothing: whatever was followed is lost."""
+
 OUTCOMES = {
     "done": "found",
     "not_found": "not_found",
@@ -51,8 +55,8 @@ class FollowedGoal:
             return GoalEnd("failed", detail) if state == "failed" else None
         if state == "following":
             return GoalEnd("cancelled", f"another instruction came: {detail}")
-        if state == "idle" and not detail:
-            return GoalEnd("failed", "the drafter started again; send the goal again")
+        if state == "idle" and detail in (STARTED, INACTIVE):
+            return GoalEnd("failed", "the drafter was started again, or ended; send the goal again")
         return GoalEnd(OUTCOMES.get(state, "cancelled"), detail)
 
     def on_words(self, request: str, instruction: str, answer: str, finished: bool) -> bool:

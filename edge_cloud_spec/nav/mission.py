@@ -111,16 +111,18 @@ class Mission:
         self.settings = settings or MissionSettings()
         self.instruction = ""
         self.trouble = ""  # why the last decision failed; empty after one that did not
+        self.held = ""  # why the robot does not move for any decision
         self._begin("", 0.0)
 
     def on(self, event: Event, now: float) -> End | None:
         """What this event ends at ``now`` (steady seconds); None: the mission goes on."""
         if isinstance(event, Instruction):
             self._begin("" if is_stop(event.text) else normalized(event.text), now)
-        elif isinstance(event, EStop):
-            if event.on:
-                self._begin("", now)
-        elif self.instruction and not isinstance(event, Tick):
+        elif isinstance(event, EStop) and event.on:
+            self._begin("", now)
+        if isinstance(event, Status):
+            self.held = f"the robot is held: {event.detail}" if event.state == "stopped" else ""
+        if self.instruction and isinstance(event, Began | Decided | Failed | Status):
             self._count(event)
         end = self._end(now) if self.instruction else None
         if end is not None:

@@ -24,6 +24,7 @@ from ..models.instruction_pattern import instruction_pattern
 from ..models.load import load
 from ..models.text import TokenTexts
 from ..nav.events import Instruction, Tick
+from ..nav.followed_goal import INACTIVE, STARTED
 from ..nav.mission import Began, Decided, End, Failed, concluded
 from ..nav.status import Status
 from ..share import rules_text
@@ -112,7 +113,7 @@ class DrafterNode(ManagedNode):
         )
         self.pulses.append(self._decisions.pulse)
         self._decisions.start()
-        self._mission.say("idle", "the drafter is not active")
+        self._mission.say("idle", INACTIVE)
         self._run_info.update(self._settings.value, drafter=self._model.identity)
         self.get_logger().info(f"drafting with {self._model.identity}")
 
@@ -125,7 +126,7 @@ class DrafterNode(ManagedNode):
         self._bridge.subscribe(subscriptions)
         subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
         subscriptions.subscribe(String, LINK_STATE, self._link.on_link_state, LATCHED)
-        self._mission.say("idle")
+        self._mission.say("idle", STARTED)
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(1.0, lambda: self._mission.on(Tick()), clock=steady)
         subscriptions.start()
@@ -133,10 +134,10 @@ class DrafterNode(ManagedNode):
     def halt(self) -> None:
         """Abort the running decision, and follow no instruction."""
         self._gate.clear_instruction()
-        self._abort("the drafter is not active")
+        self._abort(INACTIVE)
         self._subscription_thread.close()
         self._gate.clear_instruction()  # one that came in between
-        self._mission.say("idle", "the drafter is not active")
+        self._mission.say("idle", INACTIVE)
         self._decisions.wait_idle(HALT_S)
 
     def unload(self) -> None:

@@ -57,6 +57,8 @@ def test_last_words_are_the_last_error_else_the_last_line() -> None:
     assert last_words(SAID) == "error: no such file"
     assert last_words(["one", "two", " "]) == "two"
     assert last_words([]) == "no output"
+    assert last_words(SAID, any_line=False) == "error: no such file"
+    assert last_words(["one", "two"], any_line=False) == ""
 
 
 def test_only_the_navigator_is_needed_and_only_rviz_is_optional() -> None:

@@ -8,6 +8,7 @@ from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
 from edge_cloud_spec.bringup.launch_arguments import (
     ARGUMENTS,
     installed,
+    parameter_names,
     refuse_mistyped,
     settings_of,
 )
@@ -59,6 +60,14 @@ def test_a_mistyped_argument_is_refused_and_anothers_is_not(name: str, meant: st
         refuse_mistyped([f"{name}:=false"])
     mine = [f"{argument}:=1" for argument in ARGUMENTS]
     refuse_mistyped([*mine, "use_lidar:=true", "robot_ip:=10.0.0.1", "presett"])
+
+
+@pytest.mark.parametrize("name", ["explain", "lead_time", "grammar"])
+def test_a_nodes_parameter_is_no_argument_unless_another_launch_file_has_it(name: str) -> None:
+    with pytest.raises(UserError, match="parameters:=FILE"):
+        refuse_mistyped([f"{name}:=none"], parameter_names())
+    refuse_mistyped([f"{name}:=none"])
+    refuse_mistyped([f"{argument}:=1" for argument in ARGUMENTS], parameter_names())
 
 
 @pytest.mark.parametrize("namespace", ["", "/", "robot1", "/robot1/", "fleet/robot_1"])

@@ -186,6 +186,7 @@ def test_a_lookup_that_costs_more_than_it_yields_is_left_for_a_while() -> None:
         assert measures.wants_lookup()
         measures.went_alone(0, 1, 0.1, hints=False)
         measures.went_alone(8, 1, 0.2, hints=False)
+        measures.went_alone(8, 100, 0.2, hints=False, draft_s=0.1)  # drafted, not looked up
     asked = [measures.wants_lookup() for _ in range(2 * LOOKUP_AGAIN)]
     assert [n for n, wants in enumerate(asked, 1) if wants] == [LOOKUP_AGAIN, 2 * LOOKUP_AGAIN]
     for _ in range(200):

@@ -112,13 +112,12 @@ def test_nothing_is_kept_where_there_are_no_suffixes(monkeypatch: pytest.MonkeyP
         DecodeRunner(model, spec_of(60), lookup_suffixes=-1)
 
 
-def test_words_outside_the_targets_vocabulary_are_not_looked_up(
+def test_the_vocabulary_is_that_of_the_clouds_specification(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given: list[tuple[int, ...]] = []
-    monkeypatch.setattr(Noting, "of", lambda self, credential, opening, words: given.append(words))
-    for token in (5, 10**6):
-        model: Any = ToyVlm(1)
-        model.tokenizer = lambda text, token=token, **_: {"input_ids": [token]}
-        DecodeRunner(model, spec_of(60))._lookup_of(OPENING)
-    assert given == [(5,), ()]
+    given: list[int] = []
+    monkeypatch.setattr(runner_module, "Lookups", lambda *args: given.append(args[-1]))
+    model: Any = ToyVlm(1)
+    runner = DecodeRunner(model, spec_of(vocabulary=60))
+    runner.remember(spec_of(vocabulary=61).to_bytes())
+    assert given == [60, 61]

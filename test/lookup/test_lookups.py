@@ -127,3 +127,14 @@ def test_what_is_the_robots_word_is_not_learned(opening: Open) -> None:
     them = lookups()
     answered(them, opening).handle(Close())
     assert found(of(them)) == ()
+
+
+def test_no_word_beyond_the_vocabulary_is_proposed() -> None:
+    """A tokenizer may have more ids than the smaller model's head."""
+    for vocabulary, proposed in ((100, 99), (99, 8)):
+        them = Lookups(1000, 8, KNOWN, lambda rows: 1.0, vocabulary)
+        for said, words in (((1, 8), (7, 8)), ((), (7, 99))):
+            lookup = them.of("a", ASKING, words)
+            assert lookup is not None
+            lookup.learn(said)
+        assert lookup.draft((1,), 1).tokens == ((proposed,) if proposed == 99 else ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_cloud_spec.nav.followed_goal import FollowedGoal, GoalEnd
+from edge_cloud_spec.nav.followed_goal import INACTIVE, STARTED, FollowedGoal, GoalEnd
 from edge_cloud_spec.nav.mission import End
 
 BOX = "find the red box"
@@ -42,7 +42,8 @@ def test_a_goal_that_the_drafter_refuses_has_failed() -> None:
         ("idle told to stop", "cancelled"),
         ("idle e_stop; publish the instruction again", "cancelled"),
         (f"following {BOX} now", "cancelled"),
-        ("idle", "failed"),
+        (f"idle {STARTED}", "failed"),
+        (f"idle {INACTIVE}", "failed"),
         ("failed the instruction is empty", "failed"),
     ],
 )

@@ -83,6 +83,15 @@ def test_a_verified_action_counts_whatever_became_of_the_rest(
     assert concluded("r", answer, why, by_link=True) == event
 
 
+def test_a_robot_that_is_held_says_why_until_it_is_released() -> None:
+    mission = Mission()
+    mission.on(Status("stopped", detail="parameter lead_time is -2"), 0.0)
+    mission.on(Instruction(BALL), 1.0)
+    assert mission.held == "the robot is held: parameter lead_time is -2"
+    mission.on(Status("idle", detail="released"), 2.0)
+    assert mission.held == ""
+
+
 def test_searches_in_a_row_all_around_end_as_not_found() -> None:
     story = Story()
     for _ in range(SEEN - 1):

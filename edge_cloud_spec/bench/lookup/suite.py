@@ -19,7 +19,10 @@ import numpy as np
 from ...decoding.draft import MAX_NODES
 from ...decoding.suffix_index import MAX_TOKEN, SuffixIndex
 from ...errors import UserError
+from ...lookup.lookups import pattern_of
+from ...models.instruction_pattern import instruction_pattern
 from ...models.load import load
+from ...models.prompt import instruction_tokens
 from ...sim.room import make_room
 from .. import drive
 from ..command import Row
@@ -55,12 +58,13 @@ def run(args: argparse.Namespace) -> list[Row]:
     if min(budgets) < 1 or max(budgets) > MAX_NODES:
         raise UserError(f"--nodes {args.nodes}: a tree has 1 to {MAX_NODES}")
     check_counts(args, "answers", "suffixes")
-    tokenizer = load(args.target, threads=1).tokenizer
+    target, known = load(args.target, threads=1), instruction_pattern(args.target)
     said: dict[str, list[RecordedAnswer]] = {}
     for room in sorted(drive.drive_rooms(args), key=lambda run: run.room):
         instruction = make_room(room.room).instruction
-        words = tuple(tokenizer.encode(instruction))
-        answers = [RecordedAnswer(instruction, words, answer) for answer in room.answers]
+        pattern = pattern_of(args.order, instruction, known)
+        words = instruction_tokens(target, instruction)
+        answers = [RecordedAnswer(pattern, words, answer) for answer in room.answers]
         said.setdefault(f"{room.preset}, {room.rule}", []).extend(answers)
     rows = [_replayed(run, said[run], args, nodes) for run in said for nodes in budgets]
     every = [answer for answers in said.values() for answer in answers]

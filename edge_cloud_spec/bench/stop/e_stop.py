@@ -11,6 +11,7 @@ from ...bringup.graph import GraphSettings
 from ...errors import UserError
 from ...harness.random_checkpoint import TINY, make_pair
 from ...harness.verifier_process import VerifierProcess
+from ...nav.followed_goal import STARTED
 from ..ros_graph import RosGraph, node_command
 from .robot_probe import RobotProbe
 
@@ -46,7 +47,7 @@ def measure(trials: int, seed: int) -> list[float]:
                     {"drafter", "navigator"} <= ros.subscribers("e_stop")
                     and {"drafter", "navigator"} <= ros.subscribers("instruction")
                     and probe.nav_status
-                    and probe.instruction_status == "idle"  # active
+                    and probe.instruction_status == f"idle {STARTED}"
                     and probe.odometry_stamp
                 ),
                 "the nodes are up",

@@ -74,6 +74,7 @@ class Worker(threading.Thread):
                 self.limits.lookup_nodes,
                 instructions,
                 self._scheduler.estimator.seconds,
+                spec.vocabulary,
             ),
         )
         # Streams of which a message arrived or the robot left, each time; None: the end.

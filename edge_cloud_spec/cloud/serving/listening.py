@@ -40,4 +40,7 @@ def listen(server: grpc.aio.Server, access: AccessSettings) -> str:
 
 
 def _refusal(address: str) -> UserError:
-    return UserError(f"cannot listen on {address}: the port is taken or the host unknown")
+    return UserError(
+        f"cannot listen on {address}: the port is taken or the host unknown; give another "
+        "--address, or use the verifier that listens there (ros2 launch: cloud:=HOST:PORT)"
+    )

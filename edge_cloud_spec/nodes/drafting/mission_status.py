@@ -50,7 +50,7 @@ class MissionStatus:
                 self._on_end(end)
                 self._publish(str(end))
             elif self._mission.instruction:
-                trouble = self.blind or self._mission.trouble
+                trouble = self._mission.held or self.blind or self._mission.trouble
                 line = f"following {self._mission.instruction}{trouble and f': {trouble}'}"
                 if line != self._said or isinstance(event, Instruction):
                     self._publish(line)

@@ -70,7 +70,7 @@ def _draw(axes: Axes, mission: ShownMission, length: float, written: bool) -> No
         [lane + TALL / 2 for lane in (WORDS, ROBOT, CLOUD, MOTION)],
         ["words", "robot", "cloud", "motion"],
     )
-    axes.set_ylim(-0.15, WORDS + (1.75 if written else 1.3))
+    axes.set_ylim(-0.15, WORDS + 1.75)
     plain(axes)
 
 
