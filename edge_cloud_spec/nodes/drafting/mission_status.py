@@ -27,6 +27,7 @@ class MissionStatus:
         self._lock = threading.Lock()
         self._mission, self._settings, self._on_end = Mission(), settings, on_end
         self._publisher = node.create_publisher(String, "instruction_status", LATCHED)
+        self._logger = node.get_logger()
         self._said = ""
         self.blind = ""  # why there is no picture to decide on; said at the next event
 
@@ -56,5 +57,7 @@ class MissionStatus:
                     self._publish(line)
 
     def _publish(self, line: str) -> None:
+        if line.partition(": ")[0] != self._said.partition(": ")[0]:  # else only the trouble is new
+            self._logger.info(f"instruction_status: {line}")
         self._said = line
         self._publisher.publish(String(data=line))
