@@ -102,27 +102,25 @@ class Draft:
             node = step
         return tuple(self.tokens[step] for step in path)
 
-    def node_of(self, path: Sequence[int]) -> int:
-        """The node that a path of tokens from the prefix leads to; -1: there is none."""
-        root = -1
-        for token in path:
-            equal = (child for child in self.children(root) if self.tokens[child] == token)
-            root = next(equal, -2)
-            if root == -2:
-                return -1
-        return root
-
-    def below(self, tokens: Sequence[int]) -> Draft | None:
-        """What follows these tokens in a draft without rows and values; None: nothing.
+    def node_of(self, path: Sequence[int]) -> int | None:
+        """The node that a path of tokens from the prefix leads to; None: there is none.
 
         Of equal siblings the first one is followed, as every rule does.
         """
-        root = -1
-        for token in tokens:
-            equal = (child for child in self.children(root) if self.tokens[child] == token)
-            root = next(equal, -2)
-            if root == -2:
+        node = -1
+        for token in path:
+            equal = (child for child in self.children(node) if self.tokens[child] == token)
+            found = next(equal, None)
+            if found is None:
                 return None
+            node = found
+        return node
+
+    def below(self, tokens: Sequence[int]) -> Draft | None:
+        """What follows these tokens; None: nothing, or the draft carries rows or values of Q."""
+        root = self.node_of(tokens)
+        if root is None or self.rows is not None or self.values is not None:
+            return None
         places = {root: -1}
         for node in range(root + 1, len(self)):
             if self.parent(node) in places:

@@ -52,11 +52,10 @@ class FinishedDraft:
     def below(self, tokens: Sequence[int]) -> FinishedDraft | None:
         """What is left of it where the answer went on with these tokens; None: nothing.
 
-        Only of ids, see ``Draft.below``. What is left is as likely as what it was expected to end
+        See ``Draft.below``. What is left is as likely as what it was expected to end
         with there says, of which only the likeliest are known.
         """
-        has_rows = self.draft.rows is not None or self.draft.values is not None
-        draft = None if has_rows else self.draft.below(tokens)
+        draft = self.draft.below(tokens)
         if draft is None:
             return None
         size = len(tokens)
@@ -69,10 +68,11 @@ class FinishedDraft:
         whole = sum(chance for _, chance in (*leaves, *recoveries)) or 1.0
         follows = self.best[:size] == tuple(tokens) and len(self.best) > size
         best = self.best[size:] if follows else leaves[0][0] if leaves else draft.tokens[:1]
+        leaf = draft.node_of(best)
         return FinishedDraft(
             draft,
             best,
-            draft.node_of(best),
+            -1 if leaf is None else leaf,
             self.second_choices[size:] if follows else (),
             tuple((path, chance / whole) for path, chance in leaves),
             tuple((path, chance / whole) for path, chance in recoveries),

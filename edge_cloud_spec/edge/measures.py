@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
 from math import inf
 from typing import Any
 
@@ -13,6 +12,7 @@ from ..decoding.cost_model import Costs
 from ..decoding.growth import FinishedDraft
 from ..decoding.mean import Mean
 from ..decoding.pass_yield import MIN_PASS_S, PassYield
+from ..decoding.prefix import common_prefix
 from ..wire.messages import Verdict
 
 TIME_DECAY = 0.97  # weight of a time, one observation later
@@ -161,8 +161,7 @@ class Measures:
 
     def judged(self, draft: FinishedDraft, tokens: tuple[int, ...]) -> None:
         """A verdict settled these tokens: which of the draft's choices were right."""
-        pairs = zip(tokens, draft.best, strict=False)
-        along = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        along = common_prefix(tokens, draft.best)
         for _ in range(along):
             self.acceptance.observe(1.0)
         if along < min(len(tokens), len(draft.best)):

@@ -24,8 +24,8 @@ class DraftPass:
 
 
 @dataclass(frozen=True)
-class CloudPass:
-    """A pass in the cloud. kind: ``verify``, over this many ``drafted`` tokens, or ``draft``."""
+class ModelPass:
+    """A pass of a model. kind: ``prefill``, ``draft``, or ``verify`` over so many ``drafted``."""
 
     start: float
     end: float
@@ -48,7 +48,7 @@ class Trace:
 
     def __init__(self) -> None:
         self.robot: list[DraftPass] = []
-        self.cloud: list[CloudPass] = []
+        self.cloud: list[ModelPass] = []
         self.hops: list[Hop] = []
 
     def drafted(

@@ -17,7 +17,7 @@ from .emulated_link import Direction, LinkProfile
 from .regimes import Regime
 from .robot import PATIENCE, ScriptedRobot
 from .scripted.pair import BusyTime, scripted_worker
-from .trace import CloudPass, Trace
+from .trace import ModelPass, Trace
 from .virtual_cloud import VirtualCloud
 from .virtual_link import Arrival, VirtualLink
 from .virtual_time import Timeline, VirtualInbox
@@ -94,7 +94,7 @@ class VirtualHarness:
         def passed(clock: Callable[[], float], kind: str, ms: float, drafted: int) -> None:
             assert trace is not None
             end = clock()
-            trace.cloud.append(CloudPass(end - ms / 1e3, end, kind, drafted))
+            trace.cloud.append(ModelPass(end - ms / 1e3, end, kind, drafted))
 
         cloud = VirtualCloud(timeline, make_worker)
         self.worker = cloud.worker

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decoding.prefix import common_prefix
+
 if TYPE_CHECKING:
     from .passes.transformer import OnLayer
     from .session import Session
@@ -28,8 +30,7 @@ class ScoredPaths:
         """Make these verified tokens the prefix; what is computed of and after them is kept."""
         verified = tuple(prefix)
         before = self._session.tokens
-        pairs = zip(before, verified, strict=False)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        shared = common_prefix(before, verified)
         after: dict[Path, int] = {}
         if shared < len(before):
             self._session.truncate(shared)

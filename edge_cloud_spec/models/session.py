@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decoding.prefix import common_prefix
 from ..errors import MemoryFull
 from .memory.cache import KeyValueCache
 from .memory.cache_owner import SPARE, CacheOwner, RefillCache
@@ -147,8 +147,7 @@ class Session(CacheOwner):
         self._row, self._computed = None, 0
 
     def _adopt(self, cache: KeyValueCache, tokens: list[int], row: NDArray[np.float32]) -> None:
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(tokens, self._tokens, strict=False))
-        self._computed = sum(1 for _ in same)
+        self._computed = common_prefix(tokens, self._tokens)
         known = row if self._computed == len(tokens) else None
         self._row = known if self._computed else self._prompt_row
         self._own(cache)

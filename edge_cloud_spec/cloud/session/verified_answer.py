@@ -60,11 +60,9 @@ class VerifiedAnswer:
     def rest_of(self, place: PrefixDigest, draft: Draft) -> Draft | None:
         """What is left, after the whole answer, of a draft made after this place of it.
 
-        None: nothing, or the answer went elsewhere. Only of ids: rows of Q are not taken apart.
+        None: nothing, or the answer went elsewhere; see ``Draft.below``.
         """
-        if draft.rows is not None or draft.values is not None or not self.was_at(place):
-            return None
-        return draft.below(self.tokens[place.length :])
+        return draft.below(self.tokens[place.length :]) if self.was_at(place) else None
 
     def until_end(
         self, draft: Draft, path: tuple[int, ...], token: int | None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...decoding.grammar import Grammar
+from ...decoding.prefix import common_prefix
 from ...models.prompt import Prompt, PromptSpec, Request
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ class MemoizedRows:
         self.vlm = vlm
         self.identity, self.tokenizer = vlm.identity, vlm.tokenizer
         self.tokenizer_digest = vlm.tokenizer_digest
-        self.computed = 0
         self.forget()
 
     def forget(self) -> None:
@@ -71,13 +70,11 @@ class MemoizedRows:
         return self._rows[key]
 
     def _compute(self, prefix: PromptPrefix) -> np.ndarray:
-        self.computed += 1
         digest, tokens = prefix.prompt.digest, prefix.tokens
         if digest not in self._sessions:
             self._sessions[digest] = self.vlm.open(prefix.prompt)
         session = self._sessions[digest]
-        pairs = zip(session.tokens, tokens, strict=False)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        shared = common_prefix(session.tokens, tokens)
         session.truncate(shared)
         session.extend(tokens[shared:])
         return session.logits_after(-1).copy()

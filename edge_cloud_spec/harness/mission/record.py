@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..trace import Trace
+from ..trace import ModelPass, Trace
 
 
 @dataclass(eq=False)
@@ -12,7 +12,7 @@ class DecisionRecord:
     """One decision: when its frame was taken, what it said, and what the robot did on it.
 
     ``said``: when which words were emitted. ``settled``: when the navigator took its action, or
-    refused it; ``stood``: when the base rested after that.
+    refused it.
     """
 
     begun: float
@@ -21,7 +21,6 @@ class DecisionRecord:
     tokens: tuple[int, ...] = ()
     action: str = ""
     settled: float = 0.0
-    stood: float = 0.0
     ended: float = 0.0
 
     @property
@@ -63,26 +62,11 @@ class MissionRecord:
         """How long the base moved."""
         return sum(max(0.0, min(end, self.ended) - begin) for begin, end in self.moves)
 
-    @property
-    def tokens(self) -> int:
-        """Of all answers."""
-        return sum(len(decision.tokens) for decision in self.decisions)
-
-
-@dataclass(frozen=True)
-class PassSpan:
-    """A pass of a model. kind: ``prefill``, ``draft`` or ``verify``, which ``drafted`` tokens."""
-
-    start: float
-    end: float
-    kind: str
-    drafted: int = 0
-
 
 class MissionTrace:
     """The passes of both machines and the messages between them, for pictures."""
 
     def __init__(self) -> None:
-        self.robot: list[PassSpan] = []
-        self.cloud: list[PassSpan] = []
+        self.robot: list[ModelPass] = []
+        self.cloud: list[ModelPass] = []
         self.link = Trace()

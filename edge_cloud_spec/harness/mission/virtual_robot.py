@@ -26,12 +26,13 @@ from ...sim.episode import thing_in_front
 from ..emulated_link import LinkProfile
 from ..regimes import Regime
 from ..scripted.pair import BusyTime, DraftVlm
+from ..trace import ModelPass
 from ..virtual import ProfileImpairments
 from ..virtual_cloud import VirtualCloud
 from ..virtual_link import VirtualLink
 from ..virtual_time import Timeline, VirtualInbox
 from .embedded_pair import EmbeddedPair, embedded_worker
-from .record import DecisionRecord, MissionRecord, MissionTrace, PassSpan
+from .record import DecisionRecord, MissionRecord, MissionTrace
 from .seen_room import SeenRoom, TakenFrame
 from .spoken_words import SpokenWords
 from .virtual_base import VirtualBase
@@ -210,9 +211,9 @@ class VirtualRobot:
         self._passes += kind == "verify"
         if self._trace is not None:
             end = clock()
-            self._trace.cloud.append(PassSpan(end - ms / 1e3, end, kind, drafted))
+            self._trace.cloud.append(ModelPass(end - ms / 1e3, end, kind, drafted))
 
     def _on_robot_pass(self, kind: str, ms: float, drafted: int) -> None:
         if self._trace is not None:
             end = self.timeline.now
-            self._trace.robot.append(PassSpan(end - ms / 1e3, end, kind))
+            self._trace.robot.append(ModelPass(end - ms / 1e3, end, kind))

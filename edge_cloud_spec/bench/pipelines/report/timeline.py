@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ....decoding.digest import PrefixDigest
 from ....edge.runner import Outcome
-from ....harness.trace import CloudPass, DraftPass, Hop, Trace
+from ....harness.trace import DraftPass, Hop, ModelPass, Trace
 from ....models.drafter import Grown
 from ....wire.messages import DraftMessage, Generate, Prediction, Verdict
 
@@ -113,7 +113,7 @@ def timeline_of(outcome: Outcome, trace: Trace) -> DecodeTimeline:
     )
 
 
-def _cloud(each: CloudPass) -> Span:
+def _cloud(each: ModelPass) -> Span:
     label = f"{each.drafted}" if each.kind == "verify" else ""
     return Span(each.start * 1e3, each.end * 1e3, each.kind, label)
 
