@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
 
 from ..decoding.cost_model import Costs, rate, signature, specedge_depth
 from ..decoding.mean import Mean
@@ -52,16 +52,18 @@ class DraftPlan:
 Key = tuple[Shape, Speculation]
 
 
-class DraftPlanner(Protocol):
-    """Decides before each draft."""
+class DraftPlanner(ABC):
+    """Decides before each draft; every decode is like the others, unless it says otherwise."""
 
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027 (may be left as it is)
         """A decode begins."""
 
     @property
     def rests(self) -> bool:
         """Whether nothing is drafted for now, so that the draft model need not read the prompt."""
+        return False
 
+    @abstractmethod
     def plan(
         self, now: float, tokens: int, follows: bool = False, alone: bool = False
     ) -> DraftPlan:
@@ -72,18 +74,11 @@ class DraftPlanner(Protocol):
         """
 
 
-class FixedPlanner:
+class FixedPlanner(DraftPlanner):
     """The preset's own shape and speculation."""
 
     def __init__(self, preset: Preset) -> None:
         self._plan = DraftPlan(preset.shape if preset.drafts_on_robot else None, preset.speculation)
-
-    def begin(self) -> None:
-        """Every decode is like the others."""
-
-    @property
-    def rests(self) -> bool:
-        return False
 
     def plan(
         self, now: float, tokens: int, follows: bool = False, alone: bool = False
@@ -91,18 +86,11 @@ class FixedPlanner:
         return self._plan
 
 
-class VerifyBoundPlanner:
+class VerifyBoundPlanner(DraftPlanner):
     """Drafting and round trip together take as long as the target's pass (SpecEdge 4.3)."""
 
     def __init__(self, preset: Preset, measures: Measures) -> None:
         self._preset, self._measures = preset, measures
-
-    def begin(self) -> None:
-        """Every decode is like the others."""
-
-    @property
-    def rests(self) -> bool:
-        return False
 
     def plan(
         self, now: float, tokens: int, follows: bool = False, alone: bool = False
@@ -115,7 +103,7 @@ class VerifyBoundPlanner:
         return DraftPlan(shape, self._preset.speculation)
 
 
-class AutoPlanner:
+class AutoPlanner(DraftPlanner):
     """The shape and pipeline with the highest rate by the cost model, or the cloud alone.
 
     What a plan in use yields is measured, and corrects the rate that it is promised; what the cloud
@@ -271,7 +259,9 @@ class AutoPlanner:
 def planner_of(preset: Preset, measures: Measures) -> DraftPlanner:
     """The planner that a preset's ``pacing`` names."""
     if preset.pacing == "auto":
-        planner: AutoPlanner = measures.planners.setdefault(preset, AutoPlanner(preset, measures))
+        if preset not in measures.planners:
+            measures.planners[preset] = AutoPlanner(preset, measures)
+        planner: AutoPlanner = measures.planners[preset]
         planner.begin()
         return planner
     return (
