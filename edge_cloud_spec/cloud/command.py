@@ -23,7 +23,7 @@ from .serving.listening import check_free
 from .serving.logs import FORMATS, set_up_logging
 from .serving.server import ServerSettings, serve
 
-MAX_LOOKUP_SUFFIXES = 2**24  # 0.9 GB for each credential
+MAX_LOOKUP_SUFFIXES = 2**24  # 0.74 GB for each credential
 
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:

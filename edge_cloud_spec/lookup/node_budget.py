@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 RECENT = 0.1  # weight of the last pass, in how often each node was right
-FORGOTTEN = 0.0005  # of the first place, where it was not tried: so that it is tried again
-FIRST = 0.8  # how often a node is taken to be right where the one before it is, before it was tried
+RETRY = 0.0005  # of the first place, where it was not tried: so that it is tried again
+PRIOR = 0.8  # how often a node is taken to be right where the one before it is, before it was tried
 
 
 class NodeBudget:
@@ -18,7 +18,7 @@ class NodeBudget:
 
     def __init__(self, most: int) -> None:
         """most: nodes at the most; 0: none."""
-        self._gains = [FIRST ** (1 + place) for place in range(most)]
+        self._gains = [PRIOR ** (1 + place) for place in range(most)]
         self._tried = [1] * most  # passes; what is taken for granted counts as one
         self._others = 1.0  # tokens of a pass that are not due to looked-up nodes
 
@@ -43,6 +43,6 @@ class NodeBudget:
                 recent = max(RECENT, 1 / self._tried[place])
                 self._gains[place] += recent * ((place in accepted) - gain)
             else:  # a place behind one that gains nothing is not worth a try
-                recent = RECENT if place else FORGOTTEN
-                self._gains[place] += recent * (FIRST * before - gain)
+                recent = RECENT if place else RETRY
+                self._gains[place] += recent * (PRIOR * before - gain)
             before = self._gains[place]

@@ -143,11 +143,12 @@ class Verdict:
     """The final answer to a draft: the accepted path, then a recovered or bonus token.
 
     Without a token it is open, ends in the path, or carries the ``residual`` that the robot draws
-    the recovered token from. ``tokens`` are the accepted tokens themselves where the cloud drafted,
-    and in a repeated verdict (else empty); ``finish`` is "end", "length" or empty. ``leads_to`` is
-    the ``PrefixDigest.short`` of the prefix after all of these: a robot that would come to another
+    the recovered token from. ``tokens`` are the accepted tokens themselves where the robot did not
+    draft all that was judged, and in a repeated verdict (else empty); ``drafted`` says how many
+    were judged then. ``finish`` is "end", "length" or empty. ``leads_to`` is the
+    ``PrefixDigest.short`` of the prefix after all of these: a robot that would come to another
     prefix drops the verdict. ``alone``: no draft whose verdict a robot awaits was judged. Times in
-    seconds.
+    seconds; ``draft_s`` is that of the cloud's own draft model.
     """
 
     base: PrefixDigest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DECAY = 0.98  # weight of a pass, one pass later: the last 50 count
 OUTLIER = 3.0  # a pass counts for at most this many times what was expected, and at least 1 / this
-FIRST = 8  # passes that count as they are: what to expect is not known yet
+WARM_UP = 8  # passes that count as they are: what to expect is not known yet
 
 
 class PassEstimator:
@@ -23,7 +23,7 @@ class PassEstimator:
     def observe(self, rows: int, seconds: float) -> None:
         """A pass over this many rows took so long."""
         expected = self.seconds(rows)
-        if self.passes >= FIRST:
+        if self.passes >= WARM_UP:
             seconds = min(max(seconds, expected / OUTLIER), expected * OUTLIER)
         self.passes += 1
         self._weight = DECAY * self._weight + 1.0

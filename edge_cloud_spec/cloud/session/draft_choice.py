@@ -9,7 +9,7 @@ from .counters import Counters
 from .events import Propose, Proposed
 from .own_drafting import OwnDrafting
 from .pushed_drafts import PushedDrafts
-from .scored_draft import EMPTY, MAX_OWN, OWN, ScoredDraft
+from .scored_draft import EMPTY, MAX_OWN_TOKENS, OWN_TOKENS, ScoredDraft
 from .validation import DraftRules
 from .verified_answer import VerifiedAnswer
 
@@ -123,7 +123,7 @@ class DraftChoice:
             and self._own.pays(len(found.draft))
         ):
             return found
-        length = min(self._opening.draft_length or OWN, self._useful, MAX_OWN)
+        length = min(self._opening.draft_length or OWN_TOKENS, self._useful, MAX_OWN_TOKENS)
         return Propose(tuple(self._answer.tokens), max(1, length), needed=how.speculative)
 
     def drafted(self, proposed: Proposed) -> ScoredDraft:
@@ -145,7 +145,7 @@ class DraftChoice:
         At first only where the draft waits for the prompt, whose last pass then scores it, too:
         else the row after the prompt is known, and the first token costs no pass.
         """
-        forced = self._answer.forced(MAX_OWN)
+        forced = self._answer.forced(MAX_OWN_TOKENS)
         if len(forced):
             return ScoredDraft(self._with_looked_up(forced), given=len(forced), source="grammar")
         known = not self._answer.tokens and self._opening.alone is None

@@ -9,8 +9,8 @@ from ...decoding.draft import Draft
 
 Source = Literal["robot", "cloud", "grammar"]
 
-OWN = 4  # tokens of a draft by the cloud's own drafter, where the robot does not say
-MAX_OWN = 16  # tokens at most, since that holds up all others
+OWN_TOKENS = 4  # of a draft by the cloud's own draft model, where the robot does not say
+MAX_OWN_TOKENS = 16  # of such a draft, or forced by the grammar, since that holds up all others
 EMPTY = Draft(())  # nothing drafted: the target alone
 
 

@@ -113,7 +113,7 @@ class DecisionThread:
 
     def _decide(self, task: DecisionTask, request_id: str) -> None:
         settings, frame = self._settings(), task.frame
-        decode = settings.decode_settings(self._number(), alone=self._link.begin())
+        decode = settings.decode_settings(self._number(), without_cloud=self._link.begin())
         words = self._words(request_id, task)
         transport: TopicTransport | None = None
 

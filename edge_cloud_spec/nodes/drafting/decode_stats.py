@@ -7,7 +7,7 @@ from builtin_interfaces.msg import Time
 from edge_cloud_spec.msg import DecodeStats
 
 from ...edge.runner import DecodeSettings, Outcome
-from .drafter_settings import ALONE, DrafterSettings
+from .drafter_settings import WITHOUT_CLOUD, DrafterSettings
 
 
 def to_decode_stats(
@@ -21,7 +21,7 @@ def to_decode_stats(
     stats, rounds = outcome.stats, outcome.stats.rounds
     message = DecodeStats(
         request_id=request_id,
-        preset=ALONE if decode.preset is settings.alone_preset else settings.preset,
+        preset=WITHOUT_CLOUD if decode.preset is settings.preset_without_cloud else settings.preset,
         rule=settings.rule,
         seed=decode.policy.seed,
         tokens=len(outcome.tokens),

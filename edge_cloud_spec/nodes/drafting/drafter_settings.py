@@ -20,7 +20,7 @@ from ...nav.mission import MissionSettings
 from ...presets import load_preset
 
 STOP, CREEP = "stop", "creep"  # while the link is lost
-ALONE = "edge_only"  # the preset of decisions without the cloud
+WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
 
 
 @dataclass(frozen=True)
@@ -97,17 +97,17 @@ class DrafterSettings:
         return load_preset(self.preset)
 
     @cached_property
-    def alone_preset(self) -> Preset:
+    def preset_without_cloud(self) -> Preset:
         """The preset of decisions without the cloud."""
-        return load_preset(ALONE)
+        return load_preset(WITHOUT_CLOUD)
 
     @property
     def grammar_text(self) -> str:
         """The grammar of the answers; empty: none."""
         return answer_grammar(self.grammar, self.order)
 
-    def decode_settings(self, number: int, *, alone: bool = False) -> DecodeSettings:
-        """The settings of the decode for this decision; ``alone``: without the cloud."""
+    def decode_settings(self, number: int, *, without_cloud: bool = False) -> DecodeSettings:
+        """The settings of the decode for this decision."""
         policy = SamplingPolicy(
             temperature_of(self.rule, self.temperature),
             self.top_k,
@@ -115,5 +115,5 @@ class DrafterSettings:
             decision_seed(self.seed, number),
             self.grammar_text,
         )
-        preset = self.alone_preset if alone else self.loaded_preset
+        preset = self.preset_without_cloud if without_cloud else self.loaded_preset
         return DecodeSettings(preset, self.rule, policy, self.max_tokens, self.patience)

@@ -43,14 +43,14 @@ class LinkPolicy:
 
     def on_status(self, status: Status) -> None:
         """The navigator's status: whether it takes what is not verified."""
-        if self.alone and "allow_unverified" in status.detail:
+        if self.without_cloud and "allow_unverified" in status.detail:
             self._report(
                 "when_lost is creep, but the navigator does not move on unverified words; set its "
                 "parameter allow_unverified too, or when_lost to stop"
             )
 
     @property
-    def alone(self) -> bool:
+    def without_cloud(self) -> bool:
         """Whether a decision that begins now is made without the cloud."""
         if self._when_lost() != CREEP:
             return False
@@ -60,17 +60,17 @@ class LinkPolicy:
     @property
     def note(self) -> str:
         """For the diagnostics, behind the instruction."""
-        return " (the link is lost: deciding alone, unverified)" if self.alone else ""
+        return " (the link is lost: deciding alone, unverified)" if self.without_cloud else ""
 
     def begin(self) -> bool:
-        """A decision begins; whether it is made alone."""
-        alone = self.alone
-        self._in_cloud = not alone
-        return alone
+        """A decision begins; whether it is made without the cloud."""
+        without_cloud = self.without_cloud
+        self._in_cloud = not without_cloud
+        return without_cloud
 
     def check(self) -> None:
         """Abort a decision that began in the cloud while the link was being lost."""
-        if self._in_cloud and self.alone:
+        if self._in_cloud and self.without_cloud:
             self._abort("the link is lost; the drafter decides alone")
 
     def end(self) -> None:

@@ -13,8 +13,7 @@ from helpers.cloud.worker_robot import cloud as cloud_with
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.session.events import Propose, Proposed, Score
 from edge_cloud_spec.cloud.session.own_drafting import AGAIN, FEW, OwnDrafting
-from edge_cloud_spec.cloud.session.scored_draft import EMPTY, ScoredDraft
-from edge_cloud_spec.cloud.session.scored_draft import OWN as OWN_TOKENS
+from edge_cloud_spec.cloud.session.scored_draft import EMPTY, OWN_TOKENS, ScoredDraft
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
 from edge_cloud_spec.wire.messages import Alone, Close, Fault, Generate, Resume, Verdict

@@ -19,7 +19,7 @@ from helpers.cloud.verification import (
 )
 
 from edge_cloud_spec.cloud.session.events import Commit, Propose, Proposed, Reply, Score
-from edge_cloud_spec.cloud.session.scored_draft import EMPTY, MAX_OWN, OWN
+from edge_cloud_spec.cloud.session.scored_draft import EMPTY, MAX_OWN_TOKENS, OWN_TOKENS
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
@@ -200,7 +200,7 @@ def test_a_closed_session_says_nothing_more() -> None:
     assert cloud.finished
 
 
-@pytest.mark.parametrize(("asked", "length"), [(0, OWN), (3, 3), (2**32 - 1, 9)])
+@pytest.mark.parametrize(("asked", "length"), [(0, OWN_TOKENS), (3, 3), (2**32 - 1, 9)])
 def test_a_proposal_is_never_longer_than_what_the_answer_has_room_for(
     asked: int, length: int
 ) -> None:
@@ -212,7 +212,7 @@ def test_a_proposal_is_never_longer_than_what_the_answer_has_room_for(
 def test_a_proposal_does_not_hold_up_others_for_longer_than_is_useful() -> None:
     opening = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_length=2**32 - 1)
     cloud = Verification("s", opening, BASE, end_tokens=(END,), max_tokens=50, vocabulary=5)
-    assert cloud.handle(Generate(BASE, Alone(True))) == [Propose((), MAX_OWN)]
+    assert cloud.handle(Generate(BASE, Alone(True))) == [Propose((), MAX_OWN_TOKENS)]
 
 
 def test_a_place_where_the_robot_resamples_is_not_drawn_again() -> None:

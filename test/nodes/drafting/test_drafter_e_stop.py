@@ -16,6 +16,7 @@ LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 # A drafter that waits long for a release, as messages take long on a loaded machine.
 PATIENT = """
 import sys
+from edge_cloud_spec.nav.followed_goal import STARTED
 from edge_cloud_spec.nodes import drafter
 from edge_cloud_spec.nodes.runtime import heartbeat
 drafter.RELEASE_S, heartbeat.HANG_S = 30.0, 60.0
@@ -34,7 +35,7 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten(
     )
     start()
     start(program=["-m", "edge_cloud_spec.nodes.drafter"])
-    bench.until(lambda: said and said[-1] == "idle", 4 * PATIENCE)  # a model is loaded
+    bench.until(lambda: said and said[-1] == f"idle {STARTED}", 4 * PATIENCE)  # a model is loaded
     bench.until(lambda: bench.instruction.get_subscription_count() >= 2)
     bench.instruction.publish(String(data="find the red box"))
     bench.until(lambda: said[-1].startswith("failed e_stop is on; publish the instruction again"))
@@ -54,7 +55,7 @@ def test_an_instruction_that_overtakes_the_release_is_served(bench: Bench, start
     )
     start()
     start(program=["-c", PATIENT])
-    bench.until(lambda: said and said[-1] == "idle", 4 * PATIENCE)
+    bench.until(lambda: said and said[-1] == f"idle {STARTED}", 4 * PATIENCE)
     bench.until(lambda: bench.instruction.get_subscription_count() >= 2)
     bench.instruction.publish(String(data="find the red box"))
     bench.until(lambda: said[-1].startswith("following find the red box"))
