@@ -26,7 +26,7 @@ def draw_times(path: Path, results: Mapping[str, Sequence[RoomResult]]) -> None:
         axes.set_xlim(left=0)
         axes.set_ylim(0, 1.03)
         plain(axes)
-    there.legend(frameon=False, fontsize=9, loc="lower right")
+    there.legend(frameon=False, fontsize=9, loc="upper left")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
