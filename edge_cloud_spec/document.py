@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 _STYLE = """
@@ -51,3 +52,22 @@ def document(title: str, body: str) -> str:
 <h1>{title}</h1>
 {body}</main></body></html>
 """
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """An HTML table that scrolls; floats have three digits, None is a dash."""
+    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
+    return f'<div class="scroll"><table>\n<tr>{head}</tr>\n{body}</table></div>'
+
+
+def number(value: object) -> str:
+    """A value in a table or on a card."""
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return "-" if value is None else escape(str(value))
+
+
+def _cell(value: object) -> str:
+    text = number(value)
+    return f"<td class=n>{text}</td>" if isinstance(value, int | float) else f"<td>{text}</td>"

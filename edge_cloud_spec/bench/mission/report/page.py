@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from ....document import document
+from ....document import document, number, table
 from ....nav.answer import DELIMITER
 from ...command import Row
 from .shown_mission import ShownMission
@@ -46,7 +46,7 @@ to do.</p>
 <img src="mission.png" alt="words, passes, link and motion of each mission">
 <h2>All rooms</h2>
 <img src="times.png" alt="distributions of mission time and of the time to the first motion">
-<div class="scroll"><table>{_table(rows, columns)}</table></div>
+{table(list(columns.values()), [[row.get(name) for name in columns] for row in rows])}
 <p><a href="rows.json">rows.json</a> has every column.</p>
 """,
     )
@@ -54,15 +54,17 @@ to do.</p>
 
 def _cards(rows: Sequence[Row]) -> str:
     last = rows[-1]
+    same = last["same_decisions_as_cloud_ar"]
     cards = [
         (f"{last['mission_s_p50']:.1f} s", f"until the robot is there, {last['preset']}"),
-        (_number(last.get("mission_over_cloud_ar")), "of cloud_ar's time"),
-        (_number(last["first_motion_s_p50"]) + " s", "until it first moves"),
-        (_number(last.get("passes_over_cloud_ar")), "of cloud_ar's target passes"),
+        (number(last.get("mission_over_cloud_ar")), "of cloud_ar's time"),
+        (number(last["first_motion_s_p50"]) + " s", "until it first moves"),
+        (number(last.get("passes_over_cloud_ar")), "of cloud_ar's target passes"),
         (f"{100 * last['success']:.0f} %", f"of {last['scenes']} rooms reached"),
-        (_number(last["same_decisions_as_cloud_ar"]), "of rooms decided as by cloud_ar"),
+        ("-" if same is None else f"{100 * same:.0f} %", "of rooms decided as by cloud_ar"),
     ]
-    return "".join(f'<div class="card"><b>{a}</b><span>{escape(b)}</span></div>' for a, b in cards)
+    shown = [(value, text) for value, text in cards if not value.startswith("-")]
+    return "".join(f'<div class="card"><b>{a}</b><span>{escape(b)}</span></div>' for a, b in shown)
 
 
 def _strip(shown: Sequence[ShownMission]) -> str:
@@ -81,22 +83,3 @@ def _strip(shown: Sequence[ShownMission]) -> str:
             f"<b>{escape(action)}</b>{escape(rest.strip())}{times}</figcaption></figure>"
         )
     return "\n".join(figures)
-
-
-def _table(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
-    head = "".join(f"<th>{escape(title)}</th>" for title in columns.values())
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td class=n>{escape(_number(row.get(name)))}</td>" for name in columns)
-        + "</tr>\n"
-        for row in rows
-    )
-    return f"<tr>{head}</tr>\n{body}"
-
-
-def _number(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return str(value)

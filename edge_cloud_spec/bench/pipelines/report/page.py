@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ....document import document
+from ....document import document, table
 from ....harness.regimes import Regime
 from ...command import Row
 from .claims import PublishedClaim
-
-Cells = Sequence[str]
 
 
 def page(regimes: Sequence[Regime], rows: Sequence[Row], claims: Sequence[PublishedClaim]) -> str:
@@ -56,17 +54,17 @@ def _published(claims: Sequence[PublishedClaim]) -> str:
         (
             claim.regime.name,
             claim.preset,
-            _number(claim.measured),
-            _number(claim.formula),
-            _number(claim.published),
-            _number(claim.ratio),
-            escape(claim.words),
+            claim.measured,
+            claim.formula,
+            claim.published,
+            claim.ratio,
+            claim.words,
         )
         for claim in claims
     ]
     return f"""<h2>Beside what was published</h2>
 <p>{summary}</p>
-{_table(heads, cells)}"""
+{table(heads, cells)}"""
 
 
 def _pictures(regime: Regime) -> str:
@@ -96,27 +94,5 @@ def _rows(rows: Sequence[Row]) -> str:
         "up_bytes_mean": "bytes up a round",
         "down_bytes_mean": "down",
     }
-    cells = [[_number(row.get(name)) for name in columns] for row in rows]
-    return _table(list(columns.values()), cells)
-
-
-def _table(heads: Cells, rows: Sequence[Cells]) -> str:
-    def line(cells: Cells) -> str:
-        kinds = ("<td class=n>" if _is_number(cell) else "<td>" for cell in cells)
-        return "".join(f"{kind}{cell}</td>" for kind, cell in zip(kinds, cells, strict=True))
-
-    head = "".join(f"<th>{head}</th>" for head in heads)
-    body = "".join(f"<tr>{line(cells)}</tr>\n" for cells in rows)
-    return f'<div class="scroll"><table>\n<tr>{head}</tr>\n{body}</table></div>'
-
-
-def _number(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2f}"
-    return escape(str(value))
-
-
-def _is_number(cell: str) -> bool:
-    return cell.replace(".", "", 1).isdigit()
+    cells = [[row.get(name) for name in columns] for row in rows]
+    return table(list(columns.values()), cells)
