@@ -70,16 +70,16 @@ def _cards(rows: Sequence[Row]) -> str:
 def _strip(shown: Sequence[ShownMission]) -> str:
     """The frames of the last one; the others' times where they decided as it did."""
     figures = []
-    for number, decision in enumerate(shown[-1].record.decisions):
+    for frame, decision in enumerate(shown[-1].record.decisions):
         action, _, rest = "".join(text for _, text in decision.said).partition(DELIMITER)
         times = "".join(
             f"<span>{escape(mission.variant.label)}: "
-            f"{mission.record.decisions[number].settled - mission.record.begun:.1f} s</span>"
+            f"{mission.record.decisions[frame].settled - mission.record.begun:.1f} s</span>"
             for mission in shown
-            if number < len(mission.record.decisions)
+            if frame < len(mission.record.decisions)
         )
         figures.append(
-            f'<figure><img src="frame-{number:02d}.jpg" alt="frame {number}"><figcaption>'
+            f'<figure><img src="frame-{frame:02d}.jpg" alt="frame {frame}"><figcaption>'
             f"<b>{escape(action)}</b>{escape(rest.strip())}{times}</figcaption></figure>"
         )
     return "\n".join(figures)
