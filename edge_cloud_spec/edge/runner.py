@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..lookup.answer_lookup import AnswerLookup
     from ..models.vlm import Vlm
 
-OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons of a decode that came to nothing
+OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
 LOOKUP_SUFFIXES = 65_536  # of the answers that a robot keeps, by default
 
 
