@@ -45,9 +45,11 @@ def symbols() -> Symbols:
 
 @cache
 def folders() -> frozenset[str]:
-    """The names that a path of ours may begin with."""
+    """The names that a path of ours may begin with; not what runs leave, such as reports."""
+    left = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
     inside = [*ROOT.iterdir(), *(ROOT / "edge_cloud_spec").iterdir()]
-    return frozenset(path.name for path in inside if path.is_dir() and path.name[0] != ".")
+    names = frozenset(path.name for path in inside if path.is_dir() and path.name[0] != ".")
+    return names - left
 
 
 @cache
