@@ -100,8 +100,8 @@ def _start_motion(drive: RobotDrive, rooms: Iterator[int], rng: np.random.Genera
     for _ in range(MAX_ROOMS):
         _enter_room(drive, next(rooms))
         ros.wait_for(
-            lambda: probe.moving or probe.instruction_status.startswith("done"),
-            "a decision that moves",
+            lambda: probe.moving or not probe.instruction_status.startswith("following"),
+            "a decision that moves, or the end of its mission",
         )
         ros.spin(pause)
         if probe.moving:
