@@ -58,7 +58,7 @@ class ExitRules:
         start would not help. A process that is wanted and ends with 0 was ended by somebody.
         """
         text = f"{name} ended ({exit_text(status)})"
-        if why := last_words(said, any_line=status > 0):
+        if why := last_words(said, any_line=status >= 0):
             text += f": {why.removeprefix('error: ')}"
         if role is Role.OPTIONAL:
             return None

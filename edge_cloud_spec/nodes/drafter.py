@@ -236,7 +236,7 @@ class DrafterNode(ManagedNode):
             self._report_problem(problem)
         event = concluded(request_id, answer, problem, outcome.out_of_reach)
         self._mission.on(event)
-        if problem or not isinstance(event, Decided) or event.action is None:
+        if problem or event == Decided(request_id, None):
             self._retry(outcome.retry_after_s)
 
     # Reports

@@ -36,7 +36,11 @@ def listen(server: grpc.aio.Server, access: AccessSettings) -> str:
             port = server.add_insecure_port(address)
     except RuntimeError:
         raise _refusal(address) from None
-    return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
+    if address.startswith("unix:"):
+        return address
+    if not port:
+        raise _refusal(address)
+    return f"{address.rpartition(':')[0]}:{port}"
 
 
 def _refusal(address: str) -> UserError:
