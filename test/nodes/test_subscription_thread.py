@@ -79,6 +79,42 @@ def test_an_executor_takes_nothing_that_is_the_intakes(node: Node) -> None:
     assert threads == ["subscriptions"]
 
 
+def test_a_message_that_waits_for_the_thread_does_not_wake_the_executor(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor that goes round until the thread has it keeps the interpreter from the thread."""
+    begun, release = threading.Event(), threading.Event()
+
+    def hear(message: UInt32) -> None:
+        begun.set()
+        release.wait(PATIENCE)
+
+    subscriptions = SubscriptionThread(node)
+    subscriptions.subscribe(UInt32, "numbers", hear, 100)
+    publisher = node.create_publisher(UInt32, "numbers", 100)
+    executor = SingleThreadedExecutor(context=node.context)
+    executor.add_node(node)
+    subscriptions.start()
+    publisher.publish(UInt32())
+    assert begun.wait(PATIENCE)
+    rounds: list[None] = []
+    wait_set = rclpy.executors._rclpy.WaitSet  # an executor makes one for each round
+
+    def counted(*entities: object) -> object:
+        rounds.append(None)
+        return wait_set(*entities)
+
+    monkeypatch.setattr(rclpy.executors._rclpy, "WaitSet", counted)
+    publisher.publish(UInt32())
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        executor.spin_once(timeout_sec=0.1)
+    release.set()
+    subscriptions.close()
+    executor.shutdown()
+    assert 0 < len(rounds) < 50  # 5 of them, were it not for what the node itself has to do
+
+
 @pytest.mark.parametrize("profiles", [1, 2])
 def test_a_publisher_whose_profile_does_not_fit_keeps_no_core_busy(
     node: Node, profiles: int

@@ -33,6 +33,7 @@ class SubscriptionThread:
         self._node = node
         self._group = _NoExecutor()
         self._subscriptions: list[tuple[Any, Callable[[Any, int], None]]] = []
+        self._events: list[Any] = []
         self._closed = False
         self._pulse = Pulse("subscriptions")
         self._pulses: list[Pulse] = getattr(node, "pulses", [])
@@ -44,7 +45,9 @@ class SubscriptionThread:
         """Subscribe to a topic; its messages wait in the subscription's queue until ``start``.
 
         With several profiles it is subscribed to with each, and a message that came through more
-        than one of them is passed on once: it is known by when it was sent.
+        than one of them is passed on once: it is known by when it was sent. With one profile,
+        rclpy warns of a publisher that it does not fit; of several, each has publishers that are
+        for the others.
         """
         passed_on: deque[tuple[int, Any]] = deque(maxlen=REMEMBERED)
 
@@ -62,11 +65,15 @@ class SubscriptionThread:
                 callback,
                 profile,
                 callback_group=self._group,
-                event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
+                event_callbacks=SubscriptionEventCallbacks(
+                    use_default_callbacks=len(profiles) == 1
+                ),
             )
             self._subscriptions.append((subscription, once))
-            if len(profiles) == 1:  # of several, each has publishers that are for the others
-                self._warn_of_profiles(subscription)
+            # Not for an executor either: DDS has one condition for a reader's events and messages.
+            # One that waits for the events wakes for each message, and goes round until this
+            # thread has taken it, which gets no turn at the interpreter meanwhile: up to 0.6 s.
+            self._events += subscription.event_handlers
 
     def start(self) -> None:
         """Call back from now on."""
@@ -83,31 +90,23 @@ class SubscriptionThread:
 
     def _run(self) -> None:
         context = self._node.context
-        count = len(self._subscriptions)
-        wait_set = rclpy_implementation.WaitSet(count, 0, 0, 0, 0, 0, context.handle)
+        count, events = len(self._subscriptions), len(self._events)
+        wait_set = rclpy_implementation.WaitSet(count, 0, 0, 0, 0, events, context.handle)
         while not self._closed and context.ok():
             self._pulse.beat()
             wait_set.clear_entities()
             for subscription, _ in self._subscriptions:
                 wait_set.add_subscription(subscription.handle)
+            for event in self._events:
+                event.add_to_wait_set(wait_set)
             wait_set.wait(int(WAIT_S * 1e9))
             ready = wait_set.get_ready_entities("subscription")
             for subscription, callback in self._subscriptions:
                 if subscription.handle.pointer in ready:
                     self._take(subscription, callback)
-
-    def _warn_of_profiles(self, subscription: Any) -> None:
-        """Let the executor warn of a publisher whose profile does not fit.
-
-        An event that nobody takes keeps the wait set awake, and the thread busy.
-        """
-        group = self._node.default_callback_group
-        warnings = SubscriptionEventCallbacks().create_event_handlers(
-            group, subscription.handle, subscription.topic_name
-        )
-        subscription.event_handlers.extend(warnings)  # which end with it
-        for each in warnings:
-            self._node.add_waitable(each)
+            for event in self._events:  # one that nobody takes would keep the wait set awake
+                if event.is_ready(wait_set) and (taken := event.take_data()):
+                    event.callback(taken)
 
     def _take(self, subscription: Any, callback: Callable[[Any, int], None]) -> None:
         try:
