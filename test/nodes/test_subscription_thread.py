@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
@@ -113,6 +116,16 @@ def test_a_message_that_waits_for_the_thread_does_not_wake_the_executor(
     subscriptions.close()
     executor.shutdown()
     assert 0 < len(rounds) < 50  # 5 of them, were it not for what the node itself has to do
+
+
+def test_humbles_rclpy_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module of events has another name."""
+    old = ModuleType("rclpy.qos_event")
+    vars(old).update(vars(rclpy.event_handler))
+    monkeypatch.setitem(sys.modules, "rclpy.qos_event", old)
+    monkeypatch.setitem(sys.modules, "rclpy.event_handler", None)
+    found = runpy.run_module(SubscriptionThread.__module__)
+    assert found["SubscriptionEventCallbacks"] is rclpy.event_handler.SubscriptionEventCallbacks
 
 
 @pytest.mark.parametrize("profiles", [1, 2])

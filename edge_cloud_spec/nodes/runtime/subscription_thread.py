@@ -8,12 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
-from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
 from .heartbeat import Pulse
+
+try:
+    from rclpy.event_handler import SubscriptionEventCallbacks
+except ImportError:  # the module's name in Humble
+    from rclpy.qos_event import SubscriptionEventCallbacks
 
 WAIT_S = 0.2  # longest wait for a message; then the thread checks whether it was closed
 REMEMBERED = 32  # messages of a topic with several subscriptions
@@ -59,7 +63,7 @@ class SubscriptionThread:
             callback(message)
 
         for profile in profiles:
-            subscription = self._node.create_subscription(
+            subscription: Any = self._node.create_subscription(
                 kind,
                 topic,
                 callback,
