@@ -62,7 +62,7 @@ def scaled_logits(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArra
     return truncated(scaled, policy.top_k, policy.top_p)
 
 
-def check_top(top: NDArray[np.floating]) -> None:
+def check_top(top: NDArray[np.floating] | np.floating) -> None:
     """Raise ValueError where the largest logit of a row is infinite; a NaN anywhere is that one."""
     if not np.isfinite(top).all():
         raise ValueError("the model's logits hold something that is not a number")

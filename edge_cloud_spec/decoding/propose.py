@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .noise import Purpose, gumbel
-from .policy import SamplingPolicy, scaled_logits, softmax
+from .policy import SamplingPolicy, check_top, scaled_logits, softmax
 from .random_source import RandomSource
 from .token_distribution import TokenDistribution, distribution_of
 
@@ -40,9 +40,11 @@ def coupled_token(logits: NDArray[np.float32], policy: SamplingPolicy, position:
     Robot and cloud share the noise G, keyed by (seed, position, token), so that equal
     distributions give equal tokens (Daliri, Musco and Suresh 2024, drafter-invariant sampling).
     """
+    if policy.temperature == 0:  # what the policy cuts off is never the largest
+        best = int(logits.argmax())
+        check_top(logits[best])
+        return best
     scaled = scaled_logits(logits, policy)
-    if policy.temperature == 0:
-        return int(scaled.argmax())
     support = np.flatnonzero(scaled > -np.inf)
     return _loudest(scaled[support], support, policy.seed, position)
 

@@ -22,6 +22,8 @@ def test_e_stop_is_heard_while_a_decode_is_under_way() -> None:
     (row,) = suite.run(arguments("--events", "e_stop", "--trials", "2"))
     assert (row["event"], row["trials"]) == ("e_stop", 2)
     assert 0 < row["ms_p50"] <= row["ms_p99"]
+    assert 0 < row["bare_ms_p50"] <= row["bare_ms_p99"]
+    assert row["load"] > 0
 
 
 def test_nothing_moves_without_the_killed_one_and_the_robot_goes_on_with_it() -> None:

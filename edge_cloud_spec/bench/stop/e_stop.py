@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from ...harness.random_checkpoint import TINY, make_pair
 from ...harness.verifier_process import VerifierProcess
 from ...nav.followed_goal import STARTED
 from ..ros_graph import RosGraph, node_command
+from .bare_echo import BareEcho
 from .robot_probe import RobotProbe
 
 INSTRUCTION = "find the silver bottle"
@@ -21,8 +23,16 @@ TOKENS = 1024  # of an answer: no decode reaches its end during a trial
 TRIES = 30  # of one trial: on a busy machine the decode may end before the stop arrives
 
 
-def measure(trials: int, seed: int) -> list[float]:
-    """Ms from the stop to a zero command at the base, for each trial. Raises UserError.
+@dataclass(frozen=True)
+class StopTimes:
+    """Ms of each trial: of the stop, and of a bare message and its answer just before it."""
+
+    ours: list[float]
+    bare: list[float]
+
+
+def measure(trials: int, seed: int) -> StopTimes:
+    """From the stop to a zero command at the base, for each trial. Raises UserError.
 
     The drafter decodes long answers of a random pair, on a topic that the navigator does not
     subscribe to; the answers that move the robot are published here. A trial counts when the
@@ -41,7 +51,7 @@ def measure(trials: int, seed: int) -> list[float]:
             endless = {"mission__failed_after": 10_000, "mission__max_decisions": 100_000}
             argv = node_command("drafter", settings, retry=0.1, max_tokens=TOKENS, **endless)
             ros.start("drafter", [*argv, *remapped])
-            probe = RobotProbe(ros.node)
+            probe, echo = RobotProbe(ros.node), BareEcho(ros)
             ros.wait_for(
                 lambda: (
                     {"drafter", "navigator"} <= ros.subscribers("e_stop")
@@ -49,19 +59,26 @@ def measure(trials: int, seed: int) -> list[float]:
                     and probe.nav_status
                     and probe.instruction_status == f"idle {STARTED}"
                     and probe.odometry_stamp
+                    and echo.ready
                 ),
                 "the nodes are up",
             )
             ros.spin(1.0)
-            times = []
+            times = StopTimes([], [])
             for trial in range(trials):
-                times.append(_trial(ros, probe, trial, float(rng.uniform(0.05, 0.35))))
+                pause = float(rng.uniform(0.05, 0.35))
+                ours, bare = _trial(ros, probe, echo, trial, pause)
+                times.ours.append(1e3 * ours)
+                times.bare.append(1e3 * bare)
                 if (trial + 1) % 20 == 0:
-                    print(f"e_stop {trial + 1}/{trials}: {np.median(times):.1f} ms", flush=True)
+                    medians = f"{np.median(times.ours):.1f} ms, bare {np.median(times.bare):.1f} ms"
+                    print(f"e_stop {trial + 1}/{trials}: {medians}", flush=True)
         return times
 
 
-def _trial(ros: RosGraph, probe: RobotProbe, trial: int, pause: float) -> float:
+def _trial(
+    ros: RosGraph, probe: RobotProbe, echo: BareEcho, trial: int, pause: float
+) -> tuple[float, float]:
     for attempt in range(TRIES):
         probe.set_e_stop(False)
         ros.wait_for(lambda: "e_stop is on" not in probe.nav_status, "the stop is released")
@@ -73,6 +90,7 @@ def _trial(ros: RosGraph, probe: RobotProbe, trial: int, pause: float) -> float:
         probe.publish_answer(f"bench-{trial}-{attempt}", ANSWERS[trial % 2])
         ros.wait_for(lambda: probe.last_motion_command and probe.moving, "the robot moves")
         ros.spin(pause)
+        bare = echo.round_trip()
         moving = probe.moving
         probe.zero_commands.clear()
         pressed = probe.set_e_stop(True)
@@ -83,5 +101,5 @@ def _trial(ros: RosGraph, probe: RobotProbe, trial: int, pause: float) -> float:
         )
         ros.wait_for(lambda: probe.stats, "the decode's end")
         if moving and probe.stats[0].finish_reason == "aborted" and probe.stats[0].rounds:
-            return 1e3 * took
+            return took, bare
     raise UserError("no decode was under way when the stop came; is the machine too busy?")

@@ -1,13 +1,16 @@
 """``bench stop``: how fast the robot stops after each event, and whether it then moves again.
 
 Prints percentiles in ms, and whether the robot recovered; all nodes are real processes.
-``e_stop``: from the stop to a zero command. ``cloud_killed``: from the end of the command under way
-to standing still. ``navigator_killed``: from the kill to standing still.
+``e_stop``: from the stop to a zero command; ``bare_ms``: a bare rclpy message to another process
+and its answer, just before it; ``load``: of the machine, on average over the last minute.
+``cloud_killed``: from the end of the command under way to standing still. ``navigator_killed``:
+from the kill to standing still.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
@@ -42,7 +45,10 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError("--trials and --kills must be 1 or more")
     rows = []
     if "e_stop" in events:
-        rows.append({"event": "e_stop", **_times(measure(args.trials, args.seed))})
+        times = measure(args.trials, args.seed)
+        bare = {f"bare_{name}": value for name, value in _percentiles(times.bare).items()}
+        load = os.getloadavg()[0]
+        rows.append({"event": "e_stop", **_times(times.ours), **bare, "load": load})
     kills = [event for event in events if event in KILLS]
     if kills:
         rooms = count(args.seed * 1_000_003 % 2**30)
@@ -67,8 +73,8 @@ def _killed(event: str, trials: int, attempt: Callable[[Trial], Kill]) -> Row:
 
 
 def _times(ms: Sequence[float]) -> Row:
-    return {
-        "trials": len(ms),
-        "ms_p50": float(np.percentile(ms, 50)),
-        "ms_p99": float(np.percentile(ms, 99)),
-    }
+    return {"trials": len(ms), **_percentiles(ms)}
+
+
+def _percentiles(ms: Sequence[float]) -> Row:
+    return {f"ms_p{p}": float(np.percentile(ms, p)) for p in (50, 99)}
