@@ -81,7 +81,10 @@ def launch_graph(
     specs = config.specs
     programs = [Program(spec.name, command(spec, config.settings)) for spec in specs]
     begun = time.monotonic()
-    with Processes(programs, environment, folder) as processes, Observer(domain, bag) as observer:
+    with (
+        Processes(programs, environment, folder) as processes,
+        Observer(domain, bag, config.settings.namespace) as observer,
+    ):
         waiting = {spec.name: spec for spec in specs}
         while waiting:
             for name in [name for name in waiting if is_ready(name, observer, config.settings)]:

@@ -26,14 +26,15 @@ BAG_ONLY = {"camera/camera_info", "odom", "cmd_vel", "markers", "/diagnostics", 
 
 class Observer:
     """Spins in a thread of its own; a context manager. ``bag`` None: no bag is written.
+    It hears the topics of the graph in ``namespace``.
 
     ``run_log`` grows under ``lock``; what is worth showing at once is put into ``events``.
     """
 
-    def __init__(self, domain: int, bag: Path | None) -> None:
+    def __init__(self, domain: int, bag: Path | None, namespace: str = "") -> None:
         self.run_log, self.lock = RunLog(), threading.Lock()
         self.events: SimpleQueue[RunEvent] = SimpleQueue()
-        self._thread = NodeThread("observer", domain=domain)
+        self._thread = NodeThread("observer", namespace, domain)
         self.node = self._thread.node
         self._bag = TopicBag(self.node, bag) if bag is not None else None
         self._zero = time.monotonic()
@@ -63,7 +64,8 @@ class Observer:
 
     def subscribers(self, topic: str) -> set[str]:
         """Names of the nodes that subscribe to ``topic``."""
-        return {info.node_name for info in self.node.get_subscriptions_info_by_topic(f"/{topic}")}
+        found = self.node.get_subscriptions_info_by_topic(self.node.resolve_topic_name(topic))
+        return {info.node_name for info in found}
 
     def read(self, query: Callable[[RunLog], T]) -> T:
         """The query's result; the run log does not change while it runs."""

@@ -1,7 +1,7 @@
 """``edge-cloud-spec replay BAG``: a bag's pictures and instructions, given to the real nodes.
 
 Their answers are compared with the recorded ones; where there are none they are recorded beside.
-Nothing moves: the replay takes the navigator's place.
+Nothing moves: the nodes have a namespace of their own, where the replay is the navigator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..observe.observer import Observer
 from ..signals import signals_as_interrupt
 from .comparison import Comparison, compare
 from .difference import identities_of
-from .player import Player
+from .player import NAMESPACE, NotPlayed, Player
 from .recording import Choice, Recording, ReplayTask, read_recording
 
 NODES = {"cloud_verifier", "cloud_bridge", "drafter"}
@@ -65,7 +65,7 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attach",
         action="store_true",
-        help="play to nodes that run already, in this ROS_DOMAIN_ID, with their models",
+        help=f"play to nodes that run in the namespace /{NAMESPACE} of this ROS_DOMAIN_ID",
     )
     parser.add_argument("--json", type=Path, help="write the decisions there")
 
@@ -89,14 +89,22 @@ def run_replay(args: argparse.Namespace) -> int:
     _check_target(args, recording)
     out = args.out or (None if recording.compares else _beside(args.bag))
     rows: list[Comparison] = []
-    with signals_as_interrupt(), _nodes(args, recording, out, view) as observer:
-        player = Player(observer)
-        player.wait_for_drafter()
-        for number, task in enumerate(recording.tasks, 1):
-            answer = player.play(task)
-            rows.append(observer.read(partial(compare, number, task, answer, recording.run_log)))
-            _show(view, rows[-1])
-        now = observer.read(identities_of).target
+    try:
+        with (
+            signals_as_interrupt(),
+            _nodes(args, recording, out, view) as observer,
+            Player(observer) as player,
+        ):
+            player.wait_for_drafter()
+            for number, task in enumerate(recording.tasks, 1):
+                answer = player.play(task)
+                row = observer.read(partial(compare, number, task, answer, recording.run_log))
+                rows.append(row)
+                _show(view, row)
+            now = observer.read(identities_of).target
+    except NotPlayed as why:
+        view.print_line(str(why), "bold red")
+        return 1
     was = identities_of(recording.run_log).target
     if was and now and was != now:
         view.print_line(f"the target is {now}, and was {was} in the recorded run", "yellow")
@@ -143,7 +151,7 @@ def _nodes(
 ) -> Iterator[Observer]:
     """Drafter, bridge and verifier: those that run already, or ones started here."""
     if args.attach:
-        with Observer(int(os.environ.get("ROS_DOMAIN_ID") or 0), out) as observer:
+        with Observer(int(os.environ.get("ROS_DOMAIN_ID") or 0), out, NAMESPACE) as observer:
             yield observer
         return
     recorded = str(recording.tasks[0].parameters.get("preset", "dsd"))
@@ -153,6 +161,7 @@ def _nodes(
         target=args.target,
         drafter=args.drafter,
         sim=False,
+        namespace=NAMESPACE,
         local_address=free_address(),
     )
     others = {spec.name for spec in graph(settings)} - NODES

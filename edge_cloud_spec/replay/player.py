@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import TracebackType
 
 from builtin_interfaces.msg import Time
 from rcl_interfaces.srv import SetParameters
@@ -27,17 +28,29 @@ RETRY_AFTER = 1.5  # s after which a lost picture (best-effort QoS) is played ag
 TRIES = 6
 ANSWER_TIMEOUT = 30.0  # s
 DISCOVERY_TIMEOUT = 20.0  # s
+NAMESPACE = "replay"  # no robot's: what is played here reaches no navigator
+LISTEN = 1.0  # s after the drafter was found, in which whoever could move a robot is found, too
+RETRACT_TIMEOUT = 3.0  # s
+PUBLISHERS = {"nav_status": 1, "verified_tokens": 1, "cmd_vel": 0}
+"""How many a topic has where nothing can move: the player, and the drafter."""
+
+
+class NotPlayed(Exception):
+    """There are no nodes to play to, or something could move; the text says what to do."""
 
 
 class Player:
-    """Asks for one decision after another; used once.
+    """Asks for one decision after another; a context manager, used once.
 
     As the navigator it publishes ``moving`` between two tasks and ``idle`` before a picture, so
-    that each decision is made on the picture that it is for. Nothing moves.
+    that each decision is made on the picture that it is for. Nothing moves: the topics are those of
+    ``NAMESPACE``, whatever waits here raises NotPlayed as soon as something could move there, and
+    the instruction is taken back at the end, in any case.
     """
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
+        self._instructed = False
         node = observer.node
         self._camera = node.create_publisher(CompressedImage, CAMERA, SENSOR_DATA)
         self._status = node.create_publisher(String, "nav_status", LATCHED)
@@ -46,8 +59,24 @@ class Player:
         self._request = NOBODY
         self._set: dict[str, Value] = {}  # parameters as they were set last
 
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._instructed:
+            return
+        self._instruction.publish(String(data="stop"))
+        end = time.monotonic() + RETRACT_TIMEOUT
+        while self._said() != "idle told to stop" and time.monotonic() < end:
+            time.sleep(0.005)
+
     def wait_for_drafter(self) -> None:
-        """Until it can receive what is played; raises UserError."""
+        """Until it can receive what is played; raises NotPlayed."""
         subscribers = self._observer.subscribers
         needed = (CAMERA, "instruction", "nav_status")
         heard = ("decode_request", "verdict", "verified_tokens", "decode_stats")
@@ -59,10 +88,11 @@ class Player:
             ),
             DISCOVERY_TIMEOUT,
         ):
-            raise UserError(
-                "no drafter and cloud_bridge are running in this ROS domain; start the nodes first"
+            raise NotPlayed(
+                f"no drafter and cloud_bridge run in /{NAMESPACE} of this ROS domain; "
+                f"start them there (--ros-args -r __ns:=/{NAMESPACE}), or leave out --attach"
             )
-        time.sleep(2 * SETTLE)  # the publishers are new
+        self._wait_for(lambda: False, LISTEN)
         self._publish_status("moving")
 
     def play(self, task: ReplayTask) -> Decision | str:
@@ -127,6 +157,7 @@ class Player:
         if self._said().startswith(wanted):
             return
         before, begun = self._said(), time.monotonic()
+        self._instructed = True
         self._instruction.publish(String(data=text))
 
         def answered() -> bool:
@@ -159,7 +190,20 @@ class Player:
     def _wait_for(self, condition: Callable[[], object], timeout: float) -> bool:
         end = time.monotonic() + timeout
         while not condition():
+            self._check_that_nothing_moves()
             if time.monotonic() > end:
                 return False
             time.sleep(0.005)
         return True
+
+    def _check_that_nothing_moves(self) -> None:
+        node = self._observer.node
+        there = [
+            topic for topic, known in PUBLISHERS.items() if node.count_publishers(topic) > known
+        ]
+        if there or ("navigator", node.get_namespace()) in node.get_node_names_and_namespaces():
+            who = f"somebody else publishes {' and '.join(there)}" if there else "a navigator runs"
+            raise NotPlayed(
+                f"a replay moves nothing, and in /{NAMESPACE} something could move: {who}. End it, "
+                "or replay in another ROS_DOMAIN_ID"
+            )

@@ -4,7 +4,11 @@ differs is said."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +18,25 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
 pytest.importorskip("rosbags")
+from geometry_msgs.msg import Twist
 from helpers.bags import changed, make_bag
+from rclpy.node import Node
 from rosbags.rosbag2 import StoragePlugin
+from std_msgs.msg import String
 
 from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.bringup.running_graph import LaunchConfig, free_address, launch_graph
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.msg import VerifiedTokens
+from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
+from edge_cloud_spec.nodes.topics import TOPICS
+from edge_cloud_spec.observe.observer import Observer
+from edge_cloud_spec.observe.run_log import RunLog
+from edge_cloud_spec.observe.topic_bag import subscribe
+from edge_cloud_spec.replay import player
+from edge_cloud_spec.replay.player import NAMESPACE
 from edge_cloud_spec.replay.recording import read_recording
 
 pytestmark = pytest.mark.skipif(
@@ -32,7 +47,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module", autouse=True)
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Verifier, bridge and drafter, for all replays of this module."""
-    settings = GraphSettings(sim=False, local_address=free_address())
+    settings = GraphSettings(sim=False, namespace=NAMESPACE, local_address=free_address())
     left_out = frozenset({"navigator", "instruction_server", "monitor"})
     with pytest.MonkeyPatch.context() as patch:
         for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
@@ -88,7 +103,8 @@ def test_the_first_difference_is_said_with_its_place_and_its_reason(
 
 def forged(name: str, message: Any) -> Any:
     """The second decision said something else, as another model would have."""
-    if name == "verified_tokens" and message.position == 0 and message.header.stamp.sec % 10 == 1:
+    second = name.endswith("verified_tokens") and message.header.stamp.sec % 10 == 1
+    if second and message.position == 0:
         message.tokens = np.array(message.tokens[::-1])
         message.answer = message.answer.replace("action", "noitca")
     return message
@@ -103,12 +119,12 @@ def test_words_that_differ_without_a_known_reason_are_not_taken_for_equal(
 
 
 def other_target(name: str, message: Any) -> Any:
-    if name == "verdict" and message.kind == 1:
+    if name.endswith("verdict") and message.kind == 1:
         data, family = message.payload.tobytes(), b"qwen3_vl:"
         at = data.find(family) + len(family)
         if at >= len(family):  # the first of a run's answers names the target
             message.payload = np.frombuffer(data[:at] + b"0" * 8 + data[at + 8 :], np.uint8)
-    if name == "run_info":
+    if name.endswith("run_info"):
         message.data = message.data.replace('"target": "qwen3_vl:', '"target": "qwen3_vl:00000000')
     return message
 
@@ -129,7 +145,7 @@ def test_a_picture_other_than_the_one_decided_on_is_damage(recorded: Path, tmp_p
     """sqlite3 has no checksums; the decision's own copy of its picture tells."""
 
     def flipped(name: str, message: Any) -> Any:
-        if name.startswith("camera"):
+        if "camera" in name:
             message.data = message.data.copy()
             message.data[message.data.size // 2] ^= 1
         return message
@@ -155,3 +171,97 @@ def test_a_readers_own_prompts_are_tested_so(nodes: int, tmp_path: Path) -> None
     assert main(["replay", str(bag), "--say", "find the blue box", *options]) == 0
     [row] = json.loads(answers.read_text())["rows"]
     assert row["replayed"].startswith("action: ") and "blue box" in row["replayed"]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@contextmanager
+def bystander(name: str, domain: int) -> Iterator[tuple[Node, list[str]]]:
+    """A node beside the replay, and the instructions that it has heard."""
+    thread, heard = NodeThread(name, NAMESPACE, domain), list[str]()
+    thread.node.create_subscription(String, "instruction", lambda m: heard.append(m.data), 10)
+    thread.start()
+    yield thread.node, heard
+    thread.close()
+
+
+MOVERS: dict[str, Callable[[Node], object]] = {
+    "nav_status": lambda node: node.create_publisher(String, "nav_status", 10),
+    "verified_tokens": lambda node: node.create_publisher(VerifiedTokens, "verified_tokens", 10),
+    "cmd_vel": lambda node: node.create_publisher(Twist, "cmd_vel", 10),
+}
+
+
+@pytest.mark.parametrize("mover", [*MOVERS, "navigator"])
+def test_a_replay_where_something_could_move_says_nothing_and_ends(
+    mover: str,
+    nodes: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(player, "LISTEN", 60.0)  # however long a loaded machine takes to find it
+    bag = make_bag(tmp_path / "bag", seconds=0.2)
+    with bystander("navigator" if mover == "navigator" else "other", nodes) as (node, heard):
+        MOVERS.get(mover, lambda node: None)(node)
+        status, rows = replay(bag, "--say", "find the blue box", "--out", str(tmp_path / "out"))
+    assert (status, rows, heard) == (1, [], [])
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("a replay moves nothing, and in /replay something could move: ")
+    assert mover in said
+
+
+def test_a_replay_says_nothing_on_the_topics_of_a_robot(nodes: int, tmp_path: Path) -> None:
+    bag, robot, said = (
+        make_bag(tmp_path / "bag", seconds=0.2),
+        NodeThread("robot", domain=nodes),
+        [],
+    )
+    subscribe(robot.node, lambda topic, *_: said.append(topic), set(TOPICS) - {"/diagnostics"})
+    robot.start()
+    with bystander("other", nodes) as (_, heard):
+        options = ("--say", "find the blue box", "--out", str(tmp_path / "out"))
+        assert replay(bag, *options)[0] == 0
+        until(lambda: heard == ["find the blue box", "stop"])
+    robot.close()
+    assert not said
+
+
+def _says(run_log: RunLog) -> str:
+    return run_log.instruction_status
+
+
+def _interrupt(node: Node) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("at_first_words", "ends_with", "decisions"),
+    [(MOVERS["cmd_vel"], 1, 0), (_interrupt, 130, 0), (lambda node: None, 0, 4)],
+    ids=["somebody comes", "interrupted", "played to its end"],
+)
+def test_a_replay_takes_its_instruction_back_however_it_ends(
+    at_first_words: Callable[[Node], object],
+    ends_with: int,
+    decisions: int,
+    nodes: int,
+    tmp_path: Path,
+) -> None:
+    bag = make_bag(tmp_path / "bag")
+    with bystander("other", nodes) as (node, heard), Observer(nodes, None, NAMESPACE) as observer:
+
+        def on_words(message: VerifiedTokens) -> None:
+            if message.position == 0 and not began:
+                began.append(message.request_id)
+                at_first_words(node)
+
+        began: list[str] = []
+        node.create_subscription(VerifiedTokens, "verified_tokens", on_words, 10)
+        status, rows = replay(bag, "--say", "find the blue box", "--out", str(tmp_path / "out"))
+        assert (status, len(rows)) == (ends_with, decisions) and began
+        until(lambda: heard[-1:] == ["stop"] and observer.read(_says) == "idle told to stop")
