@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from .holds import AWAITS
+from .holds import AWAITING
 from .status import Status
 
 SETTLE_S = 3.0  # s; an idle navigator that has not settled a decision by then did not receive it
@@ -106,7 +106,7 @@ class DecisionSchedule(Generic[Frame]):
 
     def waits_in_vain(self, now: float) -> bool:
         """Whether the robot was stopped and the navigator waits for a newer instruction."""
-        awaits = self._status is not None and self._status.detail == AWAITS
+        awaits = self._status is not None and self._status.detail in AWAITING
         return bool(self.instruction) and awaits and now - self._instructed_at > SETTLE_S
 
     def _drop_frames(self, now: float) -> None:

@@ -6,6 +6,8 @@ import math
 
 E_STOP, INSTRUCTION, START = "e_stop", "instruction", "start"
 AWAITS = "released; publish an instruction to go on"
+TOLD = "told to stop"
+AWAITING = (AWAITS, TOLD)  # reasons to stand that a newer instruction ends
 
 
 class Holds:

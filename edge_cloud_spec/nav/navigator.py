@@ -27,7 +27,7 @@ from .events import (
     Words,
 )
 from .frame_time import FrameTime
-from .holds import E_STOP, INSTRUCTION, Holds
+from .holds import E_STOP, INSTRUCTION, TOLD, Holds
 from .lead_time import LeadTime
 from .motion import Goal, Motion, goal_of
 from .odometer import FAR, MOVED_AWAY, Odometer
@@ -132,7 +132,7 @@ class Navigator:
 
     def _instruct(self, event: Instruction, now: float) -> list[Effect]:
         if is_stop(event.text):
-            return self._latch(INSTRUCTION, "told to stop", now)
+            return self._latch(INSTRUCTION, TOLD, now)
         if self._holds.deaf:
             return [Report(f"an instruction was not taken: {self._holds.deaf}")]
         before, self._instruction = self._instruction, normalized(event.text)

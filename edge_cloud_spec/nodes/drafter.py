@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from functools import partial
 from itertools import count
 
@@ -45,7 +46,7 @@ from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
 HALT_S = 2.0  # s to wait for a decision that was aborted
-RELEASE_S = 0.5  # s by which a release may arrive after an instruction that was published after it
+RELEASE_S = 0.5  # s at least by which an instruction may overtake the release before it
 E_STOP_IS_ON = "e_stop is on; publish the instruction again after its release"
 
 
@@ -58,8 +59,9 @@ class DrafterNode(ManagedNode):
         self._settings = self.parameters(DrafterSettings(), self._on_parameters)
         self._numbers = count(self._settings.value.first_decision)
         self._health = DrafterHealth(self)
-        self._released = threading.Event()  # e_stop is off
-        self._released.set()
+        self._orders = threading.Lock()  # held for one order, so that gate and mission agree
+        self._e_stop = False
+        self._early: tuple[str, float] | None = None  # instruction under e_stop, and since when
         self._stops = SubscriptionThread(self)
         self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
         self._stops.start()
@@ -133,11 +135,12 @@ class DrafterNode(ManagedNode):
 
     def halt(self) -> None:
         """Abort the running decision, and follow no instruction."""
-        self._gate.clear_instruction()
-        self._abort(INACTIVE)
+        self._drop(INACTIVE)
         self._subscription_thread.close()
-        self._gate.clear_instruction()  # one that came in between
-        self._mission.say("idle", INACTIVE)
+        with self._orders:
+            self._early = None
+            self._drop(INACTIVE)  # one that came in between
+            self._mission.say("idle", INACTIVE)
         self._decisions.wait_idle(HALT_S)
 
     def unload(self) -> None:
@@ -162,30 +165,50 @@ class DrafterNode(ManagedNode):
         self._run_info.update(self._settings.value)
 
     def _on_instruction(self, message: String) -> None:
-        self._abort("another instruction came")
         self._health.forget_problem()
-        if is_stop(message.data):
-            self._gate.clear_instruction()
-            self._mission.say("idle", "told to stop")
-            return
-        if not self._released.wait(RELEASE_S):  # topics arrive in no order among each other
-            self._mission.say("failed", E_STOP_IS_ON)
-            return
+        with self._orders:
+            self._early = None
+            self._drop("another instruction came")
+            if is_stop(message.data):
+                self._mission.say("idle", "told to stop")
+            elif self._e_stop:  # topics arrive in no order among each other
+                self._early = message.data, time.monotonic()
+            else:
+                self._follow(message.data)
+
+    def _on_e_stop(self, message: Bool) -> None:
+        with self._orders:
+            self._e_stop = message.data
+            if self._e_stop and self.configured and self._drop("e_stop"):
+                self._mission.say("idle", "e_stop; publish the instruction again to go on")
+            elif self._early and not self._e_stop:
+                text, _ = self._early
+                self._early = None
+                self._follow(text)
+
+    def _drop(self, reason: str) -> bool:
+        """Follow nothing; whether something was followed. First the gate: nothing begins again."""
+        followed = self._gate.clear_instruction()
+        self._abort(reason)
+        return followed
+
+    def _follow(self, text: str) -> None:
         try:
-            instruction = check_instruction(message.data, self._instruction_pattern)
+            instruction = check_instruction(text, self._instruction_pattern)
         except UserError as error:
-            self._gate.clear_instruction()
             self._report_problem(str(error))
             self._mission.say("failed", str(error))
             return
         self._mission.on(Instruction(instruction))
         self._gate.set_instruction(instruction)
 
-    def _on_e_stop(self, message: Bool) -> None:
-        (self._released.clear if message.data else self._released.set)()
-        if message.data and self.configured and self._gate.clear_instruction():
-            self._abort("e_stop")
-            self._mission.say("idle", "e_stop; publish the instruction again to go on")
+    def _refuse_what_waits_in_vain(self) -> None:
+        with self._orders:
+            if self._early and time.monotonic() - self._early[1] > RELEASE_S:
+                self._early = None
+                self._mission.say("failed", E_STOP_IS_ON)
+            if self._gate.waits_in_vain and self._drop("the robot was stopped"):
+                self._mission.say("failed", "the robot was stopped; publish the instruction again")
 
     def _on_status(self, message: String) -> None:
         try:
@@ -247,8 +270,7 @@ class DrafterNode(ManagedNode):
 
     def diagnose(self) -> None:
         """Publish what is followed, and what is wrong with camera, model or last decision."""
-        if self._gate.waits_in_vain and self._gate.clear_instruction():
-            self._mission.say("failed", "the robot was stopped; publish the instruction again")
+        self._refuse_what_waits_in_vain()
         camera = self._health.camera(self._camera.clock_offset)
         self._mission.blind = blindness(camera)
         followed, alive = self._gate.instruction, self._decisions.alive

@@ -85,7 +85,9 @@ def _trial(
         probe.reset()
         probe.instruct(INSTRUCTION)
         ros.wait_for(lambda: not probe.nav_status.startswith("stopped"), "the robot may move")
-        ros.wait_for(lambda: probe.opened, "a decode begins")
+        ros.wait_for(lambda: probe.opened or probe.refused, "a decode begins, or is refused")
+        if not probe.opened:
+            continue  # the instruction overtook the stop or its release at the drafter
         probe.last_motion_command = 0.0
         probe.publish_answer(f"bench-{trial}-{attempt}", ANSWERS[trial % 2])
         ros.wait_for(lambda: probe.last_motion_command and probe.moving, "the robot moves")

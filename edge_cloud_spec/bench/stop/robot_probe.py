@@ -46,8 +46,14 @@ class RobotProbe:
         self._instruction = node.create_publisher(String, "instruction", 10)
         self._words = node.create_publisher(VerifiedTokens, "verified_tokens", 100)
 
+    @property
+    def refused(self) -> bool:
+        """Whether the drafter said, since ``reset``, that it follows no instruction."""
+        return self.instruction_status.startswith(("failed", "idle"))
+
     def reset(self) -> None:
-        """Empty the lists."""
+        """Forget what was received, and what the drafter said."""
+        self.instruction_status = ""
         for received in (self.zero_commands, self.opened, self.stats):
             received.clear()
 
