@@ -210,10 +210,10 @@ class Navigator:
         return [report, *self._show("idle", detail)]
 
     def _stop(self, settled: Settled, now: float) -> list[Effect]:
-        """The motion ends; the instruction is done, if the frame came after that was heard."""
+        """The motion ends; the instruction is done, if the frame came after it was heard last."""
         instruction = normalized(settled.instruction)
-        taken = self._frame_time(settled).taken
-        if self._instruction in (None, instruction) and taken > self._instructed_at:
+        newer = self._frame_time(settled).taken > self._instructed_at
+        if self._instruction in (None, instruction) and newer and settled.stops == self.stops:
             self._completed = instruction
         self._run = self._next = None
         return [Halt(), self._announce(settled, Goal(), 0.0), *self._show("idle", "stop")]

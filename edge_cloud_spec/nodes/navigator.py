@@ -160,9 +160,13 @@ class NavigatorNode(ManagedNode):
         self._handle(Instruction(message.data))
 
     def _on_words(self, message: VerifiedTokens) -> None:
+        with self._lock:
+            self._run(self._words(message))
+
+    def _words(self, message: VerifiedTokens) -> Words:
+        """Under the lock, since their age is that of the moment in which they are heard."""
         stamp = Time.from_msg(message.header.stamp).nanoseconds
-        age = self._age(stamp) if stamp else math.inf
-        words = Words(
+        return Words(
             request=message.request_id,
             position=message.position,
             count=len(message.tokens),
@@ -170,19 +174,19 @@ class NavigatorNode(ManagedNode):
             verified=message.verified,
             finished=message.finished,
             stamp=stamp,
-            age=age,
+            age=self._age(stamp) if stamp else math.inf,
             instruction=message.instruction,
             stops=message.stops,
             camera_offset=message.camera_clock_offset,
             finish_reason=message.finish_reason,
         )
-        self._handle(words)
 
     def _on_odometry(self, message: OdometryMsg) -> None:
         position, q = message.pose.pose.position, message.pose.pose.orientation
         yaw = math.atan2(2 * (q.w * q.z + q.x * q.y), 1 - 2 * (q.y * q.y + q.z * q.z))
-        stamp = Time.from_msg(message.header.stamp).nanoseconds
-        self._handle(Odometry(Pose(position.x, position.y, yaw), stamp, self._age(stamp)))
+        stamp, pose = Time.from_msg(message.header.stamp).nanoseconds, (position.x, position.y, yaw)
+        with self._lock:
+            self._run(Odometry(Pose(*pose), stamp, self._age(stamp)))
 
     def _age(self, stamp: int) -> float:
         """Seconds by which ``stamp`` (ns) is behind this computer's ROS time."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from helpers.drill import FORWARD, Drill, drives, reports, words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.events import EStop, Event, Hold, Instruction
+from edge_cloud_spec.nav.events import EStop, Event, Halt, Hold, Instruction
 from edge_cloud_spec.nav.holds import START
 from edge_cloud_spec.nav.navigator import Navigator
 
@@ -17,6 +19,7 @@ STOPS: dict[str, tuple[Event, Event | None]] = {
     "hold": (Hold("a parameter is wrong"), Hold("")),
     "inactive": (Hold("the navigator is not active", "active"), Hold("", "active")),
 }
+stops = st.sampled_from([each for pair in STOPS.values() for each in pair if each is not None])
 
 
 @pytest.mark.parametrize("cause", STOPS)
@@ -99,6 +102,41 @@ def test_an_instruction_that_is_done_moves_nothing_until_it_is_published_again()
     assert drives(drill.on(drill.current(FORWARD, "r4", age=0.0), 0.1)), "r3 was about the first"
 
 
+@given(
+    st.lists(st.sampled_from([CUP, "stop", "find the door"]).map(Instruction) | stops, max_size=6),
+    st.sampled_from([0.0, 0.25, 1.0, 4.0]),
+)
+def test_a_stop_that_was_decided_before_an_instruction_was_published_again_does_not_end_it(
+    meanwhile: list[Event], before: float
+) -> None:
+    """Whatever happens in between: frames from before it, and up to its very moment, are older."""
+    drill = Drill()
+    drill.on(Instruction(CUP))
+    late = drill.current("action: stop;", "late")
+    for event in meanwhile:
+        drill.on(event, 0.125)
+    for release in (EStop(False), Hold(""), Hold("", "active"), Instruction(CUP)):
+        drill.on(release)
+    assert isinstance(drill.on(replace(late, age=0.125 + before), 0.125)[0], Halt)
+    assert drives(drill.on(drill.current(FORWARD, "new", age=0.0), 0.125))
+    drill.run(5.0)
+    drill.on(drill.current("action: stop;", "found", age=0.0), 0.125)
+    assert "is done" in reports(drill.on(drill.current(FORWARD, "more", age=0.0), 0.125))
+
+
+@pytest.mark.parametrize("age", [0.0, -0.25, -0.5])
+def test_a_stop_from_before_a_release_does_not_end_an_instruction_whatever_the_clocks_say(
+    age: float,
+) -> None:
+    drill = Drill()
+    drill.on(Instruction(CUP))
+    late = drill.current("action: stop;", "late", age=age)
+    for event in (EStop(True), EStop(False), Instruction(CUP)):
+        drill.on(event, 0.125)
+    drill.on(late, 0.125)
+    assert drives(drill.on(drill.current(FORWARD, "new", age=0.0), 0.125))
+
+
 def test_another_instruction_halts_the_motion_under_way_and_the_same_one_does_not() -> None:
     drill = Drill()
     drill.on(Instruction(CUP))
@@ -119,7 +157,6 @@ def test_words_of_a_request_that_is_not_one_word_are_dropped(name: str) -> None:
     assert drill.status == "idle - 0 started"
 
 
-stops = st.sampled_from([each for pair in STOPS.values() for each in pair if each is not None])
 events = st.one_of(stops, st.sampled_from(["stop", CUP, "find the door", ""]).map(Instruction))
 
 

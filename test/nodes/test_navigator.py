@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from itertools import count
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("rclpy")
+import rclpy
 from helpers.navigator_bench import PATIENCE, Bench
 from nav_msgs.msg import Odometry
 from std_msgs.msg import Bool, Empty, String
 
-from edge_cloud_spec.msg import NavCommand
+from edge_cloud_spec.msg import NavCommand, VerifiedTokens
+from edge_cloud_spec.nodes.navigator import NavigatorNode
 
 # All that the executor can do is taken, and the lock with it: only the watchdog is left.
 HANGING = """
@@ -179,3 +182,32 @@ def test_odometry_closes_the_loop(bench: Bench, start: Any) -> None:
         return any("did not get where it should" in state for state in bench.states)
 
     bench.until(blocked)
+
+
+@pytest.mark.parametrize("kind", [VerifiedTokens, Odometry])
+def test_what_waits_for_the_lock_grows_older_meanwhile(
+    kind: type[Any], domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a frame from before an instruction would pass for one from after it."""
+    rclpy.init()
+    node, heard, asked, age = NavigatorNode(), list[Any](), threading.Event(), 1.0
+    message = kind()
+    message.header.stamp.sec = 1
+
+    def age_now(stamp: int) -> float:
+        asked.set()
+        return age
+
+    monkeypatch.setattr(node, "_age", age_now)
+    monkeypatch.setattr(node._navigator, "on", lambda event, now: heard.append(event) or [])
+    callback = node._on_words if kind is VerifiedTokens else node._on_odometry
+    thread = threading.Thread(target=callback, args=(message,))
+    with node._lock:
+        thread.start()
+        asked.wait(0.5)
+        age = 5.0
+    thread.join()
+    assert [event.age for event in heard] == [5.0]
+    node.close()
+    node.destroy_node()
+    rclpy.shutdown()
