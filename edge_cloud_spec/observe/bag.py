@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -12,12 +12,16 @@ from typing import Any, Literal
 import yaml
 from rosbags.highlevel import AnyReader
 from rosbags.interfaces import Connection
+from rosbags.rosbag2 import Reader
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
 from ..errors import UserError
 from ..share import share
+from .bag_bounds import MAX_METADATA, MAX_PARTS, MAX_TOPICS
+from .bag_types import check_definitions, check_types, has_lists_of_parts
 from .mcap_check import check_mcap
+from .sqlite_check import check_sqlite
 
 PACKAGE = "edge_cloud_spec"
 VERSION: Literal[9] = 9  # of the rosbag2 metadata; Jazzy and later read it
@@ -50,7 +54,7 @@ class Bag:
         noted = metadata.get("custom_data") if metadata else None
         noted = noted if isinstance(noted, dict) else {}
         self.custom_data = {str(key): str(value) for key, value in noted.items()}
-        with _Reading(path) as reader:
+        with _reading(path) as reader:
             self.topics = {c.topic: c.msgtype for c in reader.connections if c.msgcount}
 
     def read(self, topics: Collection[str]) -> Iterator[tuple[int, str, bytes, Any]]:
@@ -59,7 +63,7 @@ class Bag:
         Messages are read with the bag's own types, so a bag of an earlier version reads too.
         """
         bag = self.path
-        with _Reading(bag) as reader:
+        with _reading(bag) as reader:
             wanted = [c for c in reader.connections if c.topic.lstrip("/") in topics]
             left = Counter({c.topic: self._counts.get(c.topic, 0) for c in wanted})
             messages = reader.messages(connections=wanted) if wanted else iter(())
@@ -67,13 +71,16 @@ class Bag:
                 connection, stamp, data = found
                 left[connection.topic] -= 1
                 try:
+                    types_of = reader.typestore.fielddefs
+                    if len(data) > MAX_PARTS and has_lists_of_parts(connection.msgtype, types_of):
+                        raise ValueError(f"it has more than {MAX_PARTS} bytes")
                     message = reader.deserialize(data, connection.msgtype)
                 except Exception as error:  # of bytes that are no message of this type
                     raise UserError(
                         f"{bag} has a damaged message on {connection.topic}: {_line(error)}"
                     ) from None
                 yield stamp, connection.topic.lstrip("/"), bytes(data), message
-        lost = [topic for topic, count in left.items() if count and self._counts]
+        lost = [topic for topic, count in left.items() if count]
         if lost:
             raise UserError(f"{bag} is damaged: its metadata.yaml does not fit {lost[0]}")
 
@@ -83,22 +90,18 @@ def read_bag(bag: Path, topics: Collection[str]) -> Iterator[tuple[int, str, byt
     yield from Bag(bag).read(topics)
 
 
-class _Reading:
+@contextmanager
+def _reading(bag: Path) -> Iterator[AnyReader]:
     """An open reader; whatever rosbags raises at opening becomes a UserError."""
-
-    def __init__(self, bag: Path) -> None:
-        self._bag = bag
-
-    def __enter__(self) -> AnyReader:
+    with ExitStack() as stack:
         try:
-            self._reader = AnyReader([self._bag], default_typestore=types())
-            self._reader.open()
+            with Reader(bag) as found:
+                check_definitions(found.connections)
+            reader = stack.enter_context(AnyReader([bag], default_typestore=types()))
+            check_types(reader.typestore.fielddefs)
         except Exception as error:  # the classes differ between formats and kinds of damage
-            raise UserError(f"{self._bag} cannot be read as a bag: {_line(error)}") from None
-        return self._reader
-
-    def __exit__(self, *_: object) -> None:
-        self._reader.close()
+            raise UserError(f"{bag} cannot be read as a bag: {_line(error)}") from None
+        yield reader
 
 
 def _next(
@@ -111,26 +114,31 @@ def _next(
 
 
 def _check_bag(bag: Path, metadata: dict[str, Any]) -> dict[str, int]:
-    """The messages of each topic; UserError unless the files hold what metadata.yaml says.
-
-    Empty where the files are compressed as a whole: only rosbags reads what is inside.
-    """
+    """The messages of each topic; UserError unless the files hold what metadata.yaml says."""
     try:
         files = [bag / Path(str(name)).name for name in metadata["relative_file_paths"]]
-        said = {
-            str(each["topic_metadata"]["name"]): int(each["message_count"])
-            for each in metadata["topics_with_message_count"]
-        }
+        topics = metadata["topics_with_message_count"]
+        said = {str(each["topic_metadata"]["name"]): int(each["message_count"]) for each in topics}
+        qos = [str(each["topic_metadata"].get("offered_qos_profiles")) for each in topics]
+        compression = str(metadata.get("compression_mode") or "none").lower()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{bag / 'metadata.yaml'} is damaged ({_line(error)}): `ros2 bag reindex` makes it anew"
         ) from None
+    if compression != "none" or any(file.suffix not in _CHECKS for file in files):
+        raise UserError(
+            f"{bag} is compressed as a whole, or no rosbag2 in MCAP or sqlite3: "
+            "`ros2 bag convert` writes it without compression"
+        )
+    if len(topics) > MAX_TOPICS or len({*files}) < len(files) or any("*" in each for each in qos):
+        raise UserError(
+            f"{bag / 'metadata.yaml'} is damaged: it has more than {MAX_TOPICS} topics, or names a "
+            "file twice, or repeats itself by aliases"
+        )
     counts: Counter[str] = Counter()
     for file in files:
-        if not file.exists():
+        if not file.is_file():
             raise UserError(f"{bag} is not whole: its file {file.name} is missing")
-        if file.suffix not in _CHECKS:
-            return {}
         counts.update(_CHECKS[file.suffix](file))
     wrong = next((t for t in sorted({*said, *counts}) if said.get(t, 0) != counts[t]), None)
     if wrong is not None:
@@ -142,7 +150,7 @@ def _check_bag(bag: Path, metadata: dict[str, Any]) -> dict[str, int]:
 
 
 def _check_file(path: Path) -> dict[str, int]:
-    if path.suffix not in _CHECKS:
+    if path.suffix not in _CHECKS or not path.is_file():
         raise UserError(f"{path} is no bag: give its folder, or its .mcap or .db3 file")
     return _CHECKS[path.suffix](path)
 
@@ -153,16 +161,20 @@ def _metadata(bag: Path) -> dict[str, Any] | None:
         return None
     path = bag / "metadata.yaml"
     files = sorted(p for p in bag.iterdir() if p.suffix in _CHECKS)
-    if not path.exists() and not files:
+    if not path.is_file() and not files:
         raise UserError(f"{bag} cannot be read as a bag: it has no metadata.yaml and no .mcap file")
-    if not path.exists():
+    if not path.is_file():
         raise UserError(
             f"{bag} has no metadata.yaml: its recorder was killed, or it was left behind; "
             f"`ros2 bag reindex` makes it, or give the file itself: {files[0]}"
         )
     try:
-        content = yaml.safe_load(path.read_text("utf-8"))["rosbag2_bagfile_information"]
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError) as error:
+        with path.open("rb") as file:
+            text = file.read(MAX_METADATA + 1)
+        if len(text) > MAX_METADATA:
+            raise ValueError(f"it has more than {MAX_METADATA} bytes")
+        content = yaml.load(text, _WithoutAliases)["rosbag2_bagfile_information"]
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read ({_line(error)}): `ros2 bag reindex` makes it anew"
         ) from None
@@ -171,27 +183,13 @@ def _metadata(bag: Path) -> dict[str, Any] | None:
     return content
 
 
-def _check_sqlite(path: Path) -> dict[str, int]:
-    """The messages of each topic of a database whose pages are where they should be."""
-    try:
-        with path.open("rb") as file:
-            if file.read(16) != b"SQLite format 3\0":
-                raise UserError(f"{path} is damaged: it does not begin as an sqlite3 file")
-        connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
-        try:
-            [(found,), *_] = connection.execute("PRAGMA integrity_check(1)").fetchall()
-            if found != "ok":
-                raise UserError(f"{path} is damaged: {_line(found)}")
-            return dict(
-                connection.execute(
-                    "SELECT name, count(messages.id) FROM topics "
-                    "LEFT JOIN messages ON topics.id == messages.topic_id GROUP BY topics.id"
-                ).fetchall()
-            )
-        finally:
-            connection.close()
-    except (sqlite3.Error, OSError, UnicodeDecodeError, ValueError) as error:
-        raise UserError(f"{path} is damaged or cut off: {_line(error)}") from None
+class _WithoutAliases(yaml.SafeLoader):
+    """No recorder writes them, and a few lines with them say more than a memory holds."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it repeats itself by aliases")
+        return super().compose_node(parent, index)
 
 
 def _line(error: object) -> str:
@@ -202,5 +200,5 @@ def _line(error: object) -> str:
 
 _CHECKS: dict[str, Callable[[Path], dict[str, int]]] = {
     ".mcap": check_mcap,
-    ".db3": _check_sqlite,
+    ".db3": check_sqlite,
 }

@@ -1,7 +1,8 @@
 """Whether an MCAP file is whole: every record in its place, every checksum right.
 
 rosbags follows the index at the end of a file; a block that was zeroed, flipped or cut before it
-would be noticed late, as a message that cannot be read, or not at all.
+would be noticed late, as a message that cannot be read, or not at all. What rosbags will hold of
+the file later is bounded here, so its index must say what its blocks do.
 """
 
 from __future__ import annotations
@@ -12,17 +13,40 @@ from binascii import crc32
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+from backports import zstd
+from lz4.frame import LZ4FrameDecompressor
 
 from ..errors import UserError
+from .bag_bounds import (
+    MAX_AT_ONCE,
+    MAX_BLOCK,
+    MAX_DEFINITIONS,
+    MAX_INFLATED,
+    MAX_RATIO,
+    MAX_TOPICS,
+)
 
 MAGIC = b"\x89MCAP0\r\n"
 HEADER, FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK, CHUNK_INDEX = 1, 2, 3, 4, 5, 6, 8
 STATISTICS, DATA_END, LAST_KNOWN, PRIVATE = 11, 15, 15, 128
 RECORD = 9  # bytes before a record's content: its kind and its length
 FOOTER_BYTES = RECORD + 20 + len(MAGIC)
-MAX_CHUNK = 1 << 30  # bytes, decompressed
 
 Record = tuple[int, int, bytes]  # kind, where it begins in the file, content
+
+
+class _Block(NamedTuple):
+    """What a block says of itself, and the index of it: times in ns, its record, its bytes."""
+
+    begin: int
+    end: int
+    at: int
+    length: int
+    compression: bytes
+    stored: int
+    size: int  # inflated
 
 
 def check_mcap(path: Path) -> dict[str, int]:
@@ -36,13 +60,15 @@ def check_mcap(path: Path) -> dict[str, int]:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 return _check(data)
-            except ValueError as error:
+            except (ValueError, struct.error) as error:
                 raise UserError(f"{path} is damaged: {error}") from None
             except _CutError as error:
                 raise UserError(
                     f"{path} is cut off after {error}: its recorder was killed or its disk was "
                     "full; `mcap recover` makes a whole bag of what is there"
                 ) from None
+            except _ExcessError as error:
+                raise UserError(f"{path} is refused: {error}") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
@@ -51,38 +77,80 @@ class _CutError(Exception):
     """The file ends before its footer."""
 
 
+class _ExcessError(Exception):
+    """The file asks for more than any honest one does."""
+
+
+class _Contents:
+    """What the records of a file say so far: its topics and their messages."""
+
+    def __init__(self) -> None:
+        self.topics: dict[int, str] = {}
+        self.counts: Counter[int] = Counter()
+        self._definitions: set[bytes] = set()  # those that came again cost nothing
+        self._defined = 0  # bytes
+
+    def take(self, kind: int, at: int, content: bytes) -> None:
+        try:
+            if kind == CHANNEL:
+                channel, _, letters = struct.unpack_from("<HHI", content)
+                self.topics[channel] = content[8 : 8 + letters].decode()
+            elif kind == MESSAGE:
+                self.counts[struct.unpack_from("<HIQQ", content)[0]] += 1
+        except (struct.error, UnicodeDecodeError):
+            raise ValueError(f"the record at byte {at} cannot be read") from None
+        if kind in (SCHEMA, CHANNEL) and content not in self._definitions:
+            self._definitions.add(content)
+            self._defined += len(content)
+            if self._defined > MAX_DEFINITIONS or len(self.topics) > MAX_TOPICS:
+                raise _ExcessError(
+                    f"it defines more than {MAX_TOPICS} topics, or types of more than "
+                    f"{MAX_DEFINITIONS} bytes"
+                )
+
+
 def _check(data: mmap.mmap) -> dict[str, int]:
     if data[: len(MAGIC)] != MAGIC:
         zeroed = " (it holds zeros)" if not any(data[: len(MAGIC)]) else ""
         raise ValueError(f"it does not begin as an MCAP file{zeroed}")
     size = len(data)
     whole = size >= FOOTER_BYTES and data[-len(MAGIC) :] == MAGIC
-    channels: dict[int, str] = {}
-    counts: Counter[int] = Counter()
-    chunks: set[int] = set()
-    indexed: set[int] = set()
-    ended = False
+    contents = _Contents()
+    blocks: list[_Block] = []
+    indexed: list[_Block] = []
+    inflated = summary = 0
     for kind, at, content in _records(data, len(MAGIC), size - len(MAGIC) * whole, whole):
         if kind == CHUNK:
-            chunks.add(at)
-            _count(_inner(content, at), channels, counts)
+            block = _block(content, at)
+            blocks.append(block)
+            inflated += block.size
+            if inflated > max(MAX_INFLATED, MAX_RATIO * size):
+                raise _ExcessError(
+                    f"its blocks inflate to {MAX_RATIO} times its size and more than "
+                    f"{MAX_INFLATED} bytes; `mcap decompress` writes it without compression"
+                )
+            for inner in _inner(block, content):
+                contents.take(*inner)
         elif kind == DATA_END:
-            ended = True
+            summary = at + RECORD + len(content)
             _check_sum(data, 0, at, struct.unpack_from("<I", content)[0], "the data section")
         elif kind == CHUNK_INDEX:
-            indexed.add(struct.unpack_from("<QQQ", content)[2])
-        elif kind == STATISTICS and ended:
-            said = struct.unpack_from("<Q", content)[0]
-            if said != counts.total():
-                raise ValueError(f"its index counts {said} messages, and it has {counts.total()}")
+            indexed.append(_indexed(content))
+        elif kind == STATISTICS and summary:
+            said, counted = struct.unpack_from("<Q", content)[0], contents.counts.total()
+            if said != counted:
+                raise ValueError(f"its index counts {said} messages, and it has {counted}")
         elif kind == FOOTER:
             start, _, crc = struct.unpack("<QQI", content)
             _check_sum(data, start, at + RECORD + 16, crc, "the index")
-            if start and indexed != chunks:
+            if at + FOOTER_BYTES != size or start not in (0, summary):
+                raise ValueError("its index is not where it says")
+            if start and sorted(indexed) != sorted(blocks):
                 raise ValueError("its index does not name the blocks that it has")
-            return {topic: counts[channel] for channel, topic in channels.items()}
+            _check_order(blocks)
+            return {topic: contents.counts[channel] for channel, topic in contents.topics.items()}
         else:
-            _count([(kind, at, content)], channels, counts)
+            contents.take(kind, at, content)
     raise _CutError(f"{size} bytes")
 
 
@@ -97,23 +165,42 @@ def _records(data: mmap.mmap, at: int, end: int, whole: bool) -> Iterator[Record
             if not whole:
                 raise _CutError(f"{len(data)} bytes")
             raise ValueError(f"the record at byte {at} says that it has {length} bytes")
+        if length > MAX_BLOCK:
+            raise _ExcessError(f"the record at byte {at} has more than {MAX_BLOCK} bytes")
         yield kind, at, data[at + RECORD : at + RECORD + length]
         at += RECORD + length
 
 
-def _inner(content: bytes, at: int) -> Iterator[Record]:
-    """The records of a chunk, when its checksum is right."""
+def _block(content: bytes, at: int) -> _Block:
+    """A block's head."""
     try:
-        begin, end, size, crc, letters = struct.unpack_from("<QQQII", content)
-        compression = content[32 : 32 + letters].decode("ascii")
-        stored = content[32 + letters + 8 :]
-        length = int.from_bytes(content[32 + letters : 40 + letters], "little")
-    except (struct.error, UnicodeDecodeError):
+        begin, end, size, _, letters = struct.unpack_from("<QQQII", content)
+        (stored,) = struct.unpack_from("<Q", content, 32 + letters)
+    except struct.error:
         raise ValueError(f"the block at byte {at} has no readable head") from None
-    if length != len(stored) or size > MAX_CHUNK:
+    if 40 + letters + stored != len(content):
         raise ValueError(f"the block at byte {at} is not as long as it says")
-    raw = _decompressed(stored, compression, at)
-    when = f"(messages from {begin / 1e9:.3f} to {end / 1e9:.3f} s)"
+    if size > MAX_BLOCK:
+        raise _ExcessError(f"the block at byte {at} has {size} bytes; {MAX_BLOCK} are the most")
+    compression = content[32 : 32 + letters]
+    return _Block(begin, end, at, RECORD + len(content), compression, stored, size)
+
+
+def _indexed(content: bytes) -> _Block:
+    """The same, of the block that this part of the index is for."""
+    begin, end, at, length, offsets = struct.unpack_from("<QQQQI", content)
+    rest = content[36 + offsets + 8 :]  # after the messages' own index and its length
+    (letters,) = struct.unpack_from("<I", rest)
+    stored, size = struct.unpack_from("<QQ", rest, 4 + letters)
+    return _Block(begin, end, at, length, rest[4 : 4 + letters], stored, size)
+
+
+def _inner(block: _Block, content: bytes) -> Iterator[Record]:
+    """The records of a chunk, when its checksum is right."""
+    at, size = block.at, block.size
+    raw = _inflated(block, content[-block.stored :] if block.stored else b"")
+    (crc,) = struct.unpack_from("<I", content, 24)
+    when = f"(messages from {block.begin / 1e9:.3f} to {block.end / 1e9:.3f} s)"
     if len(raw) != size or (crc and crc32(raw) != crc):
         raise ValueError(f"the block at byte {at} {when} has a wrong checksum")
     inside = 0
@@ -125,32 +212,42 @@ def _inner(content: bytes, at: int) -> Iterator[Record]:
         inside += RECORD + length
 
 
-def _decompressed(stored: bytes, compression: str, at: int) -> bytes:
-    from rosbags.rosbag2.storage_mcap import DECOMPRESSORS
-
-    if compression not in DECOMPRESSORS:
-        raise ValueError(f"the block at byte {at} is compressed with {compression[:20]!r}")
+def _inflated(block: _Block, stored: bytes) -> bytes:
+    """A block's bytes: no more than it says are ever made of it."""
+    if not block.compression:
+        return stored
+    if block.compression not in (b"zstd", b"lz4"):
+        name = block.compression[:20].decode("ascii", "replace")
+        raise ValueError(f"the block at byte {block.at} is compressed with {name!r}")
+    decompressor = (
+        zstd.ZstdDecompressor() if block.compression == b"zstd" else LZ4FrameDecompressor()
+    )
     try:
-        return DECOMPRESSORS[compression](stored, 0)
+        raw: bytes = decompressor.decompress(stored, max_length=block.size + 1)
     except Exception as error:  # each compressor has errors of its own
-        raise ValueError(f"the block at byte {at} cannot be decompressed: {error}") from None
+        text = f"the block at byte {block.at} cannot be decompressed: {error}"
+        raise ValueError(text) from None
+    if len(raw) > block.size or not decompressor.eof or decompressor.unused_data:
+        raise ValueError(f"the block at byte {block.at} is not the {block.size} bytes that it says")
+    return raw
 
 
-def _count(
-    records: Iterator[Record] | list[Record], channels: dict[int, str], counts: Counter[int]
-) -> None:
-    for kind, at, content in records:
-        try:
-            if kind == CHANNEL:
-                channel, _, letters = struct.unpack_from("<HHI", content)
-                channels[channel] = content[8 : 8 + letters].decode()
-            elif kind == MESSAGE:
-                counts[struct.unpack_from("<H", content)[0]] += 1
-        except (struct.error, UnicodeDecodeError):
-            raise ValueError(f"the record at byte {at} cannot be read") from None
+def _check_order(blocks: list[_Block]) -> None:
+    """What is read in the order of time is held together where blocks overlap."""
+    begun = [(block.begin, block.size) for block in blocks]
+    ended = [(max(block.begin, block.end) + 1, -block.size) for block in blocks]
+    held = 0
+    for _, change in sorted(begun + ended):
+        held += change
+        if held > MAX_AT_ONCE:
+            raise _ExcessError(
+                f"blocks of the same time have more than {MAX_AT_ONCE} bytes; `mcap sort` puts "
+                "its messages in order"
+            )
 
 
 def _check_sum(data: mmap.mmap, start: int, end: int, crc: int, what: str) -> None:
     """``crc``: 0 where none was written."""
-    if crc and (start > end or crc32(data[start:end]) != crc):
-        raise ValueError(f"{what} has a wrong checksum")
+    with memoryview(data) as view, view[start:end] as part:
+        if crc and (start > end or crc32(part) != crc):
+            raise ValueError(f"{what} has a wrong checksum")
