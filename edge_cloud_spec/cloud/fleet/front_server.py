@@ -6,10 +6,10 @@ import asyncio
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
 
 from ...wire.channel import SERVER_OPTIONS, SERVICE
 from ..serving.access import AccessSettings
+from ..serving.health import HealthService
 from ..serving.listening import listen
 from .front import FrontService
 from .roster import Roster
@@ -25,7 +25,7 @@ class FrontServer:
         self._roster, self._access = roster, access
         self._service = FrontService(roster, key, access)
         self._server: grpc.aio.Server | None = None
-        self._health = health.HealthServicer()
+        self._health = HealthService()
         self._telling: asyncio.Task[None] | None = None
 
     async def start(self) -> str:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
 
 from ...errors import UserError
 from ...wire.channel import SERVER_OPTIONS, SERVICE
 from ..model_thread.worker import Worker
 from .access import AccessSettings, raise_file_limit
+from .health import HealthService
 from .listening import listen
 from .metrics import MetricsServer, VerifierCollector, metrics_address
 from .model_watch import ModelWatch
@@ -58,7 +58,7 @@ class Server:
         self._settings = settings
         self._service = service or DecodeService(worker, settings)
         self._server: grpc.aio.Server | None = None
-        self._health = health.HealthServicer()
+        self._health = HealthService()
         self._watch = ModelWatch(worker, settings.stuck_s)
         self._watching: asyncio.Task[None] | None = None
         self.metrics: MetricsServer | None = None

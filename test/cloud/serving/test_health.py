@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from helpers.cloud.grpc_cloud import Cloud
 from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, opening, settings, toy_robot
+from helpers.cloud.small_fleet import SmallFleet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +23,7 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving.model_watch import ModelWatch
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.harness.toy import ToyVlm, spec_of
+from edge_cloud_spec.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import METHOD, SERVICE, retry_after_s
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
 
@@ -106,6 +108,32 @@ def test_a_dead_thread_is_not_serving(held: Any) -> None:
         wait_for(held.address, NOT_SERVING)
         assert not held.cloud.worker.is_alive()
         assert "has ended" in held.cloud._server._service.problem
+
+
+def test_strangers_hold_nothing_by_asking_for_health(tmp_path: Path) -> None:
+    """Watch has no end, and no token: it is refused by a verifier and by a fleet's front."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("sesame")
+    with (
+        Cloud(toy_worker(), token_file=str(tokens)) as cloud,
+        SmallFleet("", token_file=str(tokens)) as fleet,
+    ):
+        for address, server in ((cloud.address, cloud._server), (fleet.address, fleet._front)):
+            with grpc.insecure_channel(address) as channel:
+                stub = health_pb2_grpc.HealthStub(channel)
+                names = ["", SERVICE, *(f"no-such-{number}" for number in range(50))]
+                asked = [health_pb2.HealthCheckRequest(service=name) for name in names]
+                for watch in [stub.Watch(request, timeout=100) for request in asked]:
+                    with pytest.raises(grpc.RpcError) as refused:
+                        next(watch)
+                    error: Any = refused.value
+                    assert error.code() == grpc.StatusCode.UNIMPLEMENTED
+                for request in asked[2:]:
+                    with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+                        stub.Check(request, timeout=100)
+                assert stub.Check(asked[0], timeout=100).status
+            health = server._health
+            assert not health._server_watchers and set(health._server_status) == {"", SERVICE}
 
 
 def test_an_idle_thread_is_serving_however_long_it_waits(held: Any) -> None:
