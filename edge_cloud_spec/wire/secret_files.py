@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import ssl
@@ -60,18 +61,23 @@ def read_pair(certificate: str, key: str) -> tuple[bytes, bytes]:
 
 
 def named_tokens(tokens: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """The name and the token of each: of ``name:token``, else "token 1" by its place.
+    """The name and the token of each: of ``name:token``, else "token" and digits of its hash.
 
-    A line that has a name is good as a whole, too: a token from before there were names may hold
-    a colon.
+    What is kept for a name belongs to that token, whichever lines come or go. A line that has a
+    name is good as a whole, too: a token from before there were names may hold a colon.
     """
     named: list[tuple[str, str]] = []
-    for number, line in enumerate(tokens, 1):
+    for line in tokens:
         found = _NAMED.fullmatch(line)
-        name = found[1] if found else f"token {number}"
+        name = found[1] if found else f"token {_digits(line)}"
         named += [(name, found[2])] if found else []
         named.append((name, line))
     return tuple(named)
+
+
+def _digits(token: str) -> str:
+    """Too few to tell the token by, and the same in a fleet's front and its replicas."""
+    return hashlib.blake2b(token.encode(), digest_size=6, person=b"token name").hexdigest()
 
 
 class Reloaded(Generic[T]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,14 @@ def clients(cloud: Any, *robots: dict[str, Any]) -> list[str]:
         return [stream.client for stream in cloud._server._service.streams.streams]
 
 
-def test_robots_with_a_named_token_are_that_name_and_others_a_number(tmp_path: Path) -> None:
+def test_robots_with_a_named_token_are_that_name_and_others_a_hash(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("sesame\nrobot-7:barley\nrobot-7:barley-before\n")
     with Cloud(toy_worker(), token_file=str(tokens)) as cloud:
         shown = ("sesame", "barley", "barley-before", "robot-7:barley", "sesame")
         found = clients(cloud, *({"token": token} for token in shown))
-        assert sorted(found) == ["robot-7", "robot-7", "robot-7", "token 1", "token 1"]
+        assert sorted(found)[:3] == ["robot-7"] * 3
+        assert re.fullmatch(r"token [0-9a-f]{12}", sorted(found)[3]) and found.count(found[0]) == 2
         with Talk(cloud.address, token="robot-7") as stranger:  # a name is no secret
             stranger.say(opening())
             assert stranger.hear().code == "unauthenticated"
@@ -60,7 +62,10 @@ def test_a_robot_with_a_certificate_is_its_identity_whatever_its_token(tmp_path:
     assert "sesame" not in found[0] and "token" not in found[0]
 
 
-@given(st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1)))
+lines = st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1))
+
+
+@given(lines)
 def test_every_line_of_a_token_file_is_good_and_has_the_name_before_its_colon(
     lines: list[str],
 ) -> None:
@@ -68,8 +73,33 @@ def test_every_line_of_a_token_file_is_good_and_has_the_name_before_its_colon(
     named = named_tokens(tuple(lines))
     assert set(lines) <= {token for _, token in named}
     for name, token in named:
-        known = lines[int(name.removeprefix("token ")) - 1 :][:1] if " " in name else ()
-        assert token in known or f"{name}:{token}" in lines or token.startswith(f"{name}:")
+        unnamed = " " in name and token in lines
+        assert unnamed or f"{name}:{token}" in lines or token.startswith(f"{name}:")
+
+
+@given(lines, lines)
+def test_a_token_keeps_its_name_whichever_other_lines_come_or_go(
+    before: list[str], after: list[str]
+) -> None:
+    """What a name has (an index of answers, bounds, leases) is never another token's."""
+    first, second = (
+        {token: name for name, token in named_tokens(tuple(given)) if " " in name}
+        for given in (before, after)
+    )
+    assert all(second[token] == name for token, name in first.items() if token in second)
+    together = first | second
+    assert len({*together.values()}) == len(together)
+
+
+def test_a_revoked_tokens_answers_are_not_the_next_robots(tmp_path: Path) -> None:
+    """Its line is taken out while the verifier serves: the others stay who they were."""
+    path = tmp_path / "tokens"
+    path.write_text("stolen\nsesame\n")
+    tokens = Tokens(ServerSettings(token_file=str(path)))
+    stolen, honest = tokens.admit("Bearer stolen"), tokens.admit("Bearer sesame")
+    path.write_text("sesame\n")
+    assert tokens.admit("Bearer stolen") is None
+    assert tokens.admit("Bearer sesame") == honest != stolen
 
 
 def test_a_wrong_token_has_no_name_and_without_tokens_everybody_is_let_in() -> None:
