@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 # What torch's allocators say in a RuntimeError.
 _SHORT = ("can't allocate memory", "not enough memory", "CUDA out of memory")
@@ -37,6 +38,25 @@ def is_out_of_memory(error: BaseException) -> bool:
         or type(error).__name__ == "OutOfMemoryError"
         or (isinstance(error, RuntimeError) and any(words in text for words in _SHORT))
     )
+
+
+@contextmanager
+def library_errors(what: str, remedy: str) -> Iterator[None]:
+    """Make a UserError of what a library raises: ``what`` it was about, and the remedy.
+
+    The remedy is another one where a package or memory is missing: that is no fault of a file.
+    """
+    try:
+        yield
+    except (UserError, MemoryFull):
+        raise
+    except Exception as error:  # libraries raise whatever they like
+        if isinstance(error, ImportError) or "pip install" in str(error):
+            remedy = "install the package that is missing"
+        elif is_out_of_memory(error):
+            remedy = "free memory, or choose a smaller model or dtype"
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{what} ({type(error).__name__}: {reason}): {remedy}") from error
 
 
 def exit_status(run: Callable[[], int]) -> int:

@@ -18,14 +18,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..decoding.draft import Draft
 from ..decoding.grammar import AllowedAfter
 from ..decoding.policy import SamplingPolicy
-from ..errors import UserError
+from ..errors import UserError, library_errors
 from .exit_predictor import ExitPrediction, ExitPredictor
 from .passes.linear import is_plain
 from .passes.transformer import Transformer
@@ -94,25 +93,13 @@ class Exits:
         """
         if not (folder / CONFIG).is_file():
             return None
-        try:
+        remedy = "train them again, or remove the folder"
+        with library_errors(f"the exits in {folder} cannot be loaded", remedy):
             config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
             _check(config, vlm, folder)
             weights = load_file(folder / WEIGHTS)
             adapters = {int(layer): _adapter(weights, layer) for layer in config["layers"]}
             return cls(vlm, adapters, config["shortlist"])
-        except (
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            RuntimeError,
-            SafetensorError,
-        ) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(
-                f"the exits in {folder} cannot be read ({type(error).__name__}: {reason}): "
-                "train them again, or remove the folder"
-            ) from error
 
     def save(self, folder: Path, shortlist: Iterable[int]) -> None:
         """Write them into ``folder`` for ``load``, in fp16, with this shortlist (empty: all)."""

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError
+from ..errors import UserError, library_errors
+from .device import DTYPES, choose
 from .image import ImageSpec
 from .passes.linear import PatchLinear, pack_linears
 from .passes.quantize import check_quantization
@@ -25,7 +26,6 @@ FAMILIES = {
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
 }
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 PROGRESS_BAR_BYTES = 1 << 30  # of weights; with more a progress bar is shown
 _FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
@@ -42,15 +42,13 @@ def load(
 ) -> Vlm:
     """Load a Qwen2-VL, Qwen2.5-VL or Qwen3-VL checkpoint.
 
-    threads: torch's intra-operation threads, of the whole process. passes: with fixed a row's bits
-    depend on its prefix only, whatever else is in its pass. UserError names what is missing or does
-    not fit, and what to do.
+    device, dtype: see ``choose``. threads: torch's intra-operation threads, of the whole process.
+    passes: with fixed a row's bits depend on its prefix only, whatever else is in its pass.
+    UserError names what is missing or does not fit, and what to do.
     """
-    if dtype not in DTYPES:
-        raise UserError(f"dtype {dtype!r} is unknown: choose one of {', '.join(DTYPES)}")
+    device, dtype = choose(device, dtype)
     if passes not in PASSES:
         raise UserError(f"passes {passes!r} is unknown: choose one of {', '.join(PASSES)}")
-    _check_device(device)
     directory = _directory(str(name_or_dir))
     config = _read_json(directory, "config.json")
     family = config.get("model_type", "nothing")
@@ -58,7 +56,7 @@ def load(
         raise UserError(
             f"{directory} holds a {family!r} model: choose one of {', '.join(FAMILIES)}"
         )
-    check_quantization(quantize, device, config)
+    check_quantization(quantize, device, dtype, config)
     weights = weight_files(directory)
     preprocessing = image_preprocessing(directory)
     if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
@@ -67,26 +65,20 @@ def load(
         if threads < 1:
             raise UserError(f"threads is {threads}: give 1 or more")
         torch.set_num_threads(threads)
-    try:
-        with quiet_libraries(
-            long=sum(path.stat().st_size for path in weights) > PROGRESS_BAR_BYTES
-        ):
-            from transformers import AutoTokenizer
+    whole = f"the model in {directory} cannot be loaded"
+    long = sum(path.stat().st_size for path in weights) > PROGRESS_BAR_BYTES
+    with library_errors(whole, "fetch its files again"), quiet_libraries(long):
+        from transformers import AutoTokenizer
 
-            tokenizer = AutoTokenizer.from_pretrained(directory)
-            model = _model(directory, family, config, device, DTYPES[dtype])
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+        model = _model(directory, family, config, device, DTYPES[dtype])
+    with library_errors(whole, "choose another device, dtype or quantization"), quiet_libraries():
+        if "quantization_config" not in config:
+            model = model.to(device)
         transformer = Transformer(model.model.language_model, model.lm_head, quantize, passes)
         visual = model.model.visual
         visual.patch_embed.proj = PatchLinear(visual.patch_embed.proj)
         pack_linears(visual)
-    except UserError:
-        raise
-    except Exception as error:  # whatever a library raises on a damaged file
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(
-            f"the model in {directory} cannot be loaded ({type(error).__name__}: {reason}): "
-            "fetch its files again"
-        ) from error
     if tokenizer.convert_ids_to_tokens(model.config.image_token_id) is None:
         raise UserError(
             f"the tokenizer in {directory} has no image token {model.config.image_token_id}: "
@@ -127,15 +119,6 @@ def quiet_libraries(long: bool = False) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _check_device(device: str) -> None:
-    try:
-        kind = torch.device(device).type
-    except RuntimeError as error:
-        raise UserError(f"device {device!r} is unknown: choose cpu or cuda") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise UserError("no CUDA device is usable here: choose device cpu, or install CUDA torch")
-
-
 def _directory(name: str) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
@@ -146,14 +129,11 @@ def _directory(name: str) -> Path:
         )
     from huggingface_hub import snapshot_download
 
-    try:
+    with library_errors(
+        f"there is no directory {name}, and the hub has not given it",
+        "check the name and the network, or download the model and give its directory",
+    ):
         return Path(snapshot_download(name, allow_patterns=list(_FILES)))
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"there is no directory {name}, and the hub has not given it ({reason}): check the "
-            "name and the network, or download the model and give its directory"
-        ) from error
 
 
 def _missing(directory: Path, name: str) -> UserError:
@@ -240,8 +220,6 @@ def _model(
             f"the weights in {directory} lack {len(names)} tensors, {names[0]} first: "
             "fetch the checkpoint again"
         )
-    if "quantization_config" not in config:
-        model = model.to(device)
     return model.eval().requires_grad_(False)
 
 

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from helpers.checkpoints import FAMILIES, checkpoint, prompt_of, vlm
+import torch
+from helpers.checkpoints import FAMILIES, LAYERS, checkpoint, prompt_of, reference, vlm
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models.device import choose
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.memory.cache import KeyValueCache
+from edge_cloud_spec.models.memory.kv_memory import KvMemory
+from edge_cloud_spec.models.passes.quantize import quantize_linears
+from edge_cloud_spec.models.passes.segment import Segment
+from edge_cloud_spec.models.passes.transformer import Transformer
 
 
 @pytest.fixture
@@ -89,6 +100,114 @@ def test_quantized_drafter_runs_and_stays_close(kind: str) -> None:
     error = np.abs(ours - theirs).max()
     assert 0 < error < 0.1 * np.abs(theirs).max()
     assert small.identity != exact.identity
+
+
+class _Int4OnCpu(TorchDispatchMode):
+    """The int4 product of CUDA by torch's own for CPUs: the same numbers, packed otherwise."""
+
+    products = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        aten = torch.ops.aten
+        if func is aten._convert_weight_to_int4pack.default:
+            pairs = args[0].int()  # two weights a byte
+            weights = torch.stack([pairs >> 4, pairs & 15], -1).flatten(1)
+            return aten._convert_weight_to_int4pack_for_cpu(weights, args[1])
+        if func is aten._weight_int4pack_mm.default:
+            self.products += 1
+            return aten._weight_int4pack_mm_for_cpu(*args)
+        return func(*args, **(kwargs or {}))
+
+
+def _gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_int4_quantizes_each_product_of_a_layer_and_stays_close(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the CUDA kernel itself, which nothing here can run."""
+    _gpu(monkeypatch, (8, 7))
+
+    def rows(quantize: str) -> np.ndarray:
+        model = reference.__wrapped__(family).bfloat16()
+        transformer = Transformer(model.model.language_model, model.lm_head, quantize)
+        hidden = torch.randn(3, transformer.hidden_size, generator=torch.Generator().manual_seed(1))
+        cache = KeyValueCache(transformer.cache_layout, 3, KvMemory())
+        segments = [Segment(cache, 0, 3)]
+        return transformer.forward(hidden.bfloat16(), [0, 1, 2], segments).float().numpy()
+
+    with torch.inference_mode(), _Int4OnCpu() as kernel:
+        exact = rows("none")
+        assert kernel.products == 0
+        small = rows("int4")
+    assert kernel.products == 4 * LAYERS
+    error = np.abs(small - exact).max()
+    assert 0 < error < 0.2 * np.abs(exact).max()
+
+
+def test_int4_is_refused_before_the_weights_are_read(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (copied / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="int4 weights do not run on a CPU: choose int8"):
+        load(copied, device="auto", dtype="auto", quantize="int4")
+    _gpu(monkeypatch, (7, 5))
+    with pytest.raises(UserError, match=r"capability 8\.0.* cuda has 7\.5: choose int8"):
+        load(copied, device="auto", dtype="auto", quantize="int4")
+    _gpu(monkeypatch, (8, 7))
+    with pytest.raises(UserError, match="bfloat16, not in float16: choose dtype auto"):
+        load(copied, device="auto", dtype="float16", quantize="int4")
+    with pytest.raises(UserError, match=r"model\.safetensors is missing"):  # what is left of it
+        load(copied, device="auto", dtype="auto", quantize="int4")
+    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
+    for kind in ("int4", "int8"):
+        with pytest.raises(UserError, match=f"{kind} needs torchao .*install the package"):
+            load(copied, device="auto", dtype="auto", quantize=kind)
+
+
+def test_layers_that_int4_groups_do_not_divide_are_refused() -> None:
+    with pytest.raises(UserError, match="groups of 32 inputs, and this model has 40, 64: choose"):
+        quantize_linears(nn.Sequential(nn.Linear(64, 40), nn.Linear(40, 8)), "int4")
+
+
+def test_a_missing_package_or_memory_is_no_fault_of_the_files(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((copied / "config.json").read_text())
+    whole = dict(config)
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (copied / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"accelerate.*: install the package that is missing$"):
+        load(copied)
+    (copied / "config.json").write_text(json.dumps(whole))
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(nn.Module, "to", full)
+    with pytest.raises(UserError, match=r"free memory, or choose a smaller model or dtype$"):
+        load(copied)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "asked", "chosen"),
+    [
+        (False, ("auto", "auto"), ("cpu", "float32")),
+        (False, ("auto", "bfloat16"), ("cpu", "bfloat16")),
+        (True, ("auto", "auto"), ("cuda", "bfloat16")),
+        (True, ("auto", "float32"), ("cuda", "float32")),
+        (True, ("cuda:1", "auto"), ("cuda:1", "bfloat16")),
+        (True, ("cpu", "auto"), ("cpu", "float32")),
+    ],
+)
+def test_auto_is_cuda_in_bfloat16_where_it_is_and_a_cpu_in_float32(
+    cuda: bool, asked: tuple[str, str], chosen: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    assert choose(*asked) == chosen
 
 
 def test_a_quantized_checkpoint_is_not_quantized_again(copied: Path) -> None:

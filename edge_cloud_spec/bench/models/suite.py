@@ -17,7 +17,8 @@ from ...errors import UserError
 from ...harness.emulated_link import BYTES_PER_MBIT
 from ...models import EMBEDDED
 from ...models.image import PictureLimits
-from ...models.load import DTYPES, load
+from ...models.device import DTYPES
+from ...models.load import load
 from ...models.prompt import Request
 from ...models.vocabulary import common_vocabulary
 from ...presets import load_preset

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from ...errors import UserError
-from ...models.load import DTYPES, quiet_libraries
+from ...models.device import DTYPES
+from ...models.load import quiet_libraries
 from ...models.memory.cache import KeyValueCache
 from ...models.memory.kv_memory import KvMemory
 from ...models.passes.transformer import Transformer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...errors import UserError
+from ...errors import UserError, library_errors
 from ..memory.lru_cache import LruCache
 from .token_grammar import TokenGrammar, first_line
 
@@ -58,13 +58,11 @@ class GrammarCompiler:
     def _wrapped(self, end_token: int) -> LLTokenizer:
         from llguidance.hf import from_tokenizer
 
-        try:
+        with library_errors(
+            "no grammar can be kept with this checkpoint's tokenizer",
+            "take one with a tokenizer.json, or decode without a grammar",
+        ):
             return from_tokenizer(self._tokenizer, eos_token=end_token)
-        except Exception as error:  # whatever it makes of a tokenizer that it does not know
-            raise UserError(
-                f"no grammar can be kept with this checkpoint's tokenizer ({error}): take one "
-                "with a tokenizer.json, or decode without a grammar"
-            ) from error
 
 
 def check_installed() -> None:
