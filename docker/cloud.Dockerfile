@@ -21,6 +21,6 @@ USER verifier
 EXPOSE 50151
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["edge-cloud-spec", "serve"]
-CMD ["--target", "/models/target", "--device", "cuda", "--dtype", "bfloat16", \
+CMD ["--target", "/models/target", "--device", "cuda", \
      "--address", "0.0.0.0:50151", "--certificate", "/secrets/server.pem", "--key", "/secrets/server.key", \
      "--token-file", "/secrets/token"]

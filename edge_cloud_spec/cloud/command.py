@@ -33,8 +33,10 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "--target", default=str(EMBEDDED / "target"), help="directory or hub name of the target"
     )
     models.add_argument("--drafter", default="", help="a drafter beside it, for cloud_sd and auto")
-    models.add_argument("--device", default="cpu", help="cpu or cuda (default %(default)s)")
-    models.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
+    about = "auto (cuda where it is usable), cpu or cuda (%(default)s)"
+    models.add_argument("--device", default="auto", help=about)
+    about = "auto (bfloat16 on cuda, float32 on a CPU), float32, bfloat16 or float16 (%(default)s)"
+    models.add_argument("--dtype", default="auto", help=about)
     models.add_argument("--quantize", default="none", help="none, int8, int4 or dynamic-int8")
     models.add_argument(
         "--passes",
@@ -166,11 +168,13 @@ def run_serve(args: argparse.Namespace) -> int:
 
 def _serve_fleet(args: argparse.Namespace, settings: ServerSettings) -> int:
     """A front, and replicas on Ray, which is needed here alone."""
+    from ..models.device import choose
     from .fleet.ray_replicas import ReplicaShare
     from .fleet.scaling import ScalingLimits
     from .fleet.serving import serve_fleet
 
     limits = ScalingLimits(args.replicas, args.max_replicas or args.replicas)
+    args.device, args.dtype = choose(args.device, args.dtype)  # of this machine, for all replicas
     gpus = args.replica_gpus if args.device.startswith("cuda") else 0.0
     share = ReplicaShare(args.replica_cpus, gpus)
     make = partial(make_worker, args)
@@ -206,5 +210,5 @@ def make_worker(args: argparse.Namespace) -> tuple[Worker, Callable[[], float]]:
     )
     pattern = instruction_pattern(args.target)
     worker = Worker(target, spec, drafter, limits, exits=exits, instructions=pattern)
-    print(f"target {target.identity}", flush=True)
+    print(f"target {target.identity} on {target.transformer.device}", flush=True)
     return worker, lambda: target.memory.usage

@@ -40,6 +40,11 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=int, default=1, help="torch threads of the draft model (%(default)s)"
     )
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
+    about = "auto, float32, bfloat16 or float16 (%(default)s)"
+    parser.add_argument("--dtype", default="auto", help=about)
+    about = "none, int8, int4 or dynamic-int8 (%(default)s)"
+    parser.add_argument("--quantize", default="none", help=about)
     about = "pixels of the draft model's own picture; 0: as the target's"
     parser.add_argument("--max-pixels", type=int, default=0, help=about)
     about = "tokens of its picture that it keeps; 0: all"
@@ -85,7 +90,8 @@ def run_decode(args: argparse.Namespace) -> int:
     from ..models.text import TextStream
 
     check_instruction(args.instruction)
-    model = load(args.drafter, threads=args.threads)
+    options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}
+    model = load(args.drafter, threads=args.threads, **options)
     model.limit_picture(PictureLimits(args.max_pixels, args.max_image_tokens))
     words = TextStream(model.tokenizer)
 

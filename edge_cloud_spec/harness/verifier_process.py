@@ -13,7 +13,7 @@ from ..errors import UserError
 
 
 class VerifierProcess:
-    """``edge-cloud-spec serve`` with these options; ``address`` is where it listens.
+    """``edge-cloud-spec serve`` on the CPU with these options; ``address`` is where it listens.
 
     After ``kill`` or ``stop`` it can be started again at the same address. Raises UserError when
     the verifier does not come up.
@@ -27,6 +27,7 @@ class VerifierProcess:
     def start(self) -> VerifierProcess:
         """Start it and wait until robots can connect."""
         command = [sys.executable, "-m", "edge_cloud_spec.cli", "serve", "--address", self.address]
+        command += ["--device", "cpu", "--dtype", "float32"]  # as the models of the other side are
         self._process = subprocess.Popen(
             [*command, *self._options], stdout=subprocess.PIPE, text=True
         )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError, library_errors
-from .device import DTYPES, choose
+from .device import AUTO, DTYPES, choose
 from .image import ImageSpec
 from .passes.linear import PatchLinear, pack_linears
 from .passes.quantize import check_quantization
@@ -223,11 +223,12 @@ def _model(
     return model.eval().requires_grad_(False)
 
 
-def identity(name_or_dir: str | Path, dtype: str = "float32", quantize: str = "none") -> str:
-    """The identity that the model would have once loaded; raises UserError."""
+def identity(name_or_dir: str | Path) -> str:
+    """The identity that the model would have once loaded by default; raises UserError."""
     directory = _directory(str(name_or_dir))
     family = str(_read_json(directory, "config.json").get("model_type", "nothing"))
-    return _identity(family, directory, weight_files(directory), dtype, quantize)
+    _, dtype = choose(AUTO, AUTO)
+    return _identity(family, directory, weight_files(directory), dtype, "none")
 
 
 def _identity(family: str, directory: Path, weights: list[Path], dtype: str, quantize: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
@@ -11,10 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from helpers.checkpoints import FAMILIES, LAYERS, checkpoint, prompt_of, reference, vlm
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from edge_cloud_spec.cloud.command import add_serve_arguments
+from edge_cloud_spec.edge.command import add_decode_arguments
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.device import choose
 from edge_cloud_spec.models.load import load
@@ -23,6 +27,8 @@ from edge_cloud_spec.models.memory.kv_memory import KvMemory
 from edge_cloud_spec.models.passes.quantize import quantize_linears
 from edge_cloud_spec.models.passes.segment import Segment
 from edge_cloud_spec.models.passes.transformer import Transformer
+from edge_cloud_spec.nodes.drafting.drafter_settings import ModelSettings
+from edge_cloud_spec.share import share
 
 
 @pytest.fixture
@@ -208,6 +214,17 @@ def test_auto_is_cuda_in_bfloat16_where_it_is_and_a_cpu_in_float32(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     assert choose(*asked) == chosen
+
+
+def test_robot_cloud_and_decode_choose_device_and_dtype_unless_told() -> None:
+    serve, decode = argparse.ArgumentParser(), argparse.ArgumentParser()
+    add_serve_arguments(serve)
+    add_decode_arguments(decode)
+    file = yaml.safe_load((share() / "config/go2_nav.yaml").read_text())
+    in_file = file["/**/drafter"]["ros__parameters"]["model"]
+    settings = vars(ModelSettings()), vars(serve.parse_args([])), in_file
+    for each in (*settings, vars(decode.parse_args(["picture.jpg", "find it"]))):
+        assert (each["device"], each["dtype"], each["quantize"]) == ("auto", "auto", "none")
 
 
 def test_a_quantized_checkpoint_is_not_quantized_again(copied: Path) -> None:

@@ -16,8 +16,8 @@ from ...decoding.cost_model import Costs
 from ...errors import UserError
 from ...harness.emulated_link import BYTES_PER_MBIT
 from ...models import EMBEDDED
-from ...models.image import PictureLimits
 from ...models.device import DTYPES
+from ...models.image import PictureLimits
 from ...models.load import load
 from ...models.prompt import Request
 from ...models.vocabulary import common_vocabulary

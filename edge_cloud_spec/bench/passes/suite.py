@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compile", default="", help="torch.compile's backend, as inductor or cudagraphs (none)"
     )
-    parser.add_argument("--dtype", default="", help="(bfloat16; on a CPU float32)")
+    parser.add_argument("--dtype", default="auto", help="auto: bfloat16; on a CPU float32")
     parser.add_argument("--nodes", default=",".join(map(str, NODES)), help="(%(default)s)")
     parser.add_argument("--robots", default="1,4,16,64", help="sessions (%(default)s)")
     parser.add_argument("--prompt", type=int, default=512, help="rows before (%(default)s)")
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row for each number of sessions and of nodes; then one of the bits of fixed passes."""
+    from ...models.device import choose
     from .bits import compared_bits
     from .random_target import SHAPES, RandomTarget
     from .vllm_step import vllm_ms
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError("--nodes and --robots are whole numbers with commas") from None
     if min(*nodes, *robots, args.prompt, args.trials) < 1:
         raise UserError("--nodes, --robots, --prompt and --trials are at least 1")
-    dtype = args.dtype or ("float32" if args.device == "cpu" else "bfloat16")
+    args.device, dtype = choose(args.device, args.dtype)
     peers: Row = {"dtype": dtype, "compile": args.compile or "none"}
     peers["vllm_ms"] = vllm_ms(SHAPES[args.shape], dtype, args.prompt)
     if args.drafter:

@@ -29,8 +29,13 @@ class ModelSettings:
 
     path: str = described("", "directory or hub name; empty: the embedded drafter", fixed=True)
     quantize: str = chosen("none", ("none", "int8", "int4", "dynamic-int8"), "weights", fixed=True)
-    device: str = described("cpu", "cpu or cuda", fixed=True)
-    dtype: str = chosen("float32", ("float32", "float16", "bfloat16"), "arithmetic", fixed=True)
+    device: str = described("auto", "auto: cuda where it is usable; cpu or cuda", fixed=True)
+    dtype: str = chosen(
+        "auto",
+        ("auto", "float32", "float16", "bfloat16"),
+        "arithmetic; auto: bfloat16 on cuda, float32 on a CPU",
+        fixed=True,
+    )
     threads: int = bounded(1, 1, 64, "torch threads", fixed=True)
     max_pixels: int = bounded(
         0, 0, 2**31 - 1, "pixels of its own picture; 0: as the target's", fixed=True
