@@ -48,9 +48,9 @@ class FixedPasses:
         self._heads = heads
         with torch.inference_mode():
             qk, _ = layer.project(rows[:1], cos[:1], sin[:1])
-            attended = rows.new_zeros(SAMPLE, heads * qk.shape[2]).uniform_(
-                -1, 1, generator=torch.Generator(device).manual_seed(4)
-            )
+            attended = torch.empty(SAMPLE, heads * qk.shape[2], dtype=dtype)
+            attended.uniform_(-1, 1, generator=torch.Generator().manual_seed(4))
+            attended = attended.to(device)
 
             def project(which: Tensor) -> Tensor:
                 some = slice(0, len(which))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..memory.cache import CacheLayout
 from ..memory.kv_memory import MB
+from .attention import causal
 from .segment import Segment
 
 SMALL = 2 * MB  # of a session's rows: to copy more costs a CPU as much as the calls that it saves
@@ -38,22 +39,28 @@ class PaddedAttention:
         shape = (layout.layers, 2, len(segments), layout.heads, before + count, layout.size)
         self._copy = torch.empty(shape, dtype=dtype, device=device)
         group = heads // layout.heads
-        mask = torch.full((len(segments), group, count, before + count), float("-inf"), dtype=dtype)
+        shape = (len(segments), group, count, before + count)
+        mask = torch.full(shape, float("-inf"), dtype=dtype, device=device)
         places: list[int] = []  # of the rows in the padded pass
         for place, segment in enumerate(segments):
-            self._copy[:, :, place, :, : segment.start] = segment.cache.rows(0, segment.start)
-            self._copy[:, :, place, :, segment.start : before] = 0  # masked, but 0 * nan is nan
-            mask[place, :, : segment.count, : segment.start] = 0
-            mask[place, :, :, before : before + segment.count] = _among(segment, count)
-            places += range(place * count, place * count + segment.count)
-        self._mask = mask.to(device).view(len(segments), 1, group * count, before + count)
+            start, rows = segment.start, segment.count
+            self._copy[:, :, place, :, :start] = segment.cache.rows(0, start)
+            self._copy[:, :, place, :, start:before] = 0  # masked, but 0 * nan is nan
+            attends = segment.mask
+            if attends is None:
+                where = torch.arange(start, start + rows, device=device)
+                attends = causal(where, start + rows, dtype)
+            mask[place, :, :rows, :start] = attends[:, :start]
+            mask[place, :, :rows, before : before + rows] = attends[:, start:]
+            mask[place, :, rows:, before : before + rows] = 0  # padding sees all of them
+            places += range(place * count, place * count + rows)
+        self._mask = mask.view(len(segments), 1, group * count, before + count)
         self._own = self._padded = None
         if len(places) < len(segments) * count:
             self._own = torch.tensor(places, device=device)
             # Padding is the first row again: what it attends to is a number, and nobody reads it.
-            rows = torch.zeros(len(segments) * count, dtype=torch.long, device=device)
-            rows[self._own] = torch.arange(len(places), device=device)
-            self._padded = rows
+            self._padded = torch.zeros(len(segments) * count, dtype=torch.long, device=device)
+            self._padded[self._own] = torch.arange(len(places), device=device)
         self._layers = [(layer[0], layer[1]) for layer in self._copy]
 
     @staticmethod
@@ -93,13 +100,3 @@ class PaddedAttention:
             start, end = segment.start, segment.start + segment.count
             new = self._copy[:, :, place, :, self._before : self._before + segment.count]
             segment.cache.rows(start, end).copy_(new)
-
-
-def _among(segment: Segment, count: int) -> Tensor:
-    """Additive mask [count, n] of a segment's rows among themselves; those of padding see all."""
-    mask = torch.zeros(count, segment.count)
-    if segment.mask is not None:
-        mask[: segment.count] = segment.mask[:, segment.start :]
-    else:
-        mask[: segment.count] = torch.full((segment.count,) * 2, float("-inf")).triu(1)
-    return mask

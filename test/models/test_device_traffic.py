@@ -1,0 +1,110 @@
+"""What crosses between the host and the device in a pass; "meta" stands for a GPU's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.checkpoints import FAMILIES, LAYERS, checkpoint
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.memory.cache import KeyValueCache
+from edge_cloud_spec.models.memory.kv_memory import KvMemory
+from edge_cloud_spec.models.passes import fixed_attention, fixed_pass
+from edge_cloud_spec.models.passes.fixed_shapes import ROW_COUNTS
+from edge_cloud_spec.models.passes.forward_pass import PassRequest
+from edge_cloud_spec.models.passes.padded_attention import PaddedAttention
+from edge_cloud_spec.models.session import Session
+from edge_cloud_spec.models.vlm import Vlm
+
+PROMPTS = (20, 23, 21)  # rows that are computed
+TREE = [-1, 0, 0, 2]
+
+
+class Traffic(TorchFunctionMode):
+    """Calls that copy from one side to the other; one that needs a number of "meta" raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.crossed: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        leaves = tree_leaves((args, kwargs, result))
+        sides = {each.device.type for each in leaves if isinstance(each, Tensor)}
+        if func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], Tensor):
+            sides.add("cpu")  # where the numbers come from
+        if len(sides) > 1:
+            self.crossed.append(getattr(func, "__name__", str(func)))
+        return result
+
+
+def sessions_of(model: Vlm) -> list[Session]:
+    def never(*_: object) -> Any:
+        raise AssertionError("nothing is evicted here")
+
+    row = np.zeros(model.vocabulary, np.float32)
+    made = []
+    for rows in PROMPTS:
+        cache = KeyValueCache(model.transformer.cache_layout, rows, KvMemory())
+        made.append(Session(model.transformer, cache, rows, 0, row, never))
+    return made
+
+
+def crossed_by_layers(model: Vlm, sessions: Sequence[Session], tree: bool) -> list[list[str]]:
+    """What crosses before the end of the first layer, until that of the last, and after it."""
+    ends: list[int] = []
+    parents = TREE if tree else None
+    requests = [PassRequest(each, [5, 6, 7, 8], parents) for each in sessions[1:]]
+    first = PassRequest(sessions[0], [9, 3], None, lambda *_: ends.append(len(traffic.crossed)))
+    with Traffic() as traffic:
+        results = model.forward_together([first, *requests])
+    assert all(isinstance(each, Tensor) and each.device.type == "meta" for each in results)
+    assert len(ends) == LAYERS
+    crossed = traffic.crossed
+    return [crossed[: ends[0]], crossed[ends[0] : ends[-1]], crossed[ends[-1] :]]
+
+
+@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("how", ["apart", "padded", "fixed"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pass_reads_nothing_of_its_device_and_sends_all_to_it_before_its_layers(
+    family: str, how: str, tree: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read waits for the device; so does, in CUDA, each write from ordinary memory."""
+    monkeypatch.setattr(PaddedAttention, "pays", lambda *_: how == "padded")
+    for module in (fixed_pass, fixed_attention):  # bits are measured, and "meta" has none
+        monkeypatch.setattr(module, "equal_counts", lambda *_: frozenset(ROW_COUNTS))
+    monkeypatch.setattr(fixed_pass, "linear_counts", lambda *_: frozenset(ROW_COUNTS))
+    model = load(checkpoint(family), device="meta", passes="fixed" if how == "fixed" else "free")
+    sessions = sessions_of(model)
+    crossed_by_layers(model, sessions, tree)  # makes what later passes share
+    for session in sessions:
+        session.commit([0])
+    before, among, after = crossed_by_layers(model, sessions, tree)
+    assert (among, after) == ([], [])
+    if how != "fixed":  # token ids, positions; where the rows are padded; a mask for each tree
+        assert len(before) == 2 + (how == "padded") + 2 * tree
+
+
+def test_what_crosses_is_seen() -> None:
+    there = torch.zeros(4, device="meta")
+    with Traffic() as traffic:
+        there[:2] = torch.ones(2)
+        there.copy_(torch.ones(4))
+        torch.ones(4).to("meta")
+        torch.tensor([1, 2], device="meta")
+        assert len(traffic.crossed) == 4
+        there[:2] = torch.ones(2, device="meta") + there[2:]
+        assert len(traffic.crossed) == 4
+        for read in (there[0].item, there.tolist, there.cpu, lambda: bool(there[0])):
+            with pytest.raises((NotImplementedError, RuntimeError)):
+                read()
+        with pytest.raises(NotImplementedError):
+            torch.ones(4)[:2] = there[:2]
