@@ -90,18 +90,21 @@ def _bench(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
 
 
 def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .training.exits.command import add_train_exits_arguments, train_exits
-    from .training.tiny.command import add_train_tiny_arguments, train_tiny
-
     kinds = parser.add_subparsers(required=True, metavar="WHAT")
     about = "train or evaluate the embedded pair on simulated views"
     tiny = kinds.add_parser("tiny", help=about, description=about)
-    add_train_tiny_arguments(tiny)
-    tiny.set_defaults(train=train_tiny)
     about = "train early exits of a target, which stays as it is"
     exits = kinds.add_parser("exits", help=about, description=about)
-    add_train_exits_arguments(exits)
-    exits.set_defaults(train=train_exits)
+    if "tiny" in chosen:
+        from .training.tiny.command import add_train_tiny_arguments, train_tiny
+
+        add_train_tiny_arguments(tiny)
+        tiny.set_defaults(train=train_tiny)
+    if "exits" in chosen:
+        from .training.exits.command import add_train_exits_arguments, train_exits
+
+        add_train_exits_arguments(exits)
+        exits.set_defaults(train=train_exits)
     return lambda args: args.train(args)
 
 

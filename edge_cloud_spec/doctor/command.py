@@ -24,7 +24,6 @@ from .machine import (
     check_simulator,
     check_threads,
 )
-from .pictures import check_pictures
 
 Check = Callable[[], Iterable[Finding]]
 
@@ -66,7 +65,7 @@ def _checks(args: argparse.Namespace) -> list[Check]:
         lambda: [check_simulator()],
         lambda: [check_model("target", args.target)],
         lambda: [check_model("drafter", args.drafter)],
-        lambda: check_pictures("target", args.target),
+        lambda: _check_pictures(args.target),
         lambda: [check_threads()],
     ]
     if args.cloud:
@@ -77,6 +76,12 @@ def _checks(args: argparse.Namespace) -> list[Check]:
             raise UserError(f"--seconds must be from 1 to 600, not {args.seconds:g}")
         checks.append(lambda: check_live(args.seconds, args.namespace))
     return checks
+
+
+def _check_pictures(target: str) -> Iterable[Finding]:
+    from .pictures import check_pictures  # torch: seconds that --help should not cost
+
+    return check_pictures("target", target)
 
 
 def _client_settings(args: argparse.Namespace) -> ClientSettings:

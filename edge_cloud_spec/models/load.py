@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,14 +96,7 @@ def load(
 
 @contextmanager
 def quiet_libraries(long: bool = False) -> Iterator[None]:
-    """Without a progress bar unless loading takes ``long``, and without libraries' warnings.
-
-    torchao, which transformers imports in any case, warns of GPU kernels that a CPU lacks.
-    """
-    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    """Without a progress bar unless loading takes ``long``."""
     from transformers.utils import logging as bars
 
     shown = bars.is_progress_bar_enabled()
@@ -115,8 +107,6 @@ def quiet_libraries(long: bool = False) -> Iterator[None]:
     finally:
         if shown:
             bars.enable_progress_bar()
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def _directory(name: str) -> Path:

@@ -25,7 +25,6 @@ from ..bringup.running_graph import LaunchConfig, free_address, launch_graph
 from ..decoding.rule import RULES, check_rule
 from ..errors import UserError
 from ..models import EMBEDDED
-from ..models.load import identity
 from ..models.prompt import ORDERS
 from ..observe.console_view import ConsoleView
 from ..observe.draft_text import joined
@@ -137,6 +136,8 @@ def _check_target(args: argparse.Namespace, recording: Recording) -> None:
     was = identities_of(recording.run_log).target
     if not (was and recording.compares) or args.target or args.attach or args.cloud != LOCAL:
         return
+    from ..models.load import identity  # torch: seconds that --help should not cost
+
     now = identity(EMBEDDED / "target")
     if was != now:
         raise UserError(

@@ -39,8 +39,8 @@ class PaddedAttention:
         shape = (layout.layers, 2, len(segments), layout.heads, before + count, layout.size)
         self._copy = torch.empty(shape, dtype=dtype, device=device)
         group = heads // layout.heads
-        shape = (len(segments), group, count, before + count)
-        mask = torch.full(shape, float("-inf"), dtype=dtype, device=device)
+        attention = (len(segments), group, count, before + count)
+        mask = torch.full(attention, float("-inf"), dtype=dtype, device=device)
         places: list[int] = []  # of the rows in the padded pass
         for place, segment in enumerate(segments):
             start, rows = segment.start, segment.count
