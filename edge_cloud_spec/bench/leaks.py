@@ -17,6 +17,8 @@ from ..edge.speculator import Speculator
 from ..models.drafter import Drafter
 from .options import Harness
 
+ENDING_S = 10.0  # that a thread may take to end
+
 DECODE_OBJECTS = (EdgeDecoder, Speculator, Drafter, CloudSession, RobotStream, ClientStream)
 
 
@@ -47,6 +49,19 @@ def count_resources(harness: Harness) -> ResourceCounts:
     return ResourceCounts(
         threading.active_count(), harness.tasks(), worker.sessions, worker.pushed, objects
     )
+
+
+def threads_left(before: set[threading.Thread]) -> list[str]:
+    """The names of the threads that were not there ``before`` and do not end.
+
+    gRPC's poller is told to end with the last of its objects, and gRPC does not always wait for it:
+    a moment later it may still be in the list.
+    """
+    gc.collect()
+    new = set(threading.enumerate()) - before
+    for thread in new:
+        thread.join(ENDING_S)
+    return [thread.name for thread in new if thread.is_alive()]
 
 
 def resident_mb() -> float:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge_cloud_spec.bench.leaks import count_resources
+from edge_cloud_spec.bench import leaks
+from edge_cloud_spec.bench.leaks import count_resources, threads_left
 from edge_cloud_spec.bench.soak.message_counts import MessageCounts, discrepancies
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.session.counters import Counters
@@ -16,6 +20,7 @@ from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT
 from edge_cloud_spec.edge.speculator import Speculator
 from edge_cloud_spec.harness import robot
 from edge_cloud_spec.harness.emulated_link import LinkProfile
+from edge_cloud_spec.harness.proxy import Proxy
 from edge_cloud_spec.harness.regimes import custom_regime
 from edge_cloud_spec.harness.virtual import VirtualHarness
 from edge_cloud_spec.presets import load_preset, preset_names
@@ -50,6 +55,17 @@ def test_seconds_over_grpc_with_an_outage(tmp_path: Path) -> None:
     *_, whole = soak(tmp_path, f"{CHEAP} {options}")
     assert whole["passed"]
     assert whole["sessions_grown"] == whole["tasks_grown"] == whole["threads_left"] == 0
+
+
+def test_a_thread_that_is_about_to_end_is_not_left_and_one_that_stays_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = set(threading.enumerate())
+    threading.Thread(target=time.sleep, args=(0.2,)).start()
+    assert not threads_left(before)
+    monkeypatch.setattr(leaks, "ENDING_S", 0.01)
+    with closing(Proxy("127.0.0.1:1", LinkProfile(5.0))):
+        assert threads_left(before) == ["proxy"]
 
 
 def test_a_wrong_answer_fails_the_soak(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import threading
 from contextlib import closing
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.bench.leaks import threads_left
 from edge_cloud_spec.bench.options import HARNESSES
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.policy import SamplingPolicy
@@ -138,8 +138,7 @@ def test_grpc_leaves_no_thread_not_even_from_the_middle_of_an_outage() -> None:
 
     before = set(threading.enumerate())
     decode()
-    gc.collect()  # gRPC's own thread ends with the last of its objects
-    assert set(threading.enumerate()) <= before
+    assert not threads_left(before)
 
 
 def test_the_first_token_teaches_auto_nothing_of_the_targets_pass() -> None:

@@ -7,7 +7,6 @@ how memory and live objects have grown. In virtual time, or in real time over gR
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 import threading
 from contextlib import closing
@@ -23,7 +22,7 @@ from ...errors import UserError
 from ...harness.regimes import Regime
 from ...presets import load_preset, preset_names
 from ..command import Row
-from ..leaks import ResourceCounts, count_resources, resident_mb
+from ..leaks import ResourceCounts, count_resources, resident_mb, threads_left
 from ..options import HARNESSES, Harness, add_harness_arguments, profile_of, regimes_of
 from .message_counts import MessageCounts, discrepancies, total
 
@@ -61,8 +60,7 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError("give one --regime, and --presets that use the cloud")
     threads = set(threading.enumerate())
     rows, failures = _soak(args, regimes[0], presets, seconds)
-    gc.collect()  # gRPC's own thread ends with the last of its objects
-    left = [thread.name for thread in set(threading.enumerate()) - threads]
+    left = threads_left(threads)
     failures += [f"the thread {name} is left" for name in left]
     for failure in failures:
         print(f"FAILED: {failure}", file=sys.stderr)
