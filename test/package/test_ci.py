@@ -1,0 +1,83 @@
+"""What CI runs: a failure that says nothing of the change is told and passes, any other fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).parents[2] / ".ci" / "run"
+MAKEFILE = """
+WORKERS ?= 1
+test:
+	@echo run >> runs
+	@{python} -m pytest -q -p xdist -p pytest_timeout --numprocesses $(WORKERS) $(ARGS)
+"""
+# What fails beside others and passes alone.
+HEAD = """
+import os, pytest, time
+ALONE = "PYTEST_XDIST_WORKER" not in os.environ
+def test_another(): pass
+"""
+FAILS = "def test_it(): assert ALONE, 'how it failed'"
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+
+
+def ci(folder: Path, tests: str) -> tuple[int, str, int]:
+    """Status and output of the script for these tests, and how often it ran them."""
+    (folder / ".ci").mkdir()
+    shutil.copy(RUN, folder / ".ci")
+    (folder / "Makefile").write_text(MAKEFILE.format(python=sys.executable))
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_some.py").write_text(HEAD + tests)
+    path = f"{Path(sys.executable).parent}:{os.defpath}"
+    environment = {"PATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [folder / ".ci" / "run"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, (folder / "runs").read_text().count("run")
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        FAILS,
+        "@pytest.fixture\ndef given(): assert ALONE, 'how it failed'\ndef test_it(given): pass",
+    ],
+    ids=["test", "fixture"],
+)
+def test_what_passes_alone_is_told_as_flaky_with_how_it_failed(tests: str, tmp_path: Path) -> None:
+    status, said, runs = ci(tmp_path, tests)
+    assert (status, runs) == (0, 2)
+    assert "FLAKY: test_some.py::test_it - AssertionError: how it failed\n" in said
+    told = [line for line in said.splitlines() if line.startswith("E ") and "how it" in line]
+    assert len(told) == 2, "at once, and at the end"
+    assert said.splitlines()[-1].startswith("1 passed in ")
+
+
+def test_where_all_pass_nothing_is_run_again(tmp_path: Path) -> None:
+    status, said, runs = ci(tmp_path, "")
+    assert (status, runs) == (0, 1)
+    assert said.splitlines()[-1].startswith("1 passed in ") and "FLAKY" not in said
+
+
+@pytest.mark.parametrize(
+    ("tests", "runs"),
+    [
+        ("def test_it(): assert False", 2),
+        (f"{FAILS}\ndef test_other(): assert False", 2),
+        ("@pytest.mark.parametrize('n', range(6))\ndef test_it(n): assert ALONE", 1),
+        ("def test_it(): ALONE or os._exit(3)", 1),
+        ("@pytest.mark.timeout(0.2)\ndef test_it(): ALONE or time.sleep(60)", 1),
+        ("assert ALONE", 1),
+    ],
+    ids=["failure", "one of two", "many", "crash", "hang", "collection"],
+)
+def test_any_other_failure_fails(tests: str, runs: int, tmp_path: Path) -> None:
+    status, said, ran = ci(tmp_path, tests)
+    assert (status != 0, ran) == (True, runs), said
+    assert "FLAKY" not in said
