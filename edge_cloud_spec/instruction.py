@@ -5,10 +5,34 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from .errors import UserError
 
 MAX_LENGTH = 500  # characters
+
+
+@dataclass(frozen=True)
+class KnownInstructions:
+    """What a model was trained to understand.
+
+    pattern: of all such instructions; phrases: how they ask, as ``find the {}``; names: of what
+    they ask for.
+    """
+
+    pattern: re.Pattern[str]
+    phrases: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def includes(self, text: str) -> bool:
+        """Whether it is one of them; case does not matter."""
+        flags = self.pattern.flags | re.IGNORECASE
+        return re.fullmatch(self.pattern.pattern, text, flags) is not None
+
+    def __str__(self) -> str:
+        """In words, for people."""
+        asked = ", ".join(phrase.format("...") for phrase in self.phrases)
+        return f"{', '.join(self.names)} ({asked})"
 
 
 def is_stop(text: str) -> bool:
@@ -22,11 +46,11 @@ def normalized(text: str) -> str:
 
 
 def check_instruction(
-    text: str, known: re.Pattern[str] | None = None, control: Iterable[str] = ()
+    text: str, known: KnownInstructions | None = None, control: Iterable[str] = ()
 ) -> str:
     """The instruction, ``normalized``.
 
-    ``known`` is what the model was trained to understand (case does not matter); None: anything.
+    ``known`` is what the model was trained to understand; None: anything.
     ``control`` are tokens that steer a model and have no place in an instruction. Raises
     UserError if it is empty, longer than 500 characters, holds characters that are no text or a
     control token, or is not known.
@@ -46,10 +70,9 @@ def check_instruction(
     for token in control:
         if token in text:
             raise UserError(f"the instruction contains {token!r}, a control token: leave it out")
-    if known is not None and not re.fullmatch(known.pattern, text, known.flags | re.IGNORECASE):
+    if known is not None and not known.includes(text):
         raise UserError(
-            f"the model does not understand the instruction {text[:80]!r}; "
-            f"it knows: {_readable(known.pattern)}"
+            f"the model does not understand the instruction {text[:80]!r}; it knows: {known}"
         )
     return text
 
@@ -62,8 +85,3 @@ def _is_no_text(character: str) -> bool:
         "Co",
         "Cn",
     )
-
-
-def _readable(pattern: str) -> str:
-    """A pattern of words and alternatives for people: no anchors, no group syntax."""
-    return re.sub(r"\?P<\w+>|\?:|^\^|\$$|\\b", "", pattern)

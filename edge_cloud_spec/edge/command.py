@@ -85,11 +85,12 @@ def run_decode(args: argparse.Namespace) -> int:
         replica_hosts=tuple(args.replica_hosts),
     )
     from ..models.image import PictureLimits
+    from ..models.instruction_pattern import known_instructions
     from ..models.load import load
     from ..models.prompt import Request
     from ..models.text import TextStream
 
-    check_instruction(args.instruction)
+    check_instruction(args.instruction, known_instructions(args.drafter))
     options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}
     model = load(args.drafter, threads=args.threads, **options)
     model.limit_picture(PictureLimits(args.max_pixels, args.max_image_tokens))

@@ -21,7 +21,7 @@ from ..errors import UserError
 from ..instruction import check_instruction, is_stop
 from ..models import EMBEDDED
 from ..models.image import PictureLimits
-from ..models.instruction_pattern import instruction_pattern
+from ..models.instruction_pattern import instruction_pattern, known_instructions
 from ..models.load import load
 from ..models.text import TokenTexts
 from ..nav.events import Instruction, Tick
@@ -72,7 +72,7 @@ class DrafterNode(ManagedNode):
             raise UserError("; ".join(self._settings.problems.values()))
         model = self._settings.value.model
         path = model.path or str(EMBEDDED / "drafter")
-        self._instruction_pattern = instruction_pattern(path)
+        self._known_instructions = known_instructions(path)
         self._model = load(
             path,
             device=model.device,
@@ -88,7 +88,7 @@ class DrafterNode(ManagedNode):
             self._model,
             local_spec,
             lookup_suffixes=self._settings.value.lookup_suffixes,
-            instructions=self._instruction_pattern,
+            instructions=instruction_pattern(path),
         )
         self._gate = DecisionGate(
             lambda: self._settings.value.camera_lag, lambda: self._decisions.on_next()
@@ -194,7 +194,7 @@ class DrafterNode(ManagedNode):
 
     def _follow(self, text: str) -> None:
         try:
-            instruction = check_instruction(text, self._instruction_pattern)
+            instruction = check_instruction(text, self._known_instructions)
         except UserError as error:
             self._report_problem(str(error))
             self._mission.say("failed", str(error))

@@ -127,6 +127,16 @@ def test_a_picture_that_is_not_there_is_named(
     assert f"{missing} cannot be read" in capsys.readouterr().err
 
 
+def test_an_instruction_that_the_draft_model_does_not_know_is_refused_with_those_that_it_knows(
+    there: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["decode", str(there.picture), "find the pink piano", "--cloud", there.address]
+    assert main(asked) == 2  # of the embedded draft model
+    out, told = capsys.readouterr()
+    assert told.startswith("error: the model does not understand the instruction")
+    assert "blue box" in told and not out
+
+
 def test_figures_are_those_of_the_ledger() -> None:
     one = Round(0, 4, 3, 4, 0.0, 0.0, 1.0)
     stats = DecodeStats([one, one], up_bytes=700, down_bytes=90)

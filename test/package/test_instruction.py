@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.instruction import check_instruction, is_stop
+from edge_cloud_spec.instruction import KnownInstructions, check_instruction, is_stop
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.instruction_pattern import known_instructions
 
-KNOWN = re.compile(r"(?:find|go to) the (silver bottle|red chair)")
+KNOWN = KnownInstructions(
+    re.compile(r"(?:[Ff]ind|go to) the (silver bottle|red chair)[.?!]?"),
+    ("find the {}", "go to the {}"),
+    ("silver bottle", "red chair"),
+)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +45,20 @@ def test_a_bad_instruction_is_refused_by_what_is_wrong(text: str, names: str) ->
 @pytest.mark.parametrize("text", ["find the silver bottle", "  Go to the red chair \n"])
 def test_a_known_instruction_comes_back_without_blanks(text: str) -> None:
     assert check_instruction(text, KNOWN) == text.strip()
+
+
+@pytest.mark.parametrize("model", ["drafter", "target"])
+def test_what_a_model_does_not_know_is_answered_with_what_it_knows_in_words(model: str) -> None:
+    known = known_instructions(EMBEDDED / model)
+    assert known is not None
+    with pytest.raises(UserError) as refusal:
+        check_instruction("find the pink piano", known)
+    _, _, told = str(refusal.value).partition("it knows: ")
+    for phrase in known.phrases:
+        assert phrase.format("...") in told
+        assert all(check_instruction(phrase.format(name), known) for name in known.names)
+    assert all(name in told for name in known.names)
+    assert not set(told) & set("[]{}|?*+^$\\")
 
 
 def test_without_a_list_any_plain_text_is_taken() -> None:

@@ -24,7 +24,7 @@ from edge_cloud_spec.bringup.graph import GraphSettings, command, graph
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.instruction_pattern import instruction_pattern
+from edge_cloud_spec.models.instruction_pattern import known_instructions
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
 from edge_cloud_spec.nodes.drafting.drafter_settings import DrafterSettings
 from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
@@ -205,7 +205,7 @@ def test_the_readmes_first_ros_example_can_succeed() -> None:
     assert example is not None
     room = make_room(0)  # the simulator's own, where no seed is given
     for model in ("drafter", "target"):
-        assert check_instruction(example[1], instruction_pattern(EMBEDDED / model)) == example[1]
+        assert check_instruction(example[1], known_instructions(EMBEDDED / model)) == example[1]
     assert example[1].endswith(f" the {room.target}")
 
 
