@@ -58,8 +58,8 @@ class ExitRules:
         start would not help. A process that is wanted and ends with 0 was ended by somebody.
         """
         text = f"{name} ended ({exit_text(status)})"
-        if why := last_words(said, any_line=status >= 0):
-            text += f": {why.removeprefix('error: ')}"
+        if status >= 0:
+            text += f": {last_words(said).removeprefix('error: ')}"
         if role is Role.OPTIONAL:
             return None
         if role is Role.NEEDED or status in (0, CANNOT_START):
@@ -74,17 +74,18 @@ class ExitRules:
 
 
 def exit_text(status: int) -> str:
-    """``exit status 2`` or ``signal SIGKILL``."""
-    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+    """``exit status 2`` or ``killed by SIGTERM``.
 
-
-def last_words(lines: Iterable[str], any_line: bool = True) -> str:
-    """The last line that names an error, else the last one.
-
-    Without ``any_line`` empty there: of a process that was killed it names no cause.
+    Nothing that a process said before a signal killed it is the cause.
     """
+    if status >= 0:
+        return f"exit status {status}"
+    number = signal.Signals(-status)
+    return f"killed by {number.name}" + ", perhaps out of memory" * (number is signal.SIGKILL)
+
+
+def last_words(lines: Iterable[str]) -> str:
+    """The last line that names an error, else the last one."""
     said = [line.strip() for line in lines if line.strip()]
     errors = [line for line in said if "error" in line.lower()]
-    if not (errors or any_line):
-        return ""
     return (errors or said or ["no output"])[-1]

@@ -72,8 +72,8 @@ class Processes:
         for name, process in self._running.items():
             status = process.poll()
             if status is not None:
-                how = exit_text(status)
-                raise UserError(f"{name} ended by itself ({how}): {self.last_error(name)}")
+                said = self.last_error(name) if status >= 0 else f"see {self._log(name)}"
+                raise UserError(f"{name} ended ({exit_text(status)}): {said}")
 
     def last_error(self, name: str) -> str:
         """The last line of its output that names an error, else the last one; and its log."""

@@ -37,7 +37,19 @@ def test_a_part_that_ends_by_itself_is_named_with_its_last_words(tmp_path: Path)
     program = Program(
         "verifier", [sys.executable, "-c", "raise SystemExit('error: no such model')"]
     )
-    said = r"verifier ended by itself \(exit status 1\): error: no such model"
+    said = r"verifier ended \(exit status 1\): error: no such model"
+    with Processes([program], {}, tmp_path) as processes, pytest.raises(UserError, match=said):
+        while True:
+            processes.check()
+            time.sleep(0.02)
+
+
+def test_a_part_that_is_killed_is_told_so_and_none_of_its_words_are_the_cause(
+    tmp_path: Path,
+) -> None:
+    code = "print('error: of long ago', flush=True); import os; os.kill(os.getpid(), 9)"
+    said = r"verifier ended \(killed by SIGKILL, perhaps out of memory\): see .*\.log$"
+    program = Program("verifier", [sys.executable, "-c", code])
     with Processes([program], {}, tmp_path) as processes, pytest.raises(UserError, match=said):
         while True:
             processes.check()
