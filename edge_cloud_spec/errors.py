@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 # What torch's allocators say in a RuntimeError.
 _SHORT = ("can't allocate memory", "not enough memory", "CUDA out of memory")
@@ -57,6 +58,14 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
             remedy = "free memory, or choose a smaller model or dtype"
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"{what} ({type(error).__name__}: {reason}): {remedy}") from error
+
+
+def check_writable(path: Path) -> None:
+    """Before the work whose figures are written there; raises UserError where they cannot be."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def exit_status(run: Callable[[], int]) -> int:

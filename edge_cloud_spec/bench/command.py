@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, check_writable
 
 Row = dict[str, Any]
 
@@ -59,7 +59,7 @@ def run_bench(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     module = _module(args.suite)
     if args.json:
-        _check_writable(args.json)
+        check_writable(args.json)
     rows = module.run(args)
     _print_table(rows, getattr(module, "COLUMNS", None))
     print(f"{args.suite}: {time.perf_counter() - started:.0f} s")
@@ -79,14 +79,6 @@ def _seed(text: str) -> int:
     if not text.strip().isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
     return int(text)
-
-
-def _check_writable(path: Path) -> None:
-    """Before anything is measured: UserError where the rows cannot be written there."""
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def write(path: Path, suite: str, seed: int, rows: list[Row]) -> None:

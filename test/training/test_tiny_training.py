@@ -8,6 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.training.tiny import command
 from edge_cloud_spec.training.tiny.architecture import (
     SHAPES,
     build_model,
@@ -186,7 +188,29 @@ def test_what_is_saved_loads_as_a_model_of_the_family(tmp_path):
     )
 
 
-def test_a_training_that_was_stopped_goes_on_from_its_checkpoint(tmp_path):
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--models", "drafter"], "trains no target"),
+        (["--models", "target"], "trains no drafter"),
+        (["--start-from", "/nowhere"], "/nowhere has no target/model.safetensors"),
+        (["--json", "/nowhere/pair.json"], "/nowhere/pair.json cannot be written"),
+        (["--out", "/dev/null/pair"], "/dev/null/pair cannot be made"),
+        (["--threads", "0"], "--threads is 1 or more"),
+        (["--seed", "-1"], "--seed 0 or more"),
+    ],
+    ids=str,
+)
+def test_what_cannot_end_well_is_refused_before_anything_is_rendered(
+    options, complaint, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(command, "make_views", None)
+    assert main(["train", "tiny", "--out", str(tmp_path / "new"), *options]) == 2
+    told = capsys.readouterr().err
+    assert complaint in told and told.count("\n") == 1
+
+
+def test_a_training_that_was_stopped_goes_on_from_its_checkpoint(tmp_path, capsys):
     some, checkpoint = views(6), tmp_path / "drafter.pt"
     plan = TrainingPlan(
         sight=5, joint=5, sight_images=4, joint_images=4, batch=2, rate=1e-3, seed=1, compiled=False
@@ -196,6 +220,7 @@ def test_a_training_that_was_stopped_goes_on_from_its_checkpoint(tmp_path):
     before = trainer.model.lm_head.weight.detach().clone()
     model = trainer.run()
     assert trainer.seen == {"sight": 4, "joint": 4}
+    assert capsys.readouterr().out.splitlines() == ["sight: 0%", "joint: 0%"], "from the start"
     assert torch.isfinite(model.lm_head.weight).all()
     assert not torch.equal(before, model.lm_head.weight)
 

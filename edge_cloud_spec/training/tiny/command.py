@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ...errors import UserError
+from ...errors import UserError, check_writable
 from ...models import EMBEDDED
 from .architecture import SHAPES, load_pair_model, save_pair_model
 from .data import QuestionEncoder, make_views
@@ -56,6 +56,10 @@ def train_tiny(args: argparse.Namespace) -> int:
     """Run the command; 0 when it did what it says. UserError: an option does not fit."""
     if args.count < 20:
         raise UserError(f"--count must be at least 20 views to measure on, not {args.count}")
+    if args.threads < 1 or args.seed < 0:
+        raise UserError("--threads is 1 or more, --seed 0 or more")
+    if args.json:
+        check_writable(args.json)
     if args.evaluate:
         measured = measure(args.out or EMBEDDED, args.seed, args.count, args.threads)
     else:
@@ -72,7 +76,8 @@ def train_tiny(args: argparse.Namespace) -> int:
 def train(args: argparse.Namespace, folder: Path) -> None:
     """Train the models of ``args.models`` into ``folder``/target and ``folder``/drafter.
 
-    UserError: options that do not fit, or checkpoints that are there without ``--resume``.
+    UserError, before anything is rendered: options that do not fit, checkpoints that are there
+    without ``--resume``, or a model of the pair that is neither trained nor there.
     """
     names = args.models.split(",")
     if args.views < 100 or args.minutes <= 0 or not set(names) <= set(SHAPES):
@@ -83,6 +88,18 @@ def train(args: argparse.Namespace, folder: Path) -> None:
     kept = {name: folder / "checkpoints" / f"{name}.pt" for name in names}
     if not args.resume and any(path.exists() for path in kept.values()):
         raise UserError(f"{folder} holds checkpoints: add --resume, or choose another --out")
+    for name in SHAPES:
+        if args.start_from is not None:
+            _trained(args.start_from, name)
+        elif name not in names and not _weights(folder, name).exists():
+            raise UserError(
+                f"--models {args.models} trains no {name}, and {folder} has none to measure with: "
+                "add --start-from and a pair that has one, or train both"
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {folder} cannot be made: {error.strerror}") from None
     views = make_views(folder / "views", args.seed, args.views, "mixed", args.threads)
     for name, checkpoint in kept.items():
         trainer = Trainer(SHAPES[name], views, _plan(name, names, args), checkpoint)
@@ -114,8 +131,12 @@ def _plan(name: str, names: Sequence[str], args: argparse.Namespace) -> Training
     )
 
 
+def _weights(folder: Path, name: str) -> Path:
+    return folder / name / "model.safetensors"
+
+
 def _trained(folder: Path, name: str) -> Path:
-    if not (folder / name / "model.safetensors").exists():
+    if not _weights(folder, name).exists():
         raise UserError(f"{folder} has no {name}/model.safetensors: train a pair into it first")
     return folder / name
 

@@ -90,6 +90,7 @@ def make_views(folder: Path, seed: int, count: int, renderer: str, processes: in
     todo = [job for job in jobs if not job[0].exists()]
     if todo:
         os.environ.setdefault("LP_NUM_THREADS", "1")  # else Mesa takes every core in each process
+        print(f"views: 0 of {len(todo)} files", flush=True)
         with multiprocessing.get_context("spawn").Pool(processes) as pool:
             for done, path in enumerate(pool.imap_unordered(_write, todo), 1):
                 print(f"views: {done} of {len(todo)} files, {path.name}", flush=True)

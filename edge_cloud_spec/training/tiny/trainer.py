@@ -202,6 +202,8 @@ class Trainer:
         optimizers = _optimizers(modules, self.plan.rate)
         parameters = [p for module in modules for p in module.parameters()]
         compute = torch.compile(loss_of, dynamic=False) if self.plan.compiled else loss_of
+        first = "; its first step is compiled, which takes a minute" * self.plan.compiled
+        print(f"{name}: {self._progress(name):.0%}{first}", flush=True)
         saved = reported = time.monotonic()
         mean = count = 0.0
         resumed = self.spent[name]
