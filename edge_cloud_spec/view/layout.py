@@ -13,8 +13,11 @@ WINDOW = 8.0  # s before the cursor that the time line shows
 PLOTTED = 60.0  # s before the cursor that the plots show
 
 
-def layout() -> rrb.Blueprint:
-    """The viewer's layout; a person may change it there."""
+def layout(live: bool) -> rrb.Blueprint:
+    """The viewer's layout; a person may change it there.
+
+    ``live``: its time is the newest; that of a recorded run begins at its start, and plays.
+    """
     seen = rrb.Vertical(
         rrb.Spatial2DView(origin=CAMERA, name="Camera"),
         rrb.Spatial2DView(origin=CAPTION, name="Decision"),
@@ -40,7 +43,9 @@ def layout() -> rrb.Blueprint:
     )
     return rrb.Blueprint(
         rrb.Vertical(above, timeline, below, row_shares=[1.8, 1.5, 0.8]),
-        rrb.TimePanel(state="collapsed", timeline=TIME, play_state="following"),
+        rrb.TimePanel(
+            state="collapsed", timeline=TIME, play_state="following" if live else "playing"
+        ),
         collapse_panels=True,
     )
 

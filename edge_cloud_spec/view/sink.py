@@ -36,10 +36,10 @@ class Sink:
                 to.open("ab").close()
             except OSError as error:
                 raise UserError(f"{to} cannot be written: {error.strerror}") from None
-            self._stream.save(to, default_blueprint=layout())
+            self._stream.save(to, default_blueprint=layout(live=False))
         else:
-            self._stream.connect_grpc(to, default_blueprint=layout())
-            self._stream.send_blueprint(layout())
+            self._stream.connect_grpc(to, default_blueprint=layout(live))
+            self._stream.send_blueprint(layout(live))
 
     def log(self, entities: Iterable[Entity]) -> None:
         """Send these."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow
+from rerun.blueprint.components import PlayState
 from rerun.chunk import RrdReader
 
 
@@ -30,6 +31,16 @@ def read_rows(path: Path) -> dict[str, list[Row]]:
     for rows in found.values():
         rows.sort(key=lambda row: -1.0 if row.at is None else row.at)
     return found
+
+
+def play_state(path: Path) -> PlayState:
+    """What a viewer that opens the file does with the time, by its blueprint."""
+    reader = RrdReader(str(path))
+    [blueprint] = reader.blueprints()
+    column = "TimePanelBlueprint:play_state"
+    batches = [c.to_record_batch() for c in reader.stream(store=blueprint).to_chunks()]
+    [said] = [batch.column(column)[0] for batch in batches if column in batch.schema.names]
+    return PlayState(_only(said.as_py()))
 
 
 def lines(rows: list[Row]) -> list[tuple[str, str]]:

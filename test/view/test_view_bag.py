@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("rerun", reason="Rerun has no build for this Python")
 pytest.importorskip("rosbags")
-from helpers.rerun_file import Row, lines, read_rows, states
+from helpers.rerun_file import PlayState, Row, lines, play_state, read_rows, states
 from helpers.run_bag import INSTRUCTION, Said, draft, jpeg, run, settled, status, write_run
 
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.view.sink import Sink
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,21 @@ def view(
     bag = write_run(folder / "bag", *robots, said=said)
     assert main(["view", str(bag), "--save", str(folder / "run.rrd"), *options]) == 0
     return read_rows(folder / "run.rrd")
+
+
+def test_a_recorded_run_is_opened_at_its_beginning_and_a_running_one_at_its_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view(tmp_path, run())
+    assert play_state(tmp_path / "run.rrd") is PlayState.Playing  # from the start
+    saved = tmp_path / "served.rrd"
+    monkeypatch.setattr("rerun.RecordingStream.connect_grpc", lambda *_, **given: None)
+    monkeypatch.setattr(
+        "rerun.RecordingStream.send_blueprint", lambda _, shown: shown.save("run", str(saved))
+    )
+    for live, state in ((False, PlayState.Playing), (True, PlayState.Following)):
+        Sink("rerun+http://127.0.0.1:9/proxy", live)
+        assert play_state(saved) is state
 
 
 def test_the_decisions_words_are_drafted_accepted_rejected_or_the_clouds_own(
