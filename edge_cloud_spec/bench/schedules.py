@@ -35,7 +35,8 @@ from .options import check_counts
 COUNTS = ("schedules", "wrong", "hung", "failed", "timeout", "resumed", "diverged", "fallbacks")
 COLUMNS = {name: name for name in ("preset", "rule", *COUNTS)}
 TIMEOUT = 100.0  # virtual s, longer than any outage or delay: only a lost message reaches it
-MAX_FAULTS = 5  # of a random schedule
+MAX_FAULTS = 5  # of a random schedule, beside the hand-overs
+ON_THE_WAY = ("cut", "lost", "repeated", "late", "cut")  # faults of a link to one verifier
 SEARCHED = 100  # decodes, for one in which a dense row of P is requested
 BATCH = 250  # random schedules that a process takes at a time
 MAX_PRINTED = 20  # failed schedules
@@ -162,11 +163,11 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
     rule = random.choice((*RULES, "rejection"))  # which has the most branches
     if rule == "rejection" and random.random() < 0.5:  # the most where the robot resamples
         presets = [name for name in presets if _preset(name).split_of(rule)] or presets
-    return Schedule(
+    schedule = Schedule(
         random.choice(presets),
         rule,
         random.getrandbits(32),
-        tuple((message, random.choice((*FAULTS, "cut"))) for message in sorted(messages)),
+        tuple((message, random.choice(ON_THE_WAY)) for message in sorted(messages)),
         tokens,
         random.choice((3, 7, 12)),
         random.random() < 0.8,
@@ -182,6 +183,20 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
             draft_pass=random.choice((0.01, 0.03, 0.1, 0.3)),
         ),
     )
+    return with_hand_overs(schedule, random)
+
+
+def with_hand_overs(schedule: Schedule, random: Random) -> Schedule:
+    """The schedule, and the robot goes to the other verifier, and perhaps back, once or more.
+
+    Half of them come within a few messages: then the other may not have said a word.
+    """
+    faults, message = dict(schedule.faults), 0
+    for _ in range(random.choice((0, 1, 2, 2, 3, 4))):
+        message += random.randint(1, random.choice((3, 4 + 3 * schedule.tokens)))
+        faults[message - 1] = "moved"
+    conditions = replace(schedule.conditions, moves=random.choice((0.0, 0.5)))
+    return replace(schedule, faults=tuple(sorted(faults.items())), conditions=conditions)
 
 
 def count_results(results: Iterable[tuple[Schedule, ScheduleResult]]) -> Batch:
@@ -270,10 +285,13 @@ def mismatch(decode: Decode) -> str:
     assert finish is not None
     closing = decode.sent[-1]
     drawn = isinstance(closing, Close) and closing.resampled is not None
-    # Where the Close was lost, the cloud lacks the token that the robot resampled last.
+    # Where the Close or Open was lost, the cloud lacks the token that the robot resampled last.
     answers = [tuple(held.tokens) for held in decode.sessions]
-    if not any(_is_prefix(tuple(emitted), held, drawn) for held in answers or [()]):
-        return f"{emitted} was emitted, the cloud holds {answers}"
+    answers += [brought for brought, _ in decode.brought]
+    claims = [*((*brought, True) for brought in decode.brought), (tuple(emitted), answers, drawn)]
+    for said, held, drawn in claims:
+        if not any(_is_prefix(said, answer, drawn) for answer in held or [()]):
+            return f"{said} was emitted, the cloud holds {held}"
     completed = finish.reason in COMPLETE
     if decode.settings.rule == "rejection":
         return ""

@@ -49,7 +49,7 @@ from .measures import Measures
 from .reply_deadline import ReplyDeadline
 from .rounds import DecodeStats
 
-MAX_LOST = 16  # sessions that verifiers forgot, without a verdict between
+MAX_LOST = 16  # sessions that verifiers gave up or forgot, without a token between
 
 
 class EdgeDecoder:
@@ -77,9 +77,8 @@ class EdgeDecoder:
         self._deadline = ReplyDeadline(patience)
         self._admission = AdmissionWait(opening.nonce)
         self._session = ""
-        self._left = ""  # the session before that one, at a verifier that is gone
         self._handed_over = 0  # tokens that the verifier of now was given
-        self._lost = 0  # sessions since the last verdict
+        self._lost = 0  # sessions since the last token
         self._spec: bytes | None = None  # digest of the specification asked for last
         self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
         self._cloud_base: PrefixDigest | None = None  # the same, as the cloud has it
@@ -163,7 +162,6 @@ class EdgeDecoder:
     def _on_message(self, message: ServerMessage, now: float) -> list[Action]:
         match message:
             case Verdict():
-                self._lost = 0
                 return self._exchange.on_verdict(message, now)
             case RowMessage():
                 return self._exchange.on_row(message, now)
@@ -175,8 +173,8 @@ class EdgeDecoder:
                 return self._on_refused(text, retry_s, now)
             case Fault("unknown_session") if not self._session:
                 return []  # of a Resume before the Open that is under way
-            case Fault("unknown_session") if self._lost < MAX_LOST:
-                return self._reopen(lost=1)
+            case Fault("unknown_session", text):
+                return self._lose_session(text)
             case Fault(code, text):  # must not pass for the end of an answer, whatever its code
                 return self._exchange.close("fault" if code in ("", *ANSWERED) else code, text)
 
@@ -200,24 +198,24 @@ class EdgeDecoder:
         return [*actions, *([] if ended or not prompt.prefilled else self._exchange.draft(now))]
 
     def _on_opened(self, opened: Opened, now: float) -> list[Action]:
+        if not self._session and opened.base.length:
+            return []  # of a Resume before the Open that is under way
         if not opened.session:
             return self._bad_opened("the cloud did not name the session; update it")
         try:
             check_agreed(opened.protocol, bool(self._opening.policy.grammar and not self._session))
         except VersionError as error:
             return self._bad_opened(str(error))
-        if opened.session == self._left:
-            return []  # said before that verifier was left
-        resumed = bool(self._session)
-        self._session = opened.session
-        if self._handed_over and not resumed:
-            return self._on_reopened(opened, now)
+        if self._session and self._session != opened.session:
+            return self._lose_session("the cloud says another session each time; update it")
+        resumed, self._session = bool(self._session), opened.session
+        if self._cloud_base is None or not self._exchange.awaits_reply:
+            self._deadline.answered()
         if resumed:
             self.stats.resumed += 1
-            if not self._exchange.asked:
-                self._deadline.answered()  # no reply is due meanwhile
             return self._exchange.resend(now)
-        self._deadline.answered()
+        if self.tokens:
+            return self._on_reopened(opened, now)
         self.measures.opened(now)
         self._cloud_base = opened.base
         self._goes_on = opened.protocol >= ALONE_PROTOCOL
@@ -248,13 +246,17 @@ class EdgeDecoder:
         """Another verifier has the answer so far, if it makes the same prompt and took it all."""
         self.stats.resumed += 1
         same = opened.base == (self._cloud_base or self._base)
-        if same and opened.verified < self._handed_over and self._lost < MAX_LOST:
-            return self._reopen(lost=1)  # said late, of an Open before these were verified
+        text = "the next verifier cannot go on with this answer; start the decode again"
+        if same and opened.verified < self._handed_over:
+            return self._lose_session(text)  # said late, of an Open before these were verified
         if not same or opened.verified != self._handed_over:
-            text = "the next verifier cannot go on with this answer; start the decode again"
             return self._exchange.close("unknown_session", text)
-        asked = self._preset.drafts_on_robot  # it sent its open request behind the Open
-        return [] if asked else self._leave_to_cloud(opened, now)
+        self._cloud_base = opened.base
+        if not self._preset.drafts_on_robot:
+            return self._leave_to_cloud(opened, now)
+        if self._exchange.asked:  # behind the Open
+            self._deadline.owed(now)
+        return []
 
     def _leave_to_cloud(self, opened: Opened, now: float) -> list[Action]:
         """The cloud goes on alone: since Open said so, or it is asked to."""
@@ -285,12 +287,21 @@ class EdgeDecoder:
     def _on_link_up(self) -> list[Action]:
         return self._resume() or self._reopen()
 
-    def _reopen(self, lost: int = 0) -> list[Action]:
+    def _lose_session(self, text: str) -> list[Action]:
+        """The cloud has another session than the robot, or none; ``text``: if that has no end."""
+        if self._lost >= MAX_LOST and len(self.tokens) == self._handed_over:
+            return self._exchange.close("unknown_session", text)
+        actions = self._reopen()
+        self._lost += 1
+        return actions
+
+    def _reopen(self) -> list[Action]:
         """Open the decode again; where tokens are verified already, it goes on after them."""
-        self._lost += lost
-        self._session, self._left = "", self._session or self._left
+        self._session = ""
         self._admission.until = None
         verified = self._exchange.hand_over()
+        if len(verified) > self._handed_over:
+            self._lost = 0
         self._handed_over = len(verified)
         known = self._opening.spec_digest if self._spec is None else self._spec
         opening = replace(self._opening, spec_digest=known, verified=verified)

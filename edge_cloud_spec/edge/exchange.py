@@ -72,9 +72,14 @@ class Exchange:
         return 0 if self._drafting.rests else self._speculator.speculation.width
 
     @property
+    def awaits_reply(self) -> bool:
+        """Whether the robot has sent a request, and has no reply yet."""
+        return self._outstanding.request is not None
+
+    @property
     def asked(self) -> bool:
-        """Whether a robot that drafts has sent a request, and has no reply yet."""
-        return self._outstanding.request is not None and self._preset.drafts_on_robot
+        """The same of a robot that drafts."""
+        return self.awaits_reply and self._preset.drafts_on_robot
 
     @property
     def _verified(self) -> Prefix:

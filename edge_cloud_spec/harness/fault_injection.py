@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from ..wire.codec import decode_server
@@ -11,8 +12,10 @@ from ..wire.messages import ClientMessage, Close, Verdict
 from .virtual_link import Arrival, VirtualLink
 
 # What can happen to one message. cut: the link breaks at it, and it is lost with all that is in
-# flight. lost: it alone never arrives. repeated: it arrives again later. late: others overtake it.
-FAULTS = ("cut", "lost", "repeated", "late")
+# flight. moved: the same, and the robot comes back at the other verifier. lost: it alone never
+# arrives. repeated: it arrives again later. late: others overtake it.
+FAULTS = ("cut", "moved", "lost", "repeated", "late")
+NEVER_ON_TIME = ("cut", "moved", "lost", "late")
 LATE_S = 0.35
 
 
@@ -27,6 +30,7 @@ class Conditions:
     cuts: float = 0.0  # how often the link breaks, 1/s
     max_cuts: int = 12  # after these it does not break
     outage: float = 0.5  # at most, after each
+    moves: float = 0.0  # share of the random cuts after which the robot is at the other verifier
     restart: float = 0.0  # of the server at a cut: it forgets every session
     cloud_job: float = 0.02  # of a job in the cloud
     draft_pass: float = 0.03  # of a pass of the draft model
@@ -49,14 +53,14 @@ class InjectedFaults:
         """Plan the next cut, unless there were enough."""
         self._link = link
         if self._conditions.cuts and self.cuts < self._conditions.max_cuts:
-            link.timeline.after(self._random.expovariate(self._conditions.cuts), self._cut)
+            link.timeline.after(self._random.expovariate(self._conditions.cuts), self._cut_anywhere)
 
     def up(self, message: ClientMessage, size: int, now: float) -> Iterable[Arrival]:
         """In order, but for what comes late."""
         fault = self._fault()
         self.left_out |= fault in ("lost", "late")  # what follows cannot be used without it
         arrivals = self._later(fault, now)
-        if fault not in ("cut", "lost", "late"):
+        if fault not in NEVER_ON_TIME:
             for _ in range(1 if isinstance(message, Close) else self._copies()):
                 self._up_free = max(self._up_free, now + self._delay())
                 arrivals.append(Arrival(self._up_free))
@@ -67,7 +71,7 @@ class InjectedFaults:
         fault = self._fault()
         self.left_out |= fault == "lost"
         arrivals = self._later(fault, now)
-        if fault in ("cut", "lost", "late"):
+        if fault in NEVER_ON_TIME:
             return arrivals
         is_verdict = isinstance(decode_server(data), Verdict)
         for _ in range(self._copies() if is_verdict else 1):
@@ -101,8 +105,8 @@ class InjectedFaults:
         """What happens to the next message."""
         self.messages += 1
         fault = self._faults.get(self.messages - 1, "")
-        if fault == "cut":
-            self._cut()
+        if fault in ("cut", "moved"):
+            self._cut(moved=fault == "moved")
         return fault
 
     def _later(self, fault: str, now: float) -> list[Arrival]:
@@ -116,7 +120,12 @@ class InjectedFaults:
     def _copies(self) -> int:
         return 2 if self._random.random() < self._conditions.duplicated else 1
 
-    def _cut(self) -> None:
+    def _cut_anywhere(self) -> None:
+        """Between two messages."""
+        moves = self._conditions.moves
+        self._cut(moved=moves > 0 and self._random.random() < moves)
+
+    def _cut(self, *, moved: bool) -> None:
         link = self._link
         if not link.is_up or not link.is_used:
             return
@@ -124,8 +133,9 @@ class InjectedFaults:
         link.cut()
         if self._random.random() < self._conditions.restart:
             link.cloud.restart()
-        link.timeline.after(self._conditions.outage * self._random.random(), self._restore)
+        outage = self._conditions.outage * self._random.random()
+        link.timeline.after(outage, partial(self._restore, moved))
 
-    def _restore(self) -> None:
-        self._link.restore()
+    def _restore(self, moved: bool) -> None:
+        self._link.restore(moved=moved)
         self._link.timeline.after(0.1, lambda: self.start(self._link))

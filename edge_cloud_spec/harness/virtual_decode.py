@@ -21,7 +21,7 @@ from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ..edge.transport import OnReceive, Transport
 from ..models.prompt import PromptSpec, Request
 from ..presets import load_preset
-from ..wire.messages import ClientMessage, Open, Opened, Verdict
+from ..wire.messages import ClientMessage, Open, Verdict
 from .fault_injection import Conditions, InjectedFaults
 from .toy import ToyDrafter, ToyVlm, own_answer, spec_of
 from .virtual_cloud import VirtualCloud
@@ -31,6 +31,7 @@ from .virtual_time import Timeline, VirtualInbox
 MAX_STEPS = 20_000  # of the timeline, for one decode
 REQUEST = Request("find", b"jpeg")
 NONCE = 7
+Tokens = tuple[int, ...]
 
 
 class Decode:
@@ -70,12 +71,16 @@ class Decode:
             seed, draft_noise, self.spec.vocabulary, conditions.draft_pass, self.timeline.sleep
         )
         self.faults = InjectedFaults(random, conditions, faults or {})
-        self._cloud = VirtualCloud(
-            self.timeline, self._make_worker, conditions.cloud_job, self._note_sessions
-        )
-        self._link = VirtualLink(self.timeline, self._cloud, self.faults)
-        self._verifications: dict[str, Verification] = {}  # that the cloud held, by session
-        self._session = ""  # as the robot knows it
+        self._clouds = [
+            VirtualCloud(
+                self.timeline, self._make_worker, conditions.cloud_job, self._note_sessions
+            )
+            for _ in range(2)
+        ]
+        first, other = self._clouds
+        self._link = VirtualLink(self.timeline, first, self.faults, other=other)
+        self._verifications: dict[str, Verification] = {}  # that the clouds held, by session
+        self.brought: list[tuple[Tokens, list[Tokens]]] = []  # by the robot; what clouds held then
         self._runner = _Runner(self, self.draft_model, self.spec)
         self._runner.remember(self.spec.to_bytes() if known_spec is None else known_spec)
 
@@ -86,8 +91,8 @@ class Decode:
 
     @property
     def worker(self) -> Worker:
-        """The cloud's worker."""
-        return self._cloud.worker
+        """The worker of the verifier where the robot is."""
+        return self._link.cloud.worker
 
     @property
     def now(self) -> float:
@@ -96,9 +101,8 @@ class Decode:
 
     @property
     def sessions(self) -> list[Verification]:
-        """The cloud's verifications: of the session that the robot knows, else of all sessions."""
-        named = self._verifications.get(self._session)
-        return list(self._verifications.values()) if named is None else [named]
+        """The clouds' verifications, of all sessions."""
+        return list(self._verifications.values())
 
     def own_answer(self) -> tuple[list[int], str]:
         """The target's own tokens, and why they end."""
@@ -121,12 +125,13 @@ class Decode:
         """The robot's decoder handles an event: this one, or what it returns instead."""
         if isinstance(event, Received) and not self.decoder.finished:
             self.verdicts_received += isinstance(event.message, Verdict)
-            if isinstance(event.message, Opened):
-                self._session = event.message.session
         return event
 
     def on_send(self, message: ClientMessage) -> None:
         """The robot sends a message."""
+        if isinstance(message, Open):
+            held = [tuple(verification.tokens) for verification in self.sessions]
+            self.brought.append((message.verified, held))
         self.sent.append(message)
 
     def on_emit(self, emit: Emit) -> None:
@@ -144,7 +149,7 @@ class Decode:
         return Worker(target, self.spec, drafter, WorkerLimits(sessions=1000), clock)
 
     def _note_sessions(self) -> None:
-        for stream in self._cloud.streams:
+        for stream in (stream for cloud in self._clouds for stream in cloud.streams):
             if stream.session is not None:
                 verification = stream.session.verification
                 self._verifications[verification.session] = verification

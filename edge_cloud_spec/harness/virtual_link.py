@@ -56,7 +56,7 @@ class Impairments(Protocol):
 
 
 class VirtualLink:
-    """The link of one robot. ``is_up``: it is not cut."""
+    """The link of one robot. ``is_up``: it is not cut; ``cloud``: the verifier at its end now."""
 
     def __init__(
         self,
@@ -64,8 +64,11 @@ class VirtualLink:
         cloud: VirtualCloud,
         impairments: Impairments,
         trace: Trace | None = None,
+        other: VirtualCloud | None = None,
     ) -> None:
+        """other: a second verifier, for ``restore``."""
         self.timeline, self.cloud, self.trace = timeline, cloud, trace
+        self._other = other
         self.impairments = impairments
         self.is_up = True
         self._stream: VirtualStream | None = None
@@ -94,8 +97,14 @@ class VirtualLink:
         if self.trace is not None:
             self.trace.cut(self.timeline.now)
 
-    def restore(self) -> None:
-        """The link works again; the stream is opened again after ``Impairments.stream_s``."""
+    def restore(self, *, moved: bool = False) -> None:
+        """The link works again; the stream is opened again after ``Impairments.stream_s``.
+
+        moved: at the other verifier.
+        """
+        if moved:
+            assert self._other is not None
+            self.cloud, self._other = self._other, self.cloud
         self.is_up = True
         self.timeline.after(self.impairments.stream_s(), self._reopen)
 
@@ -110,18 +119,21 @@ class VirtualStream:
     def __init__(self, link: VirtualLink, on_receive: OnReceive) -> None:
         self._link, self._on_receive = link, on_receive
         self._far: RobotStream | None = None  # as the cloud knows it
+        self._cloud = link.cloud  # where it was connected last
         self.closed = False
 
     def open(self) -> None:
         """Connect it to the cloud."""
-        self._far = far = self._link.cloud.stream(lambda data: self._answer(far, data))
+        self._cloud = cloud = self._link.cloud
+        self._far = far = cloud.stream(lambda data: self._answer(cloud, far, data))
 
     def reopen(self) -> None:
         """Connect it again after a cut."""
         if self._far is None and not self.closed:
+            link_up = LinkUp(moved=self._cloud is not self._link.cloud)
             self.open()
             self._link.timeline.after(
-                self._link.impairments.notice_s(), lambda: self._deliver(LinkUp())
+                self._link.impairments.notice_s(), lambda: self._deliver(link_up)
             )
 
     def cut(self) -> None:
@@ -129,9 +141,8 @@ class VirtualStream:
         link, far = self._link, self._far
         self._far = None
         if far is not None:
-            link.timeline.at(
-                link.impairments.lost_at(link.timeline.now), lambda: link.cloud.leave(far)
-            )
+            leave = partial(self._cloud.leave, far)
+            link.timeline.at(link.impairments.lost_at(link.timeline.now), leave)
         self._deliver(LinkLost("the link is cut"))
 
     def send(self, message: ClientMessage) -> int:
@@ -140,7 +151,8 @@ class VirtualStream:
         if far is not None:
             now = link.timeline.now
             for arrival in link.impairments.up(message, len(data), now):
-                job = partial(self._reach, None if arrival.on_any_stream else far, data)
+                stream = None if arrival.on_any_stream else far
+                job = partial(self._reach, self._cloud, stream, data)
                 self._travel(now, arrival, data, message, job)
         return len(data)
 
@@ -149,18 +161,17 @@ class VirtualStream:
         self.closed = True
         link, far = self._link, self._far
         if far is not None:
-            link.timeline.at(
-                link.impairments.closed_at(link.timeline.now), lambda: link.cloud.leave(far)
-            )
+            leave = partial(self._cloud.leave, far)
+            link.timeline.at(link.impairments.closed_at(link.timeline.now), leave)
 
-    def _answer(self, far: RobotStream, data: bytes | None) -> None:
+    def _answer(self, cloud: VirtualCloud, far: RobotStream, data: bytes | None) -> None:
         """The cloud sends this."""
         if data is None or self._far is not far:
             return
         link = self._link
-        left = link.cloud.clock()
+        left = cloud.clock()
         for arrival in link.impairments.down(data, left):
-            job = partial(self._arrive, None if arrival.on_any_stream else far, data)
+            job = partial(self._arrive, cloud, None if arrival.on_any_stream else far, data)
             message = None if link.trace is None else decode_server(data)
             self._travel(left, arrival, data, message, job)
 
@@ -176,15 +187,15 @@ class VirtualStream:
             self._link.trace.hops.append(Hop(left, arrival.time, len(data), message))
         self._link.timeline.at(arrival.time, job)
 
-    def _reach(self, far: RobotStream | None, data: bytes) -> None:
-        """A message arrives in the cloud; ``far``: on this stream alone."""
+    def _reach(self, cloud: VirtualCloud, far: RobotStream | None, data: bytes) -> None:
+        """A message arrives in this cloud; ``far``: on this stream alone."""
         stream = self._far
-        if stream is not None and (far is None or far is stream):
-            self._link.cloud.receive(stream, data)
+        if stream is not None and cloud is self._cloud and (far is None or far is stream):
+            cloud.receive(stream, data)
 
-    def _arrive(self, far: RobotStream | None, data: bytes) -> None:
-        """A message arrives at the robot; ``far``: on this stream alone."""
-        if far is None or far is self._far:
+    def _arrive(self, cloud: VirtualCloud, far: RobotStream | None, data: bytes) -> None:
+        """A message of this cloud arrives at the robot; ``far``: on this stream alone."""
+        if cloud is self._cloud and (far is None or far is self._far):
             self._deliver(data)
 
     def _deliver(self, item: bytes | LinkLost | LinkUp) -> None:

@@ -148,8 +148,8 @@ class CloudSession(PreparedTarget):
         return hmac.compare_digest(key_of(secret), self.opening.key)
 
     def continues(self, verified: tuple[int, ...]) -> bool:
-        """Whether its answer begins with these tokens."""
-        return tuple(self.verification.tokens[: len(verified)]) == verified
+        """Whether a robot with these verified tokens can go on with it; else it is given up."""
+        return self.verification.stands_at(self.base.extend(verified))
 
 
 class Sessions:

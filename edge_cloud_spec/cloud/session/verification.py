@@ -147,6 +147,16 @@ class Verification:
                 self._drafts.end()
                 return []
 
+    def stands_at(self, here: PrefixDigest) -> bool:
+        """Whether a robot with this verified prefix, perhaps from others, may go on with this.
+
+        It may ask for the verdict there: it is still to come, or was given. One that resamples
+        may have come there by another's rejection: nothing may be judged or rejected there yet.
+        """
+        if self._opening.split is not None:
+            return here == self.digest and self._rejected is None and not self._busy
+        return here == self.digest or here in self._history
+
     def pause(self) -> None:
         """The session has no stream: stop generating (a robot that resumes asks again)."""
         self._alone = None
@@ -163,11 +173,10 @@ class Verification:
         return [Reply(Opened(self.session, b"", self.digest))]
 
     def _on_row_request(self, base: PrefixDigest) -> list[Action]:
-        last = self._history.last
-        elsewhere = last is None and base == self.digest  # another verifier rejected the draft
-        if self._rejected is not None and (elsewhere or base == last):
+        here = base == self.digest  # another verifier rejected the draft, or ours from here
+        if self._rejected is not None and (here or base == self._history.last):
             return [Reply(RowMessage(base, self._rejected))]
-        wanted = elsewhere and self._opening.split is not None
+        wanted = here and self._opening.split is not None
         if wanted and not (self._busy or self.finished):
             return self._score(ScoredDraft(EMPTY, row_only=True))
         self.counters.ignored += 1

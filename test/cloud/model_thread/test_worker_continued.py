@@ -102,20 +102,64 @@ def test_more_tokens_than_any_answer_has_are_not_read() -> None:
         decode_client(encode_client(opening(1, verified=(1,) * (MAX_VERIFIED + 1))))
 
 
-def test_a_robot_that_is_sent_back_finds_its_session_where_that_is_not_behind() -> None:
+@pytest.mark.parametrize("verified", [0, 4])
+def test_a_robot_that_is_sent_back_finds_its_session_where_its_verdicts_begin(
+    verified: int,
+) -> None:
+    worker, key = cloud(), SessionKey()
+    robot = Keyed(worker, key).open(1)
+    robot.draft(3)  # the verdict, which is lost, leads from 0 tokens to 4
+    do_all(worker)
+    robot.leave()
+    back = Keyed(worker, key).open(1, verified=OWN[:verified])
+    assert back.last(Opened).session == robot.last(Opened).session
+    assert back.last(Opened).verified == verified
+    assert answer(back, verified) == OWN[verified:]
+
+
+@pytest.mark.parametrize("verified", [2, 9])  # at others it went on, with verdicts of its own
+def test_a_session_is_given_up_that_gave_no_verdict_where_its_robot_is_now(verified: int) -> None:
     worker, key = cloud(), SessionKey()
     robot = Keyed(worker, key).open(1)
     robot.draft(3)
     do_all(worker)
     robot.leave()
-    back = Keyed(worker, key).open(1, verified=OWN[:2])  # it lost the verdict
-    assert back.last(Opened).session == robot.last(Opened).session
-    assert back.last(Opened).verified == 2
-    back.leave()
-    further = Keyed(worker, key).open(1, verified=OWN[:9])  # it was elsewhere meanwhile
-    assert further.last(Opened).session != robot.last(Opened).session
+    back = Keyed(worker, key).open(1, verified=OWN[:verified])
+    assert back.last(Opened).session != robot.last(Opened).session
     assert worker.sessions == 1
-    assert answer(further, 9) == OWN[9:]
+    assert answer(back, verified) == OWN[verified:]
+
+
+SPLIT = {
+    "rule": "rejection",
+    "policy": SamplingPolicy(0.8, seed=5),
+    "payload": "probabilities",
+    "split": Split("sparse", 1, 1),
+}
+
+
+@pytest.mark.parametrize("judged", [False, True], ids=["waits", "rejected"])
+def test_a_row_comes_whether_the_session_there_rejected_its_draft_or_is_given_up(
+    judged: bool,
+) -> None:
+    """A robot that resamples comes back with a rejection of its own, or of that very session."""
+    worker, key = cloud(), SessionKey()
+    first = Keyed(worker, key).open(1, verified=OWN[:4], **SPLIT)
+    here = first.base.extend(OWN[:4])
+    if judged:
+        unlikely = int(distribution(ToyVlm(1).logits(OWN[:4]), SPLIT["policy"]).argmin())
+        first.say(DraftMessage(here, Draft((unlikely,), values=(1.0,)), 0))
+        do_all(worker)
+        assert first.last(Verdict).residual is not None
+    first.leave()
+    back = Keyed(worker, key).open(1, verified=OWN[:4], **SPLIT)
+    assert (back.last(Opened).session == first.last(Opened).session) is not judged
+    back.say(RowRequest(here))
+    do_all(worker)
+    assert back.last(RowMessage).base == here
+    back.say(DraftMessage(here.extend((OWN[4],)), Draft((OWN[5],), values=(0.5,)), 1, OWN[4]))
+    do_all(worker)
+    assert back.last(Verdict).base == here.extend((OWN[4],))
 
 
 def test_verified_tokens_do_not_open_the_session_of_another_robot() -> None:
