@@ -41,7 +41,6 @@ SEARCHED = 100  # decodes, for one in which a dense row of P is requested
 BATCH = 250  # random schedules that a process takes at a time
 MAX_PRINTED = 20  # failed schedules
 
-
 MILD = Conditions(jitter=0.1, draft_pass=0.1)
 
 

@@ -57,8 +57,8 @@ class EdgeDecoder:
 
     ``patience`` is how long, in seconds, the cloud may take to reply (link losses included) before
     the decode ends with a timeout; ``deadline`` is when that will be, None while no reply is due.
-    Only a reply moves it: a link that is lost and restored does not, nor does a verifier that has
-    no room and says when to come again. ``deadline`` is that time, where it is earlier.
+    Only a reply moves it, no link that is restored, nor a verifier that has no room; ``deadline``
+    is when that wants to be asked again, where it is earlier.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class EdgeDecoder:
         self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
         self._cloud_base: PrefixDigest | None = None  # the same, as the cloud has it
         self._goes_on = True  # alone where Open says so, as far as the robot knows
-        self._is_anew = False  # whether the prompt was made before
+        self._is_anew = False  # the prompt was made before
         self._exchange = Exchange(
             opening,
             preset,
@@ -145,9 +145,9 @@ class EdgeDecoder:
                 return []
             case LinkUp(moved):
                 self._exchange.forget_pushed()
-                if moved:
-                    return self._reopen()
-                return self._on_link_up() if self._admission.until is None else []
+                if self._admission.until is not None and not moved:
+                    return []
+                return ([] if moved else self._resume()) or self._reopen()
             case Abort(reason):
                 return self._exchange.close("aborted", reason)
             case Cut():
@@ -157,7 +157,7 @@ class EdgeDecoder:
             case TimePassed():
                 if self._deadline.is_over(now):
                     return self._exchange.close("timeout", self._deadline.why)
-                return self._on_link_up() if self._admission.is_over(now) else []
+                return self._reopen() if self._admission.is_over(now) else []
 
     def _on_message(self, message: ServerMessage, now: float) -> list[Action]:
         match message:
@@ -198,23 +198,24 @@ class EdgeDecoder:
         return [*actions, *([] if ended or not prompt.prefilled else self._exchange.draft(now))]
 
     def _on_opened(self, opened: Opened, now: float) -> list[Action]:
-        if not self._session and opened.base.length:
+        resumed = bool(self._session)
+        if opened.base.length and not resumed:
             return []  # of a Resume before the Open that is under way
-        if not opened.session:
-            return self._bad_opened("the cloud did not name the session; update it")
         try:
-            check_agreed(opened.protocol, bool(self._opening.policy.grammar and not self._session))
+            check_agreed(opened.protocol, bool(self._opening.policy.grammar and not resumed))
+            if not opened.session:
+                raise VersionError("the cloud did not name the session; update it")
         except VersionError as error:
-            return self._bad_opened(str(error))
-        if self._session and self._session != opened.session:
+            return self._exchange.close("bad_opened", str(error))
+        if resumed and opened.session != self._session:
             return self._lose_session("the cloud says another session each time; update it")
-        resumed, self._session = bool(self._session), opened.session
+        self._session = opened.session
         if self._cloud_base is None or not self._exchange.awaits_reply:
             self._deadline.answered()
         if resumed:
             self.stats.resumed += 1
             return self._exchange.resend(now)
-        if self.tokens:
+        if self._handed_over or (self.tokens and self._cloud_base):
             return self._on_reopened(opened, now)
         self.measures.opened(now)
         self._cloud_base = opened.base
@@ -227,7 +228,8 @@ class EdgeDecoder:
             self._is_anew = self._base is not None
             return self._prepare(opened.spec)
         if self._spec is None:
-            return self._bad_opened("the cloud did not say how to prompt; update it")
+            text = "the cloud did not say how to prompt; update it"
+            return self._exchange.close("bad_opened", text)
         if self._exchange.asked:
             self._deadline.owed(now)
         mismatch = self._compare_bases()
@@ -243,20 +245,21 @@ class EdgeDecoder:
         return [close, Finish("overloaded", text, until - now)]
 
     def _on_reopened(self, opened: Opened, now: float) -> list[Action]:
-        """Another verifier has the answer so far, if it makes the same prompt and took it all."""
+        """A verifier goes on after the answer so far, if it makes the same prompt and took it all.
+
+        Where another session verified more since that Open, the two would drift apart.
+        """
         self.stats.resumed += 1
         same = opened.base == (self._cloud_base or self._base)
         text = "the next verifier cannot go on with this answer; start the decode again"
-        if same and opened.verified < self._handed_over:
-            return self._lose_session(text)  # said late, of an Open before these were verified
-        if not same or opened.verified != self._handed_over:
+        if same and opened.verified < len(self.tokens):
+            return self._lose_session(text)
+        if not same or opened.verified > len(self.tokens):
             return self._exchange.close("unknown_session", text)
         self._cloud_base = opened.base
-        if not self._preset.drafts_on_robot:
-            return self._leave_to_cloud(opened, now)
         if self._exchange.asked:  # behind the Open
             self._deadline.owed(now)
-        return []
+        return [] if self._preset.drafts_on_robot else self._leave_to_cloud(opened, now)
 
     def _leave_to_cloud(self, opened: Opened, now: float) -> list[Action]:
         """The cloud goes on alone: since Open said so, or it is asked to."""
@@ -264,47 +267,34 @@ class EdgeDecoder:
             return self._exchange.follow_alone(now)
         return self._exchange.resend(now)
 
-    def _bad_opened(self, text: str) -> list[Action]:
-        return self._exchange.close("bad_opened", text)
-
     def _compare_bases(self) -> list[Action]:
         """End the decode if both sides have made their prompt and they differ."""
         if self._base is None or self._cloud_base is None or self._base == self._cloud_base:
             return []
-        text = (
-            "robot and cloud make different prompts of the same request; "
-            "give both the same tokenizer and image processor"
-        )
-        return self._exchange.close("prompt_mismatch", text)
+        text = "robot and cloud make different prompts of the same request"
+        advice = "give both the same tokenizer and image processor"
+        return self._exchange.close("prompt_mismatch", f"{text}; {advice}")
 
     def _resume(self) -> list[Action]:
         """Send the robot's verified prefix; empty before it and the cloud have begun."""
-        shared = self._exchange.prefix.shared
-        if shared is None or not self._session:
-            return []
-        return [Send(Resume(self._session, shared))]
-
-    def _on_link_up(self) -> list[Action]:
-        return self._resume() or self._reopen()
+        shared, session = self._exchange.prefix.shared, self._session
+        return [] if shared is None or not session else [Send(Resume(session, shared))]
 
     def _lose_session(self, text: str) -> list[Action]:
         """The cloud has another session than the robot, or none; ``text``: if that has no end."""
-        if self._lost >= MAX_LOST and len(self.tokens) == self._handed_over:
-            return self._exchange.close("unknown_session", text)
-        actions = self._reopen()
-        self._lost += 1
-        return actions
+        self._lost = 1 if len(self.tokens) > self._handed_over else self._lost + 1
+        return (
+            self._exchange.close("unknown_session", text)
+            if self._lost > MAX_LOST
+            else self._reopen()
+        )
 
     def _reopen(self) -> list[Action]:
         """Open the decode again; where tokens are verified already, it goes on after them."""
-        self._session = ""
-        self._admission.until = None
-        verified = self._exchange.hand_over()
-        if len(verified) > self._handed_over:
-            self._lost = 0
-        self._handed_over = len(verified)
+        self._session, self._admission.until = "", None
+        self._handed_over = len(self.tokens)
         known = self._opening.spec_digest if self._spec is None else self._spec
-        opening = replace(self._opening, spec_digest=known, verified=verified)
+        opening = replace(self._opening, spec_digest=known, verified=self._exchange.hand_over())
         if self._preset.drafts_on_robot and self._base is not None and not self._exchange.follows:
             opening = replace(opening, alone=None)  # the robot leads
         return [Send(opening), *(self._exchange.pending() if self._exchange.asked else [])]

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from ..decoding.policy import GREEDY, SamplingPolicy
@@ -156,7 +155,7 @@ class DecodeRunner:
         Abort or a Cut put there ends the decode. ``on_emit`` is called as soon as tokens are
         settled.
         """
-        inbox = inbox if inbox is not None else SimpleQueue()
+        inbox = Inbox() if inbox is None else inbox
         known, preset = self._known_spec, settings.preset
         opening = opening_of(request, settings, nonce, self.draft_model, known)
         lookup_of = partial(self._lookup_of, opening)

@@ -6,6 +6,7 @@ the prompt, too.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from ..models.session import Session
     from ..models.vlm import Vlm
 
+MAX_HEARD = 1024  # messages, before the draft model goes on: a flood does not keep it from its work
 ALL_ROWS = 1 << 30  # a step of as many rows as there are
 
 # Called after each step of the draft model: begin and end (s), rows computed (0: no pass was due),
@@ -97,6 +99,8 @@ class RunningDecode:
         self._work: Work | None = None  # for the draft model, when the pass under way has ended
         self._in_pass: Iterable[Branch] = ()  # what the pass under way is for
         self._finish: Finish | None = None
+        self._heard = 0  # messages since the draft model's last pass or layer
+        self._late: int | None = None  # messages that are read after the deadline
 
     def to_end(self, known_spec: bytes) -> Finish:
         """Handle events until the decoder is finished."""
@@ -117,28 +121,45 @@ class RunningDecode:
     def _next_event(self) -> Event | None:
         if self._drafted:
             return self._drafted.popleft()
+        if self._is_overdue():
+            return TimePassed()
         if self._prompt is not None and self._decoder.width:
-            try:
-                return self._read(self._ports.inbox.get_nowait())
-            except Empty:
-                return self._prefill_once(self._prompt)
+            item = self._arrived()
+            return self._prefill_once(self._prompt) if item is None else self._read(item)
         if self._work is not None and self._drafter is not None:
             self._drafter.follow(self._work.verified)
             self._drafter.want(self._work.branches)
             self._work = None
-        inbox = self._ports.inbox
         if self._drafter is not None and not self._drafter.idle:
-            try:
-                return self._read(inbox.get_nowait())
-            except Empty:
-                self._drafted += self._draft_once(self._drafter)
-                return None
+            item = self._arrived()
+            if item is not None:
+                return self._read(item)
+            self._drafted += self._draft_once(self._drafter)
+            return None
         deadline = self._decoder.deadline
         wait = None if deadline is None else max(0.0, deadline - self._ports.clock())
         try:
-            return self._read(inbox.get(timeout=wait))
+            return self._read(self._ports.inbox.get(timeout=wait))
         except Empty:
             return TimePassed()
+
+    def _is_overdue(self) -> bool:
+        """Whether the deadline is over, and what was here by then is read: it may be the reply."""
+        deadline = self._decoder.deadline
+        if deadline is None or self._ports.clock() < deadline:
+            self._late = None
+            return False
+        self._late = self._ports.inbox.qsize() if self._late is None else self._late - 1
+        return self._late <= 0
+
+    def _arrived(self) -> Item | None:
+        """The next of what arrived; None: nothing, or a pass of the draft model is due."""
+        self._heard += 1
+        if self._heard <= MAX_HEARD:
+            with contextlib.suppress(Empty):
+                return self._ports.inbox.get_nowait()
+        self._heard = 0
+        return None
 
     def _read(self, item: Item) -> Event | None:
         if not isinstance(item, bytes):
@@ -186,9 +207,8 @@ class RunningDecode:
 
     def _handle_arrived(self) -> None:
         """Handle the messages that are here."""
-        inbox = self._ports.inbox
-        while not inbox.empty() and self._finish is None:
-            event = self._read(inbox.get_nowait())
+        while self._finish is None and (item := self._arrived()) is not None:
+            event = self._read(item)
             if event is not None:
                 self._handle(event)
 

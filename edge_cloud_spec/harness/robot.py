@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
 from typing import Any
 
 from ..decoding.policy import GREEDY, SamplingPolicy
@@ -48,7 +47,7 @@ class ScriptedRobot:
         clock: Callable[[], float],
         sleep: Sleep,
         patience: float = PATIENCE,
-        inbox: Callable[[], Inbox] = SimpleQueue,
+        inbox: Callable[[], Inbox] = Inbox,
     ) -> None:
         """patience: seconds that the cloud may take to reply, outages included."""
         self.regime = regime

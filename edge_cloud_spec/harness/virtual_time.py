@@ -6,9 +6,8 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable
-from queue import SimpleQueue
 
-from ..edge.transport import Item
+from ..edge.transport import Inbox, Item
 
 
 class Hung(Exception):
@@ -65,7 +64,7 @@ class Timeline:
             self.step(math.inf)
 
 
-class VirtualInbox(SimpleQueue[Item]):
+class VirtualInbox(Inbox):
     """Waiting for a message lets time pass."""
 
     def __init__(self, timeline: Timeline) -> None:

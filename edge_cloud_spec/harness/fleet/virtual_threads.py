@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from queue import SimpleQueue
 
-from ...edge.transport import Item
+from ...edge.transport import Inbox, Item
 from ...errors import UserError
 from ..virtual_time import Timeline
 
@@ -72,7 +71,7 @@ class VirtualThreads:
         self._main.switch()
 
 
-class ThreadInbox(SimpleQueue[Item]):
+class ThreadInbox(Inbox):
     """The queue of one virtual thread."""
 
     def __init__(self, threads: VirtualThreads) -> None:

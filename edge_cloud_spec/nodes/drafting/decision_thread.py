@@ -6,7 +6,6 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import SimpleQueue
 
 from ...edge.events import Abort, Cut, Emit
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
@@ -136,7 +135,7 @@ class DecisionThread:
 
         request = Request(task.instruction, frame.jpeg, settings.order)
         nonce = int(request_id, 16)
-        inbox: Inbox = SimpleQueue()
+        inbox = Inbox()
         self._idle.clear()
         self.pulse.beat()
         self._gate.begin_decision(request_id)
