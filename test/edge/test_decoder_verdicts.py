@@ -79,6 +79,23 @@ def test_a_path_that_was_not_drafted_ends_the_decode_and_emits_nothing(path: tup
     assert sent(actions) == [Close()]
 
 
+@pytest.mark.parametrize(("last", "fits"), [(2, True), (3, False)])
+def test_a_verdict_settles_as_many_tokens_as_the_answer_has_room_for_and_none_of_more(
+    last: int, fits: bool
+) -> None:
+    """A verifier that lies: its verdict is complete in itself, and says where it leads."""
+    robot = decoder()
+    robot.start(0.0, SPEC)
+    robot.handle(OPENED, 0.0)
+    robot.handle(replace(PROMPT, max_tokens=3), 0.0)
+    path = tuple(range(last))
+    drafted = (3, 4, 5)[:last]
+    told = verdict(BASE, path, 9, drafted, tokens=drafted, drafted=last, alone=True)
+    actions = robot.handle(told, 1.0)
+    assert finish(actions).reason == ("length" if fits else "bad_verdict")
+    assert robot.tokens == ([*drafted, 9] if fits else [])
+
+
 def test_a_verdict_that_leads_elsewhere_settles_nothing_and_the_robot_resumes() -> None:
     """It is on another draft than ours: the accepted tokens would be ours, not the target's."""
     robot = waiting()
