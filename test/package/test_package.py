@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -92,19 +93,23 @@ def test_the_command_is_installed() -> None:
     assert script.value == "edge_cloud_spec.cli:main"
 
 
-def test_ctrl_c_while_an_executable_imports_ends_it_without_a_traceback(tmp_path: Path) -> None:
-    """Torch takes seconds to import, and what interrupts it with an exception took more to end."""
+def installed_script(program: Path, package: str, module: str) -> Path:
+    """``program``, with the text that CMake gives an executable for this module."""
     written = re.search(
         r"file\(WRITE \$\{script\}(.*?)\"\)\n", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL
     )
     assert written is not None
     script = "".join(re.findall(r'"([^"]*)"?', written[1] + '"')).replace("\\n", "\n")
-    script = script.replace("${PROJECT_NAME}", "slow").replace("${module}", "program")
+    program.write_text(script.replace("${PROJECT_NAME}", package).replace("${module}", module))
+    return program
+
+
+def test_ctrl_c_while_an_executable_imports_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    """Torch takes seconds to import, and what interrupts it with an exception took more to end."""
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow/program.py").write_text("print('imports', flush=True)\ninput()\n")
-    (tmp_path / "start").write_text(script)
     process = subprocess.Popen(
-        [sys.executable, str(tmp_path / "start")],
+        [sys.executable, str(installed_script(tmp_path / "start", "slow", "program"))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -114,6 +119,39 @@ def test_ctrl_c_while_an_executable_imports_ends_it_without_a_traceback(tmp_path
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60)[1] == ""
     assert process.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "done"),
+    [
+        ("bench drive --scenes 1 --processes 1 --presets dsd --renderer rays", "room 1/1"),
+        ("train tiny --evaluate --count 20", "views: 1 of 1"),
+    ],
+)
+def test_the_installed_command_has_worker_processes_that_do_not_start_it_again(
+    arguments: str, done: str, tmp_path: Path
+) -> None:
+    command = installed_script(tmp_path / "edge-cloud-spec", "edge_cloud_spec", "cli")
+    process = subprocess.Popen(
+        [sys.executable, str(command), *arguments.split()],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    lines = []
+    try:  # workers that cannot start are replaced for ever, each with its traceback
+        for line in process.stdout:
+            lines.append(line)
+            if done in line or "Traceback" in line:
+                break
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert done in lines[-1], "".join(lines)
 
 
 def test_the_graph_starts_only_executables_that_are_installed() -> None:
