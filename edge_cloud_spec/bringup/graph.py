@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from .parameter_file import ParameterFile, full_name
 PACKAGE = "edge_cloud_spec"
 LOCAL = "local"
 LOCAL_ADDRESS = "127.0.0.1:50151"
+MODEL_LOADS_S = 600.0  # of a verifier that is started here; the end of its process is seen
 
 MAX_SEED = 2**31 - 1  # of a room
 NODES = (  # those that a parameter file may name
@@ -149,7 +151,9 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     if settings.sim:
         room: dict[str, Value] = {} if settings.seed is None else {"seed": settings.seed}
         specs.append(_node("simulator", settings, **room))
-    link = {"authority": settings.authority, "token_file": settings.token_file}
+    link: dict[str, Value] = {"authority": settings.authority, "token_file": settings.token_file}
+    if settings.starts_verifier:
+        link["startup"] = MODEL_LOADS_S
     specs.append(_node("cloud_bridge", settings, cloud=settings.address, **_given(link)))
     specs.append(replace(_node("navigator", settings), role=Role.NEEDED))
     drafting = {"preset": settings.preset, "model.path": settings.drafter}
@@ -195,7 +199,7 @@ def _robot_model(settings: GraphSettings) -> NodeSpec:
     )
 
 
-def _given(values: dict[str, str]) -> dict[str, Value]:
+def _given(values: Mapping[str, Value]) -> dict[str, Value]:
     return {name: value for name, value in values.items() if value}
 
 

@@ -106,9 +106,10 @@ def is_ready(name: str, observer: Observer, settings: GraphSettings) -> bool:
     if name == "cloud_verifier":
         return is_serving(settings.address)
     if name == "cloud_bridge":
-        return {"draft", "decode_request"} <= {
-            topic for topic in ("draft", "decode_request") if name in observer.subscribers(topic)
-        }
+        hears = all(name in observer.subscribers(t) for t in ("draft", "decode_request"))
+        # one that serves may not have been found yet, which a first decision would complain of
+        link = observer.read(lambda run_log: run_log.link_state)
+        return hears and (link.startswith("cloud") or not settings.starts_verifier)
     if name in ("drafter", "navigator"):
         topic = "instruction_status" if name == "drafter" else "nav_status"
         status = observer.read(lambda run_log: getattr(run_log, topic))

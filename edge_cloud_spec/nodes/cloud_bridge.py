@@ -54,6 +54,7 @@ class BridgeSettings:
     replica_hosts: str = described(
         "", "hosts, with commas, that a fleet's front may send us to beside its own", fixed=True
     )
+    startup: float = bounded(0.0, 0.0, 600.0, "the cloud has so long to appear, s", fixed=True)
     reply_deadline: float = bounded(2.0, 0.05, 60.0, "s in which an answer is in time", fixed=True)
 
     def __post_init__(self) -> None:
@@ -83,7 +84,9 @@ class CloudBridge(ManagedNode):
     def begin(self) -> None:
         """Relay from now on."""
         self._client = VerifierClient(self._client_settings)
-        self._monitor = LinkMonitor(LinkLimits(self._config.value.reply_deadline))
+        config = self._config.value
+        first_s = max(config.startup, config.reply_deadline)
+        self._monitor = LinkMonitor(LinkLimits(config.reply_deadline, first_s=first_s))
         self._health, self._round_trip_s = BridgeHealth(), 0.0
         self._said = ""
         self.create_timer(CHECK_S, self._check_link, clock=Clock(clock_type=ClockType.STEADY_TIME))
@@ -91,7 +94,7 @@ class CloudBridge(ManagedNode):
         subscriptions.subscribe(DecodeRequest, "decode_request", self._on_request, DECODE)
         subscriptions.subscribe(Draft, "draft", self._on_draft, DECODE)
         subscriptions.start()
-        self.get_logger().info(f"relaying to the verifier at {self._client_settings.address}")
+        self.get_logger().info(f"looking for the verifier at {self._client_settings.address}")
 
     def halt(self) -> None:
         """End all streams."""
@@ -187,7 +190,8 @@ class CloudBridge(ManagedNode):
         if offset is not None:
             values["clock_offset_ms"] = round(offset.offset_s * 1e3, 3)
             values["clock_uncertainty_ms"] = round(offset.uncertainty_s * 1e3, 3)
-        link = Health(_LEVELS[monitor.quality], monitor.text, monitor.advice)
+        check = "" if monitor.starting else "cloud"
+        link = Health(_LEVELS[monitor.quality], monitor.text, monitor.advice, check=check)
         now = time.monotonic()
         self.diagnostics.show(self._health.look(link, up_bytes, down_bytes, now, values))
 

@@ -42,6 +42,7 @@ class RunLog:
         self.problem = ""  # the last fault of the cloud, or loss of the link to it
         self.nav_status = ""
         self.instruction_status = ""
+        self.link_state = ""
         self.statuses: list[tuple[float, str]] = []
         self._handlers: dict[str, Callable[[Any, float], Iterator[RunEvent]]] = {
             "decode_request": self._on_request,
@@ -52,6 +53,7 @@ class RunLog:
             "nav_status": self._on_nav_status,
             "decode_stats": self._on_stats,
             "instruction_status": self._on_instruction_status,
+            "link_state": self._on_link_state,
             "run_info": self._on_run_info,
             "sim/outcome": self._on_outcome,
             "camera/image_raw/compressed": self._on_frame,
@@ -167,6 +169,10 @@ class RunLog:
         _, refused, why = message.data.partition(" refused: ")
         if refused:
             yield ProblemReported(f"the navigator refused: {why}")
+
+    def _on_link_state(self, message: Any, now: float) -> Iterator[RunEvent]:
+        self.link_state = message.data
+        yield from ()
 
     def _on_instruction_status(self, message: Any, now: float) -> Iterator[RunEvent]:
         self.instruction_status = message.data

@@ -51,6 +51,11 @@ class LinkMonitor:
         return self._advice if self._state.quality else ""
 
     @property
+    def starting(self) -> bool:
+        """Whether nothing is wrong yet with a cloud that did not answer."""
+        return self._state.starting(self._clock())
+
+    @property
     def missed_answers(self) -> int:
         """Deadlines that passed without an answer."""
         return self._state.missed_answers

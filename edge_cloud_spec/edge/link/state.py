@@ -27,13 +27,15 @@ class LinkQuality(IntEnum):
 class LinkLimits:
     """When the state changes; times in seconds.
 
-    An answer is in time within ``deadline_s``. ``misses`` of the last ``of`` answers that are not
-    make the link degraded, ``lost_s`` without any answer after the first miss or a break make it
-    lost. A better state needs ``answers`` in time in a row and ``hold_s`` in the state before; of
-    a lost link that doubles, up to ``max_hold_s``, each time it is lost again within ``calm_s``.
+    The first answer may take ``first_s``; others are in time within ``deadline_s``. ``misses`` of
+    the last ``of`` answers that are not make the link degraded, ``lost_s`` without any answer after
+    the first miss or a break make it lost. A better state needs ``answers`` in time in a row and
+    ``hold_s`` in the state before; of a lost link that doubles, up to ``max_hold_s``, each time it
+    is lost again within ``calm_s``.
     """
 
     deadline_s: float = 2.0
+    first_s: float = 2.0
     misses: int = 2
     of: int = 8
     lost_s: float = 1.0
@@ -56,7 +58,7 @@ class LinkState:
         self._in_a_row = 0  # answers in time
         self._needed = 1  # of those, for a better state
         # The first miss or break after the last answer; the first answer may take its time.
-        self._silent_since: float | None = now + limits.deadline_s
+        self._silent_since: float | None = now + limits.first_s
         self._broken = False
         self._since = now - limits.hold_s  # in this state
         self._hold = limits.hold_s
@@ -102,6 +104,10 @@ class LinkState:
     def tick(self, now: float) -> None:
         """Time has passed."""
         self._judge(now)
+
+    def starting(self, now: float) -> bool:
+        """Whether the first answer may still come."""
+        return self._silent_since is not None and now < self._silent_since
 
     @property
     def _hold_now(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .health import Health, Level
 from .rate import Rate
@@ -45,4 +45,4 @@ class BridgeHealth:
             seconds = round(now - self._bad_since)
             values["not_good_for_s"] = seconds
             message += f" (for {seconds} s)" if seconds else ""
-        return Health(link.level, message, link.advice, values)
+        return replace(link, message=message, values=values)

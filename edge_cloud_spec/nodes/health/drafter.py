@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .health import Health, Level, worst_of
 
@@ -29,10 +29,11 @@ def drafter_health(facts: DrafterFacts) -> Health:
     """The worst of the thread, the camera and the last decision; else what is followed."""
     what = f"following {facts.instruction!r}" if facts.instruction else "no instruction"
     what += facts.note
-    found = [Health(Level.OK, what, values=facts.last), facts.camera]
+    found = [Health(Level.OK, what, values=facts.last), replace(facts.camera, check="camera")]
     if not facts.alive:
         said = "the model's thread has ended"
-        found.append(Health(Level.ERROR, said, "see the drafter's log and restart it"))
+        advice = "see the drafter's log and restart it"
+        found.append(Health(Level.ERROR, said, advice, check="model"))
     if facts.problem:
         found.append(Health(Level.ERROR, facts.problem, values={"last problem": facts.problem}))
     return worst_of(found)

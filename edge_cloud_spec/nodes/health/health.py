@@ -23,13 +23,16 @@ SEVERITY = (Level.OK, Level.WARN, Level.STALE, Level.ERROR)  # the worst last
 class Health:
     """One thing that was looked at: ``message`` says what is so, ``advice`` what to do about it.
 
-    ``advice`` is empty where nothing needs doing. ``values`` are for machines and plots.
+    ``advice`` is empty where nothing needs doing. ``values`` are for machines and plots. ``check``
+    is what was looked at (camera, cloud), where the console tells it. ``parts``: of ``worst_of``.
     """
 
     level: Level
     message: str
     advice: str = ""
     values: Mapping[str, object] = field(default_factory=dict)
+    check: str = ""
+    parts: tuple[Health, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.message}: {self.advice}" if self.advice else self.message
@@ -51,8 +54,9 @@ def worst_of(healths: Iterable[Health]) -> Health:
     values = {name: value for health in found for name, value in health.values.items()}
     wrong = sorted((h for h in found if h.severity), key=lambda h: -h.severity)
     if not wrong:
-        return replace(found[0], values=values)
-    return Health(wrong[0].level, " | ".join(map(str, wrong)), values=values)
+        return replace(found[0], values=values, parts=tuple(found))
+    message = " | ".join(map(str, wrong))
+    return Health(wrong[0].level, message, values=values, parts=tuple(found))
 
 
 class RecentProblem:

@@ -39,11 +39,12 @@ def navigator_health(facts: NavigatorFacts) -> Health:
         found.append(Health(Level.WARN, "e_stop is on", advice))
     if facts.missing:
         advice = f"see the base's driver, or what publishes {facts.topic}; nothing moves without it"
-        found.append(Health(Level.ERROR, f"{facts.missing} ({facts.topic})", advice))
+        said = f"{facts.missing} ({facts.topic})"
+        found.append(Health(Level.ERROR, said, advice, check="odometry"))
     elif facts.timed:
         said = f"no odometry on {facts.topic}: motions are timed, not measured"
         advice = "start it, launch with odom:=, or set the parameter odometry to off"
-        found.append(Health(Level.WARN, said, advice))
+        found.append(Health(Level.WARN, said, advice, check="odometry"))
     if facts.problem:
         found.append(_problem(facts.problem, facts.topic))
     return worst_of(found)

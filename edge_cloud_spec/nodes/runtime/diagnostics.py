@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -11,6 +12,7 @@ from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
+from ..health.console import HealthConsole
 from ..health.health import Health, Level
 from .qos import RELIABLE
 
@@ -32,6 +34,7 @@ class Diagnostics:
         )
         if not node.has_parameter("hardware_id"):
             node.declare_parameter("hardware_id", "", about)
+        self._console = HealthConsole()
         self._instance = secrets.token_hex(4)
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", RELIABLE)
 
@@ -47,14 +50,29 @@ class Diagnostics:
         return given or self._node.get_namespace().strip("/") or socket.gethostname()
 
     def show(self, health: Health, others: Mapping[str, Health] | None = None) -> None:
-        """Publish this health; ``others`` go beside it under ``<node>: <key>``."""
+        """Publish this health, and log what is new in it.
+
+        ``others`` go beside it under ``<node>: <key>``.
+        """
+        self._log(health)
         name = self._node.get_fully_qualified_name()
         named = [(name, health), *((f"{name}: {k}", h) for k, h in (others or {}).items())]
         self._publish(self._status(name, health) for name, health in named)
 
     def publish(self, message: str, values: Mapping[str, object], warning: bool = False) -> None:
         """Publish this status; level WARN for a ``warning``, else OK."""
-        self.show(Health(Level.WARN if warning else Level.OK, message, values=values))
+        health = Health(Level.WARN if warning else Level.OK, message, values=values)
+        self._publish([self._status(self._node.get_fully_qualified_name(), health)])
+
+    def _log(self, health: Health) -> None:
+        logger = self._node.get_logger()
+        for level, line in self._console.look(health.parts or (health,), time.monotonic()):
+            if level == Level.OK:  # rclpy wants one severity for each line of code
+                logger.info(line)
+            elif level == Level.WARN:
+                logger.warning(line)
+            else:
+                logger.error(line)
 
     def _status(self, name: str, health: Health) -> DiagnosticStatus:
         status = DiagnosticStatus(
