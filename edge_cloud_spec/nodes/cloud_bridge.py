@@ -88,7 +88,7 @@ class CloudBridge(ManagedNode):
         first_s = max(config.startup, config.reply_deadline)
         self._monitor = LinkMonitor(LinkLimits(config.reply_deadline, first_s=first_s))
         self._health, self._round_trip_s = BridgeHealth(), 0.0
-        self._said = ""
+        self._said, self._found = "", False
         self.create_timer(CHECK_S, self._check_link, clock=Clock(clock_type=ClockType.STEADY_TIME))
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         subscriptions.subscribe(DecodeRequest, "decode_request", self._on_request, DECODE)
@@ -158,7 +158,6 @@ class CloudBridge(ManagedNode):
         self._monitor.received(request_id, item)
         if isinstance(item, LinkLost):
             self._counts["link_losses"] += 1
-            self.get_logger().warning(f"the link to the cloud is lost: {item.reason}; trying again")
         elif isinstance(item, bytes):
             self._counts["down_bytes"] += len(item)
 
@@ -177,6 +176,9 @@ class CloudBridge(ManagedNode):
     def _say_link_state(self, text: str) -> None:
         if text != self._said:
             self._said = text
+            if not self._found and self._monitor.quality == LinkQuality.CLOUD:
+                self._found = True
+                self.get_logger().info(f"relaying to the verifier at {self._client.address}")
             self._link_state.publish(String(data=text))
 
     def diagnose(self) -> None:

@@ -174,6 +174,12 @@ def test_a_local_verifier_and_the_bridge_get_the_same_address() -> None:
     assert 'cloud:="127.0.0.1:4711"' in lines["cloud_bridge"]
 
 
+def test_only_a_cloud_that_is_started_here_has_time_to_start() -> None:
+    for cloud, starts in (("local", True), ("cloud.lan:443", False)):
+        bridge = next(s for s in graph(GraphSettings(cloud=cloud)) if s.name == "cloud_bridge")
+        assert ("startup" in dict(bridge.parameters)) == starts
+
+
 @pytest.mark.parametrize(
     "wrong", [{"cloud": "cloud"}, {"cloud": "c:99999"}, {"preset": "x"}, {"parameters": "no.yaml"}]
 )

@@ -18,7 +18,7 @@ class _Trouble:
     since: float
     last: float  # when it was seen last
     severity: int = 0  # of what was told
-    told: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)  # remedies
 
 
 @dataclass
@@ -30,8 +30,8 @@ class HealthConsole:
     def look(self, healths: Iterable[Health], now: float) -> Iterator[tuple[Level, str]]:
         """The lines of this look, with their levels; ``now`` in steady seconds.
 
-        A sentence that differs in numbers alone is the same one. While a trouble lasts, what is
-        less bad than what was told is no news.
+        While a trouble lasts, it is told again where something else is to be done about it, unless
+        it is less bad than what was told.
         """
         for health in healths:
             if not (health.check and health.severity):
@@ -39,10 +39,10 @@ class HealthConsole:
             trouble = self._troubles.setdefault(health.check, _Trouble(now, now))
             trouble.last = now
             settles = WARNING_S if health.level == Level.WARN else ERROR_S
-            sentence = re.sub(r"[\d.]+", "#", health.message)
-            known = sentence in trouble.told or health.severity < trouble.severity
+            remedy = health.advice or re.sub(r"[\d.]+", "#", health.message)
+            known = remedy in trouble.told or health.severity < trouble.severity
             if not known and now - trouble.since >= settles:
-                trouble.told.add(sentence)
+                trouble.told.add(remedy)
                 trouble.severity = health.severity
                 yield health.level, f"{health.check}: {health}"
         for check, trouble in list(self._troubles.items()):

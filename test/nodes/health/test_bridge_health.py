@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,9 @@ def values(hearer: Hearer) -> dict[str, str]:
     return {each.key: each.value for each in hearer.diagnostics[-1].values}
 
 
-def test_a_wrong_address_shows_before_the_first_instruction_and_ends_with_it() -> None:
+def test_a_wrong_address_shows_before_the_first_instruction_and_ends_with_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     port = free_port()
     with running_bridge(cloud=f"127.0.0.1:{port}", hardware_id="go2-7") as hearer:
         hearer.until(lambda: says(hearer, ERROR, "nothing listens", "edge-cloud-spec serve"))
@@ -63,7 +66,28 @@ def test_a_wrong_address_shows_before_the_first_instruction_and_ends_with_it() -
             hearer.until(lambda: any(v.kind == Verdict.OPENED for v in hearer.verdicts))
             hearer.until(lambda: int(values(hearer)["up_bytes_per_s"]) > 0)
             assert int(values(hearer)["down_bytes"]) > 0
+            log = [capfd.readouterr().err]
+            hearer.until(
+                lambda: "cloud: well again" in log[-1] or log.append(capfd.readouterr().err)
+            )
         hearer.until(lambda: says(hearer, ERROR, "lost"))
+    console = "".join(log)
+    assert len(re.findall(r"ERROR.*cloud: lost .*edge-cloud-spec serve", console)) == 1
+    assert console.count("relaying to") == 1
+
+
+def test_a_cloud_that_still_starts_is_no_trouble_and_its_first_answer_ends_the_wait(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    port = free_port()
+    with running_bridge(cloud=f"127.0.0.1:{port}", startup=600.0) as hearer:
+        hearer.until(lambda: len(hearer.diagnostics) > 7)
+        with Cloud(toy_worker(), address=f"127.0.0.1:{port}"):
+            hearer.until(lambda: hearer.now("cloud"))
+        hearer.until(lambda: says(hearer, ERROR, "lost"))  # it had its time
+    states = [state.split()[0] for state in hearer.states]
+    assert states.index("cloud") < states.index("lost")
+    assert "cloud: " not in capfd.readouterr().err.partition("relaying to")[0]
 
 
 def test_a_wrong_token_is_said_and_a_right_one_in_its_place_is_taken(
