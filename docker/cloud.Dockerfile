@@ -16,7 +16,8 @@ RUN pip install --no-cache-dir ${TORCH} -r requirements/torch.txt \
 COPY . .
 RUN EDGE_CLOUD_SPEC_MESSAGES=0 pip install --no-cache-dir --no-deps .
 
-RUN useradd --create-home verifier
+# A fixed uid, so that secrets of mode 600 can be given to it (docs/deployment.md).
+RUN useradd --create-home --uid 10001 verifier
 USER verifier
 EXPOSE 50151
 STOPSIGNAL SIGTERM

@@ -30,7 +30,8 @@ RUN source /opt/ros/jazzy/setup.bash && source .venv/bin/activate \
          --skip-keys "rviz2 robot_state_publisher" \
     && rm -rf /var/lib/apt/lists/* && colcon build
 
-RUN useradd --create-home robot
+# A fixed uid, so that secrets of mode 600 can be given to it (docs/deployment.md).
+RUN useradd --create-home --uid 10001 robot
 USER robot
 # exec: SIGINT reaches ros2 launch itself, which ends the nodes; the navigator stops the robot first.
 ENTRYPOINT ["/bin/bash", "-c", "source /ws/.venv/bin/activate && source /ws/install/setup.bash && exec \"$@\"", "--"]

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rclpy.clock import Clock, ClockType
 from std_msgs.msg import String
@@ -192,8 +192,9 @@ class CloudBridge(ManagedNode):
         if offset is not None:
             values["clock_offset_ms"] = round(offset.offset_s * 1e3, 3)
             values["clock_uncertainty_ms"] = round(offset.uncertainty_s * 1e3, 3)
-        check = "" if monitor.starting else "cloud"
-        link = Health(_LEVELS[monitor.quality], monitor.text, monitor.advice, check=check)
+        link = Health(_LEVELS[monitor.quality], monitor.text)
+        if not monitor.starting:
+            link = replace(link, advice=monitor.advice, check="cloud")
         now = time.monotonic()
         self.diagnostics.show(self._health.look(link, up_bytes, down_bytes, now, values))
 

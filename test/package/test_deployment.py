@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shlex
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -68,6 +71,30 @@ def test_a_dockerfile_copies_and_installs_what_there_is(path: Path) -> None:
     words = words[words.index("--") + 1 :] if "--" in words else words
     assert not line_error(shlex.join(words))
     assert re.search(r"^USER (?!root)", text, re.MULTILINE), "not as root"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+def test_the_images_user_reads_secrets_that_were_made_under_umask_077() -> None:
+    """docs/deployment.md's commands, on files of the names that docs/certificates.md gives."""
+    uids = {re.search(r"useradd .*--uid (\d+)", path.read_text())[1] for path in DOCKERFILES}  # type: ignore[index]
+    (uid,) = uids
+    page = (ROOT / "docs/deployment.md").read_text()
+    commands = re.findall(r"^sudo (install [^#\n]*)", page, re.MULTILINE)
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own is closed to others
+        os.chmod(folder, 0o755)
+        made, installed = Path(folder, "made"), Path(folder, "installed")
+        made.mkdir(0o700)
+        for name in ("ca.pem", "token", "server.pem", "server.key"):
+            (made / name).write_text(name)
+            (made / name).chmod(0o600)
+        for command in commands:
+            words = command.replace("/etc/edge-cloud-spec", str(installed)).split()
+            subprocess.run(words, cwd=made, umask=0o077, check=True)
+        files = sorted(installed.iterdir())
+        read = ["cat", *map(str, files)]
+        seen = subprocess.run(read, user=int(uid), group=int(uid), capture_output=True, check=True)
+        assert len(files) == 4 and seen.stdout == "".join(f.name for f in files).encode()
+        assert subprocess.run(read, user=int(uid) + 1, capture_output=True).returncode
 
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)

@@ -116,7 +116,8 @@ class LinkState:
     def _fall_silent(self, reason: str, now: float) -> None:
         if self._silent_since is None:
             self._silent_since = now
-        self._reason = reason
+        if not self.starting(now):
+            self._reason = reason
         self._judge(now)
 
     def _judge(self, now: float) -> None:
