@@ -2,6 +2,7 @@
 
 ``python -m edge_cloud_spec.nodes.instruction_server --ros-args ...``. It says on the topic
 ``instruction`` what an operator would, and reads the answers on the topics that everybody reads.
+What is said there before the drafter is up, whose models take long to load, it says again then.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from std_msgs.msg import String
+from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.msg import VerifiedTokens
 
 from ..bounds import bounded, check_bounds
-from ..instruction import is_stop
-from ..nav.followed_goal import FollowedGoal, GoalEnd
+from ..instruction import is_stop, normalized
+from ..nav.followed_goal import INACTIVE, STARTED, FollowedGoal, GoalEnd
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
-from .runtime.qos import DECODE, RELIABLE
+from .runtime.qos import DECODE, EVERY_PUBLISHER, RELIABLE
 from .runtime.run import spin
 
 ACTION = "navigate_by_instruction"
@@ -37,6 +38,9 @@ class InstructionServerSettings:
 
     answer_timeout: float = bounded(
         5.0, 0.5, 60.0, "the drafter takes an instruction, or a stop, within so long, s"
+    )
+    start_timeout: float = bounded(
+        240.0, 0.5, 3600.0, "an instruction waits so long for the drafter to start, s"
     )
 
     def __post_init__(self) -> None:
@@ -63,11 +67,17 @@ class InstructionServer(Node):
         super().__init__("instruction_server")
         self._settings = Parameters(self, InstructionServerSettings())
         self._goal: _Goal | None = None
+        self._drafter = ""  # what it said last; empty: nothing
+        self._e_stop = False
+        self._kept: tuple[str, float] | None = None  # instruction, and when it was heard
         self._clock_of_waits = Clock(clock_type=ClockType.STEADY_TIME)
         self._instruction = self.create_publisher(String, "instruction", RELIABLE)
         # Not one status may be missed, however fast they follow each other.
         self.create_subscription(String, "instruction_status", self._on_status, STATUSES)
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
+        self.create_subscription(String, "instruction", self._on_instruction, RELIABLE)
+        for profile in EVERY_PUBLISHER:
+            self.create_subscription(Bool, "e_stop", self._on_e_stop, profile)
         self._diagnostics = Diagnostics(self)
         self.create_timer(1.0, self._check, clock=self._clock_of_waits)
         self._server = ActionServer(
@@ -122,9 +132,43 @@ class InstructionServer(Node):
             outcome=end.outcome, message=end.message, decisions=decisions
         )
 
+    # Before the drafter is up
+
+    def _on_instruction(self, message: String) -> None:
+        text, self._kept = normalized(message.data), None
+        if self._is_up or is_stop(text):
+            return
+        if self._e_stop:
+            self.get_logger().error(f"{text[:80]!r} is not followed: e_stop is on")
+            return
+        self._kept = text, self._now
+        self.get_logger().info(f"{text[:80]!r} is kept until the drafter is up")
+
+    def _on_e_stop(self, message: Bool) -> None:
+        self._e_stop = message.data
+        if self._e_stop and self._kept is not None:  # after a stop only a newer one counts
+            self.get_logger().error(f"{self._kept[0][:80]!r} is not followed: e_stop came")
+            self._kept = None
+
+    def _on_started(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._publish(kept[0])
+        if self._goal is not None:
+            self._goal.asked_at = self._now
+
+    @property
+    def _is_up(self) -> bool:
+        """Whether a drafter hears instructions."""
+        alive = self.count_publishers("instruction_status")
+        return bool(alive) and self._drafter not in ("", f"idle {INACTIVE}")
+
     # What the drafter says
 
     def _on_status(self, message: String) -> None:
+        self._drafter = message.data
+        if message.data == f"idle {STARTED}":
+            self._on_started()
         if self._goal is not None:
             end = self._goal.on_status(message.data)
             self._feed(self._goal)
@@ -148,18 +192,27 @@ class InstructionServer(Node):
         goal = self._goal
         if goal is not None:
             self._check_goal(goal)
+        if self._kept is not None and self._waited_in_vain(self._kept[1]):
+            self.get_logger().error(f"{self._kept[0][:80]!r} is not followed: no drafter is up")
+            self._kept = None
         self._diagnostics.publish("no goal" if goal is None else goal.instruction, {})
 
     def _check_goal(self, goal: _Goal) -> None:
         overdue = self._now - goal.asked_at > self._settings.value.answer_timeout
         if goal.handle.is_cancel_requested and overdue:
             self._end(GoalEnd("cancelled", "stop was published, but no drafter confirmed it"))
-        elif goal.state == "waiting" and overdue:
+        elif goal.state == "waiting" and self._waited_in_vain(goal.asked_at):
             self._publish("stop")  # whoever takes it now would move a robot that nobody expects to
             self._end(GoalEnd("failed", "no drafter took the instruction; does the graph run?"))
         elif goal.state == "following" and not self.count_publishers("instruction_status"):
             self._publish("stop")
             self._end(GoalEnd("failed", "the drafter is gone"))
+
+    def _waited_in_vain(self, since: float) -> bool:
+        settings = self._settings.value
+        return self._now - since > (
+            settings.answer_timeout if self._is_up else settings.start_timeout
+        )
 
     @property
     def _now(self) -> float:

@@ -16,10 +16,11 @@ from rclpy.action import ActionClient
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from std_msgs.msg import String
+from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.msg import VerifiedTokens
+from edge_cloud_spec.nav.followed_goal import INACTIVE, STARTED
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
 BOX, BALL = "find the red box", "find the yellow ball"
@@ -162,6 +163,76 @@ def test_a_goal_that_no_drafter_takes_fails_and_is_taken_back(drafter: Drafter) 
 def test_the_goal_stop_stops_and_is_followed_by_nothing(drafter: Drafter) -> None:
     handle = drafter.ask("stop")
     assert not handle.accepted and drafter.heard == ["stop"]
+
+
+def start_again(drafter: Drafter) -> None:
+    """As a drafter that has loaded its models, after one that was not active."""
+    drafter.answers = True
+    drafter.say(f"idle {STARTED}")
+
+
+def not_up(drafter: Drafter) -> None:
+    drafter.answers = False
+    drafter.say(f"idle {INACTIVE}")
+    handle = drafter.ask(BALL)  # answered by a server that has heard that
+    drafter.call(handle.cancel_goal_async())
+    drafter.result(handle)
+    drafter.heard.clear()
+
+
+def test_an_instruction_from_before_the_drafter_is_up_is_said_again_when_it_is(
+    drafter: Drafter,
+) -> None:
+    not_up(drafter)
+    instruction = drafter.node.create_publisher(String, "instruction", 10)
+    drafter.until(lambda: instruction.get_subscription_count() == 2)
+    instruction.publish(String(data=BALL))
+    instruction.publish(String(data=BOX))
+    drafter.until(lambda: drafter.heard == [BALL, BOX])
+    time.sleep(0.2)
+    start_again(drafter)
+    drafter.until(lambda: drafter.heard == [BALL, BOX, BOX])
+    start_again(drafter)
+    handle = drafter.ask(BALL)
+    drafter.until(lambda: drafter.heard[3:] == [BALL])  # once, though it started twice
+    drafter.say(f"done {BALL}")
+    assert drafter.result(handle)[1] == "found"
+
+
+def test_a_goal_waits_for_a_drafter_that_is_not_up(drafter: Drafter) -> None:
+    not_up(drafter)
+    handle = drafter.ask(BOX)
+    time.sleep(4.0)  # twice the answer_timeout
+    start_again(drafter)
+    drafter.until(lambda: any(f.state == "following" for f in drafter.feedback))
+    drafter.say(f"done {BOX}")
+    assert drafter.result(handle) == (GoalStatus.STATUS_SUCCEEDED, "found", BOX)
+    assert drafter.heard == [BOX, BOX]
+
+
+@pytest.mark.parametrize("stop", ["e_stop", "stop"])
+def test_what_is_kept_is_forgotten_at_a_stop(drafter: Drafter, stop: str) -> None:
+    """A robot moves only for an instruction that came after the release."""
+    not_up(drafter)
+    instruction = drafter.node.create_publisher(String, "instruction", 10)
+    e_stop = drafter.node.create_publisher(Bool, "e_stop", 10)
+    drafter.until(lambda: instruction.get_subscription_count() == 2)
+    drafter.until(lambda: e_stop.get_subscription_count() >= 2)
+    instruction.publish(String(data=BOX))
+    drafter.until(lambda: drafter.heard == [BOX])
+    time.sleep(0.2)
+    for on in (True, False):
+        (
+            e_stop.publish(Bool(data=on))
+            if stop == "e_stop"
+            else instruction.publish(String(data=stop))
+        )
+        time.sleep(0.2)
+    start_again(drafter)
+    handle = drafter.ask(BALL)
+    assert drafter.heard.count(BOX) == 1
+    drafter.say(f"done {BALL}")
+    assert drafter.result(handle)[1] == "found"
 
 
 def test_a_client_that_goes_leaves_its_goal_to_the_missions_own_end(

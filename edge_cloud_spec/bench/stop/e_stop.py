@@ -89,8 +89,17 @@ def _trial(
         if not probe.opened:
             continue  # the instruction overtook the stop or its release at the drafter
         probe.last_motion_command = 0.0
-        probe.publish_answer(f"bench-{trial}-{attempt}", ANSWERS[trial % 2])
-        ros.wait_for(lambda: probe.last_motion_command and probe.moving, "the robot moves")
+        name = f"bench-{trial}-{attempt}"
+        probe.publish_answer(name, ANSWERS[trial % 2])
+        ros.wait_for(
+            lambda: (
+                (probe.last_motion_command and probe.moving)
+                or probe.nav_status.startswith(f"idle {name} ")
+            ),
+            "the robot moves, or the answer is refused",
+        )
+        if not probe.moving:
+            continue  # as where odometry came late
         ros.spin(pause)
         bare = echo.round_trip()
         moving = probe.moving
