@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,7 @@ from .serving.listening import check_free
 from .serving.logs import FORMATS, set_up_logging
 from .serving.server import ServerSettings, serve
 
+ENDED = 1  # exit status of what ran and cannot go on; another start may help
 MAX_LOOKUP_SUFFIXES = 2**24  # 0.74 GB for each credential
 
 
@@ -178,7 +180,10 @@ def _serve_fleet(args: argparse.Namespace, settings: ServerSettings) -> int:
     gpus = args.replica_gpus if args.device.startswith("cuda") else 0.0
     share = ReplicaShare(args.replica_cpus, gpus)
     make = partial(make_worker, args)
-    serve_fleet(make, settings, limits, share, lambda a: print(f"serving on {a}", flush=True))
+    on_ready = partial(print, "serving on", flush=True)
+    if lost := serve_fleet(make, settings, limits, share, on_ready):
+        print(f"error: {lost}", file=sys.stderr)
+        return ENDED
     return 0
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from dataclasses import dataclass, replace
 from typing import Any
+
+import grpc
 
 from ...errors import UserError
 from ...wire.channel import is_loopback
@@ -13,6 +16,9 @@ from ..serving.server import ServerSettings
 from .replica_actor import MakeWorker, ReplicaActor, ReplicaReport
 
 STORE_BYTES = 80 * 2**20  # of Ray's object store, which a fleet does not use; Ray's own least
+LEAST = (2, 60)  # of Ray's versions; before 2.52 whoever reaches its ports runs code there
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray is for this machine alone, at 127.0.0.1
+ASK_S = 10.0  # in which Ray refuses who shows no token
 CALLS = 4  # of an actor at a time: a report does not wait for another
 
 
@@ -79,6 +85,16 @@ class RayReplicas:
         """End it now."""
         self._ray.kill(self._actors.pop(name))
 
+    def lost(self) -> str:
+        """Why no replica can run any more; empty: they can. Asks Ray, which may take seconds."""
+        own = self._ray.get_runtime_context().get_node_id()
+        try:
+            if any(node["NodeID"] == own and node["Alive"] for node in self._ray.nodes()):
+                return ""
+        except Exception as error:  # of the classes of Ray and of its gRPC
+            return f"Ray does not answer ({type(error).__name__}); start the fleet again"
+        return "Ray has ended on this machine, and its replicas with it; start the fleet again"
+
     def close(self) -> None:
         """End all, and what of Ray was started here."""
         for name in self.names:
@@ -87,21 +103,52 @@ class RayReplicas:
 
 
 def _started_ray() -> Any:
+    """Ray, which takes commands from this fleet alone: its replicas run what they are sent."""
+    own: dict[str, Any] = {}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # its own is 15: behind all other work
+    os.environ["RAY_AUTH_MODE"] = "token"
+    if not os.environ.get("RAY_ADDRESS"):
+        own = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+        os.environ.setdefault(LOOPBACK, "0")
+        if not os.environ.get("RAY_AUTH_TOKEN_PATH"):  # else Ray writes one for all to read
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_worker_niceness", "0")  # its own is 15: behind all other work
         import ray
     except ImportError:
         raise UserError(
             "--replicas needs Ray; install the extra: pip install 'edge-cloud-spec[fleet]'"
         ) from None
-    own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
-    try:
-        ray.init(
-            log_to_driver=False,
-            logging_level="error",
-            **({} if os.environ.get("RAY_ADDRESS") else own),
+    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < LEAST:
+        raise UserError(
+            f"Ray {ray.__version__} is too old to keep strangers out: "
+            "pip install -r requirements/fleet.txt"
         )
+    try:
+        ray.init(log_to_driver=False, logging_level="error", **own)
     except Exception as error:
         raise UserError(f"Ray does not start: {error}") from None
+    try:
+        address = ray.get_runtime_context().gcs_address
+        if own and os.environ[LOOPBACK] == "0" and not is_loopback(address):
+            raise UserError(f"Ray listens at {address} and not on this machine alone")
+        _check_refusal(address)
+    except UserError:
+        ray.shutdown()
+        raise
     return ray
+
+
+def _check_refusal(address: str) -> None:
+    """Raise UserError unless Ray refuses who shows no token: who is let in runs code there."""
+    code = None
+    with grpc.insecure_channel(address, (("grpc.enable_http_proxy", 0),)) as channel:
+        try:
+            channel.unary_unary("/ray.rpc.InternalKVGcsService/InternalKVKeys")(b"", timeout=ASK_S)
+        except grpc.RpcError as error:
+            code = error.code()
+    if code != grpc.StatusCode.UNAUTHENTICATED:
+        raise UserError(
+            f"Ray at {address} does not ask for a token, so that strangers could run code: start "
+            "its cluster with RAY_AUTH_MODE=token, and give its token in RAY_AUTH_TOKEN_PATH"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from ...wire.channel import is_loopback
 from ..model_thread.worker import Worker
 from ..serving.server import ServerSettings
 from .placement import ReplicaLoad
@@ -53,6 +55,8 @@ class ReplicaActor:
         host = ""
         if far:
             host = str(ray.util.get_node_ip_address())
+            if is_loopback(f"{host}:0"):  # Ray is for this machine alone; its robots are not
+                host = _own_address()
         self._replica = Replica(worker, settings, name, key, host, memory)
 
     def report(self) -> ReplicaReport:
@@ -69,6 +73,16 @@ class ReplicaActor:
     def drain(self) -> None:
         """Send its robots elsewhere."""
         self._replica.drain()
+
+
+def _own_address() -> str:
+    """Where other machines reach this one; nothing is sent to find out."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+        try:
+            route.connect(("192.0.2.1", 9))  # reserved for documents: it goes the default way
+        except OSError:
+            return "127.0.0.1"
+        return str(route.getsockname()[0])
 
 
 def _let_others_go_first() -> None:

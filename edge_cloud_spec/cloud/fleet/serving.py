@@ -22,6 +22,7 @@ from .scaling import Scaling, ScalingLimits
 log = logging.getLogger(__name__)
 
 SCRAPE_S = 2.0  # in which a replica says what it counts
+LOST_S = 2.0  # between two looks at whether Ray is there
 
 
 class Fleet:
@@ -61,6 +62,12 @@ class Fleet:
             await asyncio.sleep(LOOK_S)
         return address
 
+    async def lost(self) -> str:
+        """Why no replica can run any more, once that is so: robots would wait for ever."""
+        while not (why := await asyncio.to_thread(self._replicas.lost)):
+            await asyncio.sleep(LOST_S)
+        return why
+
     async def stop(self) -> None:
         """End the front and all replicas."""
         if self._controlling is not None:
@@ -84,10 +91,13 @@ def serve_fleet(
     limits: ScalingLimits,
     share: ReplicaShare,
     on_ready: Callable[[str], None],
-) -> None:
-    """Serve until SIGINT or SIGTERM; ``on_ready`` gets the address. Raises UserError."""
+) -> str:
+    """Serve until SIGINT or SIGTERM; ``on_ready`` gets the address. Raises UserError.
 
-    async def run() -> None:
+    Returns why it could not go on; empty: it was told to end.
+    """
+
+    async def run() -> str:
         fleet = Fleet(make, settings, limits, share)
         stopped = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -95,13 +105,16 @@ def serve_fleet(
         try:
             starting = asyncio.ensure_future(fleet.start(1))
             ending = asyncio.ensure_future(stopped.wait())
-            await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+            losing = asyncio.ensure_future(fleet.lost())
+            ends = {ending, losing}
+            await asyncio.wait({starting, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 on_ready(await starting)
                 if fleet.metrics is not None:
                     log.info("metrics on http://%s/metrics", fleet.metrics.address)
-            await ending
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return "" if ending.done() else await losing
         finally:
             await fleet.stop()
 
-    asyncio.run(run())
+    return asyncio.run(run())
