@@ -29,7 +29,8 @@ def check_graph(snapshot: Snapshot, namespace: str | None = None) -> list[Findin
         if wanted not in robots:
             elsewhere = f"; there are some in {_places(robots)}" if robots else ""
             found = f"no node of ours in namespace {wanted or '/'}{elsewhere}"
-            return [Finding("graph", FAIL, found, _where(snapshot))]
+            advice = "give --namespace one of these, or leave it out to look at all of them"
+            return [Finding("graph", FAIL, found, advice if robots else _where(snapshot))]
         robots = [wanted]
     if not robots:
         found = f"no node of ours in ROS domain {snapshot.domain}"
@@ -80,7 +81,10 @@ def _nodes(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
         advice = "start it, and see the launch's output for why it ended"
         yield Finding(check, FAIL, f"{', '.join(missing)} is not running", advice)
     if twice:
-        advice = "end one of them; one that was killed is seen for twenty seconds more"
+        advice = (
+            "give each robot a namespace of its own (namespace:=robot1), or end one of them; one "
+            "that was killed is seen for twenty seconds more"
+        )
         yield Finding(check, FAIL, f"there are two of {', '.join(twice)}", advice)
     if not (missing or twice):
         yield Finding(check, OK, ", ".join(f"{robot}/{name}" for name in NODES))

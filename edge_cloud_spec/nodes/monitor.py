@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -79,9 +79,6 @@ class MonitorNode(Node):
         self._known = {topic: Health(Level.OK, "only its own node") for topic in self._known}
         self._known |= faults
         found = {**self._heartbeats.look(self._present(), now), **self._known}
-        for name, health in found.items():  # no warnings: a node loads its model, one that ended is
-            if health.level > Level.WARN:  # seen for a while
-                found[name] = replace(health, check=name)
         levels = {name: health.level for name, health in found.items()}
         if levels != self._shown or now - self._showed_at >= PERIOD_S:
             self._shown, self._showed_at = levels, now

@@ -92,6 +92,7 @@ def test_an_empty_graph_and_one_of_others_say_where_to_look() -> None:
 def test_another_namespace_is_named_where_the_robot_is() -> None:
     finding = only(robot("/robot1"), "robot2")
     assert "namespace /robot2" in finding.found and "some in /robot1" in finding.found
+    assert "--namespace" in finding.advice
 
 
 @pytest.mark.parametrize("gone", NODES)

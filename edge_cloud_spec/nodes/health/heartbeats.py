@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .health import Health, Level
 
@@ -58,7 +58,11 @@ class Heartbeats:
             for heard in self._heard.values():
                 heard.at += now - self._looked
         self._looked = now
-        return {name: self._health(name, name in present, now) for name in self.names}
+        found = {name: self._health(name, name in present, now) for name in self.names}
+        return {  # a node that was never heard may still start
+            name: replace(health, check=name if name in self._heard else "")
+            for name, health in found.items()
+        }
 
     def _health(self, name: str, present: bool, now: float) -> Health:
         heard = self._heard.get(name)

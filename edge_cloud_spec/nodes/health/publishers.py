@@ -68,6 +68,7 @@ def _strangers(topic: str, owner: str, names: Sequence[str]) -> Health:
         f"{who} publishes on {topic}, where {owner} alone should",
         "press the e_stop and end it, or name it in the parameter allowed_publishers",
         {"foreign": who},
+        check=topic,
     )
 
 

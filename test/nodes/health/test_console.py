@@ -5,8 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nodes.health.camera import CameraTopics, no_picture
 from edge_cloud_spec.nodes.health.console import ERROR_S, WARNING_S, WELL_S, HealthConsole
-from edge_cloud_spec.nodes.health.health import Health, Level
+from edge_cloud_spec.nodes.health.drafter import DrafterFacts, drafter_health
+from edge_cloud_spec.nodes.health.health import Health, Level, worst_of
+from edge_cloud_spec.nodes.health.heartbeats import Heartbeats
+from edge_cloud_spec.nodes.health.navigator import NavigatorFacts, navigator_health
+from edge_cloud_spec.nodes.health.publishers import PublisherWatch
 
 CHECKS, REMEDIES = ("cloud", "camera"), ("start it", "give another token")
 WELL = "well again"
@@ -64,3 +70,30 @@ def test_what_is_no_check_or_only_starts_is_not_told() -> None:
     starting = Health(Level.WARN, "unconfigured")
     short = [[health("odometry", Level.WARN, "start it")]] * 3
     assert not any(told([[starting]] * 20 + short + [[]] * 20))
+
+
+def monitored(heard: bool) -> Health:
+    """A drafter that is gone, or never came; and a stranger on cmd_vel."""
+    beats = Heartbeats(("/drafter",), 0.0)
+    if heard:
+        beats.hear("/drafter", "1", "fine", 0.0)
+    publishers = {"/cmd_vel": ["/joystick"]} if heard else {}
+    faults = PublisherWatch({"/cmd_vel": "/navigator"}).look(publishers, 20.0)
+    return worst_of([*beats.look((), 20.0).values(), *faults.values()])
+
+
+def test_the_nodes_own_healths_are_what_is_told() -> None:
+    status = Status("idle")
+    camera = no_picture(CameraTopics(("/image/compressed", "/image")), None)
+    for health, *lines in (
+        (drafter_health(DrafterFacts("", camera)), "camera: no picture on /image/compressed"),
+        (navigator_health(NavigatorFacts(status, "/odom", timed=True)), "odometry: no odometry on"),
+        (navigator_health(NavigatorFacts(status, "/odom", "silent")), "odometry: silent (/odom)"),
+        (monitored(True), "/drafter: /drafter is gone", "/cmd_vel: /joystick publishes on"),
+        (monitored(False),),
+    ):
+        found = [line for look in told([list(health.parts)] * 9) for line in look]
+        assert len(found) == len(lines)
+        for line, begins in zip(found, lines, strict=True):
+            assert line.startswith(begins)
+            assert line.count(": ") > 1  # what to do about it
