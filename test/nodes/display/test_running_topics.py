@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(
 )
 EVERY = {**TOPICS, **DRAWN}
 OPERATORS = {"instruction": String, "e_stop": Bool}
-VIEWED = 4  # decisions whose words the viewer must show
+VIEWED = 3  # decisions whose words the viewer must show
 ELSEWHERE = frozenset({"rviz2", "robot_state_publisher"})  # a full ROS has them
 
 
