@@ -88,17 +88,9 @@ def _trial(
         ros.wait_for(lambda: probe.opened or probe.refused, "a decode begins, or is refused")
         if not probe.opened:
             continue  # the instruction overtook the stop or its release at the drafter
+        probe.stats.clear()  # of the decode before
         probe.last_motion_command = 0.0
-        name = f"bench-{trial}-{attempt}"
-        probe.publish_answer(name, ANSWERS[trial % 2])
-        ros.wait_for(
-            lambda: (
-                (probe.last_motion_command and probe.moving)
-                or probe.nav_status.startswith(f"idle {name} ")
-            ),
-            "the robot moves, or the answer is refused",
-        )
-        if not probe.moving:
+        if not _moves(ros, probe, f"bench-{trial}-{attempt}", ANSWERS[trial % 2]):
             continue  # as where odometry came late
         ros.spin(pause)
         bare = echo.round_trip()
@@ -114,3 +106,16 @@ def _trial(
         if moving and probe.stats[0].finish_reason == "aborted" and probe.stats[0].rounds:
             return took, bare
     raise UserError("no decode was under way when the stop came; is the machine too busy?")
+
+
+def _moves(ros: RosGraph, probe: RobotProbe, request: str, answer: str) -> bool:
+    """Whether the robot moves on this answer; the navigator may refuse it."""
+    probe.publish_answer(request, answer)
+    ros.wait_for(
+        lambda: (
+            (probe.last_motion_command and probe.moving)
+            or probe.nav_status.startswith(f"idle {request} ")
+        ),
+        "the robot moves, or the answer is refused",
+    )
+    return probe.moving
