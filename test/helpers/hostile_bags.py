@@ -1,4 +1,4 @@
-"""Bags that ask for more than their bytes: MCAP files, databases, and folders with metadata.yaml."""
+"""Bags that ask for more than their bytes: MCAP files, databases and folders with metadata."""
 
 from __future__ import annotations
 
