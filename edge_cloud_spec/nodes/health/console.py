@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -18,7 +17,7 @@ class _Trouble:
     since: float
     last: float  # when it was seen last
     severity: int = 0  # of what was told
-    told: set[str] = field(default_factory=set)  # remedies
+    told: set[str] = field(default_factory=set)  # advice
 
 
 @dataclass
@@ -39,10 +38,9 @@ class HealthConsole:
             trouble = self._troubles.setdefault(health.check, _Trouble(now, now))
             trouble.last = now
             settles = WARNING_S if health.level == Level.WARN else ERROR_S
-            remedy = health.advice or re.sub(r"[\d.]+", "#", health.message)
-            known = remedy in trouble.told or health.severity < trouble.severity
+            known = health.advice in trouble.told or health.severity < trouble.severity
             if not known and now - trouble.since >= settles:
-                trouble.told.add(remedy)
+                trouble.told |= {health.advice, ""}
                 trouble.severity = health.severity
                 yield health.level, f"{health.check}: {health}"
         for check, trouble in list(self._troubles.items()):
