@@ -162,8 +162,9 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
     rule = random.choice((*RULES, "rejection"))  # which has the most branches
     if rule == "rejection" and random.random() < 0.5:  # the most where the robot resamples
         presets = [name for name in presets if _preset(name).split_of(rule)] or presets
+    weights = [3 if _preset(name).drafter == "cloud" else 1 for name in presets]  # verdicts differ
     schedule = Schedule(
-        random.choice(presets),
+        random.choices(presets, weights)[0],
         rule,
         random.getrandbits(32),
         tuple((message, random.choice(ON_THE_WAY)) for message in sorted(messages)),
@@ -186,15 +187,14 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
 
 
 def with_hand_overs(schedule: Schedule, random: Random) -> Schedule:
-    """The schedule, and the robot goes to the other verifier, and perhaps back, once or more.
-
-    Half of them come within a few messages: then the other may not have said a word.
-    """
-    faults, message = dict(schedule.faults), 0
-    for _ in range(random.choice((0, 1, 2, 2, 3, 4))):
-        message += random.randint(1, random.choice((3, 4 + 3 * schedule.tokens)))
-        faults[message - 1] = "moved"
-    conditions = replace(schedule.conditions, moves=random.choice((0.0, 0.5)))
+    """The robot goes to the other verifier and back, with some words of that or none."""
+    faults = dict(schedule.faults) if random.random() < 0.5 else {}
+    for _ in range(random.choice((0, 1, 1, 2))):
+        first = random.randrange(3 + 2 * schedule.tokens)
+        faults |= {first: "moved", first + random.randint(1, 8): "moved"}
+    conditions = schedule.conditions
+    if random.random() < 0.3:  # between any two messages, a dozen times
+        conditions = replace(conditions, cuts=random.choice((1.0, 3.0)), moves=0.8)
     return replace(schedule, faults=tuple(sorted(faults.items())), conditions=conditions)
 
 

@@ -7,6 +7,7 @@ functions of the prefix.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -31,6 +32,7 @@ from .virtual_time import Timeline, VirtualInbox
 MAX_STEPS = 20_000  # of the timeline, for one decode
 REQUEST = Request("find", b"jpeg")
 NONCE = 7
+OTHER_NOISE = 2.0  # of the second verifier's own draft model: its verdicts begin elsewhere
 Tokens = tuple[int, ...]
 
 
@@ -73,9 +75,12 @@ class Decode:
         self.faults = InjectedFaults(random, conditions, faults or {})
         self._clouds = [
             VirtualCloud(
-                self.timeline, self._make_worker, conditions.cloud_job, self._note_sessions
+                self.timeline,
+                partial(self._make_worker, noise),
+                conditions.cloud_job,
+                self._note_sessions,
             )
-            for _ in range(2)
+            for noise in (draft_noise, OTHER_NOISE)
         ]
         first, other = self._clouds
         self._link = VirtualLink(self.timeline, first, self.faults, other=other)
@@ -142,10 +147,11 @@ class Decode:
     def _connect(self, on_receive: OnReceive) -> Transport:
         return _Recorded(self._link.connect(on_receive), self.on_send)
 
-    def _make_worker(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> Worker:
-        noise, vocabulary = self.draft_model.draft_noise, self.spec.vocabulary
+    def _make_worker(
+        self, noise: float, clock: Callable[[], float], sleep: Callable[[float], None]
+    ) -> Worker:
         target: Any = self.target
-        drafter: Any = ToyVlm(self.target.seed, noise, vocabulary)
+        drafter: Any = ToyVlm(self.target.seed, noise, self.spec.vocabulary)
         return Worker(target, self.spec, drafter, WorkerLimits(sessions=1000), clock)
 
     def _note_sessions(self) -> None:

@@ -132,9 +132,8 @@ class Verification:
             case Proposed():
                 self.proposing = None
                 waiting = self._next_pushed(late=True)
-                if waiting or self._alone is None:
-                    return waiting
-                return self._score(self._drafts.drafted(event))
+                done = waiting or self._alone is None
+                return waiting if done else self._score(self._drafts.drafted(event))
             case Resume():
                 return self._on_resume(event)
             case RowRequest(base):
@@ -142,18 +141,13 @@ class Verification:
             case Close(resampled):
                 if self._rejected is not None and self._rules.knows(resampled):
                     self._adopt(resampled)
-                self.finished = True
-                self._alone = None
+                self.finished, self._alone = True, None
                 self._drafts.end()
                 return []
 
     def stands_at(self, here: PrefixDigest) -> bool:
-        """Whether a robot with this verified prefix, perhaps from others, may go on with this.
-
-        It may ask for the verdict there: it is still to come, or was given. One that resamples
-        may have come there by another's rejection: nothing may be judged or rejected there yet.
-        """
-        if self._opening.split is not None:
+        """Whether a robot with this verified prefix, from whomever, gets all that it asks for."""
+        if self._opening.split is not None:  # a row, too, after a rejection of another's
             return here == self.digest and self._rejected is None and not self._busy
         return here == self.digest or here in self._history
 
@@ -176,8 +170,7 @@ class Verification:
         here = base == self.digest  # another verifier rejected the draft, or ours from here
         if self._rejected is not None and (here or base == self._history.last):
             return [Reply(RowMessage(base, self._rejected))]
-        wanted = here and self._opening.split is not None
-        if wanted and not (self._busy or self.finished):
+        if here and self._opening.split and not (self._busy or self.finished):
             return self._score(ScoredDraft(EMPTY, row_only=True))
         self.counters.ignored += 1
         return []
@@ -200,35 +193,35 @@ class Verification:
             self.counters.repeated += 1
             return [Reply(self._history.on(message.base))]
         here = self.digest
-        if self._rejected is not None and message.resampled is not None:
+        if message.resampled is not None:
             here = here.extend((message.resampled,))
+            if message.base == here and self._rejected is None and not self._busy:
+                return self._refuse(Fault("unknown_session", "it rejected nothing; open another"))
         try:
             if message.base != here or message.hint or self._busy or self.finished:
                 self._drafts.keep(message, late=self.proposing is not None)
                 return []
             self._rules.check_next(message, self._answer, resamples=self._rejected is not None)
         except BadDraft as error:
-            return self._refuse(error)
-        adopted = self._adopt(message.resampled)
-        return [*adopted, *self._score(self._drafts.given(message))]
+            return self._refuse(Fault("bad_draft", str(error)))
+        return [*self._adopt(message.resampled), *self._score(self._drafts.given(message))]
 
     def _on_draft_while_alone(self, message: DraftMessage) -> list[Action]:
         """Keep it for where it fits. It is no hint where the robot takes the lead.
 
-        All verdicts so far have been sent on this stream, and are complete: after the one that is
-        under way the robot drafts again where the answer is then.
+        All verdicts were sent on this stream: after the one under way the robot drafts again.
         """
         try:
             self._drafts.keep(message, late=True)
         except BadDraft as error:
-            return self._refuse(error)
+            return self._refuse(Fault("bad_draft", str(error)))
         if not message.hint:
             self._alone = None
         return []
 
-    def _refuse(self, error: BadDraft) -> list[Action]:
+    def _refuse(self, fault: Fault) -> list[Action]:
         self.counters.refused += 1
-        return [Reply(Fault("bad_draft", str(error)))]
+        return [Reply(fault)]
 
     def _adopt(self, resampled: int | None) -> list[Action]:
         """Take over the token that the robot drew after the last rejection."""
@@ -251,8 +244,7 @@ class Verification:
 
     def _has_reached_limit(self) -> bool:
         """Whether the answer has as many tokens as the robot asked to generate."""
-        until = self._alone.until if self._alone else 0
-        return 0 < until <= len(self.tokens)
+        return self._alone is not None and 0 < self._alone.until <= len(self.tokens)
 
     def _next(self, *, late: bool) -> list[Action]:
         """The next pass: over a draft that waits for its place, else what the cloud does alone.

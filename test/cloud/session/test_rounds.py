@@ -240,3 +240,14 @@ def test_every_verdict_is_counted_once_and_every_message_that_changed_nothing() 
     counters = cloud.counters
     assert (counters.drafts, counters.verdicts, counters.judged, counters.repeated) == (4, 1, 1, 1)
     assert (counters.late, counters.refused, counters.accounted) == (1, 1, 4)
+
+
+def test_a_token_drawn_for_another_sessions_rejection_gives_the_session_up() -> None:
+    """Else its robot would wait: the two have drifted apart."""
+    cloud, _ = split_session(Split("sparse", 2, 0))
+    cloud = Verification(
+        "t", cloud._opening, BASE, end_tokens=(END,), max_tokens=9, vocabulary=VOCABULARY
+    )
+    drawn = DraftMessage(BASE.extend((5,)), Draft((6,), values=(0.9,)), 1, resampled=5)
+    (said,) = cloud.handle(drawn)
+    assert said.message.code == "unknown_session"
