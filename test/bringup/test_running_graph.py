@@ -1,0 +1,42 @@
+"""A graph that was started is up when its nodes can work with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+from edge_cloud_spec.bringup.graph import GraphSettings
+from edge_cloud_spec.bringup.running_graph import is_ready
+from edge_cloud_spec.nodes.topics import TOPICS
+from edge_cloud_spec.observe.run_log import RunLog
+
+
+class Observed:
+    """What an observer of a graph saw."""
+
+    def __init__(self, link_state: str) -> None:
+        self._run_log = RunLog()
+        self._run_log.on_message("link_state", TOPICS["link_state"][0](data=link_state), 0.0)
+
+    def subscribers(self, topic: str) -> set[str]:
+        return {"cloud_bridge"}
+
+    def read(self, query: Callable[[RunLog], Any]) -> Any:
+        return query(self._run_log)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "link", "ready"),
+    [
+        ("local", "degraded the cloud has not answered yet", False),  # its decision would complain
+        ("local", "cloud", True),
+        ("cloud.lan:443", "lost nothing listens there", True),  # that is the run's to say
+    ],
+)
+def test_the_bridge_is_up_when_it_has_found_the_verifier_that_is_started_with_it(
+    cloud: str, link: str, ready: bool
+) -> None:
+    assert is_ready("cloud_bridge", Observed(link), GraphSettings(cloud=cloud)) == ready  # type: ignore[arg-type]
