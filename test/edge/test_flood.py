@@ -1,0 +1,103 @@
+"""A verifier that sends without end holds no decode beyond its patience, and fills no memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import repeat
+from queue import Empty
+from random import Random
+
+import pytest
+from helpers.cloud.grpc_robot import REQUEST, toy_robot
+from helpers.cloud.scripted_cloud import RobotSide, ScriptedCloud
+
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.events import Emit
+from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
+from edge_cloud_spec.edge.transport import MAX_WAITING, Inbox, Item
+from edge_cloud_spec.harness.fault_injection import Conditions
+from edge_cloud_spec.harness.virtual_decode import Decode
+from edge_cloud_spec.harness.virtual_time import VirtualInbox
+from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.wire.codec import encode_server
+from edge_cloud_spec.wire.messages import Opened, Prediction, Verdict
+
+BASE = PrefixDigest(0, 42)
+STALE = encode_server(Prediction(PrefixDigest(9, 9), (), 1, 0.5))
+MILLION = bytes(2**20)
+
+
+def flooded(flood: bytes, patience: float, inbox: Inbox, stalls: bool = False) -> Outcome:
+    """A decode beside this flood; stalls: the robot reads nothing before the inbox is full."""
+
+    def script(robot: RobotSide) -> Iterator[bytes]:
+        robot.hear()
+        yield encode_server(Opened("s", b"", BASE, 3))
+        first = Verdict(BASE, (), 1, alone=True, leads_to=BASE.extend((1,)).short)
+        yield encode_server(first)
+        yield from repeat(flood)
+
+    def on_emit(_: Emit) -> None:
+        while stalls and not inbox._is_full and inbox.qsize() < 64:
+            time.sleep(0.01)
+
+    settings = DecodeSettings(load_preset("cloud_ar"), "greedy", GREEDY, patience=patience)
+    with ScriptedCloud(script) as cloud:
+        link = VerifierClient(ClientSettings(cloud.address))
+        outcome = toy_robot().run(REQUEST, settings, 1, link.connect, on_emit, inbox)
+        link.close()
+    assert outcome.tokens == (1,)
+    return outcome
+
+
+@pytest.mark.parametrize("flood", [STALE, encode_server(Opened("s", b"", BASE, 3))])
+def test_a_decode_beside_a_flood_ends(flood: bytes) -> None:
+    assert flooded(flood, 2.0, Inbox()).reason in ("timeout", "flooded")
+
+
+def test_what_a_robot_cannot_read_ends_its_decode_with_a_sentence_and_is_not_kept() -> None:
+    inbox = Inbox()
+    outcome = flooded(MILLION, 150.0, inbox, stalls=True)
+    assert outcome.reason == "flooded"
+    assert "more than any answer needs" in outcome.text
+    assert inbox.qsize() <= MAX_WAITING // len(MILLION)
+
+
+class Endless(VirtualInbox):
+    """The next message is always here, from the moment that the cloud has opened the session."""
+
+    begun = False
+
+    def get_nowait(self) -> Item:
+        try:
+            item = super().get_nowait()
+        except Empty:
+            if not self.begun:
+                raise
+            self._timeline.sleep(1e-4)
+            return STALE
+        self.begun = isinstance(item, bytes)
+        return item
+
+
+class Beside(Decode):
+    """A decode whose inbox is never empty."""
+
+    def run(self) -> Outcome:
+        self.inbox = Endless(self.timeline)
+        return self._runner.run(REQUEST, self.settings, 7, self._connect, self.on_emit, self.inbox)
+
+
+@pytest.mark.parametrize("preset", ["cloud_ar", "dsd"])
+@pytest.mark.parametrize("silent", [False, True], ids=["answers", "silent"])
+def test_a_flood_keeps_neither_the_drafts_nor_the_deadline_waiting(
+    preset: str, silent: bool
+) -> None:
+    faults = dict.fromkeys(range(4, 10_000), "lost") if silent else {}
+    decode = Beside(Random(0), preset, conditions=Conditions(), patience=3.0, faults=faults)
+    decode.timeline._max_steps = 1e7
+    outcome = decode.run()
+    assert outcome.reason == ("timeout" if silent else "length"), outcome.text
