@@ -124,6 +124,7 @@ def test_humbles_rclpy_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     vars(old).update(vars(rclpy.event_handler))
     monkeypatch.setitem(sys.modules, "rclpy.qos_event", old)
     monkeypatch.setitem(sys.modules, "rclpy.event_handler", None)
+    monkeypatch.delitem(sys.modules, SubscriptionThread.__module__)
     found = runpy.run_module(SubscriptionThread.__module__)
     assert found["SubscriptionEventCallbacks"] is rclpy.event_handler.SubscriptionEventCallbacks
 

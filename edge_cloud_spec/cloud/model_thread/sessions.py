@@ -103,9 +103,9 @@ class RobotStream:
 
     def send(self, message: ServerMessage) -> None:
         """Send this to the robot; from any thread."""
-        self.send_bytes(encode_server(message))
         if self._on_send is not None:
             self._on_send(self, message)
+        self.send_bytes(encode_server(message))
 
     def end(self) -> None:
         """End the stream after what was sent; from any thread."""

@@ -194,6 +194,8 @@ def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher, domain: int)
         watcher.picture = None
         kept = heard()[1:6:2]  # the others are lost
         assert len(kept) > 1 and len({d.answer for d in kept}) > 1
+        watcher.node.destroy_publisher(watcher.status)  # or a replay would not begin
+        watcher.until(lambda: not observer.node.count_publishers("nav_status"))
         player = Player(observer)
         player.wait_for_drafter()
         for at, decision in enumerate(kept, start=1):
