@@ -20,13 +20,14 @@ from edge_cloud_spec.cloud.session.events import Action as CloudAction
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.growth import FinishedDraft
+from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafting import Drafting
 from edge_cloud_spec.edge.events import Action, Work
 from edge_cloud_spec.edge.outstanding import AwaitedVerdict
 from edge_cloud_spec.edge.speculator import Speculator
-from edge_cloud_spec.harness.fault_injection import FAULTS
+from edge_cloud_spec.harness.fault_injection import FAULTS, Conditions
 from edge_cloud_spec.presets import load_preset, preset_names
-from edge_cloud_spec.wire.messages import Resume
+from edge_cloud_spec.wire.messages import Opened, Resume
 
 NOWHERE = PrefixDigest(10_000, 0)  # where no answer ever is
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
@@ -112,3 +113,56 @@ def test_they_notice_a_session_that_forgets_the_place_before_an_adopted_token(
     monkeypatch.setattr(Verification, "_on_resume", forgets)
     found = (end for _, end in fates(VERIFIED, 0) if end.verdict == "failed")
     assert "unknown_prefix" in next(found).why
+
+
+def test_they_notice_a_session_whose_verdicts_go_across_where_its_robot_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was found again by its tokens alone, and never answered the robot's request there."""
+    monkeypatch.setattr(Verification, "stands_at", lambda self, here: self._answer.was_at(here))
+    assert any(end.verdict == "failed" for _, end in fates(["cloud_sd"], 1))
+
+
+def test_they_notice_a_session_that_has_no_row_for_anothers_rejection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was found again, and knew the place of a row by its own draft alone."""
+    row = Verification._on_row_request
+
+    def own_alone(self: Verification, base: PrefixDigest) -> list[CloudAction]:
+        last = self._history.last
+        return row(self, base) if last is None or base == last else []
+
+    def stands_at(self: Verification, here: PrefixDigest) -> bool:
+        return here == self.digest or here in self._history
+
+    monkeypatch.setattr(Verification, "_on_row_request", own_alone)
+    monkeypatch.setattr(Verification, "stands_at", stands_at)
+    assert any(end.verdict == "failed" for _, end in fates(["picospec"], 1))
+
+
+def test_they_notice_a_session_that_is_taken_for_the_one_before_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As once: what the first verifier says after the second did not answer is dropped."""
+    left: dict[EdgeDecoder, str] = {}
+    reopen, opened = EdgeDecoder._reopen, EdgeDecoder._on_opened
+
+    def remembers(self: EdgeDecoder) -> list[Action]:
+        left[self] = self._session or left.get(self, "")
+        return reopen(self)
+
+    def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Action]:
+        return [] if message.session == left.get(self) else opened(self, message, now)
+
+    monkeypatch.setattr(EdgeDecoder, "_reopen", remembers)
+    monkeypatch.setattr(EdgeDecoder, "_on_opened", drops)
+    assert any(end.verdict == "failed" for _, end in fates(["cloud_ar"], 1))
+
+
+def test_a_row_that_is_awaited_comes_though_the_session_was_opened_again() -> None:
+    """One decode of many over a link that breaks a dozen times; it once waited for ever."""
+    link = Conditions(0.4, 0.5, duplicated=0.3, cuts=0.5, outage=1.0, cloud_job=0.0)
+    schedule = Schedule("picospec", "rejection", 2972700308, (), 8, 7, True, 1, link)
+    assert run_schedule(schedule).counts["fallbacks"]
+    assert run_schedule(schedule).verdict == ""
