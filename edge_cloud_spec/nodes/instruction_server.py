@@ -27,6 +27,7 @@ from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import DECODE, EVERY_PUBLISHER, RELIABLE
 from .runtime.run import spin
+from .runtime.subscription_thread import NO_WARNINGS
 
 ACTION = "navigate_by_instruction"
 STATUSES = QoSProfile(depth=20, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -77,7 +78,9 @@ class InstructionServer(Node):
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
         self.create_subscription(String, "instruction", self._on_instruction, RELIABLE)
         for profile in EVERY_PUBLISHER:
-            self.create_subscription(Bool, "e_stop", self._on_e_stop, profile)
+            self.create_subscription(
+                Bool, "e_stop", self._on_e_stop, profile, event_callbacks=NO_WARNINGS
+            )
         self._diagnostics = Diagnostics(self)
         self.create_timer(1.0, self._check, clock=self._clock_of_waits)
         self._server = ActionServer(

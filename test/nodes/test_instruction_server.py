@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import rclpy
 from action_msgs.msg import GoalStatus
+from rcl_interfaces.msg import Log
 from rclpy.action import ActionClient
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
@@ -56,6 +57,11 @@ class Drafter:
         end = time.monotonic() + 60.0
         while not condition():
             assert time.monotonic() < end, (self.heard, self.feedback)
+            self._executor.spin_once(timeout_sec=0.05)
+
+    def spin(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             self._executor.spin_once(timeout_sec=0.05)
 
     def call(self, future: Any) -> Any:
@@ -233,6 +239,26 @@ def test_what_is_kept_is_forgotten_at_a_stop(drafter: Drafter, stop: str) -> Non
     assert drafter.heard.count(BOX) == 1
     drafter.say(f"done {BALL}")
     assert drafter.result(handle)[1] == "found"
+
+
+def test_an_e_stop_that_is_heard_is_not_said_to_be_unheard(drafter: Drafter) -> None:
+    """An ordinary publisher does not fit the subscription that is for latched ones."""
+    not_up(drafter)
+    said: list[str] = []
+    drafter.node.create_subscription(Log, "/rosout", lambda log: said.append(log.msg), 100)
+    drafter.until(lambda: drafter.node.count_publishers("/rosout") >= 2)
+    instruction = drafter.node.create_publisher(String, "instruction", 10)
+    drafter.until(lambda: instruction.get_subscription_count() == 2)
+    while not any("is kept" in line for line in said):
+        instruction.publish(String(data=BOX))
+        drafter.spin(0.2)
+    e_stop = drafter.node.create_publisher(Bool, "e_stop", 10)
+    drafter.until(lambda: e_stop.get_subscription_count() >= 2)
+    drafter.spin(0.5)
+    e_stop.publish(Bool(data=True))
+    drafter.until(lambda: any("e_stop came" in line for line in said))
+    e_stop.publish(Bool(data=False))
+    assert not [line for line in said if "offering incompatible QoS" in line]
 
 
 def test_a_client_that_goes_leaves_its_goal_to_the_missions_own_end(

@@ -20,6 +20,8 @@ except ImportError:  # the module's name in Humble
     from rclpy.qos_event import SubscriptionEventCallbacks
 
 WAIT_S = 0.2  # longest wait for a message; then the thread checks whether it was closed
+# For a topic with several subscriptions: each has publishers that are for the others.
+NO_WARNINGS = SubscriptionEventCallbacks(use_default_callbacks=False)
 REMEMBERED = 32  # messages of a topic with several subscriptions
 
 
@@ -50,8 +52,7 @@ class SubscriptionThread:
 
         With several profiles it is subscribed to with each, and a message that came through more
         than one of them is passed on once: it is known by when it was sent. With one profile,
-        rclpy warns of a publisher that it does not fit; of several, each has publishers that are
-        for the others.
+        rclpy warns of a publisher that it does not fit.
         """
         passed_on: deque[tuple[int, Any]] = deque(maxlen=REMEMBERED)
 
@@ -69,9 +70,7 @@ class SubscriptionThread:
                 callback,
                 profile,
                 callback_group=self._group,
-                event_callbacks=SubscriptionEventCallbacks(
-                    use_default_callbacks=len(profiles) == 1
-                ),
+                event_callbacks=NO_WARNINGS if len(profiles) > 1 else None,
             )
             self._subscriptions.append((subscription, once))
             # Not for an executor either: DDS has one condition for a reader's events and messages.
