@@ -26,6 +26,7 @@ from ..models.load import load
 from ..models.text import TokenTexts
 from ..nav.events import Instruction, Tick
 from ..nav.followed_goal import INACTIVE, STARTED
+from ..nav.holds import TOLD
 from ..nav.mission import Began, Decided, End, Failed, concluded
 from ..nav.status import Status
 from ..share import rules_text
@@ -170,7 +171,7 @@ class DrafterNode(ManagedNode):
             self._early = None
             self._drop("another instruction came")
             if is_stop(message.data):
-                self._mission.say("idle", "told to stop")
+                self._mission.say("idle", TOLD)
             elif self._e_stop:  # topics arrive in no order among each other
                 self._early = message.data, time.monotonic()
             else:
