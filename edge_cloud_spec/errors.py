@@ -41,6 +41,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def one_line(error: object) -> str:
+    """The first words of an error; its class where it has none."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
 @contextmanager
 def library_errors(what: str, remedy: str) -> Iterator[None]:
     """Make a UserError of what a library raises: ``what`` it was about, and the remedy.
@@ -56,8 +61,8 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
             remedy = "install the package that is missing"
         elif is_out_of_memory(error):
             remedy = "free memory, or choose a smaller model or dtype"
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{what} ({type(error).__name__}: {reason}): {remedy}") from error
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise UserError(f"{what} ({reason}): {remedy}") from error
 
 
 def check_writable(path: Path) -> None:

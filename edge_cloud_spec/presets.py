@@ -11,7 +11,7 @@ import yaml
 from .decoding.preset import Preset
 from .decoding.shape import BestFirst
 from .decoding.speculation import Speculation
-from .errors import UserError
+from .errors import UserError, one_line
 from .share import share
 
 
@@ -28,7 +28,7 @@ def load_preset(name: str) -> Preset:
     try:
         chosen = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"preset {path} cannot be read: {' '.join(str(error).split())}") from None
+        raise UserError(f"preset {path} cannot be read: {one_line(error)}") from None
     if not isinstance(chosen, dict):
         raise UserError(f"preset {path}: a mapping of fields is expected")
     unknown = set(chosen) - {field.name for field in fields(Preset)}

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import UserError
+from ..errors import UserError, one_line
 
 PARAMETERS = "ros__parameters"
 
@@ -33,8 +33,7 @@ class ParameterFile:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"the parameter file {path} cannot be read: {error}") from None
         except yaml.YAMLError as error:
-            text = " ".join(str(error).split())
-            raise UserError(f"the parameter file {path} is not YAML: {text}") from None
+            raise UserError(f"the parameter file {path} is not YAML: {one_line(error)}") from None
         if content is not None and not isinstance(content, dict):
             raise UserError(f"the parameter file {path} names no nodes")
         return cls(path, tuple(_sections(content or {}, path)))

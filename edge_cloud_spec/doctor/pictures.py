@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..errors import UserError
+from ..errors import UserError, one_line
 from ..models.image import patches
 from ..models.load import image_preprocessing, quiet_libraries
 from ..models.vlm import ImagePreprocessing
@@ -132,6 +132,5 @@ def behind_qwen_vl_utils(own: Process, patch_size: int) -> Process:
 
 
 def _skipped(check: str, error: Exception) -> Finding:
-    reason = " ".join(str(error).split())[:200]
     advice = "pip install 'edge-cloud-spec[qwen]' with a torchvision that fits this torch"
-    return Finding(check, OK, f"not compared ({type(error).__name__}: {reason})", advice)
+    return Finding(check, OK, f"not compared ({type(error).__name__}: {one_line(error)})", advice)

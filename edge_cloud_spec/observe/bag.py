@@ -16,7 +16,7 @@ from rosbags.rosbag2 import Reader
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
-from ..errors import UserError
+from ..errors import UserError, one_line
 from ..share import share
 from .bag_bounds import MAX_METADATA, MAX_PARTS, MAX_TOPICS
 from .bag_types import check_definitions, check_types, has_lists_of_parts
@@ -77,7 +77,7 @@ class Bag:
                     message = reader.deserialize(data, connection.msgtype)
                 except Exception as error:  # of bytes that are no message of this type
                     raise UserError(
-                        f"{bag} has a damaged message on {connection.topic}: {_line(error)}"
+                        f"{bag} has a damaged message on {connection.topic}: {one_line(error)}"
                     ) from None
                 yield stamp, connection.topic.lstrip("/"), bytes(data), message
         lost = [topic for topic, count in left.items() if count]
@@ -100,7 +100,7 @@ def _reading(bag: Path) -> Iterator[AnyReader]:
             reader = stack.enter_context(AnyReader([bag], default_typestore=types()))
             check_types(reader.typestore.fielddefs)
         except Exception as error:  # the classes differ between formats and kinds of damage
-            raise UserError(f"{bag} cannot be read as a bag: {_line(error)}") from None
+            raise UserError(f"{bag} cannot be read as a bag: {one_line(error)}") from None
         yield reader
 
 
@@ -110,7 +110,7 @@ def _next(
     try:
         return next(messages, None)
     except Exception as error:
-        raise UserError(f"{bag} is damaged: {_line(error)}") from None
+        raise UserError(f"{bag} is damaged: {one_line(error)}") from None
 
 
 def _check_bag(bag: Path, metadata: dict[str, Any]) -> dict[str, int]:
@@ -123,7 +123,8 @@ def _check_bag(bag: Path, metadata: dict[str, Any]) -> dict[str, int]:
         compression = str(metadata.get("compression_mode") or "none").lower()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"{bag / 'metadata.yaml'} is damaged ({_line(error)}): `ros2 bag reindex` makes it anew"
+            f"{bag / 'metadata.yaml'} is damaged ({one_line(error)}): "
+            "`ros2 bag reindex` makes it anew"
         ) from None
     if compression != "none" or any(file.suffix not in _CHECKS for file in files):
         raise UserError(
@@ -176,7 +177,7 @@ def _metadata(bag: Path) -> dict[str, Any] | None:
         content = yaml.load(text, _WithoutAliases)["rosbag2_bagfile_information"]
     except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
-            f"{path} cannot be read ({_line(error)}): `ros2 bag reindex` makes it anew"
+            f"{path} cannot be read ({one_line(error)}): `ros2 bag reindex` makes it anew"
         ) from None
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: `ros2 bag reindex` makes it anew")
@@ -190,12 +191,6 @@ class _WithoutAliases(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it repeats itself by aliases")
         return super().compose_node(parent, index)
-
-
-def _line(error: object) -> str:
-    """The first words of an error, on one line."""
-    text = " ".join(str(error).split())[:200]
-    return text or type(error).__name__
 
 
 _CHECKS: dict[str, Callable[[Path], dict[str, int]]] = {

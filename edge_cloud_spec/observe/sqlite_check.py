@@ -6,7 +6,7 @@ import re
 import sqlite3
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import UserError, one_line
 from .bag_bounds import MAX_TOPICS
 
 # As recorders make them: no view, trigger, virtual table, generated column, check or expression.
@@ -27,8 +27,7 @@ def check_sqlite(path: Path) -> dict[str, int]:
         finally:
             connection.close()
     except (sqlite3.Error, OSError, UnicodeDecodeError, ValueError) as error:
-        text = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{path} is damaged or cut off: {text}") from None
+        raise UserError(f"{path} is damaged or cut off: {one_line(error)}") from None
 
 
 def _check(connection: sqlite3.Connection) -> dict[str, int]:
