@@ -100,7 +100,6 @@ class RunningDecode:
         self._in_pass: Iterable[Branch] = ()  # what the pass under way is for
         self._finish: Finish | None = None
         self._heard = 0  # messages since the draft model's last pass or layer
-        self._late: int | None = None  # messages that are read after the deadline
 
     def to_end(self, known_spec: bytes) -> Finish:
         """Handle events until the decoder is finished."""
@@ -121,8 +120,8 @@ class RunningDecode:
     def _next_event(self) -> Event | None:
         if self._drafted:
             return self._drafted.popleft()
-        if self._is_overdue():
-            return TimePassed()
+        if self._is_overdue:
+            return self._read_late()
         if self._prompt is not None and self._decoder.width:
             item = self._arrived()
             return self._prefill_once(self._prompt) if item is None else self._read(item)
@@ -143,14 +142,20 @@ class RunningDecode:
         except Empty:
             return TimePassed()
 
+    @property
     def _is_overdue(self) -> bool:
-        """Whether the deadline is over, and what was here by then is read: it may be the reply."""
         deadline = self._decoder.deadline
-        if deadline is None or self._ports.clock() < deadline:
-            self._late = None
-            return False
-        self._late = self._ports.inbox.qsize() if self._late is None else self._late - 1
-        return self._late <= 0
+        return deadline is not None and self._ports.clock() >= deadline
+
+    def _read_late(self) -> TimePassed | None:
+        """What was here at the deadline is handled first: it may be the reply."""
+        for _ in range(self._ports.inbox.qsize()):
+            event = self._read(self._ports.inbox.get_nowait())
+            if event is not None:
+                self._handle(event)
+            if not self._is_overdue:
+                return None
+        return TimePassed()
 
     def _arrived(self) -> Item | None:
         """The next of what arrived; None: nothing, or a pass of the draft model is due."""
