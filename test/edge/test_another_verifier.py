@@ -77,6 +77,15 @@ def test_a_session_with_fewer_tokens_is_opened_again_with_all_of_them() -> None:
     assert (type(again), again.verified) == (Open, (3, 4, 5, 9))
 
 
+def test_an_answer_that_has_grown_since_it_was_handed_over_is_opened_again_whole() -> None:
+    """The verdict of the session before arrives late: the new one would go on without it."""
+    robot = moved()
+    drafts(robot, (6, 6, 6, 6), 3.2)
+    robot.handle(verdict(BASE.extend((3, 4, 5, 9)), (0,), 8, (6, 6, 6, 6)), 3.3)
+    again = sent(robot.handle(opened("b", 4), 3.4))[0]
+    assert (type(again), again.verified) == (Open, (3, 4, 5, 9, 6, 8))
+
+
 def test_the_answer_to_a_resume_does_not_pass_for_a_session_that_is_opened() -> None:
     robot = moved()
     there = BASE.extend((3, 4, 5, 9))
