@@ -7,9 +7,17 @@ from dataclasses import replace
 import pytest
 from helpers.edge_decoder import BASE, OPENED, PROMPT, SPEC, decoder, drafted, drafts, sent, verdict
 
+from edge_cloud_spec.cloud.session.counters import Counters
+from edge_cloud_spec.cloud.session.pushed_drafts import PushedDrafts
+from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
+from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Action, LinkLost, LinkUp
+from edge_cloud_spec.edge.in_flight import InFlightDrafts
+from edge_cloud_spec.edge.measures import Measures
+from edge_cloud_spec.edge.verified_prefix import VerifiedPrefix
+from edge_cloud_spec.presets import load_preset
 
 
 def pushing() -> EdgeDecoder:
@@ -48,6 +56,20 @@ def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
     assert robot.handle(verdict(pushed.base, (), 2), 1.2) == []
     robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.3)
     assert robot.tokens == [3, 4, 5, 6, 2]
+
+
+def test_a_robot_pushes_as_many_drafts_as_the_cloud_keeps() -> None:
+    """Or it would wait for the verdict on one that the cloud has dropped."""
+    prefix, counters = VerifiedPrefix(0), Counters()
+    prefix.begin(BASE, PROMPT)
+    robot = InFlightDrafts(prefix, "ids", load_preset("picospec"), Measures())
+    kept = PushedDrafts(counters)
+    draft = FinishedDraft(Draft((1,)), (1,), 0)
+    pushed = [robot.push((token,), draft, 0.0) for token in range(MAX_PUSHED + 9)]
+    said = [message for message in pushed if message is not None]
+    for message in said:
+        kept.add(message)
+    assert len(kept) == len(said) == MAX_PUSHED and counters.unused == 0
 
 
 def test_a_draft_that_the_cloud_would_wait_for_is_cut_short() -> None:

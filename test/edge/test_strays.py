@@ -32,6 +32,10 @@ from edge_cloud_spec.wire.messages import (
 TIGHT = replace(
     load_preset("dssd"), name="tight", residual_top_k=1, residual_tail=1
 )  # often asks for the row
+PICOSPEC = load_preset("picospec")
+GUESSING = replace(  # pushes drafts for tokens that it may draw itself
+    PICOSPEC, name="guessing", speculation=replace(PICOSPEC.speculation, runners_up=True, least=0.0)
+)
 UNIFORM = TokenDistribution(np.full(VOCABULARY, 1 / VOCABULARY, np.float32))
 
 
@@ -191,7 +195,7 @@ def test_what_names_another_place_is_dropped_and_counted(preset: str | Preset, r
     assert told > 100
 
 
-@pytest.mark.parametrize("preset", ["dssd", TIGHT, "dssd_dense", "picospec"], ids=named)
+@pytest.mark.parametrize("preset", ["dssd", TIGHT, "dssd_dense", PICOSPEC, GUESSING], ids=named)
 def test_a_token_that_the_robot_drew_travels_with_the_next_message_alone(
     preset: str | Preset,
 ) -> None:
