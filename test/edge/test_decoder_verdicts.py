@@ -96,6 +96,12 @@ def test_a_verdict_settles_as_many_tokens_as_the_answer_has_room_for_and_none_of
     assert robot.tokens == ([*drafted, 9] if fits else [])
 
 
+def test_a_verdict_that_settles_nothing_and_ends_nothing_ends_the_decode() -> None:
+    """The draft after it would be the same one: so it would go on for ever."""
+    robot = waiting()
+    assert finish(robot.handle(verdict(BASE, (), None), 2.0)).reason == "bad_verdict"
+
+
 def test_a_verdict_that_leads_elsewhere_settles_nothing_and_the_robot_resumes() -> None:
     """It is on another draft than ours: the accepted tokens would be ours, not the target's."""
     robot = waiting()

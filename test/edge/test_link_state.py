@@ -147,6 +147,27 @@ def test_one_late_answer_is_no_change_and_two_are() -> None:
     assert state.quality == CLOUD
 
 
+def test_a_link_that_is_good_again_is_not_judged_by_what_it_missed_before() -> None:
+    state = LinkState(LIMITS, 0.0)
+    state.answered(0.1, 0.1)
+    for now in (3.0, 3.1):
+        state.missed(now)
+    for now in (3.2, 4.2, 5.2, 6.2):  # few answers, so that the misses are among the last of them
+        state.answered(0.1, now)
+    assert state.quality == CLOUD
+
+
+def test_however_often_it_is_lost_it_is_tried_again_within_the_longest_hold() -> None:
+    state, now = LinkState(LIMITS, 0.0), LIMITS.first_s
+    for _ in range(12):
+        state.lost("it broke", now)
+        now += 2 * LIMITS.lost_s
+        state.tick(now)
+        assert state.quality == LOST
+        now = good_link(state, now, LIMITS.max_hold_s + 0.5)
+        assert state.quality != LOST
+
+
 def test_a_watch_counts_each_deadline_that_passes() -> None:
     watch = ReplyWatch(1.0)
     assert watch.answered("a", 0.0) is None
