@@ -144,8 +144,9 @@ def test_another_instruction_halts_the_motion_under_way_and_the_same_one_does_no
     drill.run(0.2)
     drill.on(Instruction(f" {CUP} "))
     assert drill.navigator.moving
+    drill.on(drill.current(FORWARD, "r2", age=0.0), 0.1)  # waits, and is forgotten
     drill.on(Instruction("find the door"))
-    assert not drill.navigator.moving and not drives(drill.run(0.3))
+    assert not drill.navigator.moving and drill.run(0.3) == []
     assert drill.status == "idle r1 0 another instruction came"
 
 

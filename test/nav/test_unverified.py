@@ -69,5 +69,18 @@ def test_a_motion_ends_when_its_permission_is_withdrawn() -> None:
     drill = Drill(Settings(allow_unverified=True))
     drill.on(words("action: move forward large;", verified=False))
     drill.run(0.2)
+    drill.navigator.configure(Settings(allow_unverified=True))
+    assert drill.navigator.moving, "nothing has changed"
     drill.navigator.configure(Settings())
     assert not drill.navigator.moving and not drives(drill.run(0.5))
+
+
+def test_a_stop_that_does_not_count_is_judged_when_the_motion_has_ended() -> None:
+    """Or the status would say ``idle`` of a robot that moves."""
+    drill = Drill()
+    drill.on(words("action: move forward large;", "r1"))
+    drill.run(0.2)
+    assert drill.on(words("action: stop;", "r2", age=0.1, verified=False)) == []
+    assert drill.navigator.moving and drill.status.startswith("moving r1")
+    drill.run(5.0)
+    assert drill.status.startswith("idle r2 0 refused")
