@@ -62,3 +62,16 @@ def test_without_a_navigator_no_answer_is_in_the_way_of_the_next() -> None:
     assert not schedule.due(0.2)
     schedule.end(0.3)
     assert schedule.due(0.3)
+
+
+def test_a_frame_from_before_a_stop_or_a_release_is_not_decided_on() -> None:
+    """It would be told with a count of stops that is newer than the frame."""
+    schedule = DecisionSchedule[str]()
+    schedule.on_status(Status("idle", "-", "started", 0), 0.0)
+    schedule.instruct("find it", 0.0)
+    for stops in (1, 2):
+        schedule.show("before", 1.0 * stops)
+        assert schedule.on_status(Status("idle", "-", "released", stops), 1.0 * stops + 0.5)
+        assert schedule.take(1.0 * stops + 0.5) is None
+    schedule.show("after", 3.0)
+    assert schedule.take(3.0) == DueDecision("find it", "after", 2)

@@ -59,6 +59,24 @@ class Story:
         self.on(Began(request, BALL), Failed(request, why, by_link))
 
 
+def test_a_decision_that_is_told_twice_counts_once() -> None:
+    story = Story(MissionSettings(failed_after=3))
+    for action in (None, None):
+        request = story.decide(action)
+        story.on(Decided(request, action), Decided(request, action))
+    assert story.ends == []
+    story.decide(None)
+    assert story.ends[0].state == "given_up"
+
+
+def test_a_robot_that_was_stopped_may_stand_elsewhere_and_is_blocked_anew() -> None:
+    story = Story(MissionSettings(blocked_after=2))
+    for _ in range(3):
+        story.decide(FORWARD, "the way is blocked")
+        story.on(Status("stopped", "r", "e_stop is on"))
+    assert story.ends == []
+
+
 def test_a_stop_that_the_target_decides_is_done() -> None:
     story = Story()
     story.decide(SEARCH, "done: search")

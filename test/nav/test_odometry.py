@@ -100,6 +100,7 @@ LIES: dict[str, Callable[[float, Pose], Odometry | Pose | None]] = {
     "restarted": lambda t, p: p if t < LATE else Pose(p.x - 5, p.y, p.yaw),
     "back": lambda t, p: p if t < LATE else Pose(p.x - 0.2, p.y, p.yaw - 0.3),
     "jump": lambda t, p: p if t < LATE else Pose(p.x + 3, p.y + 2, p.yaw),
+    "spin": lambda t, p: p if t < LATE else Pose(p.x, p.y, p.yaw + 2.0),
     "aside": lambda t, p: p if t < LATE else Pose(p.x, p.y + 0.2, p.yaw + 0.3),
     "1e308": lambda t, p: p if t < LATE else Pose(1e308, -1e308, p.yaw),
     "nan": lambda t, p: p if t < LATE else Pose(math.nan, p.y, p.yaw),
@@ -129,7 +130,7 @@ def test_a_step_keeps_its_bounds_and_direction_whatever_odometry_says(
     if lie in ("gone", "frozen_later", "1e308", "nan"):
         assert walk.still_at < LATE + 0.5 + PERIOD or math.isnan(walk.still_at)
         assert "odometry is missing" in walk.problems or walk.still_at < LATE + 0.5
-    if lie in ("jump", "restarted") and "large" in action:
+    if lie in ("jump", "restarted", "spin") and "large" in action:
         assert "odometry jumped" in walk.problems
 
 
