@@ -49,6 +49,15 @@ def hint(*tokens: int, after: tuple[int, ...] = (), **changes) -> DraftMessage:
     return replace(draft(*tokens, base=BASE.extend(after)), hint=True, **changes)
 
 
+def test_a_hint_for_a_place_that_has_its_verdict_is_not_answered() -> None:
+    """Its robot awaits no verdict there: it has had it."""
+    cloud = cloud_of()
+    cloud.handle(draft(1, 2))
+    cloud.handle(says(1, 2, 3))
+    assert cloud.handle(hint(1, 2)) == []
+    assert (cloud.counters.late, cloud.counters.repeated) == (1, 0)
+
+
 def test_a_hint_for_this_very_place_is_used_when_the_pass_under_way_ends() -> None:
     """The answer walks along it first: what is left fits."""
     cloud = alone()
