@@ -49,6 +49,16 @@ def hint(*tokens: int, after: tuple[int, ...] = (), **changes) -> DraftMessage:
     return replace(draft(*tokens, base=BASE.extend(after)), hint=True, **changes)
 
 
+def test_of_hints_that_the_answer_has_passed_the_one_for_the_last_place_counts() -> None:
+    """It knows the most of the answer."""
+    cloud = alone()
+    cloud.handle(hint(2, 3, after=(1,)))
+    assert same(scored(cloud.handle(says(1))), 2, 3)
+    cloud.handle(hint(2, 3, 4, 6, after=(1,)))
+    cloud.handle(hint(3, 4, 5, after=(1, 2)))
+    assert same(scored(cloud.handle(says(2, 3, 4))), 5)
+
+
 def test_a_hint_for_a_place_that_has_its_verdict_is_not_answered() -> None:
     """Its robot awaits no verdict there: it has had it."""
     cloud = cloud_of()
