@@ -56,6 +56,26 @@ def test_messages_come_in_order_and_one_that_fails_does_not_end_it(node: Node) -
     subscriptions.close()
 
 
+def test_an_event_whose_callback_fails_does_not_end_it(node: Node) -> None:
+    latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    failed, heard = threading.Event(), threading.Event()
+
+    def fail(event: object) -> None:
+        failed.set()
+        raise RuntimeError("on purpose")
+
+    subscriptions = SubscriptionThread(node)
+    subscriptions.subscribe(UInt32, "numbers", lambda message: heard.set(), latched)
+    for event in subscriptions._events:
+        event.callback = fail
+    subscriptions.start()
+    node.create_publisher(UInt32, "numbers", 1)  # volatile: it does not fit
+    assert failed.wait(PATIENCE)
+    node.create_publisher(UInt32, "numbers", latched).publish(UInt32())
+    assert heard.wait(PATIENCE)
+    subscriptions.close()
+
+
 def test_an_executor_takes_nothing_that_is_the_intakes(node: Node) -> None:
     threads: list[str] = []
     both = threading.Barrier(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
@@ -106,16 +107,24 @@ class SubscriptionThread:
             ready = wait_set.get_ready_entities("subscription")
             for subscription, callback in self._subscriptions:
                 if subscription.handle.pointer in ready:
-                    self._take(subscription, callback)
+                    self._attempt(partial(self._take, subscription, callback))
             for event in self._events:  # one that nobody takes would keep the wait set awake
-                if event.is_ready(wait_set) and (taken := event.take_data()):
-                    event.callback(taken)
+                if event.is_ready(wait_set):
+                    self._attempt(partial(self._take_event, event))
 
     def _take(self, subscription: Any, callback: Callable[[Any, int], None]) -> None:
+        taken = subscription.handle.take_message(subscription.msg_type, False)
+        if taken is not None:
+            callback(taken[0], taken[1]["source_timestamp"])
+
+    def _take_event(self, event: Any) -> None:
+        taken = event.take_data()
+        if taken:
+            event.callback(taken)
+
+    def _attempt(self, job: Callable[[], None]) -> None:
         try:
-            taken = subscription.handle.take_message(subscription.msg_type, False)
-            if taken is not None:
-                callback(taken[0], taken[1]["source_timestamp"])
+            job()
         except Exception as error:
             self._node.get_logger().error(f"a callback failed, going on: {error!r}")
 
