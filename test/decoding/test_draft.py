@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.decoding.digest import request_digest
 from edge_cloud_spec.decoding.draft import MAX_NODES, BadDraft, Draft, check_draft
 from edge_cloud_spec.decoding.growth import Growth
 from edge_cloud_spec.decoding.policy import GREEDY
@@ -212,3 +213,7 @@ def test_a_path_may_be_as_long_as_a_draft() -> None:
         assert draft.depth == MAX_NODES
         assert draft.path_tokens(tuple(range(MAX_NODES))) == draft.tokens
         assert [list(draft.children(node)) for node in (300, MAX_NODES - 1)] == [[301], []]
+
+
+def test_requests_whose_parts_are_divided_otherwise_are_others() -> None:
+    assert request_digest("ab", "c") != request_digest("a", "bc")

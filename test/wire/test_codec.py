@@ -15,6 +15,7 @@ from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.split import RESIDUALS, SparseResidual, Split
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.wire import decode_pb2 as pb
+from edge_cloud_spec.wire.channel import MAX_RETRY_S
 from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client, encode_server
 from edge_cloud_spec.wire.messages import (
     Alone,
@@ -272,3 +273,8 @@ def test_a_grammar_of_a_megabyte_is_refused_where_it_is_read() -> None:
     message = pb.ClientMessage(open=pb.Open(policy=pb.Policy(grammar="a" * 10**6)))
     with pytest.raises(ValueError, match="at most 4096 characters, not 1000000"):
         decode_client(message.SerializeToString())
+
+
+def test_no_cloud_makes_a_robot_wait_for_longer_than_the_longest_pause() -> None:
+    told = decode_server(encode_server(Fault("overloaded", "full", 1e6)))
+    assert isinstance(told, Fault) and told.retry_after_s == MAX_RETRY_S
