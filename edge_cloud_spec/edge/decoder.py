@@ -77,7 +77,7 @@ class EdgeDecoder:
         self._deadline = ReplyDeadline(patience)
         self._admission = AdmissionWait(opening.nonce)
         self._session = ""
-        self._handed_over = 0  # tokens that the verifier of now was given
+        self._handed_over: int | None = None  # tokens when it was opened again, if it was
         self._lost = 0  # sessions since the last token
         self._spec: bytes | None = None  # digest of the specification asked for last
         self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
@@ -215,7 +215,7 @@ class EdgeDecoder:
         if resumed:
             self.stats.resumed += 1
             return self._exchange.resend(now)
-        if self._handed_over or (self.tokens and self._cloud_base):
+        if self.tokens and self._handed_over is not None:
             return self._on_reopened(opened, now)
         self.measures.opened(now)
         self._cloud_base = opened.base
@@ -282,7 +282,7 @@ class EdgeDecoder:
 
     def _lose_session(self, text: str) -> list[Action]:
         """The cloud has another session than the robot, or none; ``text``: if that has no end."""
-        self._lost = 1 if len(self.tokens) > self._handed_over else self._lost + 1
+        self._lost = 1 if len(self.tokens) > (self._handed_over or 0) else self._lost + 1
         return (
             self._exchange.close("unknown_session", text)
             if self._lost > MAX_LOST
