@@ -192,11 +192,11 @@ class Verification:
         if message.base in self._history and not message.hint:
             self.counters.repeated += 1
             return [Reply(self._history.on(message.base))]
-        token, rejected = message.resampled, self._rejected is not None
+        token = message.resampled
         drawn = None if token is None else self.digest.extend((token,))
-        if not rejected and message.base == drawn and not self._busy:
+        if self._rejected is None and message.base == drawn and not self._busy:
             return self._refuse(Fault("unknown_session", "it rejected nothing; open another"))
-        here = drawn if rejected and (drawn or not self._history.last) else self.digest
+        here = self.digest if self._rejected is None or drawn is None else drawn
         try:
             if message.base != here or message.hint or self._busy or self.finished:
                 self._drafts.keep(message, late=self.proposing is not None)
