@@ -57,8 +57,8 @@ class EdgeDecoder:
 
     ``patience`` is how long, in seconds, the cloud may take to reply (link losses included) before
     the decode ends with a timeout; ``deadline`` is when that will be, None while no reply is due.
-    Only a reply moves it, no link that is restored, nor a verifier that has no room; ``deadline``
-    is when that wants to be asked again, where it is earlier.
+    Only a reply moves it: neither a link that is restored nor a verifier without room does. Where
+    such a verifier names an earlier time to ask again, ``deadline`` is that time.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class EdgeDecoder:
         return [] if shared is None or not session else [Send(Resume(session, shared))]
 
     def _lose_session(self, text: str) -> list[Action]:
-        """The cloud has another session than the robot, or none; ``text``: if that has no end."""
+        """The cloud has another session, or none: open it again, or end where that has no end."""
         self._lost = 1 if len(self.tokens) > (self._handed_over or 0) else self._lost + 1
         return (
             self._exchange.close("unknown_session", text)
