@@ -166,3 +166,12 @@ def test_a_row_that_is_awaited_comes_though_the_session_was_opened_again() -> No
     schedule = Schedule("picospec", "rejection", 2972700308, (), 8, 7, True, 1, link)
     assert run_schedule(schedule).counts["fallbacks"]
     assert run_schedule(schedule).verdict == ""
+
+
+def test_a_draft_of_before_a_row_was_asked_for_does_not_end_the_decode() -> None:
+    """It reaches a verifier late, on the session that has told the row meanwhile."""
+    moves = ((2, "moved"), (3, "moved"), (4, "moved"), (11, "moved"))
+    faults = tuple(sorted((*moves, (0, "lost"), (7, "cut"), (8, "lost"), (9, "late"))))
+    link = Conditions(0.05, 0.0, 0.0, True, 3.0, 12, 0.0, 0.8, cloud_job=0.0, draft_pass=0.3)
+    schedule = Schedule("dssd", "rejection", 1351530639, faults, 2, 12, True, 1, link)
+    assert run_schedule(schedule).verdict == ""

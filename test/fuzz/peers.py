@@ -26,6 +26,7 @@ from edge_cloud_spec.wire.messages import (
     Fault,
     Opened,
     Resume,
+    RowMessage,
     ServerMessage,
     Verdict,
 )
@@ -190,7 +191,9 @@ def _closes(frame: bytes) -> bool:
 
 
 def _wants_resampled(answer: ServerMessage) -> bool:
-    return isinstance(answer, Fault) and "begins with the resampled token" in answer.text
+    if isinstance(answer, Fault):
+        return "begins with the resampled token" in answer.text
+    return isinstance(answer, RowMessage)
 
 
 class Hostile(Peer):

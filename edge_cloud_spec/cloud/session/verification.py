@@ -83,6 +83,7 @@ class Verification:
         self._history = VerdictHistory()
         self._drafts = DraftChoice(opening, self._answer, self._rules, self.counters, lookup, own)
         self._rejected: TokenDistribution | None = None  # P where the robot resamples now
+        self._row_asked_at: PrefixDigest | None = None  # where another verifier rejected
         self._scoring: ScoredDraft | None = None
         self._alone: Alone | None = None  # how it goes on after each verdict by itself
 
@@ -196,6 +197,9 @@ class Verification:
         drawn = None if token is None else self.digest.extend((token,))
         if self._rejected is None and message.base == drawn and not self._busy:
             return self._refuse(Fault("unknown_session", "it rejected nothing; open another"))
+        if self._rejected is not None and token is None and message.base == self._row_asked_at:
+            self.counters.repeated += 1  # sent before the row was asked for, which is told again
+            return [Reply(RowMessage(message.base, self._rejected))]
         here = self.digest if self._rejected is None or drawn is None else drawn
         try:
             if message.base != here or message.hint or self._busy or self.finished:
@@ -280,6 +284,7 @@ class Verification:
         opening = self._opening
         if under_way.row_only:
             self._alone, self._rejected = None, scored.rows.row(-1, opening.policy).told()
+            self._row_asked_at = self.digest
             return [Reply(RowMessage(self.digest, self._rejected))]
         verdict, self._rejected = judge(
             under_way, scored, opening, self._answer, self._random_source

@@ -189,8 +189,10 @@ def test_the_row_that_a_robot_resamples_from_is_said_again_by_the_next_verifier(
     for _ in range(2):  # the second time from memory
         robot.say(RowRequest(here))
         do_all(robot.worker)
+    robot.say(DraftMessage(here, Draft((OWN[5],), values=(0.5,)), 0))  # of before it asked
+    do_all(robot.worker)
     rows = [message for message in robot.heard if isinstance(message, RowMessage)]
-    assert [row.base for row in rows] == [here, here]
+    assert [row.base for row in rows] == [here, here, here]
     expected = distribution(ToyVlm(1).logits(OWN[:4]), policy)
     for row in rows:
         np.testing.assert_allclose(row.row.probabilities, expected, rtol=1e-6)
