@@ -28,7 +28,7 @@ RUN source /opt/ros/jazzy/setup.bash && source .venv/bin/activate \
     && apt-get update && rosdep update --rosdistro jazzy \
     && rosdep install --from-paths src --ignore-src -y --rosdistro jazzy \
          --skip-keys "rviz2 robot_state_publisher" \
-    && rm -rf /var/lib/apt/lists/* && colcon build
+    && rm -rf /var/lib/apt/lists/* && colcon build --cmake-args -DEDGE_CLOUD_SPEC_LAB=OFF
 
 # A fixed uid, so that secrets of mode 600 can be given to it (docs/deployment.md).
 RUN useradd --create-home --uid 10001 robot

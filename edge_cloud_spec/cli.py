@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from . import __version__
 from .errors import exit_status
+from .share import lab
 
 Run = Callable[[argparse.Namespace], int]
 Add = Callable[[argparse.ArgumentParser, Sequence[str]], Run]
@@ -20,10 +22,13 @@ Add = Callable[[argparse.ArgumentParser, Sequence[str]], Run]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(arguments[:2])
-    args = parser.parse_args(arguments)
+    return exit_status(lambda: _run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    args = _parser(arguments[:2]).parse_args(arguments)
     run: Run = args.run
-    return exit_status(lambda: run(args))
+    return run(args)
 
 
 def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:
@@ -41,10 +46,9 @@ def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _demo(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .demo import add_demo_arguments, run_demo
-
-    add_demo_arguments(parser)
-    return run_demo
+    demo = lab("demo.command")
+    demo.add_demo_arguments(parser)
+    return cast(Run, demo.run_demo)
 
 
 def _replay(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
@@ -83,29 +87,20 @@ def _decode(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
 
 
 def _bench(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .bench import add_bench_arguments, run_bench
-
-    add_bench_arguments(parser, chosen)
-    return run_bench
+    bench = lab("bench.command")
+    bench.add_bench_arguments(parser, chosen)
+    return cast(Run, bench.run_bench)
 
 
 def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     kinds = parser.add_subparsers(required=True, metavar="WHAT")
-    about = "train or evaluate the embedded pair on simulated views"
-    tiny = kinds.add_parser("tiny", help=about, description=about)
-    about = "train early exits of a target, which stays as it is"
-    exits = kinds.add_parser("exits", help=about, description=about)
-    if "tiny" in chosen:
-        from .training.tiny.command import add_train_tiny_arguments, train_tiny
-
-        add_train_tiny_arguments(tiny)
-        tiny.set_defaults(train=train_tiny)
-    if "exits" in chosen:
-        from .training.exits.command import add_train_exits_arguments, train_exits
-
-        add_train_exits_arguments(exits)
-        exits.set_defaults(train=train_exits)
-    return lambda args: args.train(args)
+    for kind, about in _TRAINED.items():
+        command = kinds.add_parser(kind, help=about, description=about)
+        if kind in chosen:
+            training = lab(f"training.{kind}.command")
+            training.add_train_arguments(command)
+            command.set_defaults(train=training.run_train)
+    return lambda args: cast(int, args.train(args))
 
 
 def _doctor(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
@@ -115,6 +110,10 @@ def _doctor(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     return run
 
 
+_TRAINED = {
+    "tiny": "train or evaluate the embedded pair on simulated views",
+    "exits": "train early exits of a target, which stays as it is",
+}
 _COMMANDS: dict[str, tuple[str, Add]] = {
     "demo": ("watch a simulated Go2 follow an instruction", _demo),
     "serve": ("run the cloud verifier", _serve),

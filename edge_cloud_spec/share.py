@@ -1,14 +1,18 @@
-"""Where the files that are not code are: `config/`, `launch/`, `package.xml`."""
+"""What of the package is installed here: the files that are not code, and the lab."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from edge_cloud_spec.errors import UserError
 
 _PACKAGE = "edge_cloud_spec"
+_LAB = f"{_PACKAGE}.lab"
 
 
 def share() -> Path:
@@ -38,3 +42,19 @@ def share() -> Path:
 def rules_text() -> str:
     """The system text on the action language, for models other than the embedded pair."""
     return (share() / "config" / "rules.txt").read_text(encoding="utf-8")
+
+
+def check_lab() -> None:
+    """Raise UserError where the package was installed without its lab, as on a robot."""
+    if find_spec(_LAB) is None:
+        raise UserError(
+            "the simulator, the demo, the benches and the training are not installed here: install "
+            "the package without EDGE_CLOUD_SPEC_LAB=0, or build it without "
+            "-DEDGE_CLOUD_SPEC_LAB=OFF"
+        )
+
+
+def lab(module: str) -> ModuleType:
+    """A module of the lab, which the rest of the package never imports; raises UserError."""
+    check_lab()
+    return importlib.import_module(f"{_LAB}.{module}")

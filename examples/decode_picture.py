@@ -18,7 +18,7 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings
-from edge_cloud_spec.harness.server import InProcessServer
+from edge_cloud_spec.lab.harness.server import InProcessServer
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Request

@@ -21,10 +21,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from edge_cloud_spec.bench.schedules import decode_of, random_schedule
 from edge_cloud_spec.edge.events import Received
-from edge_cloud_spec.harness.virtual_decode import Decode
-from edge_cloud_spec.harness.virtual_time import Hung
+from edge_cloud_spec.lab.bench.schedules import decode_of, random_schedule
+from edge_cloud_spec.lab.harness.virtual_decode import Decode
+from edge_cloud_spec.lab.harness.virtual_time import Hung
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.wire.codec import encode_client, encode_server
 
@@ -107,7 +107,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
             continue
         old, new = before.get(part), after[part]
         if isinstance(new, list) and isinstance(old, list) and len(old) == len(new):
-            changed = [n for n, (was, now) in enumerate(zip(old, new)) if was != now]
+            changed = [n for n, (was, now) in enumerate(zip(old, new, strict=True)) if was != now]
             n = changed[0]
             first = {k: (old[n].get(k), v) for k, v in new[n].items() if old[n].get(k) != v}
         elif isinstance(new, dict) and isinstance(old, dict):

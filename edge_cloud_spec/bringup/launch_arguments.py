@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..errors import UserError
-from ..share import share
+from ..share import check_lab, share
 from .graph import PACKAGE, GraphSettings, NodeSpec
 from .parameter_file import ParameterFile
 
@@ -70,6 +70,8 @@ def settings_of(given: Mapping[str, str]) -> GraphSettings:
     for name in ("sim", "rviz"):
         if given[name].lower() not in ("true", "false"):
             raise UserError(f"{name} must be true or false, not {given[name]!r}")
+    if sim := given["sim"].lower() == "true":
+        check_lab()
     seed = given["seed"]
     if seed and not (seed.isascii() and seed.isdigit()):
         raise UserError(f"seed must be a whole number, not {seed!r}")
@@ -78,7 +80,7 @@ def settings_of(given: Mapping[str, str]) -> GraphSettings:
     texts = ("cloud", "authority", "token_file", "preset", "drafter", "target")
     return GraphSettings(
         **{name: given[name] for name in texts},
-        sim=given["sim"].lower() == "true",
+        sim=sim,
         rviz=given["rviz"].lower() == "true",
         seed=int(seed) if seed else None,
         namespace=given["namespace"],

@@ -7,6 +7,8 @@ import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+from ..errors import UserError
+from ..share import lab
 from .finding import FAIL, OK, WARN, Finding
 
 OLDEST, NEWEST = (3, 10), (3, 13)
@@ -65,7 +67,9 @@ def check_messages() -> Finding:
 def check_simulator() -> Finding:
     """MuJoCo, and what the camera is rendered with."""
     try:
-        gl = importlib.import_module("edge_cloud_spec.sim.engine")
+        gl = lab("sim.engine")
+    except UserError as error:
+        return Finding("simulator", OK, "not installed", f"{error}; a real robot needs none")
     except ImportError as error:
         advice = "pip install -r requirements/sim.txt; a real robot does not need it"
         return Finding("simulator", WARN, f"MuJoCo cannot be imported ({error})", advice)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from edge_cloud_spec.bench import failover
-from edge_cloud_spec.bench.command import write
-from edge_cloud_spec.bench.failover import KILL, MOST_S, Events, earlier_rows, with_event
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.harness.fleet.busy_robot import Recovery, RobotLog
+from edge_cloud_spec.lab.bench import failover
+from edge_cloud_spec.lab.bench.command import write
+from edge_cloud_spec.lab.bench.failover import KILL, MOST_S, Events, earlier_rows, with_event
+from edge_cloud_spec.lab.harness.fleet.busy_robot import Recovery, RobotLog
 
 
 def test_a_token_that_was_under_way_is_not_decoding_again() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from edge_cloud_spec.bench.faults.events import (
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.lab.bench.faults.events import (
     Asked,
     BaseCommand,
     BaseMotion,
@@ -19,9 +21,7 @@ from edge_cloud_spec.bench.faults.events import (
     Instructed,
     Reported,
 )
-from edge_cloud_spec.bench.faults.judge import BASE_TIMEOUT, Judgement, judge
-from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.lab.bench.faults.judge import BASE_TIMEOUT, Judgement, judge
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
 
 WORDS = ("", "action:", " turn", " left", " right", " small", ";")

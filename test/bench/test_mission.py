@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from edge_cloud_spec.bench.mission.done_shifts import DoneShifts
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.sim.episode import CYCLE
+from edge_cloud_spec.lab.bench.mission.done_shifts import DoneShifts
+from edge_cloud_spec.lab.sim.episode import CYCLE
 
 
 def measure(folder: Path, *options: str) -> list[dict[str, Any]]:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("mujoco")
-from edge_cloud_spec.bench.models.measure import DEPTH, PairMeasures, measure, opened
-from edge_cloud_spec.bench.models.promise import promised, promises
-from edge_cloud_spec.bench.requests import sample_requests
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.cost_model import Costs
-from edge_cloud_spec.harness.random_checkpoint import TINY, make_pair
+from edge_cloud_spec.lab.bench.models.measure import DEPTH, PairMeasures, measure, opened
+from edge_cloud_spec.lab.bench.models.promise import promised, promises
+from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.harness.random_checkpoint import TINY, make_pair
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.presets import load_preset
 

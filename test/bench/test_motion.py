@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from edge_cloud_spec.bench.motion import suite as suite
-from edge_cloud_spec.bench.motion.base import Base
-from edge_cloud_spec.bench.motion.odometry import FAULTS
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.lab.bench.motion import suite as suite
+from edge_cloud_spec.lab.bench.motion.base import Base
+from edge_cloud_spec.lab.bench.motion.odometry import FAULTS
 from edge_cloud_spec.nav import navigator as navigating
 from edge_cloud_spec.nav.budget import Budget
 from edge_cloud_spec.nav.events import Announce, Drive, Halt

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("rclpy")
 from rclpy.serialization import serialize_message
 
-from edge_cloud_spec.bench.overhead import suite
-from edge_cloud_spec.bench.overhead.baseline import blob
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.bench.overhead import suite
+from edge_cloud_spec.lab.bench.overhead.baseline import blob
 
 
 def arguments(*argv: str) -> argparse.Namespace:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_cloud_spec.bench.passes import bits
-from edge_cloud_spec.bench.passes.random_target import SHAPES, RandomTarget
+from edge_cloud_spec.lab.bench.passes import bits
+from edge_cloud_spec.lab.bench.passes.random_target import SHAPES, RandomTarget
 
 
 def test_rows_of_twelve_sessions_are_equal_and_one_changed_bit_is_seen(

@@ -11,16 +11,16 @@ from helpers.traced_decode import decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.bench.pipelines.report.timeline import (
+from edge_cloud_spec.lab.bench.pipelines.report.timeline import (
     DecodeTimeline,
     idle,
     representative_start,
     timeline_of,
 )
-from edge_cloud_spec.harness.emulated_link import LinkProfile
-from edge_cloud_spec.harness.regimes import load_regime
-from edge_cloud_spec.harness.trace import DraftPass
-from edge_cloud_spec.harness.virtual import VirtualHarness
+from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
+from edge_cloud_spec.lab.harness.regimes import load_regime
+from edge_cloud_spec.lab.harness.trace import DraftPass
+from edge_cloud_spec.lab.harness.virtual import VirtualHarness
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import DraftMessage, Verdict
 

@@ -7,15 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from edge_cloud_spec.bench.schedules import (
-    COUNTS,
-    Schedule,
-    ScheduleResult,
-    random_faults,
-    random_schedule,
-    run_schedule,
-    single_and_paired_faults,
-)
 from edge_cloud_spec.cloud.session.events import Action as CloudAction
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -25,7 +16,16 @@ from edge_cloud_spec.edge.drafting import Drafting
 from edge_cloud_spec.edge.events import Action, Work
 from edge_cloud_spec.edge.outstanding import AwaitedVerdict
 from edge_cloud_spec.edge.speculator import Speculator
-from edge_cloud_spec.harness.fault_injection import FAULTS, Conditions
+from edge_cloud_spec.lab.bench.schedules import (
+    COUNTS,
+    Schedule,
+    ScheduleResult,
+    random_faults,
+    random_schedule,
+    run_schedule,
+    single_and_paired_faults,
+)
+from edge_cloud_spec.lab.harness.fault_injection import FAULTS, Conditions
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.wire.messages import Opened, Resume
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from edge_cloud_spec.bench import leaks
-from edge_cloud_spec.bench.leaks import count_resources, threads_left
-from edge_cloud_spec.bench.soak.message_counts import MessageCounts, discrepancies
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.session.counters import Counters
 from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT
 from edge_cloud_spec.edge.speculator import Speculator
-from edge_cloud_spec.harness import robot
-from edge_cloud_spec.harness.emulated_link import LinkProfile
-from edge_cloud_spec.harness.proxy import Proxy
-from edge_cloud_spec.harness.regimes import custom_regime
-from edge_cloud_spec.harness.virtual import VirtualHarness
+from edge_cloud_spec.lab.bench import leaks
+from edge_cloud_spec.lab.bench.leaks import count_resources, threads_left
+from edge_cloud_spec.lab.bench.soak.message_counts import MessageCounts, discrepancies
+from edge_cloud_spec.lab.harness import robot
+from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
+from edge_cloud_spec.lab.harness.proxy import Proxy
+from edge_cloud_spec.lab.harness.regimes import custom_regime
+from edge_cloud_spec.lab.harness.virtual import VirtualHarness
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.wire.codec import decode_client
 from edge_cloud_spec.wire.messages import Close

@@ -7,8 +7,8 @@ import argparse
 import pytest
 
 pytest.importorskip("rclpy")
-from edge_cloud_spec.bench.stop import suite
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.bench.stop import suite
 
 
 def arguments(*argv: str) -> argparse.Namespace:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from edge_cloud_spec.bench.chi_square import compare, tail
-from edge_cloud_spec.bench.command import make_report_folder
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.bench.chi_square import compare, tail
+from edge_cloud_spec.lab.bench.command import make_report_folder
 from edge_cloud_spec.presets import load_preset, preset_names
 
 

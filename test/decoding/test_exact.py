@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import BestFirst
-from edge_cloud_spec.harness.loopback import Wire, over_the_codec
+from edge_cloud_spec.lab.harness.loopback import Wire, over_the_codec
 
 PRESETS = {
     "dsd": Preset("dsd", "", "edge", draft_length=2),

@@ -18,7 +18,7 @@ from edge_cloud_spec.decoding.grammar import allowed_after, forced_tokens, maske
 from edge_cloud_spec.decoding.policy import GREEDY, MAX_GRAMMAR, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import BestFirst
-from edge_cloud_spec.harness.toy import ToyGrammar
+from edge_cloud_spec.lab.harness.toy import ToyGrammar
 
 PRESETS = {
     "chain": Preset("chain", "", "edge", draft_length=2),

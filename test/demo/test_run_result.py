@@ -12,7 +12,7 @@ pytest.importorskip("mujoco")
 
 from helpers.graph.topic_messages import message, outcome, said, settled
 
-from edge_cloud_spec.demo.run_result import PERMANENT_FAILURES, result_of
+from edge_cloud_spec.lab.demo.run_result import PERMANENT_FAILURES, result_of
 from edge_cloud_spec.observe.run_log import RunLog
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_cloud_spec.demo.timeline import spans
+from edge_cloud_spec.lab.demo.timeline import spans
 from edge_cloud_spec.observe.decision import ShownRound
 
 

@@ -12,8 +12,8 @@ from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge import runner as runner_module
 from edge_cloud_spec.edge.events import Abort, Emit
 from edge_cloud_spec.edge.runner import DecodeRunner
-from edge_cloud_spec.harness.toy import ToyVlm, spec_of
-from edge_cloud_spec.harness.virtual_decode import Decode
+from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
+from edge_cloud_spec.lab.harness.virtual_decode import Decode
 from edge_cloud_spec.lookup.lookups import Lookups
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Open

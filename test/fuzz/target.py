@@ -13,10 +13,10 @@ from helpers.checkpoints import jpeg
 from edge_cloud_spec.decoding.grammar import masked
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.harness.scripted.model import ScriptedModel, ScriptedSession
-from edge_cloud_spec.harness.scripted.prefill import ScriptedPrefill
-from edge_cloud_spec.harness.toy import ToyGrammar
 from edge_cloud_spec.instruction import check_instruction
+from edge_cloud_spec.lab.harness.scripted.model import ScriptedModel, ScriptedSession
+from edge_cloud_spec.lab.harness.scripted.prefill import ScriptedPrefill
+from edge_cloud_spec.lab.harness.toy import ToyGrammar
 from edge_cloud_spec.models.image import ImageSpec, decode_image
 from edge_cloud_spec.models.memory.kv_memory import KvMemory
 from edge_cloud_spec.models.prompt import ORDERS, PromptSpec, Request

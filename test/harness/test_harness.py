@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.bench.leaks import threads_left
-from edge_cloud_spec.bench.options import HARNESSES
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.harness.emulated_link import Direction, LinkProfile
-from edge_cloud_spec.harness.regimes import custom_regime, load_regime
+from edge_cloud_spec.lab.bench.leaks import threads_left
+from edge_cloud_spec.lab.bench.options import HARNESSES
+from edge_cloud_spec.lab.harness.emulated_link import Direction, LinkProfile
+from edge_cloud_spec.lab.harness.regimes import custom_regime, load_regime
 from edge_cloud_spec.presets import load_preset, preset_names
 
 CHEAP = custom_regime(4.0, draft_ms=1.0, verify_ms=3.0, ar_ms=3.0, alpha=0.7, exit_hit=0.6)

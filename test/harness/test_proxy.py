@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from edge_cloud_spec.harness.emulated_link import LinkProfile
-from edge_cloud_spec.harness.proxy import Proxy
+from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
+from edge_cloud_spec.lab.harness.proxy import Proxy
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from helpers.checkpoints import jpeg
 
-from edge_cloud_spec.harness.random_checkpoint import CheckpointShape, make_pair
+from edge_cloud_spec.lab.harness.random_checkpoint import CheckpointShape, make_pair
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Request
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.harness.regimes import custom_regime, load_regime
-from edge_cloud_spec.harness.scripted.model import PassCost, ScriptedModel
-from edge_cloud_spec.harness.scripted.pair import SPEC, DraftVlm, TargetVlm, request_of
+from edge_cloud_spec.lab.harness.regimes import custom_regime, load_regime
+from edge_cloud_spec.lab.harness.scripted.model import PassCost, ScriptedModel
+from edge_cloud_spec.lab.harness.scripted.pair import SPEC, DraftVlm, TargetVlm, request_of
 
 
 def test_logits_depend_on_the_prefix_only() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from edge_cloud_spec.harness.scripted.model import ScriptedSession
-from edge_cloud_spec.harness.scripted.prefill import ScriptedPrefill
-from edge_cloud_spec.harness.toy import ToyVlm
+from edge_cloud_spec.lab.harness.scripted.model import ScriptedSession
+from edge_cloud_spec.lab.harness.scripted.prefill import ScriptedPrefill
+from edge_cloud_spec.lab.harness.toy import ToyVlm
 from edge_cloud_spec.models.memory.cache import CacheLayout, KeyValueCache
 from edge_cloud_spec.models.memory.cache_owner import SPARE, CacheOwner, Refilled
 from edge_cloud_spec.models.memory.kv_memory import KvMemory

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from edge_cloud_spec.harness.random_checkpoint import CheckpointShape, make_checkpoint
+from edge_cloud_spec.lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Prompt, Request
 from edge_cloud_spec.models.vlm import Vlm

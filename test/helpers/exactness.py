@@ -15,8 +15,8 @@ from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
-from edge_cloud_spec.harness.loopback import LoopbackPair, Wire
-from edge_cloud_spec.harness.scripted.model import ScriptedSession
+from edge_cloud_spec.lab.harness.loopback import LoopbackPair, Wire
+from edge_cloud_spec.lab.harness.scripted.model import ScriptedSession
 from edge_cloud_spec.wire.messages import ClientMessage, ServerMessage
 
 Joint = dict[tuple[int, ...], float]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from edge_cloud_spec.harness.emulated_link import LinkProfile
-from edge_cloud_spec.harness.regimes import Regime
-from edge_cloud_spec.harness.robot import DecodedAnswer
-from edge_cloud_spec.harness.trace import Trace
-from edge_cloud_spec.harness.virtual import VirtualHarness
+from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
+from edge_cloud_spec.lab.harness.regimes import Regime
+from edge_cloud_spec.lab.harness.robot import DecodedAnswer
+from edge_cloud_spec.lab.harness.trace import Trace
+from edge_cloud_spec.lab.harness.virtual import VirtualHarness
 from edge_cloud_spec.presets import load_preset
 
 

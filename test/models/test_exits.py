@@ -23,7 +23,7 @@ from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.harness.toy import ToyGrammar
+from edge_cloud_spec.lab.harness.toy import ToyGrammar
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exit_predictor import ExitPrediction
 from edge_cloud_spec.models.exits import Adapter, Exits

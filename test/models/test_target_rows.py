@@ -20,7 +20,7 @@ from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.decoding.token_distribution import distribution_of
-from edge_cloud_spec.harness.toy import ToyGrammar
+from edge_cloud_spec.lab.harness.toy import ToyGrammar
 from edge_cloud_spec.models.passes import forward_pass
 from edge_cloud_spec.models.passes.forward_pass import PassRequest
 from edge_cloud_spec.models.passes.target_rows import TensorRows, joined, on_host, target_rows

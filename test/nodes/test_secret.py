@@ -19,7 +19,7 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.harness.random_checkpoint import make_checkpoint
+from edge_cloud_spec.lab.harness.random_checkpoint import make_checkpoint
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.msg import (
     DecodeRequest,

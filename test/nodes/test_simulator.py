@@ -24,9 +24,9 @@ from sensor_msgs.msg import CameraInfo, CompressedImage  # noqa: E402
 from std_msgs.msg import String  # noqa: E402
 from visualization_msgs.msg import MarkerArray  # noqa: E402
 
+from edge_cloud_spec.lab.sim.camera import decode_jpeg  # noqa: E402
+from edge_cloud_spec.lab.sim.room import make_room  # noqa: E402
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, SENSOR_DATA  # noqa: E402
-from edge_cloud_spec.sim.camera import decode_jpeg  # noqa: E402
-from edge_cloud_spec.sim.room import make_room  # noqa: E402
 
 PATIENCE = 60.0  # s; only a hung test takes that long
 
@@ -102,7 +102,7 @@ def simulator(driver: Driver) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     running: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "edge_cloud_spec.nodes.simulator", "--ros-args"]
+        command = [sys.executable, "-m", "edge_cloud_spec.lab.simulator.node", "--ros-args"]
         process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True)
         running.append(process)
         driver.until(lambda: driver.odometry or process.poll() is not None)

@@ -22,8 +22,14 @@ import yaml
 
 import edge_cloud_spec
 from edge_cloud_spec.bringup.graph import GraphSettings, command, graph
+from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, settings_of
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.doctor.finding import OK
+from edge_cloud_spec.doctor.machine import check_simulator
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import check_instruction
+from edge_cloud_spec.lab.sim.room import make_room
+from edge_cloud_spec.lab.simulator.node import SimulatorSettings
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.instruction_pattern import known_instructions
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
@@ -31,9 +37,7 @@ from edge_cloud_spec.nodes.drafting.drafter_settings import DrafterSettings
 from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
 from edge_cloud_spec.nodes.monitor import MonitorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
-from edge_cloud_spec.nodes.simulator import SimulatorSettings
 from edge_cloud_spec.share import share
-from edge_cloud_spec.sim.room import make_room
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -50,9 +54,9 @@ SETTINGS = {
 def executables() -> dict[str, str]:
     """Name -> module, as CMakeLists.txt installs them."""
     text = (ROOT / "CMakeLists.txt").read_text()
-    block = re.search(r"set\(executables(.*?)\)", text, re.DOTALL)
-    assert block is not None
-    return dict(pair.split("=") for pair in block[1].split())
+    blocks = re.findall(r"set\((?:lab_)?executables(.*?)\)", text, re.DOTALL)
+    assert len(blocks) == 2
+    return dict(pair.split("=") for block in blocks for pair in block.split())
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -241,6 +245,49 @@ def test_a_wheel_holds_code_config_launch_and_data(tmp_path: Path) -> None:
     shared = ("config", "launch")
     expected |= {f"share/edge_cloud_spec/{p}" for p in copied if p.parts[0] in shared}
     assert expected <= inside, f"missing: {sorted(expected - inside)}"
+
+    shutil.rmtree(source / "build")
+    environment["EDGE_CLOUD_SPEC_LAB"] = "0"
+    subprocess.run(
+        [*build, "-w", str(tmp_path / "robot"), str(source)], env=environment, check=True
+    )
+    (wheel,) = (tmp_path / "robot").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        on_a_robot = {name.split(".data/data/")[-1] for name in archive.namelist()}
+    assert {p for p in inside - on_a_robot if "/lab/" not in p} == set()
+    assert not [p for p in on_a_robot if "/lab/" in p]
+
+
+def test_the_rest_of_the_package_names_the_lab_in_one_place() -> None:
+    """The import contracts see imports; this sees what is imported by its name."""
+    code = ROOT / "edge_cloud_spec"
+    naming = [
+        str(path.relative_to(code))
+        for path in code.rglob("*.py")
+        if "lab" not in path.relative_to(code).parts
+        and re.search(r"_spec\.lab|\{_PACKAGE\}\.lab|[\"'.]lab[\"'.]", path.read_text())
+    ]
+    assert naming == ["share.py"]
+
+
+@pytest.mark.parametrize("command", ["demo", "bench", "bench pipelines", "train tiny"])
+def test_without_the_lab_a_command_of_it_says_so_in_a_sentence(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("edge_cloud_spec.share.find_spec", lambda name: None)
+    assert main(command.split()) == 2
+    said = capsys.readouterr().err
+    assert "not installed here" in said and len(said.splitlines()) == 1
+
+
+def test_without_the_lab_the_launch_and_the_doctor_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_cloud_spec.share.find_spec", lambda name: None)
+    given = {name: default for name, (default, _) in ARGUMENTS.items()}
+    assert not settings_of({**given, "sim": "false"}).sim
+    with pytest.raises(UserError, match=r"simulator, .* not installed here"):
+        settings_of({**given, "sim": "true"})
+    finding = check_simulator()
+    assert (finding.state, finding.found) == (OK, "not installed")
 
 
 def test_the_readmes_first_ros_example_can_succeed() -> None:

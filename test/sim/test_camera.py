@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.sim.camera import Camera, Eye, decode_jpeg, encode_jpeg, eye_at
-from edge_cloud_spec.sim.engine import no_gl_because
-from edge_cloud_spec.sim.kinds import KINDS
-from edge_cloud_spec.sim.room import Pose, Room, make_room
-from edge_cloud_spec.sim.scene import Scene
-from edge_cloud_spec.sim.view import pack, sample_views, visible_things, write_views
+from edge_cloud_spec.lab.sim.camera import Camera, Eye, decode_jpeg, encode_jpeg, eye_at
+from edge_cloud_spec.lab.sim.engine import no_gl_because
+from edge_cloud_spec.lab.sim.kinds import KINDS
+from edge_cloud_spec.lab.sim.room import Pose, Room, make_room
+from edge_cloud_spec.lab.sim.scene import Scene
+from edge_cloud_spec.lab.sim.view import pack, sample_views, visible_things, write_views
 
 needs_gl = pytest.mark.skipif(no_gl_because is not None, reason=str(no_gl_because))
 
@@ -62,9 +62,9 @@ def test_segmentation_fits_the_picture_of_either_renderer() -> None:
 
 def test_rays_need_no_gl() -> None:
     code = (
-        "from edge_cloud_spec.sim.camera import Camera, eye_at\n"
-        "from edge_cloud_spec.sim.scene import Scene\n"
-        "from edge_cloud_spec.sim.room import make_room\n"
+        "from edge_cloud_spec.lab.sim.camera import Camera, eye_at\n"
+        "from edge_cloud_spec.lab.sim.scene import Scene\n"
+        "from edge_cloud_spec.lab.sim.room import make_room\n"
         "room = make_room(0)\n"
         "camera = Camera(Scene(room), 'auto')\n"
         "print(camera.renderer, camera.render(eye_at(room.start)).shape)\n"

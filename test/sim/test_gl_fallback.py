@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.sim import camera as camera_module
-from edge_cloud_spec.sim import gl
-from edge_cloud_spec.sim import view as view_module
-from edge_cloud_spec.sim.camera import Camera, eye_at, warn_of_rays
-from edge_cloud_spec.sim.engine import mujoco, no_gl_because
-from edge_cloud_spec.sim.room import make_room
-from edge_cloud_spec.sim.scene import Scene
-from edge_cloud_spec.sim.view import pack, sample_views
+from edge_cloud_spec.lab.sim import camera as camera_module
+from edge_cloud_spec.lab.sim import gl
+from edge_cloud_spec.lab.sim import view as view_module
+from edge_cloud_spec.lab.sim.camera import Camera, eye_at, warn_of_rays
+from edge_cloud_spec.lab.sim.engine import mujoco, no_gl_because
+from edge_cloud_spec.lab.sim.room import make_room
+from edge_cloud_spec.lab.sim.scene import Scene
+from edge_cloud_spec.lab.sim.view import pack, sample_views
 
 needs_gl = pytest.mark.skipif(no_gl_because is not None, reason=str(no_gl_because))
 
@@ -119,9 +119,9 @@ def test_mixed_views_are_then_those_of_rays(
 def test_egl_draws_where_other_code_imported_mujoco_before() -> None:
     code = (
         "import mujoco\n"
-        "from edge_cloud_spec.sim.camera import Camera, eye_at\n"
-        "from edge_cloud_spec.sim.scene import Scene\n"
-        "from edge_cloud_spec.sim.room import make_room\n"
+        "from edge_cloud_spec.lab.sim.camera import Camera, eye_at\n"
+        "from edge_cloud_spec.lab.sim.scene import Scene\n"
+        "from edge_cloud_spec.lab.sim.room import make_room\n"
         "room = make_room(0)\n"
         "camera = Camera(Scene(room), 'egl')\n"
         "print(camera.renderer, camera.render(eye_at(room.start)).shape)\n"

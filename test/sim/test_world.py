@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
+from edge_cloud_spec.lab.sim.camera import decode_jpeg, eye_at
+from edge_cloud_spec.lab.sim.episode import Episode, thing_in_front
+from edge_cloud_spec.lab.sim.room import Pose, Room, make_room
+from edge_cloud_spec.lab.sim.scene import Scene
+from edge_cloud_spec.lab.sim.world import LIMITS, TIMEOUT, World
 from edge_cloud_spec.nav.action import Action, parse_action
 from edge_cloud_spec.nav.motion import Steps
-from edge_cloud_spec.sim.camera import decode_jpeg, eye_at
-from edge_cloud_spec.sim.episode import Episode, thing_in_front
-from edge_cloud_spec.sim.room import Pose, Room, make_room
-from edge_cloud_spec.sim.scene import Scene
-from edge_cloud_spec.sim.world import LIMITS, TIMEOUT, World
 
 
 @pytest.fixture

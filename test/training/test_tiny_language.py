@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.action import parse_action
-from edge_cloud_spec.nav.answer import read_answer
-from edge_cloud_spec.sim.kinds import KINDS
-from edge_cloud_spec.sim.thing import VisibleThing
-from edge_cloud_spec.training.tiny import language
-from edge_cloud_spec.training.tiny.language import (
+from edge_cloud_spec.lab.sim.kinds import KINDS
+from edge_cloud_spec.lab.sim.thing import VisibleThing
+from edge_cloud_spec.lab.training.tiny import language
+from edge_cloud_spec.lab.training.tiny.language import (
     NAMES,
     ORDERS,
     answer,
@@ -19,6 +17,8 @@ from edge_cloud_spec.training.tiny.language import (
     best_action,
     read,
 )
+from edge_cloud_spec.nav.action import parse_action
+from edge_cloud_spec.nav.answer import read_answer
 
 BOTTLE = VisibleThing("silver bottle", 200, 15.0, 3.0)
 CHAIR = VisibleThing("red chair", 900, 20.0, 2.0)

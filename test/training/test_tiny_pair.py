@@ -11,14 +11,14 @@ import pytest
 from safetensors import safe_open
 
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.sim.view import pack, sample_views
+from edge_cloud_spec.lab.training.tiny.architecture import SHAPES, load_pair_model
+from edge_cloud_spec.lab.training.tiny.command import measure
+from edge_cloud_spec.lab.training.tiny.data import QuestionEncoder, Views
+from edge_cloud_spec.lab.training.tiny.evaluation import evaluate
+from edge_cloud_spec.lab.training.tiny.language import INSTRUCTION
+from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.sim.view import pack, sample_views
-from edge_cloud_spec.training.tiny.architecture import SHAPES, load_pair_model
-from edge_cloud_spec.training.tiny.command import measure
-from edge_cloud_spec.training.tiny.data import QuestionEncoder, Views
-from edge_cloud_spec.training.tiny.evaluation import evaluate
-from edge_cloud_spec.training.tiny.language import INSTRUCTION
-from edge_cloud_spec.training.tiny.tokenizer import build_tokenizer
 
 MEGABYTES = 25
 

@@ -9,29 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.training.tiny import command
-from edge_cloud_spec.training.tiny.architecture import (
+from edge_cloud_spec.lab.training.tiny import command
+from edge_cloud_spec.lab.training.tiny.architecture import (
     SHAPES,
     build_model,
     save_pair_model,
 )
-from edge_cloud_spec.training.tiny.data import (
+from edge_cloud_spec.lab.training.tiny.data import (
     QuestionEncoder,
     Views,
     draw_batch,
     draw_names,
     pixels_of,
 )
-from edge_cloud_spec.training.tiny.generation import (
+from edge_cloud_spec.lab.training.tiny.generation import (
     EncodedQuestion,
     accepted_and_tested,
     greedy_answers,
     proposals,
 )
-from edge_cloud_spec.training.tiny.language import NAMES, ORDERS, PHRASES, answer
-from edge_cloud_spec.training.tiny.packed import PREFIX, PackedForward
-from edge_cloud_spec.training.tiny.tokenizer import build_tokenizer
-from edge_cloud_spec.training.tiny.trainer import (
+from edge_cloud_spec.lab.training.tiny.language import NAMES, ORDERS, PHRASES, answer
+from edge_cloud_spec.lab.training.tiny.packed import PREFIX, PackedForward
+from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
+from edge_cloud_spec.lab.training.tiny.trainer import (
     QUESTIONS,
     SLOT,
     Trainer,

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from edge_cloud_spec.bench.fleet.figures import figures, jain, mean_of
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.cost_model import profile
 from edge_cloud_spec.decoding.shape import BestFirst
-from edge_cloud_spec.harness.emulated_link import LinkProfile
-from edge_cloud_spec.harness.fleet.activity import RobotActivity, RoundTime
-from edge_cloud_spec.harness.fleet.load import FleetLoad
-from edge_cloud_spec.harness.fleet.server_only import ServerOnly
-from edge_cloud_spec.harness.fleet.virtual_fleet import VirtualFleet
-from edge_cloud_spec.harness.fleet.virtual_threads import ThreadInbox, VirtualThreads
-from edge_cloud_spec.harness.regimes import custom_regime, load_server_regime
-from edge_cloud_spec.harness.scripted.pair import TargetVlm
-from edge_cloud_spec.harness.virtual import VirtualHarness
-from edge_cloud_spec.harness.virtual_time import Timeline
+from edge_cloud_spec.lab.bench.fleet.figures import figures, jain, mean_of
+from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
+from edge_cloud_spec.lab.harness.fleet.activity import RobotActivity, RoundTime
+from edge_cloud_spec.lab.harness.fleet.load import FleetLoad
+from edge_cloud_spec.lab.harness.fleet.server_only import ServerOnly
+from edge_cloud_spec.lab.harness.fleet.virtual_fleet import VirtualFleet
+from edge_cloud_spec.lab.harness.fleet.virtual_threads import ThreadInbox, VirtualThreads
+from edge_cloud_spec.lab.harness.regimes import custom_regime, load_server_regime
+from edge_cloud_spec.lab.harness.scripted.pair import TargetVlm
+from edge_cloud_spec.lab.harness.virtual import VirtualHarness
+from edge_cloud_spec.lab.harness.virtual_time import Timeline
 from edge_cloud_spec.presets import load_preset
 
 CHEAP = custom_regime(4.0, draft_ms=3.0, verify_ms=10.0, ar_ms=10.0, alpha=0.7)
@@ -117,7 +117,7 @@ class _ForOneRobot(Worker):
 
 
 def test_a_server_for_one_robot_has_the_least_fairness(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_cloud_spec.harness.scripted.pair.Worker", _ForOneRobot)
+    monkeypatch.setattr("edge_cloud_spec.lab.harness.scripted.pair.Worker", _ForOneRobot)
     fleet = VirtualFleet(CHEAP, 3, DSD, FleetLoad(tokens=120, seconds=0.3))
     row = figures(fleet.run(), 0.0, 0.3)
     assert row["fairness"] == pytest.approx(1 / 3)

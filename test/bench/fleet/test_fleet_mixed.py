@@ -11,14 +11,14 @@ import pytest
 from helpers.bounded_toy import SESSION_BYTES, BoundedToy
 from helpers.cloud.worker_robot import opening
 
-from edge_cloud_spec.bench.fleet.mixed import rejection_row, tokens_row
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.session import judge
 from edge_cloud_spec.decoding.accept import Acceptance
 from edge_cloud_spec.decoding.policy import GREEDY
-from edge_cloud_spec.harness.toy import spec_of
+from edge_cloud_spec.lab.bench.fleet.mixed import rejection_row, tokens_row
+from edge_cloud_spec.lab.harness.toy import spec_of
 from edge_cloud_spec.wire.messages import Open
 
 OPENING = replace(opening(), policy=GREEDY, rule="greedy", draft_identity="d")

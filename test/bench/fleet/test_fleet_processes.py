@@ -9,21 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from edge_cloud_spec.bench.fleet.figures import figures
-from edge_cloud_spec.bench.fleet.hostile import compared
-from edge_cloud_spec.bench.requests import sample_requests
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.harness.fleet.embedded import RecordedAnswers, embedded_worker, record_robots
-from edge_cloud_spec.harness.fleet.load import FleetLoad
-from edge_cloud_spec.harness.fleet.robot_processes import RobotPlan, run_robots
-from edge_cloud_spec.harness.fleet.scripted_process import ScriptedAnswers, sleeping_worker
-from edge_cloud_spec.harness.fleet.server_process import ServerProcess
-from edge_cloud_spec.harness.regimes import custom_regime
-from edge_cloud_spec.harness.server import InProcessServer
+from edge_cloud_spec.lab.bench.fleet.figures import figures
+from edge_cloud_spec.lab.bench.fleet.hostile import compared
+from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.harness.fleet.embedded import (
+    RecordedAnswers,
+    embedded_worker,
+    record_robots,
+)
+from edge_cloud_spec.lab.harness.fleet.load import FleetLoad
+from edge_cloud_spec.lab.harness.fleet.robot_processes import RobotPlan, run_robots
+from edge_cloud_spec.lab.harness.fleet.scripted_process import ScriptedAnswers, sleeping_worker
+from edge_cloud_spec.lab.harness.fleet.server_process import ServerProcess
+from edge_cloud_spec.lab.harness.regimes import custom_regime
+from edge_cloud_spec.lab.harness.server import InProcessServer
 from edge_cloud_spec.presets import load_preset
 
 CHEAP = custom_regime(4.0, draft_ms=3.0, verify_ms=10.0, ar_ms=10.0, alpha=0.7)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_cloud_spec.bench.fleet.figures import figures
-from edge_cloud_spec.bench.fleet.simulation import FleetModel, FleetSimulation
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
-from edge_cloud_spec.harness.fleet.activity import RoundTime
-from edge_cloud_spec.harness.fleet.load import FleetLoad
-from edge_cloud_spec.harness.fleet.virtual_fleet import VirtualFleet
-from edge_cloud_spec.harness.regimes import custom_regime
+from edge_cloud_spec.lab.bench.fleet.figures import figures
+from edge_cloud_spec.lab.bench.fleet.simulation import FleetModel, FleetSimulation
+from edge_cloud_spec.lab.harness.fleet.activity import RoundTime
+from edge_cloud_spec.lab.harness.fleet.load import FleetLoad
+from edge_cloud_spec.lab.harness.fleet.virtual_fleet import VirtualFleet
+from edge_cloud_spec.lab.harness.regimes import custom_regime
 from edge_cloud_spec.presets import load_preset
 
 CHEAP = custom_regime(4.0, draft_ms=3.0, verify_ms=10.0, ar_ms=10.0, alpha=0.7)

@@ -10,7 +10,7 @@ from helpers.cost_units import LENGTHS, MS, SHARES, TIMES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.bench.formulas import (
+from edge_cloud_spec.lab.bench.formulas import (
     best_draft_length,
     expected_accepted,
     expected_tokens,

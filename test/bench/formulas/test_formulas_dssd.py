@@ -8,7 +8,7 @@ import pytest
 from helpers.cost_units import LENGTHS, MBIT, MS, SHARES, TIMES
 from hypothesis import given
 
-from edge_cloud_spec.bench.formulas import (
+from edge_cloud_spec.lab.bench.formulas import (
     best_draft_length,
     dense_row_bytes,
     dsd_communication,

@@ -6,7 +6,7 @@ import pytest
 from helpers.cost_units import LENGTHS, SHARES, TIMES
 from hypothesis import given
 
-from edge_cloud_spec.bench.formulas import (
+from edge_cloud_spec.lab.bench.formulas import (
     expected_tokens,
     picospec_time,
     speedup,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_cloud_spec.bench.formulas import tokens_per_dollar
+from edge_cloud_spec.lab.bench.formulas import tokens_per_dollar
 
 
 @pytest.mark.parametrize(

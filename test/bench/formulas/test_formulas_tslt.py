@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edge_cloud_spec.bench.formulas import (
+from edge_cloud_spec.lab.bench.formulas import (
     acceptance_rate,
     dense_row_bytes,
     dsd_communication,

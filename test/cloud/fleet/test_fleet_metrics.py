@@ -22,7 +22,7 @@ from edge_cloud_spec.cloud.fleet.replica import Replica
 from edge_cloud_spec.cloud.serving.metrics import PREFIX, MetricsServer
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 
 DASHBOARD = Path(__file__).parents[3] / "config/grafana.json"
 

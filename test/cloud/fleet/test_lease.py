@@ -13,7 +13,7 @@ from helpers.cloud.grpc_robot import opening
 from edge_cloud_spec.cloud.fleet.lease import Lease, lease_problem, new_key, sign
 from edge_cloud_spec.cloud.fleet.replica import Replica
 from edge_cloud_spec.cloud.serving.server import ServerSettings
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import LEASE, METHOD
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import Opened

@@ -22,7 +22,7 @@ from edge_cloud_spec.cloud.fleet.serving import Fleet
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
-from edge_cloud_spec.harness.toy import toy_replica
+from edge_cloud_spec.lab.harness.toy import toy_replica
 
 if importlib.util.find_spec("ray") is None:  # it is imported once its environment is set
     pytest.skip("the extra fleet is not installed", allow_module_level=True)
@@ -73,7 +73,7 @@ SERVE = """
 import sys
 from edge_cloud_spec.cloud import command
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.harness.toy import toy_replica
+from edge_cloud_spec.lab.harness.toy import toy_replica
 command.make_worker = lambda args: toy_replica()
 sys.exit(main(["serve", "--replicas", "1", "--address", "127.0.0.1:0"]))
 """

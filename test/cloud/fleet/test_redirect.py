@@ -17,7 +17,7 @@ from edge_cloud_spec.cloud.fleet.placement import ReplicaLoad
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.probe import CloudState
 from edge_cloud_spec.edge.runner import Outcome
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.codec import decode_server, encode_server
 from edge_cloud_spec.wire.messages import MOVED, Fault, Open
 

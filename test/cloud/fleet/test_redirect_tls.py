@@ -21,7 +21,7 @@ from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit, LinkLost
 from edge_cloud_spec.edge.runner import Outcome
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import ASK, LEASE, METHOD
 from edge_cloud_spec.wire.codec import decode_server
 from edge_cloud_spec.wire.messages import MOVED, Fault

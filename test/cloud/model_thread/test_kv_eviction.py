@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import SamplingPolicy
-from edge_cloud_spec.harness.toy import ToyVlm, spec_of
+from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.share import rules_text

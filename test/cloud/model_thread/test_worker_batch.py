@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from helpers.cloud.worker_robot import OWN, POLICY, Costly, Robot, cloud, do_all, opening
 
-from edge_cloud_spec.bench.fleet.equality import replay
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.harness.toy import ToyVlm, spec_of
+from edge_cloud_spec.lab.bench.fleet.equality import replay
+from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.wire.messages import Close, Fault, Generate, Verdict
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from helpers.cloud.worker_robot import OWN, Robot, cloud, do_all
 
-from edge_cloud_spec.bench.fleet import equality
-from edge_cloud_spec.bench.fleet.equality import ReplayedRobot, replay
-from edge_cloud_spec.bench.requests import sample_requests
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.lab.bench.fleet import equality
+from edge_cloud_spec.lab.bench.fleet.equality import ReplayedRobot, replay
+from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exits import Adapter, Exits
 from edge_cloud_spec.models.load import load

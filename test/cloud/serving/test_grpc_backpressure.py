@@ -19,7 +19,7 @@ from helpers.cloud.grpc_robot import OWN, Talk, opening
 from edge_cloud_spec.cloud.model_thread.sessions import RobotStream, WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.harness.toy import ToyVlm, spec_of, toy_worker
+from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import METHOD
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import Close, DraftMessage, Opened, Resume, Verdict

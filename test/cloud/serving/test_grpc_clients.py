@@ -18,7 +18,7 @@ from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.serving.access import Tokens
 from edge_cloud_spec.cloud.serving.send_queue import ByteBound, SendQueue
 from edge_cloud_spec.cloud.serving.server import ServerSettings
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.messages import Opened
 from edge_cloud_spec.wire.secret_files import named_tokens
 

@@ -18,7 +18,7 @@ from helpers.cloud.grpc_robot import Talk, opening
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import SERVICE
 from edge_cloud_spec.wire.messages import Alone, Generate, Verdict
 
@@ -62,7 +62,7 @@ def test_the_end_leaves_no_thread_and_no_port() -> None:
 
 
 SERVE = """
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.cloud.serving.server import ServerSettings, serve
 serve(toy_worker(), ServerSettings("127.0.0.1:0", grace_s=0.2), lambda a: print(a, flush=True))
 print("ended", flush=True)

@@ -21,7 +21,7 @@ from edge_cloud_spec.cloud.serving.access import ClientRates, TokenBucket
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import METHOD, retry_after_s
 from edge_cloud_spec.wire.messages import Opened
 
@@ -141,7 +141,7 @@ logging.getLogger().addHandler(text)
 from helpers.cloud.grpc_cloud import Cloud, Proxy
 from helpers.cloud.grpc_robot import REQUEST, Talk, opening, settings, toy_robot
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.messages import DraftMessage
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.cloud.serving.server import ServerSettings

@@ -18,9 +18,9 @@ from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit, LinkLost, LinkUp
 from edge_cloud_spec.edge.link import route
 from edge_cloud_spec.edge.runner import Outcome
-from edge_cloud_spec.harness.emulated_link import LinkProfile
-from edge_cloud_spec.harness.proxy import Proxy as DelayingProxy
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
+from edge_cloud_spec.lab.harness.proxy import Proxy as DelayingProxy
+from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client
 from edge_cloud_spec.wire.messages import Fault, Open, Opened, Resume
 

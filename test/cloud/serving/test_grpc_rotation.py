@@ -20,7 +20,7 @@ from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 
 PAGE = Path(__file__).parents[3] / "docs/certificates.md"
 

@@ -15,7 +15,7 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.codec import encode_client
 from edge_cloud_spec.wire.messages import Close, DraftMessage, Fault, Generate, Opened, Verdict
 

@@ -23,7 +23,7 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving.model_watch import ModelWatch
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.harness.toy import ToyVlm, spec_of, toy_worker
+from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import METHOD, SERVICE, retry_after_s
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
 

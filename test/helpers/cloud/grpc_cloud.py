@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 
-from edge_cloud_spec.harness.server import InProcessServer as Cloud
+from edge_cloud_spec.lab.harness.server import InProcessServer as Cloud
 
 __all__ = ["Cloud", "Proxy", "free_port"]
 

@@ -13,7 +13,7 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings
-from edge_cloud_spec.harness.toy import ToyVlm, own_answer, spec_of
+from edge_cloud_spec.lab.harness.toy import ToyVlm, own_answer, spec_of
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server, encode_client

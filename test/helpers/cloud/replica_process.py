@@ -9,7 +9,7 @@ from typing import Any
 
 from edge_cloud_spec.cloud.fleet.replica import Replica
 from edge_cloud_spec.cloud.serving.server import ServerSettings
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 
 # Processes are forked from one that has imported torch, which takes a new one seconds.
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -10,7 +10,7 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
-from edge_cloud_spec.harness.toy import ToyVlm, own_answer, spec_of
+from edge_cloud_spec.lab.harness.toy import ToyVlm, own_answer, spec_of
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import ClientMessage, DraftMessage, Open, Opened
 

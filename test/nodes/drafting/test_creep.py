@@ -14,7 +14,7 @@ from std_msgs.msg import String
 
 from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.harness.random_checkpoint import make_checkpoint
+from edge_cloud_spec.lab.harness.random_checkpoint import make_checkpoint
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.drafting.drafter_settings import DrafterSettings
 from edge_cloud_spec.nodes.drafting.link_policy import LinkPolicy

@@ -11,7 +11,7 @@ from helpers.graph.decode_graph import INSTRUCTION, Cloud, Watcher, frame, node_
 from std_msgs.msg import String
 
 from edge_cloud_spec.decoding.noise import decision_seed, seed_and_number
-from edge_cloud_spec.harness.random_checkpoint import make_checkpoint
+from edge_cloud_spec.lab.harness.random_checkpoint import make_checkpoint
 from edge_cloud_spec.msg import Verdict
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.observe.decision import Decision

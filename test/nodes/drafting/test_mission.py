@@ -22,8 +22,8 @@ from rclpy.node import Node
 from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.bringup.running_graph import LaunchConfig, free_address, launch_graph
+from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.nav.mission import MissionSettings
-from edge_cloud_spec.sim.room import make_room
 
 ROOT = Path(__file__).resolve().parents[3]
 ABSENT = "silver bottle"

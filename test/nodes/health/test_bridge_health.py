@@ -16,7 +16,7 @@ from helpers.cloud.grpc_cloud import Cloud, free_port
 from helpers.cloud.grpc_robot import opening
 from helpers.graph.running_bridge import Hearer, running_bridge
 
-from edge_cloud_spec.harness.toy import toy_worker
+from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.msg import Verdict
 from edge_cloud_spec.nodes.bridge.bridge_messages import to_request
 

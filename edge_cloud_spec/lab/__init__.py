@@ -1,0 +1,1 @@
+"""What measures, simulates and trains: no part of what runs on a robot or beside it."""

@@ -1,0 +1,132 @@
+"""``edge-cloud-spec bench SUITE``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ...errors import UserError, check_writable
+
+Row = dict[str, Any]
+
+# What each suite measures, by the name of its module or folder (see __init__.py).
+SUITES = {
+    "bits": "whether a row has the same bits whoever else is in its pass, and what that costs",
+    "decision": "the time to accept or reject a draft, from logits and from rows, on one core",
+    "drive": "simulated rooms: how often the robot reaches the object, under each preset",
+    "equality": "token by token against the target alone, computed by transformers itself",
+    "exits": "how often an early exit predicts the verdict, and what the exits cost",
+    "failover": "replicas of a fleet on Ray killed and drained: how soon robots decode again",
+    "faults": "faults put into the running system: what moves, how fast it stands and goes on",
+    "fleet": "many robots and one server: tokens per second, rounds, fairness; and a simulation",
+    "grammar": "how many answers are actions with a grammar and without, and what its masks cost",
+    "hostile": "decode times beside hostile clients, over those beside well-behaved ones",
+    "mission": "simulated rooms in virtual time: until the robot moves, and until it is there",
+    "lookup": "tokens a pass of looked-up drafts of real answers; the index's times and memory",
+    "models": "two checkpoints on pictures of a bag: acceptance, times, memory, preset and promise",
+    "motion": "random events and bad odometry: no step leaves its bounds, none goes backwards",
+    "overhead": "all time of a round outside the models, beside bare gRPC and bare rclpy",
+    "pipelines": "each preset under published costs and links, in virtual or real time",
+    "passes": "the time of a pass over many sessions, beside the bound of memory: for GPUs",
+    "payload": "serialized bytes a round of every preset and rule, up and down",
+    "peers": "tokens per second beside transformers' generate and assisted generate",
+    "schedules": "short decodes over a link that cuts, loses, repeats and reorders any message",
+    "soak": "an hour of answers over a link with outages: nothing lost, nothing leaked",
+    "stop": "how fast e_stop, a killed cloud and a killed navigator stop the robot",
+}
+
+
+def add_bench_arguments(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> None:
+    """A subcommand for each suite; only a chosen one is imported, since some bring torch or ROS."""
+    suites = parser.add_subparsers(required=True, metavar="SUITE", dest="suite")
+    for name, about in SUITES.items():
+        suite = suites.add_parser(name, help=about, description=about)
+        suite.add_argument("--seed", type=_seed, default=0, help="other data (default %(default)s)")
+        suite.add_argument("--json", type=Path, help="write the rows there")
+        if name in chosen:
+            _module(name).add_arguments(suite)
+
+
+def run_bench(args: argparse.Namespace) -> int:
+    """Run one suite; 0 when no row says that it did not pass."""
+    started = time.perf_counter()
+    module = _module(args.suite)
+    if args.json:
+        check_writable(args.json)
+    rows = module.run(args)
+    _print_table(rows, getattr(module, "COLUMNS", None))
+    print(f"{args.suite}: {time.perf_counter() - started:.0f} s")
+    if args.json:
+        write(args.json, args.suite, args.seed, rows)
+    return 0 if all(row.get("passed", True) for row in rows) else 1
+
+
+def _module(suite: str) -> Any:
+    """A suite is a file of this folder, or a folder with helpers of its own beside ``suite.py``."""
+    module = importlib.import_module(f".{suite}", __package__)
+    is_folder = hasattr(module, "__path__")
+    return importlib.import_module(f".{suite}.suite", __package__) if is_folder else module
+
+
+def _seed(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
+    return int(text)
+
+
+def write(path: Path, suite: str, seed: int, rows: list[Row]) -> None:
+    """Write rows as JSON with what they were measured with; raises UserError."""
+    content = {"suite": suite, "seed": seed, "versions": _versions(), "rows": rows}
+    try:
+        path.write_text(json.dumps(content, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def make_report_folder(folder: Path) -> None:
+    """Before anything is measured; raises UserError where a report cannot be written there."""
+    rows = folder / "rows.json"  # of every report of ours
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / "index.html").exists() and not rows.exists():
+            raise UserError(f"--out {folder} holds another index.html; name another folder")
+        rows.touch()
+    except OSError as error:
+        raise UserError(
+            f"--out {folder} cannot be written ({error.strerror}); name another folder"
+        ) from None
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("edge-cloud-spec", "torch", "transformers", "grpcio", "mujoco"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "missing"
+    return found
+
+
+def _print_table(rows: list[Row], columns: dict[str, str] | None = None) -> None:
+    if not rows:
+        return
+    present = {name: name for row in rows for name in row}
+    columns = {name: columns[name] for name in columns if name in present} if columns else present
+    body = ([_text(row.get(name, "")) for name in columns] for row in rows)
+    table = [list(columns.values()), *body]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,217 @@
+"""``bench drive``: the same simulated rooms under every preset.
+
+Prints how many rooms end at the named object, and in how many the decisions are ``cloud_ar``'s. The
+simulator waits for each decision, so success depends on the decisions and not on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...decoding.noise import decision_seed
+from ...decoding.policy import SamplingPolicy
+from ...decoding.preset import Preset
+from ...decoding.rule import temperature_of
+from ...edge.client import ClientSettings, VerifierClient
+from ...edge.runner import DecodeRunner, DecodeSettings
+from ...errors import UserError
+from ...models import EMBEDDED
+from ...models.prompt import Request
+from ...models.text import TextStream
+from ...nav.action import Action
+from ...nav.answer import NotAnAction, read_answer
+from ...presets import load_preset
+from ...share import rules_text
+from ..harness.verifier_process import VerifierProcess
+from .acceptance import ChoiceShares, Share, cache_hits
+from .command import Row
+from .options import finite
+
+MAX_DECISIONS = 40
+PRESETS = "cloud_ar,dsd,edge_only,cloud_sd,cloud_ar:coupled,dsd:coupled"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The suite's options."""
+    parser.add_argument("--scenes", type=int, default=100, help="rooms (default %(default)s)")
+    parser.add_argument(
+        "--presets", default=PRESETS, help="with commas; greedy, or NAME:coupled (%(default)s)"
+    )
+    parser.add_argument("--temperature", type=finite, default=0.8, help="of the coupled rule")
+    parser.add_argument("--order", default="action first", help="or 'reason first'")
+    parser.add_argument("--renderer", default="auto", help="auto, egl or rays")
+    parser.add_argument("--processes", type=int, default=2, help="rooms driven side by side")
+    parser.add_argument("--target", default=str(EMBEDDED / "target"))
+    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"))
+
+
+@dataclass(frozen=True)
+class RoomRun:
+    """One room under one preset and rule."""
+
+    room: int
+    preset: str
+    rule: str
+    success: bool
+    stopped_at: str
+    steps: int
+    tokens: int
+    seconds: float  # of decoding
+    accepted: int
+    tested: int
+    answers: tuple[tuple[int, ...], ...]
+    hits: Share  # rounds whose draft was ready before the verdict
+    choices: ChoiceShares
+
+
+def _runs(names: str) -> list[tuple[Preset, str]]:
+    """The presets of ``--presets``, each with its rule; raises UserError."""
+    runs = []
+    for name in names.split(","):
+        preset, _, rule = name.partition(":")
+        if rule not in ("", "coupled"):
+            raise UserError(f"--presets {name}: give the name alone (greedy), or {preset}:coupled")
+        runs.append((load_preset(preset), rule or "greedy"))
+    return runs
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row a preset and rule."""
+    if args.scenes < 1 or args.processes < 1:
+        raise UserError("--scenes and --processes must be 1 or more")
+    drives = drive_rooms(args)
+    return [_row(drives, preset, rule) for preset, rule in _runs(args.presets)]
+
+
+def drive_rooms(args: argparse.Namespace) -> list[RoomRun]:
+    """Each room under each preset and rule; raises UserError."""
+    _runs(args.presets)
+    rooms = [args.seed * 1_000_003 + i for i in range(args.scenes)]
+    options = ["--target", args.target, "--drafter", args.drafter, "--threads", "1"]
+    drives: list[RoomRun] = []
+    with VerifierProcess([*options, "--max-tokens", "48"]) as cloud:
+        args.cloud = cloud.address
+        workers = multiprocessing.get_context("spawn").Pool(args.processes)
+        with workers:
+            jobs = [(args, room) for room in rooms]
+            for done, result in enumerate(workers.imap_unordered(_drive_room, jobs), start=1):
+                drives += result
+                reached = sum(d.success for d in result)
+                print(f"room {done}/{len(rooms)}: {reached} of {len(result)} runs", flush=True)
+    return drives
+
+
+def _row(drives: Sequence[RoomRun], preset: Preset, rule: str) -> Row:
+    runs = [d for d in drives if (d.preset, d.rule) == (preset.name, rule)]
+    alone = {d.room: d.answers for d in drives if (d.preset, d.rule) == ("cloud_ar", rule)}
+    same = sum(d.answers == alone[d.room] for d in runs) / len(runs) if alone else None
+    tested = sum(d.tested for d in runs)
+    hits = sum((d.hits for d in runs), Share())
+    choices = sum((d.choices for d in runs), ChoiceShares())
+    return {
+        "preset": preset.name,
+        "rule": rule,
+        "scenes": len(runs),
+        "success": sum(d.success for d in runs) / len(runs),
+        "steps": sum(d.steps for d in runs),
+        "tokens": sum(d.tokens for d in runs),
+        "seconds": round(sum(d.seconds for d in runs), 2),
+        "same_decisions_as_cloud_ar": same,
+        "acceptance": sum(d.accepted for d in runs) / tested if tested else 0.0,
+        "cache_hit": hits.value if preset.speculation.predicts else None,
+        "first_choice": choices.first.value,
+        "second_choice": choices.second.value,
+    }
+
+
+@dataclass
+class _RoomWorker:
+    """What a worker process makes once: a client, and a runner for each preset and rule."""
+
+    client: VerifierClient
+    runners: list[DecodeRunner]
+
+
+_worker: _RoomWorker | None = None
+
+
+def _drive_room(job: tuple[argparse.Namespace, int]) -> list[RoomRun]:
+    args, room = job
+    runs = _runs(args.presets)
+    global _worker
+    if _worker is None:
+        from ...models.load import load
+
+        model = load(args.drafter, threads=1)
+        spec = model.spec(rules_text(), 48)
+        _worker = _RoomWorker(
+            VerifierClient(ClientSettings(args.cloud)), [DecodeRunner(model, spec) for _ in runs]
+        )
+    return [
+        _drive(args, room, preset, rule, runner, _worker.client)
+        for (preset, rule), runner in zip(runs, _worker.runners, strict=True)
+    ]
+
+
+def _drive(
+    args: argparse.Namespace,
+    number: int,
+    preset: Preset,
+    rule: str,
+    runner: DecodeRunner,
+    client: VerifierClient,
+) -> RoomRun:
+    from ..sim.episode import Episode
+    from ..sim.room import make_room
+
+    temperature = temperature_of(rule, args.temperature)
+    settings = DecodeSettings(preset, rule, SamplingPolicy(temperature))
+    answers: list[tuple[int, ...]] = []
+    seconds, accepted, tested, hits = 0.0, 0, 0, Share()
+    before = ChoiceShares.of(runner.measures)
+    with Episode(make_room(number), args.renderer) as episode:
+        while len(answers) < MAX_DECISIONS:
+            seed = decision_seed(number % 2**32, len(answers))
+            seeded = replace(settings, policy=replace(settings.policy, seed=seed))
+            request = Request(episode.instruction, episode.frame(), args.order)
+            outcome = runner.run(request, seeded, secrets.randbits(64), client.connect)
+            if not outcome.completed:
+                raise UserError(f"{preset.name} in room {number}: {outcome.text or outcome.reason}")
+            answers.append(outcome.tokens)
+            seconds += outcome.seconds
+            accepted += outcome.stats.accepted
+            tested += outcome.stats.tested
+            hits += cache_hits(outcome.stats.rounds)
+            action = _action(TextStream(runner.draft_model.tokenizer).add(outcome.tokens))
+            if action is None:
+                continue  # no action, no motion; the next frame may give one
+            episode.perform(action)
+            if action.verb == "stop":
+                break
+        result = episode.outcome()
+    return RoomRun(
+        number,
+        preset.name,
+        rule,
+        result.success,
+        result.stopped_at,
+        len(answers),
+        sum(map(len, answers)),
+        seconds,
+        accepted,
+        tested,
+        tuple(answers),
+        hits,
+        ChoiceShares.of(runner.measures) - before,
+    )
+
+
+def _action(answer: str) -> Action | None:
+    try:
+        return read_answer(answer).action
+    except NotAnAction:
+        return None

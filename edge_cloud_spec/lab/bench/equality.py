@@ -1,0 +1,180 @@
+"""``bench equality``: whether what is decoded over gRPC is the target's own output.
+
+Prints, for ``greedy`` and ``coupled``, how many answers equal the target's token by token; for
+``rejection`` the chi-square test of many answers to a few prompts against as many that transformers
+samples from the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...decoding.policy import SamplingPolicy
+from ...decoding.preset import Preset
+from ...edge.client import ClientSettings, VerifierClient
+from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ...errors import UserError
+from ...models import EMBEDDED
+from ...models.load import load
+from ...models.prompt import PromptSpec, Request
+from ...models.vlm import Vlm
+from ...presets import load_preset, preset_names
+from ...share import rules_text
+from ..harness.verifier_process import VerifierProcess
+from .chi_square import compare
+from .command import Row
+from .reference import generate, load_reference, sample
+from .requests import sample_requests
+
+MAX_TOKENS = 48
+SAMPLED_TOKENS = 6  # of an answer that is compared by distribution
+SAMPLED_PROMPTS = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The suite's options."""
+    parser.add_argument("--prompts", type=int, default=200, help="with pictures (%(default)s)")
+    parser.add_argument("--samples", type=int, default=300, help="of each prompt under rejection")
+    parser.add_argument("--presets", default="all", help="names with commas (%(default)s verified)")
+    parser.add_argument("--target", default=str(EMBEDDED / "target"))
+    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"))
+    parser.add_argument("--temperature", type=float, default=0.8, help="of coupled and rejection")
+    parser.add_argument("--lookup", action="store_true", help="all presets look up, too")
+
+
+@dataclass
+class EqualityBench:
+    """Both sides of the comparison: transformers' target, and a runner with its client."""
+
+    target: Vlm
+    reference: Any
+    spec: PromptSpec
+    runner: DecodeRunner
+    client: VerifierClient
+
+    def ours(self, request: Request, settings: DecodeSettings) -> Outcome:
+        """An answer decoded with the verifier."""
+        return self.runner.run(request, settings, secrets.randbits(64), self.client.connect)
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row a preset and rule."""
+    presets = [replace(p, lookup=p.lookup or args.lookup) for p in _presets(args.presets)]
+    target = load(args.target, threads=1)
+    spec = target.spec(rules_text(), MAX_TOKENS)
+    requests = sample_requests(args.seed, args.prompts)
+    rows = []
+    options = ["--target", args.target, "--drafter", args.drafter, "--threads", "1"]
+    with VerifierProcess([*options, "--max-tokens", str(MAX_TOKENS)]) as cloud:
+        client = VerifierClient(ClientSettings(cloud.address))
+        runner = DecodeRunner(load(args.drafter), spec)
+        bench = EqualityBench(target, load_reference(args.target, target), spec, runner, client)
+        for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
+            policies = [
+                SamplingPolicy(temperature, seed=args.seed + i) for i in range(len(requests))
+            ]
+            rows += _token_by_token(bench, presets, rule, requests, policies)
+        if args.samples:
+            rows += _by_distribution(bench, presets, requests[:SAMPLED_PROMPTS], args)
+        client.close()
+    return rows
+
+
+def _presets(names: str) -> list[Preset]:
+    chosen = preset_names() if names == "all" else names.split(",")
+    presets = [load_preset(name) for name in chosen]
+    unverified = [preset.name for preset in presets if not preset.verified]
+    if unverified and names != "all":
+        raise UserError(
+            f"{', '.join(unverified)}: unverified output equals no target's; leave it out"
+        )
+    return [preset for preset in presets if preset.verified]
+
+
+def _token_by_token(
+    bench: EqualityBench,
+    presets: Iterable[Preset],
+    rule: str,
+    requests: Sequence[Request],
+    policies: Sequence[SamplingPolicy],
+) -> list[Row]:
+    """How many answers equal the target's to the last token."""
+    cases = list(zip(requests, policies, strict=True))
+    own = [
+        generate(bench.reference, bench.target.prompt(request, bench.spec), bench.spec, policy)
+        for request, policy in cases
+    ]
+    rows = []
+    for preset in presets:
+        done = [bench.ours(r, DecodeSettings(preset, rule, policy)) for r, policy in cases]
+        rows.append(
+            {
+                "preset": preset.name,
+                "lookup": preset.lookup,
+                "rule": rule,
+                "temperature": policies[0].temperature,
+                "prompts": len(done),
+                "equal": sum(o.completed and o.tokens == t for o, t in zip(done, own, strict=True)),
+                "tokens": sum(len(outcome.tokens) for outcome in done),
+                "acceptance": _acceptance(done),
+            }
+        )
+    return rows
+
+
+def _by_distribution(
+    bench: EqualityBench,
+    presets: Iterable[Preset],
+    requests: Sequence[Request],
+    args: argparse.Namespace,
+) -> list[Row]:
+    """The first tokens of many answers beside the target's own samples."""
+    own = [
+        (i, tokens)
+        for i, request in enumerate(requests)
+        for tokens in sample(
+            bench.reference,
+            bench.target.prompt(request, bench.spec),
+            bench.spec,
+            SamplingPolicy(args.temperature, seed=args.seed),
+            args.samples,
+            SAMPLED_TOKENS,
+        )
+    ]
+    rows = []
+    for preset in presets:
+        done = []
+        found = []
+        for i, request in enumerate(requests):
+            for each in range(args.samples):
+                policy = SamplingPolicy(args.temperature, seed=args.seed + 1_000 * i + each)
+                settings = DecodeSettings(preset, "rejection", policy, SAMPLED_TOKENS)
+                done.append(bench.ours(request, settings))
+                found.append((i, done[-1].tokens))
+        test = compare(found, own)
+        rows.append(
+            {
+                "preset": preset.name,
+                "lookup": preset.lookup,
+                "rule": "rejection",
+                "temperature": args.temperature,
+                "prompts": len(requests),
+                "samples": len(found),
+                "chi_square": test.chi_square,
+                "freedom": test.freedom,
+                "p_value": test.p_value,
+                "exact": preset.exact,
+                "tokens": sum(len(outcome.tokens) for outcome in done),
+                "acceptance": _acceptance(done),
+            }
+        )
+    return rows
+
+
+def _acceptance(done: Sequence[Outcome]) -> float:
+    tested = sum(outcome.stats.tested for outcome in done)
+    return sum(outcome.stats.accepted for outcome in done) / tested if tested else 0.0

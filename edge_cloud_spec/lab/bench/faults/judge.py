@@ -1,0 +1,285 @@
+"""The judge: from what was published, whether every motion traces to a verified action in time.
+
+It trusts no node. The words of a request are computed anew from the bytes of verdicts and drafts,
+the age of a frame from when the simulator published it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from ....decoding.digest import PrefixDigest
+from ....decoding.draft import Draft
+from ....instruction import is_stop, normalized
+from ....wire.messages import Opened, Verdict
+from .events import (
+    Asked,
+    BaseCommand,
+    BaseMotion,
+    Command,
+    Event,
+    FromCloud,
+    FromRobot,
+    Instructed,
+    PublishedWords,
+    Reported,
+)
+
+FRAME_AGE = 10.0  # s; the navigator's parameter frame_age
+PERIOD = 0.05  # s that a velocity command is valid
+BASE_TIMEOUT = 0.5  # s of silence after which the base stops by itself
+UNSEEN = 0.5  # s without the base's own word of its motion
+SLACK = 0.15  # s of threads between two messages of one node
+SAME_ORDER = 0.05  # s between a verdict and the command, as published by two nodes
+_ACTION = re.compile(r"\s*(?:reason: [^;]+;\s*)?action: ([^;]+);")
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass
+class Judgement:
+    """``unverified``: motions that trace to nothing, a sentence each. Times in seconds, the
+    longest: from the last valid command's end until the base is told to stand (by a zero command
+    or by its own timeout), and until it stands.
+    """
+
+    unverified: list[str] = field(default_factory=list)
+    motions: int = 0
+    standstill_s: float = 0.0
+    base_stands_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Decode:
+    """What was published about one request."""
+
+    asked: list[Asked] = field(default_factory=list)
+    drafts: dict[PrefixDigest, list[Draft]] = field(default_factory=lambda: defaultdict(list))
+    verdicts: list[tuple[float, Verdict]] = field(default_factory=list)
+    bases: list[PrefixDigest] = field(default_factory=list)
+    settled: list[PublishedWords] = field(default_factory=list)
+
+    def tokens_at(self, now: float) -> tuple[int, ...]:
+        """All tokens that verdicts published by then have settled."""
+        # The robot knows its first digest by itself: it goes on where Opened was lost.
+        for base in dict.fromkeys((*self.bases, *(verdict.base for _, verdict in self.verdicts))):
+            if base.length:
+                continue  # not the answer's beginning
+            tokens: tuple[int, ...] = ()
+            here = base
+            while (more := self._step(here, now)) is not None:
+                tokens += more
+                here = here.extend(more)
+            if tokens:
+                return tokens
+        return ()
+
+    def _step(self, base: PrefixDigest, now: float) -> tuple[int, ...] | None:
+        for at, verdict in self.verdicts:
+            if verdict.base != base or at > now:
+                continue
+            token = () if verdict.token is None else (verdict.token,)
+            candidates = [verdict.tokens] if verdict.tokens else []
+            for draft in self.drafts.get(base, ()):
+                if all(node < len(draft) for node in verdict.path):
+                    candidates.append(tuple(draft.tokens[node] for node in verdict.path))
+            if not verdict.path:
+                candidates.append(())
+            for accepted in candidates:
+                more = (*accepted, *token)
+                if more and base.extend(more).short == verdict.leads_to:
+                    return more
+        return None
+
+
+def judge(
+    events: Iterable[Event],
+    taken_at: Callable[[int], float | None],
+    decode: Decode,
+    since: float = -math.inf,
+) -> Judgement:
+    """What happened from ``since`` on; what was published before was judged then.
+
+    ``taken_at`` gives the time at which the frame of a stamp was taken.
+    """
+    ordered = sorted(events, key=lambda event: event.at)
+    decodes = _decodes(ordered)
+    said = [event for event in ordered if isinstance(event, Instructed)]
+    commands = [event for event in ordered if isinstance(event, Command)]
+    judgement = Judgement()
+    valid: list[Command] = []
+    for command in commands:
+        before = next((other for other in reversed(valid) if other.moves), None)
+        if command.at < since or not command.moves:
+            valid.append(command)  # judged already; or a stop, which harms nobody
+            continue
+        problem = _problem(command, before, decodes, said, taken_at, decode)
+        if problem:
+            judgement.unverified.append(f"{command.text!r} of {command.request}: {problem}")
+        else:
+            judgement.motions += 1
+            valid.append(command)
+    _follow(ordered, valid, judgement, since)
+    return judgement
+
+
+def _decodes(events: Sequence[Event]) -> Mapping[str, _Decode]:
+    found: dict[str, _Decode] = defaultdict(_Decode)
+    for event in events:
+        if isinstance(event, Asked):
+            found[event.request].asked.append(event)
+        elif isinstance(event, FromRobot):
+            found[event.request].drafts[event.message.base].append(event.message.draft)
+        elif isinstance(event, FromCloud) and isinstance(event.message, Opened):
+            found[event.request].bases.append(event.message.base)
+        elif isinstance(event, FromCloud) and isinstance(event.message, Verdict):
+            found[event.request].verdicts.append((event.at, event.message))
+        elif isinstance(event, PublishedWords):
+            found[event.request].settled.append(event)
+    return found
+
+
+def _problem(
+    command: Command,
+    before: Command | None,
+    decodes: Mapping[str, _Decode],
+    said: Sequence[Instructed],
+    taken_at: Callable[[int], float | None],
+    decode: Decode,
+) -> str:
+    """Why this action may not move the robot; empty where it may."""
+    request = decodes.get(command.request)
+    if request is None or not request.asked:
+        return "nobody asked for it"
+    if not command.verified:
+        return "it is not verified"
+    tokens = request.tokens_at(command.at + SAME_ORDER)
+    match = _ACTION.match(decode(tokens))
+    if match is None or match[1] != command.text:
+        return f"the verdicts say {decode(tokens)!r}"
+    asked = request.asked[0]
+    taken = taken_at(command.stamp)
+    if command.stamp != asked.stamp or taken is None:
+        return "its frame is none that was decided on"
+    if command.at - taken > FRAME_AGE + SLACK:
+        return f"its frame is {command.at - taken:.1f} s old"
+    if before is not None:
+        if before.request == command.request:
+            return "it has moved the robot before"
+        earlier = taken_at(before.stamp)
+        if earlier is not None and taken < earlier:
+            return "a later frame's action came before it"
+    told = [each for each in said if each.at < command.at]
+    settled = [each for each in told if each.at < command.at - SLACK][-1:]
+    in_force = [*settled, *(each for each in told if each.at >= command.at - SLACK)]
+    if normalized(asked.instruction) not in {normalized(each.text) for each in in_force}:
+        since = (
+            f"; {told[-1].text!r} was told {command.at - told[-1].at:.2f} s before" if told else ""
+        )
+        return f"it was decided for {asked.instruction!r}{since}"
+    return ""
+
+
+@dataclass
+class _Burst:
+    """Velocities that move, one after another, under one action."""
+
+    first: float
+    last: float
+    end: float  # of the last valid command
+
+
+def _follow(
+    events: Sequence[Event], valid: Sequence[Command], judgement: Judgement, since: float
+) -> None:
+    """Each velocity must be one of the valid action in force; and how fast the robot stands."""
+    starts = [command.at - SLACK for command in valid]
+    ends = [_end(command, events) for command in valid]
+    own = (e for e in events if isinstance(e, BaseCommand) and not e.foreign)
+    velocities = [velocity for velocity in own if velocity.at >= since]
+    stray = False
+    burst: _Burst | None = None
+    bursts: list[_Burst] = []
+    for velocity in velocities:
+        if not velocity.moves:
+            if burst is not None:
+                _stood(burst, velocity.at, judgement)
+            burst, stray = None, False
+            continue
+        index = bisect_right(starts, velocity.at) - 1
+        # an action that ends is followed by the next: at the seam either may be in force
+        near = [i for i in (index, index - 1) if i >= 0 and valid[i].moves]
+        end = next((ends[i] for i in near if velocity.at <= ends[i] + SLACK), None)
+        if end is None:
+            if not stray:
+                judgement.unverified.append(f"a velocity at {velocity.at:.3f} is of no action")
+            stray = True
+            continue
+        if burst is not None and velocity.at - burst.last > BASE_TIMEOUT:
+            _stood(burst, velocity.at, judgement)
+            burst = None
+        if burst is None:
+            burst = _Burst(velocity.at, velocity.at, velocity.at)
+            bursts.append(burst)
+        burst.last, burst.end = velocity.at, min(velocity.at + PERIOD, max(end, burst.end))
+    if burst is not None and events and events[-1].at - burst.last > BASE_TIMEOUT:
+        _stood(burst, events[-1].at, judgement)
+    _watch_base(events, bursts, judgement)
+
+
+def _stood(burst: _Burst, zero: float, judgement: Judgement) -> None:
+    told = min(zero, burst.last + BASE_TIMEOUT)
+    judgement.standstill_s = max(judgement.standstill_s, told - burst.end)
+
+
+def _end(command: Command, events: Sequence[Event]) -> float:
+    """When an action is over: its expiry, the navigator's own word, or the operator's stop."""
+    end = command.expiry
+    for event in events:
+        if event.at <= command.at:
+            continue
+        if event.at > end:
+            break
+        if isinstance(event, Command) or (isinstance(event, Instructed) and is_stop(event.text)):
+            return event.at
+        if isinstance(event, Reported) and event.topic == "nav_status":
+            state, request = (*event.text.split(" ", 2), "", "")[:2]
+            if state in ("idle", "stopped") and request == command.request:
+                return event.at
+    return end
+
+
+def _watch_base(events: Sequence[Event], bursts: Sequence[_Burst], judgement: Judgement) -> None:
+    """From the end of each burst until the base stood, unless the next one came before."""
+    base = [event for event in events if isinstance(event, BaseMotion)]
+    times = [event.at for event in base]
+    for burst, following in zip_longest(bursts, bursts[1:]):
+        seen = burst.end
+        for event in base[bisect_right(times, burst.end) :]:
+            if event.at - seen > UNSEEN:
+                break  # the base itself is gone
+            seen = event.at
+            if following is not None and event.at > following.first:
+                break
+            if not event.moves:
+                judgement.base_stands_s = max(judgement.base_stands_s, event.at - burst.end)
+                break
+
+
+def without_forged(events: Iterable[Event], forged: Iterable[object]) -> list[Event]:
+    """The events but those of messages that the bench itself has forged."""
+    known = list(forged)
+    return [
+        event
+        for event in events
+        if not (isinstance(event, FromCloud) and any(event.message == each for each in known))
+    ]
+
+
+__all__ = ["Judgement", "judge", "without_forged"]

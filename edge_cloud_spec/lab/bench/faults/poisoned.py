@@ -1,0 +1,71 @@
+"""Runs one of our programs with a model that fails on demand.
+
+``python -m edge_cloud_spec.lab.bench.faults.poisoned FILE MODULE ARGUMENTS``: before each pass of
+its model the program reads FILE, whose word says how that pass fails (``FAILURES``); an empty or
+missing file means that it does not. With ``PROTOCOLS`` (``OLDEST NEWEST``) in its environment it
+speaks other versions of the protocol. The program itself knows nothing of either.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PROTOCOLS = "EDGE_CLOUD_SPEC_BENCH_PROTOCOLS"
+
+
+def _out_of_memory(run: Callable[[], list[Any]]) -> list[Any]:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def _not_a_number(run: Callable[[], list[Any]]) -> list[Any]:
+    return [logits * float("nan") for logits in run()]
+
+
+def _error(run: Callable[[], list[Any]]) -> list[Any]:
+    raise RuntimeError("a pass of the model failed")
+
+
+FAILURES = {"out_of_memory": _out_of_memory, "nan": _not_a_number, "error": _error}
+
+
+def poison(file: Path) -> None:
+    """Let every pass of this process's models ask the file."""
+    session: Any = importlib.import_module("edge_cloud_spec.models.session")
+    run_pass = session.run_pass
+
+    def asking(*arguments: Any, **options: Any) -> list[Any]:
+        word = file.read_text() if file.exists() else ""
+        if word in FAILURES:
+            return FAILURES[word](lambda: run_pass(*arguments, **options))
+        logits: list[Any] = run_pass(*arguments, **options)
+        return logits
+
+    session.run_pass = asking
+
+
+def speak(oldest: int, newest: int) -> None:
+    """Speak these versions of the protocol; before anything else is imported that knows them."""
+    version: Any = importlib.import_module("edge_cloud_spec.wire.version")
+    version.OLDEST_PROTOCOL, version.PROTOCOL = oldest, newest
+
+
+def main() -> None:
+    """Poison, then run the module as a program."""
+    file, module, *arguments = sys.argv[1:]
+    if PROTOCOLS in os.environ:
+        speak(*map(int, os.environ[PROTOCOLS].split()))
+    poison(Path(file))
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Scripted robots at a published server's costs, in virtual time: a row a server and fleet."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ....cloud.model_thread.sessions import WorkerLimits
+from ....decoding.preset import Preset
+from ....presets import load_preset
+from ...harness.fleet.load import FleetLoad
+from ...harness.regimes import ServerRegime, load_server_regime
+from ..command import Row
+from ..leaks import resident_mb
+from .figures import figures, mean_of
+
+if TYPE_CHECKING:
+    from ...harness.fleet.activity import RobotActivity
+
+WARM_UP = 0.1  # share of the time that is not counted
+LIMITS = {"batched": WorkerLimits(), "one_at_a_time": WorkerLimits(batch=1)}
+
+
+def scripted_rows(args: argparse.Namespace) -> list[Row]:
+    """Means over the seeds. ``throughput_ratio`` and ``token_ratio``: over the server alone with
+    half as many robots, which is SpecEdge's comparison (5: two robots for each place of the batch);
+    ``throughput_ratio_same``: with as many.
+    """
+    server = server_of(args)
+    preset = with_published_tree(args.preset, server)
+    alone = load_server_regime(args.regime)  # the baseline has no exits
+    baselines: dict[int, Row] = {}
+
+    def baseline(robots: int) -> Row:
+        if robots not in baselines:
+            baselines[robots] = _mean(args, "server_only", robots, alone, preset)
+        return baselines[robots]
+
+    rows = []
+    for robots in args.robots:
+        for name in args.server:
+            row = baseline(robots) if name == "server_only" else None
+            row = dict(row or _mean(args, name, robots, server, preset))
+            half, same = baseline(max(1, robots // 2)), baseline(robots)
+            row["throughput_ratio"] = row["tokens_per_s"] / half["tokens_per_s"]
+            row["token_ratio"] = row["token_ms_mean"] / half["token_ms_mean"]
+            row["throughput_ratio_same"] = row["tokens_per_s"] / same["tokens_per_s"]
+            rows.append(row)
+    return rows
+
+
+def server_of(args: argparse.Namespace) -> ServerRegime:
+    """The regime of the options; exits make its passes as much longer as ``--exit-cost`` says."""
+    server = load_server_regime(args.regime)
+    regime = server.regime
+    if args.alpha is not None:
+        regime = replace(regime, alpha=args.alpha)
+    if args.exit_hit:
+        longer = args.exit_cost * regime.verify_ms
+        regime = replace(regime, exit_hit=args.exit_hit, verify_ms=longer)
+    return replace(server, regime=regime)
+
+
+def with_published_tree(name: str, server: ServerRegime) -> Preset:
+    """The preset of this name, with best-first trees of the published size."""
+    preset = load_preset(name)
+    if preset.best_first is None:
+        return preset
+    depth = max(preset.best_first.depth, server.server_only_depth)
+    tree = replace(preset.best_first, nodes=server.nodes, width=server.width, depth=depth)
+    return replace(preset, best_first=tree)
+
+
+def _mean(
+    args: argparse.Namespace, name: str, robots: int, server: ServerRegime, preset: Preset
+) -> Row:
+    rows = [
+        _run(args, name, robots, server, preset, seed)
+        for seed in range(args.seed, args.seed + args.seeds)
+    ]
+    row = {
+        "harness": "scripted",
+        "server": name,
+        "replicas": 1,
+        "passes": "free",
+        "robots": robots,
+        "hostile": 0.0,
+        "preset": "tree" if name == "server_only" else preset.name,
+        **mean_of(rows),
+        "seeds": args.seeds,
+        "alpha": server.server_only_alpha if name == "server_only" else server.regime.alpha,
+        "exit_hit": server.regime.exit_hit,
+    }
+    row["passed"] = row["equal"]
+    between = row["token_ms_mean"]
+    print(
+        f"{name}, {robots} robots: {row['tokens_per_s']:.1f} tokens/s, {between:.1f} ms a token",
+        file=sys.stderr,
+    )
+    return row
+
+
+def _run(
+    args: argparse.Namespace,
+    name: str,
+    robots: int,
+    server: ServerRegime,
+    preset: Preset,
+    seed: int,
+) -> Row:
+    from ...harness.fleet.server_only import ServerOnly
+    from ...harness.fleet.virtual_fleet import VirtualFleet
+
+    load = FleetLoad(args.tokens, args.think, args.seconds, args.jitter, seed)
+    run: Callable[[], Sequence[RobotActivity]]
+    if name == "server_only":
+        run = ServerOnly(server, robots, load).run
+    else:
+        run = VirtualFleet(server.regime, robots, preset, load, LIMITS[name]).run
+    row = figures(run(), WARM_UP * args.seconds, args.seconds)
+    return row | {"memory_mb": resident_mb()}

@@ -1,0 +1,132 @@
+"""``bench fleet``: many robots and one server; tokens per second, rounds and fairness.
+
+The server batches what waits (``batched``), runs one session after the other (``one_at_a_time``),
+or has both models (``server_only``, SpecEdge's baseline). Harness ``scripted``: at published costs,
+in virtual time, with the real robots and worker; ``embedded``: real clients, a real server.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ....errors import UserError
+from ..command import Row
+
+SERVERS = ("batched", "one_at_a_time", "server_only")
+# The fields that a terminal shows, with their headings; --json has all.
+COLUMNS = {
+    "server": "server",
+    "robots": "robots",
+    "attack": "attack",
+    "p99_ratio": "p99 x",
+    "grown_mb": "MB more",
+    "to_send_bytes": "B to send",
+    "received_bytes": "B received",
+    "tokens_per_s": "tokens/s",
+    "tokens_per_s_spread": "+-",
+    "round_ms_p50": "round p50",
+    "round_ms_p99": "round p99",
+    "token_ms_mean": "ms/token",
+    "tokens_per_verify": "tokens/verify",
+    "fairness": "fairness",
+    "throughput_ratio": "x server-only/2",
+    "cpu_ratio": "x a CPU s",
+    "token_ratio": "ms/token x",
+    "throughput_ratio_same": "x server-only",
+    "replicas": "replicas",
+    "dollars_per_hour": "$/h",
+    "sessions": "sessions",
+    "memory_mb": "MB",
+    "rule": "rule",
+    "evictions": "evictions",
+    "p_value": "p",
+    "memory_growth": "MB grown",
+    "equal": "equal",
+}
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError("give whole numbers with commas, such as 1,2,4") from None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The suite's options."""
+    parser.add_argument(
+        "--harness",
+        choices=["scripted", "embedded"],
+        default="scripted",
+        help="published costs in virtual time, or the embedded target and real clients whose "
+        "drafts are recorded (%(default)s)",
+    )
+    parser.add_argument("--robots", type=_counts, default=[1, 2, 4, 8], help="with commas")
+    parser.add_argument("--server", default=",".join(SERVERS), help="with commas (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each row (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each run (%(default)s)")
+    parser.add_argument("--tokens", type=int, default=256, help="of an answer (%(default)s)")
+    parser.add_argument("--think", type=float, default=0.0, help="s between answers, in the mean")
+    parser.add_argument("--jitter", type=float, default=0.0, metavar="MS", help="of each way")
+    parser.add_argument("--regime", default="specedge-32b", help="of kind server (%(default)s)")
+    parser.add_argument(
+        "--hostile", type=float, default=0.0, metavar="SHARE", help="of the clients, in real time"
+    )
+    parser.add_argument("--attacks", default="", help="with commas (those of the promise)")
+    parser.add_argument(
+        "--sessions", type=int, default=0, help="the embedded server's memory after so many"
+    )
+    parser.add_argument(
+        "--storm", type=int, default=0, metavar="ROBOTS", help="with memory for 4 of their sessions"
+    )
+    parser.add_argument(
+        "--mixed", type=int, default=0, metavar="SESSIONS", help="batched and evicted beside alone"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=400, help="of --mixed under rejection (%(default)s)"
+    )
+    parser.add_argument("--simulate", type=int, default=0, metavar="ROBOTS", help="so many, too")
+    parser.add_argument("--answer", type=int, default=48, help="tokens, simulated (%(default)s)")
+    parser.add_argument("--pause", type=float, default=5.0, help="s, simulated (%(default)s)")
+    parser.add_argument("--simulated-seconds", type=float, default=20.0, help="(%(default)s)")
+    parser.add_argument("--round-ms", type=float, default=0.0, help="p99 that is wanted")
+    parser.add_argument("--alpha", type=float, help="share of the robots' tokens that are right")
+    parser.add_argument("--exit-hit", type=float, default=0.0, help="of the rounds (%(default)s)")
+    parser.add_argument("--exit-cost", type=float, default=1.05, help="of a pass (%(default)s)")
+    parser.add_argument("--preset", default="specedge", help="of the robots (%(default)s)")
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row a server and number of robots."""
+    args.server = args.server.split(",")
+    if unknown := set(args.server) - set(SERVERS):
+        raise UserError(f"--server is one of {', '.join(SERVERS)}, not {', '.join(unknown)}")
+    if min(args.robots) < 1 or min(args.seeds, args.tokens) < 1:
+        raise UserError("--robots, --seeds and --tokens are at least 1")
+    if not 0 <= args.hostile < 1:
+        raise UserError("--hostile is a share from 0 to below 1")
+    if args.seconds <= 0 or min(args.think, args.jitter) < 0:
+        raise UserError("--seconds is above 0, --think and --jitter are 0 or more")
+    if args.simulate:
+        from .simulated import simulated_rows
+
+        return simulated_rows(args)
+    if args.hostile:
+        from .hostile import hostile_rows
+
+        return hostile_rows(args)
+    if args.sessions or args.storm:
+        from .memory import memory_rows
+
+        return memory_rows(args)
+    if args.mixed:
+        from .mixed import mixed_rows
+
+        return mixed_rows(args)
+    if args.harness == "embedded":
+        from .embedded import embedded_rows  # torch, which scripted models do without
+
+        return embedded_rows(args)
+    from .scripted import scripted_rows
+
+    return scripted_rows(args)

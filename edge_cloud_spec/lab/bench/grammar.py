@@ -1,0 +1,195 @@
+"""``bench grammar``: how many answers are actions, with the grammar and without, and what it costs.
+
+Prints for each order, of a checkpoint with random weights, of the embedded pair and of any other
+(``--target``): the answers with an action, passes of the target and the draft model an answer,
+and the share of tokens that the grammar forces. ``mask_share`` is the processor's time for masks
+over that for the target's passes, where every drafted token is accepted: that needs most masks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ...cloud.model_thread.worker import Worker
+from ...decoding.grammar import forced_token, masked
+from ...decoding.policy import SamplingPolicy
+from ...decoding.preset import Preset
+from ...edge.client import ClientSettings, VerifierClient
+from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ...models import EMBEDDED
+from ...models.grammar.compiler import GrammarCompiler
+from ...models.load import load
+from ...models.prompt import ORDERS, PromptSpec, Request
+from ...models.vlm import Vlm
+from ...nav.answer import NotAnAction, read_answer
+from ...nav.grammar import GRAMMARS, answer_grammar
+from ...presets import load_preset
+from ...share import rules_text
+from ..harness.random_checkpoint import make_checkpoint
+from ..harness.server import InProcessServer
+from .command import Row
+from .options import check_counts
+from .requests import sample_requests
+
+MAX_TOKENS = 64
+CHAIN = 4  # drafted tokens of a pass of which the masks' share is measured
+TIMED = 20  # answers of which it is
+LIMIT = 0.1  # that the share is to stay below
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The suite's options."""
+    parser.add_argument("--prompts", type=int, default=100, help="of each order (%(default)s)")
+    parser.add_argument("--preset", default="dsd")
+    parser.add_argument("--target", default="", help="another checkpoint, drafted for by itself")
+
+
+@dataclass(frozen=True)
+class GrammarAnswers:
+    """What was decoded for the same requests."""
+
+    outcomes: tuple[Outcome, ...]
+    actions: tuple[str, ...]  # empty where there is none
+    draft_passes: int
+
+    def per_answer(self, total: float) -> float:
+        """A sum over the answers as a mean."""
+        return total / len(self.outcomes)
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row a checkpoint, order and grammar."""
+    check_counts(args, "prompts")
+    preset = load_preset(args.preset)
+    requests = sample_requests(args.seed, args.prompts)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        random = [make_checkpoint(Path(folder) / str(i), seed=args.seed + i) for i in range(2)]
+        pairs = {args.target: [Path(args.target)] * 2} if args.target else {}  # it may not load
+        pairs |= {"random": random, "embedded": [EMBEDDED / "target", EMBEDDED / "drafter"]}
+        for name, directories in pairs.items():
+            target, drafter = (load(directory, threads=1) for directory in directories)
+            rows += _rows(name, target, drafter, requests, preset)
+    return rows
+
+
+def _rows(
+    name: str, target: Vlm, drafter: Vlm, requests: Sequence[Request], preset: Preset
+) -> list[Row]:
+    spec = target.spec(rules_text(), MAX_TOKENS)
+    rows: list[Row] = []
+    with InProcessServer(Worker(target, spec)) as server:
+        client = VerifierClient(ClientSettings(server.address))
+        runner = DecodeRunner(drafter, spec)
+        for order in ORDERS:
+            asked = [replace(request, order=order) for request in requests]
+            found: dict[str, GrammarAnswers] = {}
+            for grammar in GRAMMARS:
+                policy = SamplingPolicy(grammar=answer_grammar(grammar, order))
+                settings = DecodeSettings(preset, "greedy", policy, patience=100.0)
+                found[grammar] = answers = _decode(runner, client, asked, settings)
+                rows.append(_row(name, order, grammar, preset.name, answers))
+            pairs = zip(found["none"].actions, found["action"].actions, strict=True)
+            rows[-1]["same_actions"] = sum(bool(then) and then == now for then, now in pairs)
+        client.close()
+    for row in rows:
+        if row["grammar"] != "none":
+            row |= _costs(target, spec, [replace(r, order=row["order"]) for r in requests[:TIMED]])
+            row["passed"] = row["actions"] == row["answers"] and (
+                name != "embedded" or row["mask_share"] <= LIMIT
+            )
+    return rows
+
+
+def _decode(
+    runner: DecodeRunner,
+    client: VerifierClient,
+    requests: Sequence[Request],
+    settings: DecodeSettings,
+) -> GrammarAnswers:
+    passes: list[int] = []
+    runner.on_pass = lambda begin, end, nodes, verified, grown: passes.append(nodes)
+    outcomes = [
+        runner.run(request, settings, secrets.randbits(64), client.connect) for request in requests
+    ]
+    tokenizer = runner.draft_model.tokenizer
+    texts = [tokenizer.decode(each.tokens, skip_special_tokens=True) for each in outcomes]
+    actions = tuple(map(_action, texts))
+    return GrammarAnswers(tuple(outcomes), actions, sum(nodes > 0 for nodes in passes))
+
+
+def _action(text: str) -> str:
+    try:
+        return str(read_answer(text).action or "")
+    except NotAnAction:
+        return ""
+
+
+def _row(name: str, order: str, grammar: str, preset: str, answers: GrammarAnswers) -> Row:
+    outcomes = answers.outcomes
+    return {
+        "checkpoint": name,
+        "order": order,
+        "grammar": grammar,
+        "preset": preset,
+        "answers": len(outcomes),
+        "completed": sum(outcome.completed for outcome in outcomes),
+        "actions": sum(map(bool, answers.actions)),
+        "tokens": answers.per_answer(sum(len(outcome.tokens) for outcome in outcomes)),
+        "passes": answers.per_answer(sum(len(outcome.stats.rounds) for outcome in outcomes)),
+        "draft_passes": answers.per_answer(answers.draft_passes),
+    }
+
+
+def _costs(target: Vlm, spec: PromptSpec, requests: Sequence[Request]) -> Row:
+    """What masks cost beside passes, a mask after every token of every draft."""
+    forced = tokens = passes = 0
+    masks: list[float] = []
+    pass_s = 0.0
+    order = requests[0].order
+    fresh = GrammarCompiler(target.tokenizer)  # which keeps no mask of what was answered already
+    grammar = fresh.grammar(answer_grammar("action", order), spec.end_ids[0], spec.vocabulary)
+    for request in requests:
+        answer = _own_answer(target, spec, request)
+        session = target.open(target.prompt(request, spec))
+        for begin in range(0, len(answer), CHAIN + 1):
+            part = answer[begin : begin + CHAIN + 1]
+            started = time.thread_time()
+            logits = session.forward(part[:-1])
+            pass_s += time.thread_time() - started
+            for place in range(len(part)):
+                started = time.thread_time()
+                allowed = grammar.allowed(answer[: begin + place])
+                masked(logits[place], allowed)
+                masks.append(time.thread_time() - started)
+                forced += forced_token(allowed) is not None
+            session.commit(range(len(part) - 1))
+            session.extend(part[-1:])
+            tokens, passes = tokens + len(part), passes + 1
+    return {
+        "forced": forced / tokens,
+        "mask_us": 1e6 * statistics.fmean(masks),
+        "mask_p99_us": 1e6 * float(np.quantile(masks, 0.99)),
+        "pass_ms": 1e3 * pass_s / passes,
+        "mask_share": sum(masks) / pass_s,
+    }
+
+
+def _own_answer(target: Vlm, spec: PromptSpec, request: Request) -> list[int]:
+    """What the target says by itself in the grammar."""
+    grammar = target.grammar(answer_grammar("action", request.order), spec)
+    session = target.open(target.prompt(request, spec))
+    answer: list[int] = []
+    while len(answer) < spec.max_tokens and answer[-1:] != [spec.end_ids[0]]:
+        answer.append(int(masked(session.forward(())[0], grammar.allowed(answer)).argmax()))
+        session.extend(answer[-1:])
+    return answer

@@ -1,0 +1,148 @@
+"""``bench mission``: how long the robot takes, under published costs and links, in virtual time.
+
+The embedded pair says the words, a regime says what passes, prefills and the link cost, and the
+simulated robot moves meanwhile: one clock drives them all, so that a loaded machine changes nothing
+but how long the benchmark itself takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ....errors import UserError
+from ....nav.explain import EXPLAIN, FULL
+from ....nav.grammar import GRAMMARS
+from ...harness.regimes import Regime
+from ..command import Row, make_report_folder
+from ..options import add_cost_arguments, check_counts, finite, regimes_of
+from .done_shifts import DoneShifts
+from .room_result import RoomResult
+from .rows import rows_of
+from .shift import Shift, shifts_of, work
+from .variant import Variant, variants_of
+
+COLUMNS = {
+    "preset": "preset",
+    "rtt_ms": "rtt ms",
+    "outage": "outage",
+    "explain": "explain",
+    "lead_time": "lead s",
+    "lookup": "lookup",
+    "grammar": "grammar",
+    "look": "look",
+    "scenes": "rooms",
+    "success": "success",
+    "mission_s_p50": "mission s",
+    "mission_s_p90": "p90",
+    "mission_s_mean": "mean",
+    "mission_over_cloud_ar": "of cloud_ar",
+    "first_motion_s_p50": "first motion",
+    "first_motion_over_cloud_ar": "of cloud_ar",
+    "standing": "standing",
+    "decisions": "decisions",
+    "first_word_s_mean": "first word s",
+    "action_s_mean": "action s",
+    "answer_s_mean": "answer s",
+    "target_passes": "passes",
+    "passes_over_cloud_ar": "of cloud_ar",
+    "tokens_per_pass": "tokens/pass",
+    "up_bytes": "up",
+    "down_bytes": "down",
+    "collisions": "collisions",
+    "joules": "J",
+    "same_decisions_as_cloud_ar": "same",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The suite's options."""
+    parser.add_argument("--scenes", type=int, default=25, help="rooms (default %(default)s)")
+    parser.add_argument("--regime", default="fsd-go2", help="names, or custom (%(default)s)")
+    parser.add_argument(
+        "--presets",
+        default="cloud_ar,fsd,auto",
+        help="with options of their own: auto:explain=none:lead_time=-1:lookup=off (%(default)s)",
+    )
+    parser.add_argument("--rtt", type=_times, help="ms with commas, in place of the regime's")
+    parser.add_argument("--explain", choices=EXPLAIN, default=FULL, help="(%(default)s)")
+    parser.add_argument("--lead-time", type=finite, default=0.0, metavar="S", help="(%(default)s)")
+    parser.add_argument("--grammar", choices=GRAMMARS, default=GRAMMARS[0], help="(%(default)s)")
+    parser.add_argument("--renderer", default="auto", help="auto, egl or rays")
+    parser.add_argument("--shift", type=int, default=25, help="rooms after which all is forgotten")
+    parser.add_argument("--processes", type=int, default=2, help="shifts side by side")
+    parser.add_argument("--resume", type=Path, help="keep what is done there, and go on from it")
+    parser.add_argument("--out", type=Path, help="a folder for a report of HTML")
+    add_cost_arguments(parser)
+
+
+def _times(text: str) -> list[float]:
+    try:
+        return [finite(part) for part in text.split(",")]
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError("give ms with commas, such as 0,50,200") from None
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row a regime, link and preset with its options."""
+    check_counts(args, "scenes", "shift", "processes")
+    done = DoneShifts(args.resume)
+    regimes = [regime.with_assumed() for regime in regimes_of(args, None)]
+    folders = _report_folders(args.out, regimes)
+    rooms = [args.seed * 1_000_003 + number for number in range(args.scenes)]
+    rows: list[Row] = []
+    for regime in regimes:
+        results = measure(args, regime, rooms, done)
+        found = rows_of(regime.name, results)
+        rows += found
+        if regime.name in folders:
+            from .report.write import write_report
+
+            page = write_report(
+                folders[regime.name], args.seed, regime, results, found, COLUMNS, args.renderer
+            )
+            print(f"report: {page}")
+    return rows
+
+
+def _report_folders(out: Path | None, regimes: Sequence[Regime]) -> dict[str, Path]:
+    """The folder of each regime's report, before anything is measured; raises UserError."""
+    if out is None:
+        return {}
+    try:
+        from .report.write import write_report  # noqa: F401 (whether it can be imported)
+    except ImportError as error:
+        raise UserError(
+            f"--out draws with {error.name}; pip install 'edge-cloud-spec[sim]'"
+        ) from None
+    several = len(regimes) > 1
+    folders = {each.name: out / each.name if several else out for each in regimes}
+    for folder in folders.values():
+        make_report_folder(folder)
+    return folders
+
+
+def measure(
+    args: argparse.Namespace, regime: Regime, rooms: Sequence[int], done: DoneShifts
+) -> dict[Variant, list[RoomResult]]:
+    """The results of every variant, in the order of the rooms."""
+    variants = variants_of(args, regime)
+    shifts = shifts_of(rooms, args.shift, variants, regime, args.renderer)
+    due = [replace(s, variants=done.missing(s)) for s in shifts if done.missing(s)]
+    if due:
+        with multiprocessing.get_context("spawn").Pool(min(args.processes, len(due))) as workers:
+            for number, (shift, results) in enumerate(workers.imap_unordered(_work, due), 1):
+                done.add(shift, results)
+                print(f"{regime.name}: shift {number} of {len(due)}", file=sys.stderr, flush=True)
+    return {
+        variant: [room for shift in shifts for room in done.results(shift, variant)]
+        for variant in variants
+    }
+
+
+def _work(shift: Shift) -> tuple[Shift, dict[Variant, list[RoomResult]]]:
+    return shift, work(shift)

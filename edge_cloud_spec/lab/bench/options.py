@@ -1,0 +1,106 @@
+"""Options that ``bench pipelines`` and ``bench soak`` share: a regime, a link and a harness."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import replace
+from typing import Any
+
+from ...errors import UserError
+from ..harness.emulated_link import LinkProfile
+from ..harness.real import RealHarness
+from ..harness.regimes import (
+    COSTS,
+    CUSTOM,
+    Regime,
+    custom_regime,
+    load_regime,
+    regime_names,
+)
+from ..harness.virtual import VirtualHarness
+
+HARNESSES = {"virtual": VirtualHarness, "grpc": RealHarness}
+CHANGES = (*COSTS, "exit_hit", "gamma", "runner_up")
+
+Harness = VirtualHarness | RealHarness
+
+
+def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
+    """Harness, link and regime; ``--regime`` and ``--rtt`` are the suite's own."""
+    parser.add_argument(
+        "--harness",
+        choices=list(HARNESSES),
+        default="virtual",
+        help="virtual time, or real time over gRPC on this machine (%(default)s)",
+    )
+    add_cost_arguments(parser)
+    parser.add_argument("--jitter", type=finite, default=0.0, metavar="MS", help="of each way")
+    parser.add_argument("--rate", type=finite, default=0.0, metavar="MBIT", help="of each way, a s")
+
+
+def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is asked for in place of a regime's costs, and the link's outages."""
+    for flag, about in (
+        ("--draft-ms", "a pass of the draft model"),
+        ("--verify-ms", "a pass of the target over a draft"),
+        ("--ar-ms", "a pass of the target alone"),
+        ("--alpha", "share of the draft's tokens that are right"),
+        ("--exit-hit", "share of the rounds that an early exit predicts"),
+        ("--runner-up", "share of the draft's misses where its second choice is right"),
+    ):
+        parser.add_argument(flag, type=finite, help=f"{about}, in place of the regime's")
+    parser.add_argument("--gamma", type=int, help="tokens of a chain, in place of the regime's")
+    parser.add_argument(
+        "--outage",
+        type=_outage,
+        default=(0.0, 0.0),
+        metavar="EVERY,FOR",
+        help="the link is gone every so many seconds for so many",
+    )
+
+
+def finite(text: str) -> float:
+    """The number that an option gives; ArgumentTypeError where it is none that is finite."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is no finite number")
+    return number
+
+
+def _outage(text: str) -> tuple[float, float]:
+    every, _, lasts = text.partition(",")
+    try:
+        return finite(every), finite(lasts)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError("give EVERY,FOR in seconds, such as 60,2") from None
+
+
+def regimes_of(args: argparse.Namespace, rtt_ms: float | None) -> list[Regime]:
+    """Those that ``--regime`` names, with the changes given by other options; raises UserError."""
+    given: dict[str, Any] = {
+        name: getattr(args, name) for name in CHANGES if getattr(args, name) is not None
+    }
+    chosen = args.regime or (CUSTOM if set(COSTS) & set(given) else "all")
+    if chosen == CUSTOM:
+        return [custom_regime(rtt_ms, **given)]
+    names = regime_names() if chosen == "all" else chosen.split(",")
+    found = [load_regime(name) for name in names]
+    if given:
+        found = [replace(regime, published={}, **given) for regime in found]
+    return found if rtt_ms is None else [regime.with_rtt(rtt_ms) for regime in found]
+
+
+def profile_of(args: argparse.Namespace, regime: Regime) -> LinkProfile:
+    """This regime's link, with the jitter, rate and outages of the options; raises UserError."""
+    return LinkProfile(regime.one_way_ms, args.jitter, args.rate, *args.outage)
+
+
+def check_counts(args: argparse.Namespace, *names: str) -> None:
+    """UserError where one of these options is below 1."""
+    for name in names:
+        if getattr(args, name) < 1:
+            raise UserError(f"--{name} is at least 1")

@@ -1,0 +1,116 @@
+"""The target alone, as transformers computes it: the reference of every comparison.
+
+Only the prompt is shared with this package; forward, cache and ``generate`` are transformers'.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from ...decoding.noise import gumbel
+from ...decoding.policy import SamplingPolicy
+from ...models.prompt import Prompt, PromptSpec
+from ...models.vlm import Vlm
+
+
+class CropVocabulary(LogitsProcessor):  # type: ignore[misc] # untyped here
+    """Excludes every token outside the common vocabulary."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores[:, self._vocabulary :] = -torch.inf
+        return scores
+
+
+class GumbelMax(LogitsProcessor):  # type: ignore[misc] # untyped here
+    """Turns greedy search into sampling with the coupled rule's noise; batch of one."""
+
+    def __init__(self, policy: SamplingPolicy, vocabulary: int, prompt_length: int) -> None:
+        self._policy, self._vocabulary, self._start = policy, vocabulary, prompt_length
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        position = input_ids.shape[1] - self._start
+        noise = gumbel(self._policy.seed, position, np.arange(self._vocabulary))
+        tempered = scores[:, : self._vocabulary].double() / self._policy.temperature
+        noisy = torch.full_like(scores, -torch.inf, dtype=torch.float64)
+        noisy[:, : self._vocabulary] = tempered + torch.from_numpy(noise)
+        return noisy
+
+
+def generation_inputs(model: Any, prompt: Prompt) -> dict[str, torch.Tensor]:
+    """A prompt as transformers' ``generate`` takes it (it places pictures by their token types)."""
+    ids = torch.from_numpy(prompt.input_ids)[None]
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "pixel_values": torch.from_numpy(np.ascontiguousarray(prompt.pixel_values)),
+        "mm_token_type_ids": (ids == model.config.image_token_id).long(),
+        "image_grid_thw": torch.tensor([prompt.image_grid_thw]),
+    }
+
+
+def generate(
+    model: Any, prompt: Prompt, spec: PromptSpec, policy: SamplingPolicy, **options: Any
+) -> tuple[int, ...]:
+    """The answer's tokens by transformers' ``generate``; greedy, or coupled above temperature 0."""
+    inputs = generation_inputs(model, prompt)
+    length = inputs["input_ids"].shape[1]
+    processors = LogitsProcessorList([CropVocabulary(spec.vocabulary)])
+    if policy.temperature > 0:
+        processors.append(GumbelMax(policy, spec.vocabulary, length))
+    with torch.inference_mode():
+        out = model.generate(
+            **inputs,
+            do_sample=False,
+            max_new_tokens=spec.max_tokens,
+            eos_token_id=list(spec.end_ids),
+            pad_token_id=spec.end_ids[0],
+            logits_processor=processors,
+            **options,
+        )
+    return tuple(out[0, length:].tolist())
+
+
+def sample(
+    model: Any,
+    prompt: Prompt,
+    spec: PromptSpec,
+    policy: SamplingPolicy,
+    count: int,
+    max_tokens: int,
+) -> list[tuple[int, ...]]:
+    """``count`` answers of at most ``max_tokens`` tokens, sampled with torch's own RNG."""
+    inputs = generation_inputs(model, prompt)
+    length = inputs["input_ids"].shape[1]
+    torch.manual_seed(policy.seed)
+    with torch.inference_mode():
+        out = model.generate(
+            **inputs,
+            do_sample=True,
+            temperature=policy.temperature,
+            top_k=0,
+            num_return_sequences=count,
+            max_new_tokens=max_tokens,
+            eos_token_id=list(spec.end_ids),
+            pad_token_id=spec.end_ids[0],
+            logits_processor=LogitsProcessorList([CropVocabulary(spec.vocabulary)]),
+        )
+    answers = []
+    for row in out[:, length:].tolist():
+        end = next((i + 1 for i, token in enumerate(row) if token in spec.end_ids), len(row))
+        answers.append(tuple(row[:end]))
+    return answers
+
+
+def load_reference(directory: str, vlm: Vlm) -> Any:
+    """transformers' own model of a checkpoint directory, in the data type that ours computes in."""
+    from transformers import AutoModelForImageTextToText
+
+    dtype = vlm.transformer.dtype
+    return AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype).eval()

@@ -1,0 +1,88 @@
+"""When a run is over, and whether the robot reached the named object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...observe.run_log import RunLog
+
+PERMANENT_FAILURES = {
+    *("unauthenticated", "not_a_verifier", "too_large", "bad_request", "prompt_mismatch"),
+    *("bad_opened", "bad_verdict", "bad_row", "bad_draft"),
+}
+"""Finish reasons of a decision that every retry would have again."""
+
+NOT_DONE = {
+    "failed": "not done",
+    "not_found": "not found",
+    "blocked": "blocked",
+    "given_up": "given up",
+}
+"""States of ``instruction_status`` that end a run without success, as a sentence begins."""
+
+SETTLING_TIME = 4.0  # s after "done" within which the base must stand
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended after ``seconds`` of driving, in one sentence."""
+
+    success: bool
+    text: str
+    seconds: float
+
+
+def result_of(run_log: RunLog, instruction: str, now: float, timeout: float) -> RunResult | None:
+    """How the run has ended by ``now``; None while it goes on.
+
+    Success is: the drafter reports the instruction as done, and the simulator reports that the base
+    stands within reach of the named object, facing it.
+    """
+    state, _, detail = run_log.instruction_status.partition(" ")
+    if state in NOT_DONE:
+        return RunResult(False, f"{NOT_DONE[state]}: {detail}", now)
+    if why := _permanent_failure(run_log):
+        return RunResult(False, f"not done: {why}", now)
+    outcome = run_log.outcome
+    if state == "done" and detail == instruction.strip():
+        settled = [at for at, status in run_log.statuses if status.startswith(("idle", "stopped"))]
+        rested = bool(settled) and outcome.get("standing", False)
+        if rested or now > _last_answer_at(run_log) + SETTLING_TIME:
+            return _result_at_rest(run_log, now)
+    if now > timeout:
+        return RunResult(False, f"not done after {timeout:g} s: {_where(run_log)}", now)
+    return None
+
+
+def _permanent_failure(run_log: RunLog) -> str:
+    """Why no retry can succeed; empty where one may."""
+    finishes = [decision.finish for decision in run_log.decisions.values()]
+    permanent = next((finish for finish in finishes if finish in PERMANENT_FAILURES), "")
+    if permanent:
+        return run_log.problem or f"the drafter gives up with {permanent}; its log says why"
+    reached = run_log.opened or not run_log.problem
+    return run_log.problem if "timeout" in finishes and not reached else ""
+
+
+def _last_answer_at(run_log: RunLog) -> float:
+    ended = [d.ended for d in run_log.decisions.values() if d.ended == d.ended]
+    return max(ended, default=0.0)
+
+
+def _result_at_rest(run_log: RunLog, now: float) -> RunResult:
+    outcome = run_log.outcome
+    where = _where(run_log)
+    if outcome.get("success"):
+        return RunResult(True, f"done: the robot stopped {where}, and faces it", now)
+    if not outcome.get("standing"):
+        return RunResult(False, f"not done: the robot says stop but moves on, {where}", now)
+    if outcome.get("at"):
+        return RunResult(False, f"not done: it stopped at the {outcome['at']}, {where}", now)
+    if outcome["distance"] > outcome["reach"]:
+        return RunResult(False, f"not done: it stopped too far away, {where}", now)
+    return RunResult(False, f"not done: it stopped without facing the thing, {where}", now)
+
+
+def _where(run_log: RunLog) -> str:
+    outcome = run_log.outcome
+    return f"{outcome['distance']:.2f} m from the {outcome['target']}"

@@ -1,0 +1,127 @@
+"""Robots as clients of a real server, each in a process and on an emulated link of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import secrets
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol
+
+from ....decoding.preset import Preset
+from ....edge.client import ClientSettings, VerifierClient
+from ....edge.runner import DecodeRunner, DecodeSettings
+from ....errors import UserError
+from ....models.prompt import PromptSpec, Request
+from ..emulated_link import LinkProfile
+from ..proxy import Proxy
+from .activity import RobotActivity
+from .load import FleetLoad
+
+PATIENCE = 30.0  # s
+START_S = 180.0
+
+
+class Answers(Protocol):
+    """What one robot decodes with: its draft model and its requests; made in its process."""
+
+    draft_model: Any
+    spec: PromptSpec
+
+    def next(self, number: int) -> tuple[Request, tuple[int, ...]]:
+        """The request of this number, and the target's own answer."""
+
+
+@dataclass(frozen=True)
+class RobotPlan:
+    """One robot; ``make_answers`` is picklable. The link's delay is none where there is no profile.
+
+    ``max_tokens``: 0 leaves the length of answers to the server.
+    """
+
+    number: int
+    make_answers: Callable[[], Answers]
+    preset: Preset
+    load: FleetLoad
+    link: LinkProfile | None = None
+    max_tokens: int = 0
+    token: str = ""
+
+
+def run_robots(
+    plans: Sequence[RobotPlan],
+    address: str,
+    during: Callable[[float], None] = lambda seconds: None,
+) -> list[RobotActivity]:
+    """Let robots decode for their time; ``during`` is called when all begin.
+
+    Times are seconds from then. Raises UserError where one does not end as it should.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    begin = context.Event()
+    robots = []
+    for plan in plans:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_run, args=(plan, address, begin, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        robots.append((process, ours))
+    try:
+        for _, pipe in robots:
+            _receive(pipe, START_S)
+        begin.set()
+        seconds = plans[0].load.seconds
+        during(seconds)
+        return [_receive(pipe, seconds + PATIENCE + START_S) for _, pipe in robots]
+    finally:
+        for process, _ in robots:
+            process.terminate()
+        for process, _ in robots:
+            process.join(10)
+
+
+def _receive(pipe: Any, seconds: float) -> Any:
+    try:
+        if pipe.poll(seconds):
+            return pipe.recv()
+    except EOFError:
+        pass
+    raise UserError("a robot's process ended; see its error above")
+
+
+def _run(plan: RobotPlan, address: str, begin: Any, pipe: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench ends its processes
+    answers = plan.make_answers()
+    proxy = Proxy(address, plan.link, plan.number) if plan.link is not None else None
+    reached = proxy.address if proxy is not None else address
+    with closing(VerifierClient(ClientSettings(reached, token=plan.token))) as client:
+        runner = DecodeRunner(answers.draft_model, answers.spec)
+        runner.remember(answers.spec.to_bytes())
+        pipe.send("ready")
+        begin.wait()
+        pipe.send(_decode(plan, answers, runner, client))
+    if proxy is not None:
+        proxy.close()
+
+
+def _decode(
+    plan: RobotPlan, answers: Answers, runner: DecodeRunner, client: VerifierClient
+) -> RobotActivity:
+    load, random, activity = plan.load, plan.load.random(plan.number), RobotActivity()
+    settings = DecodeSettings(plan.preset, max_tokens=plan.max_tokens, patience=PATIENCE)
+    start = time.perf_counter()
+    time.sleep(random.random() * min(0.2, load.seconds))  # not all at once
+    for number in count():
+        request, own = answers.next(number)
+        outcome = runner.run(request, settings, secrets.randbits(64), client.connect)
+        activity.add(outcome, own, -start)
+        if load.think_s:
+            time.sleep(random.expovariate(1 / load.think_s))
+        if time.perf_counter() - start >= load.seconds:
+            return activity
+    raise AssertionError("counting has no end")

@@ -1,0 +1,184 @@
+"""Robot and cloud face to face: both state machines over the codec, without a link or a clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ...cloud.session import events as cloud_events
+from ...cloud.session.events import Commit, Extend, Score, Scored
+from ...cloud.session.verification import Verification
+from ...decoding.draft import Draft
+from ...decoding.grammar import Grammar, allowed_after
+from ...decoding.policy import SamplingPolicy
+from ...decoding.preset import Preset
+from ...decoding.random_source import RandomSource
+from ...decoding.target_rows import LogitRows
+from ...edge.decoder import EdgeDecoder
+from ...edge.events import Drafted, Emit, Event, Finish, PromptReady, Received, Work
+from ...edge.perform import perform
+from ...edge.runner import DecodeSettings, opening_of
+from ...models.drafter import Drafter
+from ...models.prompt import Request
+from ...wire.codec import decode_client, decode_server, encode_client, encode_server
+from ...wire.messages import (
+    ClientMessage,
+    Open,
+    Opened,
+    RowMessage,
+    ServerMessage,
+    Verdict,
+    base_digest,
+)
+
+if TYPE_CHECKING:
+    from ...models.session import Session
+
+SPEC = b"face to face"
+NO_LIMIT = 2**31  # tokens; no answer is that long
+
+REQUEST = Request("find", b"")
+
+Wire = Callable[[ClientMessage | ServerMessage], tuple[ClientMessage | ServerMessage, int]]
+
+
+def over_the_codec(
+    message: ClientMessage | ServerMessage,
+) -> tuple[ClientMessage | ServerMessage, int]:
+    """A message as it arrives, and its bytes."""
+    if isinstance(message, ServerMessage):
+        sent = encode_server(message)
+        return decode_server(sent), len(sent)
+    data = encode_client(message)
+    return decode_client(data), len(data)
+
+
+class _Unnamed:
+    """The draft model is a session that no cloud compares with its own."""
+
+    identity = ""
+    tokenizer_digest = b""
+
+
+class LoopbackPair:
+    """One decode of two model sessions, round by round; a preset that drafts on the robot."""
+
+    def __init__(
+        self,
+        preset: Preset,
+        rule: str,
+        policy: SamplingPolicy,
+        sessions: tuple[Session, Session],
+        vocabulary: int,
+        *,
+        random_source: RandomSource | None = None,
+        wire: Wire = over_the_codec,
+        end_tokens: tuple[int, ...] = (),
+        max_tokens: int = NO_LIMIT,
+        grammar: Grammar | None = None,
+        verify_s: float = 0.0,
+        queue_s: float = 0.0,
+    ) -> None:
+        """sessions: the draft model's, then the target's. random_source: of all three that draw.
+
+        verify_s, queue_s: the times in its verdicts, of a pass and of waiting for it, in seconds.
+        """
+        draft_session, self._target = sessions
+        self._wire = wire
+        self._verify_s, self._queue_s = verify_s, queue_s
+        self._drafter = Drafter(
+            draft_session,
+            preset.proposal(rule, policy),
+            end_tokens,
+            random_source,
+            grammar=grammar,
+        )
+        settings = DecodeSettings(preset, rule, policy)
+        opening = opening_of(REQUEST, settings, 1, _Unnamed(), SPEC)
+        base = base_digest(opening, b"prompt", opening.spec_digest)
+        self.robot = EdgeDecoder(opening, preset, random_source=random_source)
+        self.cloud = Verification(
+            "pair",
+            opening,
+            base,
+            end_tokens=end_tokens,
+            max_tokens=max_tokens,
+            vocabulary=vocabulary,
+            random_source=random_source,
+            grammar=grammar,
+        )
+        self.up_bytes = self.down_bytes = 0  # of all messages so far
+        self.row_bytes = 0  # of those down, dense rows that the robot requested
+        self.draft: Draft | None = None  # of the last round
+        self.verdict: Verdict | None = None
+        self.emitted: tuple[int, ...] = ()
+        self._arriving: deque[ServerMessage] = deque()
+        self._work: Work | None = None
+        self.robot.start(0.0, SPEC)
+        self.robot.handle(Received(Opened("pair", b"", base)), 0.0)
+        self._handle(PromptReady(b"prompt", opening.spec_digest, end_tokens, max_tokens))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer has ended."""
+        return self.robot.finished
+
+    def round(self) -> None:
+        """Draft once, and exchange messages until the draft is settled."""
+        work, self._work = self._work, None
+        assert work is not None
+        branch = work.branches[0]
+        finished = self._drafter.finished(branch)
+        self.draft = finished.draft
+        self._handle(Drafted(branch, finished.draft.tokens, finished))
+        while self._arriving:
+            message, size = self._wire(self._arriving.popleft())
+            self.down_bytes += size
+            assert isinstance(message, ServerMessage)
+            if isinstance(message, RowMessage):
+                self.row_bytes += size
+            if isinstance(message, Verdict):
+                self.verdict = message
+            self._handle(Received(message))
+
+    def _handle(self, event: Event) -> None:
+        perform(self.robot.handle(event, 0.0), self)
+
+    # The robot's actions (``perform``)
+
+    def send(self, message: ClientMessage) -> None:
+        """The cloud handles it at once, with the pass that it needs."""
+        arrived, size = self._wire(message)
+        self.up_bytes += size
+        assert not isinstance(arrived, ServerMessage | Open)
+        actions = self.cloud.handle(arrived)
+        while actions:
+            action = actions.pop(0)
+            match action:
+                case cloud_events.Reply():
+                    self._arriving.append(action.message)
+                case Score(draft):
+                    logits = self._target.forward(draft.tokens, draft.parents)
+                    allowed = allowed_after(self.cloud.grammar, self.cloud.tokens, draft)
+                    rows = LogitRows(logits, allowed)
+                    actions += self.cloud.handle(Scored(rows, self._verify_s, self._queue_s))
+                case Commit(path, tokens):
+                    self._target.commit(path)
+                    self._target.extend(tokens)
+                case Extend(tokens):
+                    self._target.extend(tokens)
+
+    def prepare(self, spec: bytes) -> None:
+        """The prompt is ready from the start."""
+
+    def work(self, work: Work) -> None:
+        """Draft this in the next round."""
+        self._work = work
+
+    def emit(self, emit: Emit) -> None:
+        """These tokens are settled."""
+        self.emitted += emit.tokens
+
+    def finish(self, finish: Finish) -> None:
+        """Nothing to do: see ``finished``."""

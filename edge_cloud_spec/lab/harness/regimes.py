@@ -1,0 +1,211 @@
+"""The published regimes to replay, from ``config/regimes.yaml``; times in ms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import yaml
+
+from ...errors import UserError
+from ...share import share
+
+CUSTOM = "custom"
+COSTS = ("draft_ms", "verify_ms", "ar_ms", "alpha")  # what a regime must give
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What two models and a link cost, and how often the draft is right; raises UserError.
+
+    ``runner_up``: share of the draft's misses in which its second choice is the target's.
+    ``exit_hit``: share of rounds in which an exit after ``exit_depth`` of the pass gives the
+    verdict (0: there are no exits). Papers print neither the target's and the draft model's
+    ``prefill_ms`` and ``draft_prefill_ms``, nor what a pass whose exits are not asked for takes, as
+    a share ``without_exits`` of ``ar_ms`` (0: as long as any); see ``with_assumed``.
+    """
+
+    name: str
+    draft_ms: float
+    verify_ms: float
+    ar_ms: float
+    one_way_ms: float
+    alpha: float
+    gamma: int = 4
+    runner_up: float = 0.5
+    exit_hit: float = 0.0
+    exit_depth: float = 0.3
+    flat_tokens: int = 16
+    per_token: float = 0.015
+    width_factors: dict[int, float] = field(default_factory=lambda: {1: 1.0})
+    prefill_ms: float = 0.0
+    draft_prefill_ms: float = 0.0
+    without_exits: float = 0.0
+    published: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        times = (self.draft_ms, self.verify_ms, self.ar_ms)
+        if min(times) <= 0 or self.one_way_ms < 0:
+            raise UserError(f"regime {self.name}: a pass takes more than 0 ms, the link 0 or more")
+        if min(self.prefill_ms, self.draft_prefill_ms, self.without_exits) < 0:
+            raise UserError(f"regime {self.name}: prefills and without_exits are 0 or more")
+        shares = (self.alpha, self.runner_up, self.exit_hit, self.exit_depth)
+        if not all(0 <= share <= 1 for share in shares):
+            raise UserError(f"regime {self.name}: alpha, runner-up and exit-hit are from 0 to 1")
+        if not 1 <= self.gamma <= 64:
+            raise UserError(f"regime {self.name}: gamma, the length of a draft, is 1 to 64")
+
+    @property
+    def rtt_ms(self) -> float:
+        """The round trip."""
+        return 2 * self.one_way_ms
+
+    def with_rtt(self, rtt_ms: float) -> Regime:
+        """The same over a link of another round-trip time, of which nothing was published."""
+        published = self.published if rtt_ms == self.rtt_ms else {}
+        return replace(self, one_way_ms=rtt_ms / 2, published=published)
+
+    def with_assumed(self) -> Regime:
+        """The same with what no paper prints as ``regimes.yaml`` assumes it, where it is 0."""
+        costs = _content()["costs"]
+        return replace(
+            self,
+            prefill_ms=self.prefill_ms or costs["prefill"] * self.ar_ms,
+            draft_prefill_ms=self.draft_prefill_ms or costs["draft_prefill"] * self.draft_ms,
+            without_exits=self.without_exits or costs["without_exits"] * bool(self.exit_hit),
+        )
+
+    def draft_pass_ms(self, width: int) -> float:
+        """Time of a pass of the draft model over this many branches at once, ms."""
+        widths = sorted(self.width_factors)
+        factors = [self.width_factors[each] for each in widths]
+        if width > widths[-1]:
+            return self.draft_ms * factors[-1] * width / widths[-1]
+        return self.draft_ms * float(np.interp(width, widths, factors))
+
+    def verify_pass_ms(self, tokens: int) -> float:
+        """Time of a pass of the target over this many drafted tokens, ms."""
+        return self.verify_ms * (1 + self.per_token * max(0, tokens - self.flat_tokens))
+
+    def verify_without_exits_ms(self, tokens: int) -> float:
+        """The same where the exits are not asked for."""
+        share = self.without_exits * self.ar_ms / self.verify_ms
+        return self.verify_pass_ms(tokens) * (min(1.0, share) if share else 1.0)
+
+    def batch_pass_ms(self, drafted: Sequence[int], exits: bool = True) -> float:
+        """Time of a pass over several sessions that drafted so many tokens each, ms.
+
+        The weights are read once. What each session after the first adds are its rows: the tokens
+        that it drafted and the one before them. exits: whether any session asks for them.
+        """
+        rows = sum(drafted) + len(drafted) - 1
+        whole = self.verify_pass_ms(rows)
+        if any(drafted) and not exits:
+            return self.verify_without_exits_ms(rows)
+        return whole if any(drafted) else whole * self.ar_ms / self.verify_ms
+
+
+def _content() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((share() / "config/regimes.yaml").read_text())
+    return content
+
+
+def regime_names() -> tuple[str, ...]:
+    """The regimes of pipelines."""
+    return tuple(
+        name
+        for name, entry in _content().items()
+        if isinstance(entry, dict) and entry.get("kind") == "pipeline"
+    )
+
+
+def load_regime(name: str) -> Regime:
+    """A regime by name; raises UserError."""
+    if name not in regime_names():
+        raise UserError(
+            f"there is no regime {name!r}; choose one of {', '.join(regime_names())}, "
+            f"or {CUSTOM} with costs of your own"
+        )
+    entry = _content()[name]
+    return _regime(
+        name=name,
+        one_way_ms=entry["one_way_ms"],
+        exit_hit=1 - entry["cache_miss"] if "cache_miss" in entry else 0.0,
+        published=entry.get("published", {}),
+        **{field: entry[field] for field in (*COSTS, "gamma", "runner_up") if field in entry},
+    )
+
+
+@dataclass(frozen=True)
+class ServerRegime:
+    """A published server with many robots, who draft trees of ``nodes``.
+
+    ``server_only``: its baseline drafts itself, trees of this depth, before each pass; its drafts
+    are right as often as ``server_only_alpha`` says. Dollars an hour of a server and of a robot's
+    GPU.
+    """
+
+    regime: Regime
+    nodes: int
+    width: int
+    server_only_depth: int
+    server_only_alpha: float
+    server_dollars: float
+    edge_dollars: float
+
+
+def load_server_regime(name: str) -> ServerRegime:
+    """A regime of kind server by name; raises UserError."""
+    content = _content()
+    entry = content.get(name)
+    if not isinstance(entry, dict) or entry.get("kind") != "server":
+        known = [k for k, e in content.items() if isinstance(e, dict) and e.get("kind") == "server"]
+        raise UserError(f"there is no server regime {name!r}; choose one of {', '.join(known)}")
+    factors, width = content["costs"]["draft_by_width"], entry["width"]
+    wider = {w: factor / factors[width] for w, factor in factors.items() if w >= width}
+    regime = _regime(
+        name=name,
+        one_way_ms=entry["rtt_ms"] / 2,
+        flat_tokens=entry["verify_flat_tokens"],
+        per_token=entry["verify_per_token"],
+        width_factors={1: 1.0, **wider},
+        gamma=entry["server_only"]["depth"],
+        published=entry["published"],
+        **{field: entry[field] for field in COSTS},
+    )
+    dollars = entry["dollars_per_hour"]
+    return ServerRegime(
+        regime,
+        entry["nodes"],
+        width,
+        entry["server_only"]["depth"],
+        entry["server_only"]["alpha"],
+        dollars["server"],
+        dollars["edge"],
+    )
+
+
+def custom_regime(rtt_ms: float | None, **given: Any) -> Regime:
+    """A regime from what a user gives, with the published assumptions; raises UserError."""
+    missing = [name for name in COSTS if name not in given] + ["rtt"] * (rtt_ms is None)
+    if missing:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise UserError(
+            f"a regime of your own needs {flags} too; or name a published --regime to change"
+        )
+    assert rtt_ms is not None
+    return _regime(name=CUSTOM, one_way_ms=rtt_ms / 2, **given)
+
+
+def _regime(**given: Any) -> Regime:
+    costs = _content()["costs"]
+    assumed = {
+        "runner_up": costs["runner_up"],
+        "exit_depth": costs["exit_depth"],
+        "flat_tokens": costs["verify_flat_tokens"],
+        "per_token": costs["verify_per_token"],
+        "width_factors": costs["draft_by_width"],
+    }
+    return Regime(**(assumed | given))

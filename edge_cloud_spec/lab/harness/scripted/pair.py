@@ -1,0 +1,287 @@
+"""A scripted pair in the place of two VLMs; its passes take the times of a regime.
+
+``sleep`` lets that time pass: ``time.sleep`` in real time, a virtual clock's in virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ....cloud.model_thread.sessions import WorkerLimits
+from ....cloud.model_thread.worker import Worker
+from ....cloud.session.events import Predicted
+from ....decoding.accept import accept
+from ....decoding.draft import Draft
+from ....decoding.grammar import AllowedAfter, Grammar
+from ....decoding.policy import SamplingPolicy
+from ....decoding.propose import coupled_token
+from ....decoding.random_source import SeededRandomSource
+from ....decoding.target_rows import LogitRows
+from ....models.image import ImageSpec
+from ....models.prompt import PromptSpec, Request
+from ..regimes import Regime
+from .calibrated import VOCABULARY, CalibratedModel
+from .language import CalibratedLanguage, Language
+from .model import ScriptedSession, mix
+from .passes import AtExit, Logits, PassSize, scripted_pass
+from .prefill import NoCaches, ScriptedPrefill
+
+LAYERS = 28  # Qwen2-VL-2B's and Qwen3-0.6B's
+PROMPT_ROWS = 256
+
+Sleep = Callable[[float], None]  # seconds
+OnPass = Callable[[str, float, int], None]  # verify, draft or prefill, ms, drafted tokens; it ended
+
+
+class BusyTime:
+    """A sleep that adds up its time: ``total`` seconds of passes so far."""
+
+    def __init__(self, sleep: Sleep) -> None:
+        self._sleep = sleep
+        self.total = 0.0
+
+    def __call__(self, seconds: float) -> None:
+        self.total += seconds
+        self._sleep(seconds)
+
+
+# The end token is outside the vocabulary: an answer has as many tokens as were asked for.
+SPEC = PromptSpec(
+    "scripted", "", ImageSpec(784, 784, 14, 2, 2), (VOCABULARY,), 2**20, "scripted", VOCABULARY
+)
+
+
+def request_of(seed: int) -> Request:
+    """The request whose answer has this seed."""
+    return Request(f"answer {seed}", seed.to_bytes(8, "little"))
+
+
+def own_answer(seed: int, policy: SamplingPolicy, tokens: int) -> tuple[int, ...]:
+    """The target's own tokens, one after the other."""
+    target = CalibratedModel()
+    state, own = target.begin(seed), []
+    for position in range(tokens):
+        own.append(coupled_token(target.row(state), policy, position))
+        state = target.after(state, own[-1])
+    return tuple(own)
+
+
+class ScriptedVlm(NoCaches):
+    """What a decode asks of a ``Vlm``: the words are a language's, the times a regime's."""
+
+    def __init__(self, regime: Regime, sleep: Sleep, language: Language) -> None:
+        self.regime, self.language = regime, language
+        self.identity, self.tokenizer = language.identity, language.tokenizer
+        self.tokenizer_digest = language.tokenizer_digest
+        self.on_pass: OnPass | None = None
+        self._sleep = sleep
+
+    def crop(self, vocabulary: int) -> None:
+        """See `Vlm.crop`."""
+        self.language.crop(vocabulary)
+
+    def prompt(self, request: Request, spec: PromptSpec) -> Any:
+        """See `Vlm.prompt`."""
+        return self.language.prompt(request, spec)
+
+    def grammar(self, text: str, spec: PromptSpec) -> Grammar:
+        """See `Vlm.grammar`."""
+        return self.language.grammar(text, spec)
+
+    def after(self, state: Any, token: int) -> Any:
+        """See ``Language``."""
+        return self.language.after(state, token)
+
+    def row(self, state: Any) -> np.ndarray:
+        """See ``Language``."""
+        return self.language.row(state)
+
+    def open(self, prompt: Any) -> ScriptedSession:
+        """A session at the beginning of the answer, after the time of a prefill."""
+        return self.prefill(prompt).finish()
+
+    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
+        """`open` in steps."""
+
+        def read() -> ScriptedSession:
+            if self.prefill_ms:
+                self.passed("prefill", self.prefill_ms)
+            return self._session(prompt)
+
+        return ScriptedPrefill(read, PROMPT_ROWS, self._prefill, LAYERS)
+
+    def _session(self, prompt: Any) -> ScriptedSession:
+        return ScriptedSession(self, self.language.start(prompt))
+
+    @property
+    def prefill_ms(self) -> float:
+        """How long a prompt takes."""
+        return 0.0
+
+    def _prefill(self, share: float) -> None:
+        if self.prefill_ms:
+            self.take(share * self.prefill_ms)
+
+    def spend(self, rows: int) -> None:
+        """Nothing: its sessions take the time of a pass."""
+
+    def take(self, ms: float) -> None:
+        """Let the time of a pass go by."""
+        self._sleep(ms / 1e3)
+
+    def passed(self, kind: str, ms: float, drafted: int = 0) -> None:
+        """Call ``on_pass``, if there is one."""
+        if self.on_pass is not None:
+            self.on_pass(kind, ms, drafted)
+
+
+class DraftVlm(ScriptedVlm):
+    """The draft model of a regime."""
+
+    def __init__(self, regime: Regime, sleep: Sleep, language: Language | None = None) -> None:
+        """language: in place of one that is right as often as the regime says."""
+        calibrated = CalibratedLanguage(regime.alpha, regime.runner_up)
+        super().__init__(regime, sleep, language or calibrated)
+
+    @property
+    def prefill_ms(self) -> float:
+        """How long a prompt takes."""
+        return self.regime.draft_prefill_ms
+
+    def _session(self, prompt: Any) -> ScriptedSession:
+        return _DraftSession(self, self.language.start(prompt))
+
+
+class _DraftSession(ScriptedSession):
+    """A session whose pass can be interrupted after each layer."""
+
+    _model: DraftVlm
+
+    def _spend(self, rows: int, on_layer: Any) -> None:
+        if not rows:
+            return
+        whole = self._model.regime.draft_pass_ms(rows)
+        for layer in range(LAYERS):
+            self._model.take(whole / LAYERS)
+            if on_layer is not None:
+                on_layer(layer, None)
+        self._model.passed("draft", whole)
+
+
+class TargetVlm(ScriptedVlm):
+    """The target of a regime."""
+
+    def __init__(self, regime: Regime, sleep: Sleep, language: Language | None = None) -> None:
+        """language: in place of the calibrated target's."""
+        super().__init__(regime, sleep, language or CalibratedLanguage())
+
+    @property
+    def prefill_ms(self) -> float:
+        """How long a prompt takes."""
+        return self.regime.prefill_ms
+
+    def _session(self, prompt: Any) -> ScriptedSession:
+        return _TargetSession(self, self.language.start(prompt))
+
+    def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
+        """See ``Vlm.forward_together``: the exits of all sessions look on at the same depth."""
+        return scripted_pass(requests, self._run_pass)
+
+    def _run_pass(self, size: PassSize, at_exit: AtExit | None) -> None:
+        whole, depth = self.regime.batch_pass_ms(size.drafted, at_exit is not None), 0.0
+        if at_exit is not None:
+            depth = self.regime.exit_depth
+            self.take(depth * whole)
+            at_exit()
+        self.take((1 - depth) * whole)
+        self.passed("verify", whole, sum(size.drafted))
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A ``PassRequest`` of one scripted session."""
+
+    session: ScriptedSession
+    tokens: Sequence[int]
+    parents: Sequence[int] | None
+    on_layer: Any
+
+
+class _TargetSession(ScriptedSession):
+    """A session whose pass has an exit."""
+
+    _model: TargetVlm
+
+    @property
+    def known_row(self) -> np.ndarray | None:
+        """Logits float32 [V] after the prefix, where no pass is needed for them."""
+        return self.logits_after(-1) if self._computed == len(self._tokens) else None
+
+    def forward(
+        self, tokens: Sequence[int], parents: Sequence[int] | None = None, on_layer: Any = None
+    ) -> np.ndarray:
+        """Logits float32 [1 + n, V]; ``on_layer`` is given them at the exit's depth."""
+        (logits,) = self._model.forward_together([_Asked(self, tokens, parents, on_layer)])
+        if isinstance(logits, Exception):
+            raise logits
+        return logits
+
+
+class ScriptedExits:
+    """One exit, which gives the verdict itself at a share of the rounds, else another one."""
+
+    def __init__(self, regime: Regime) -> None:
+        self._hit = regime.exit_hit
+        self._layer = round(100 * regime.exit_depth)
+
+    def predictor(
+        self,
+        draft: Draft,
+        rule: str,
+        policy: SamplingPolicy,
+        position: int,
+        on_prediction: Callable[[Predicted], None],
+        *,
+        first: np.ndarray | None = None,
+        end_tokens: Iterable[int] = (),
+        open_at: int | None = None,
+        allowed: AllowedAfter | None = None,
+    ) -> Callable[[np.ndarray], None]:
+        """See ``Exits.predictor``; what it returns takes the pass's logits [1 + n, V]."""
+
+        def predict(logits: np.ndarray) -> None:
+            random_source = SeededRandomSource(policy.seed)
+            rows = LogitRows(logits, allowed)
+            taken = accept(rule, draft, rows, policy, position, random_source, open_at=open_at)
+            token = taken.token
+            if token is None:
+                return
+            drawn = reduce(mix, draft.tokens, position)
+            if drawn / 2**64 >= self._hit:
+                vocabulary = logits.shape[-1]
+                token = (token + 1 + drawn % (vocabulary - 1)) % vocabulary
+            on_prediction(Predicted(taken.path, token, self._hit, self._layer))
+
+        return predict
+
+
+def scripted_worker(
+    regime: Regime,
+    clock: Callable[[], float],
+    sleep: Sleep,
+    limits: WorkerLimits | None = None,
+    on_pass: OnPass | None = None,
+    drafts: bool = False,
+) -> Worker:
+    """The cloud's worker with a regime's target and exits; a draft model where it ``drafts``."""
+    exits = ScriptedExits(regime) if regime.exit_hit else None
+    drafter: Any = DraftVlm(regime, sleep)
+    target: Any = TargetVlm(regime, sleep)
+    drafter.on_pass = target.on_pass = on_pass
+    own = drafter if drafts else None
+    return Worker(target, SPEC, own, limits, clock, exits)  # type: ignore[arg-type]

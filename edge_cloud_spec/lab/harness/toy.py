@@ -1,0 +1,192 @@
+"""Toy models: a row for each prefix, drawn by a seed from a vocabulary of a few tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...cloud.model_thread.sessions import WorkerLimits
+from ...cloud.model_thread.worker import Worker
+from ...decoding.grammar import Allowed, masked
+from ...decoding.policy import SamplingPolicy
+from ...decoding.propose import coupled_token
+from ...models.image import ImageSpec
+from ...models.prompt import PromptSpec
+from .scripted.model import ScriptedSession
+from .scripted.passes import Logits, scripted_pass
+from .scripted.prefill import NoCaches, ScriptedPrefill
+
+VOCABULARY = 7
+END = 0
+MAX_TOKENS = 14
+IMAGE = ImageSpec(784, 784, 14, 2, 2)
+
+
+def spec_of(max_tokens: int = MAX_TOKENS, vocabulary: int = VOCABULARY) -> PromptSpec:
+    """The prompt specification of a toy target."""
+    return PromptSpec("template", "rules", IMAGE, (END,), max_tokens, "toy", vocabulary)
+
+
+@lru_cache(maxsize=100_000)
+def _row(seed: int, prefix: tuple[int, ...], vocabulary: int) -> np.ndarray:
+    row = np.random.default_rng((seed, 5, *prefix)).standard_normal(vocabulary)
+    row[END] -= 1.5
+    return row.astype(np.float32)
+
+
+class ToyGrammar:
+    """Some of the tokens after each prefix, drawn by the text's hash; sometimes one alone."""
+
+    def __init__(self, text: str, vocabulary: int) -> None:
+        self._seed, self._vocabulary = zlib.crc32(text.encode()), vocabulary
+
+    def allowed(self, answer: Sequence[int]) -> Allowed:
+        """See ``Grammar``."""
+        random = np.random.default_rng((self._seed, 11, *answer))
+        allowed: Allowed = np.zeros(self._vocabulary, bool)
+        count = 1 if random.random() < 0.3 else random.integers(1, self._vocabulary + 1)
+        allowed[random.permutation(self._vocabulary)[:count]] = True
+        return allowed
+
+
+@dataclass(frozen=True)
+class ToyPrompt:
+    """A prompt that is nothing but its digest."""
+
+    digest: bytes
+
+
+class ToyVlm(NoCaches):
+    """Logits are a function of seed and prefix.
+
+    ``draft_noise`` is the scale of what a draft model adds to the target's logits; 0: the target.
+    """
+
+    identity = "toy"
+    tokenizer_digest = b"toy tokenizer"
+
+    def __init__(self, seed: int, draft_noise: float = 0.0, vocabulary: int = VOCABULARY) -> None:
+        self.seed, self.draft_noise, self.vocabulary = seed, draft_noise, vocabulary
+
+    def logits(self, prefix: tuple[int, ...]) -> np.ndarray:
+        """Float32 [V] after these tokens."""
+        row = _row(self.seed, prefix, self.vocabulary)
+        if not self.draft_noise:
+            return row
+        return row + np.float32(self.draft_noise) * _row(self.seed + 1, prefix, self.vocabulary)
+
+    def crop(self, vocabulary: int) -> None:
+        """Toys share their vocabulary."""
+        assert vocabulary == self.vocabulary
+
+    def prompt(self, request: Any, spec: PromptSpec) -> Any:
+        """The prompt of a request."""
+        return ToyPrompt(hashlib.blake2b(request.instruction.encode(), digest_size=16).digest())
+
+    def grammar(self, text: str, spec: PromptSpec) -> ToyGrammar:
+        """See ``Vlm.grammar``: any text is one."""
+        return ToyGrammar(text, self.vocabulary)
+
+    def open(self, prompt: Any) -> ScriptedSession:
+        """A session over a prompt."""
+        return ScriptedSession(self, ())
+
+    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
+        """`open`, which is a single step."""
+        return ScriptedPrefill(lambda: self.open(prompt))
+
+    def after(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
+        """The prefix is its own state."""
+        return (*state, token)
+
+    def row(self, state: tuple[int, ...]) -> np.ndarray:
+        """Float32 [V] after this prefix."""
+        return self.logits(state)
+
+    def spend(self, rows: int) -> None:
+        """A pass costs nothing here; the link and the worker take time."""
+
+    def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
+        """See ``Vlm.forward_together``."""
+        return scripted_pass(requests, lambda size, at_exit: self.spend(size.rows))
+
+
+LAYERS = 2  # of a toy draft model; after each, a pass may be interrupted
+PROMPT_S = 0.1  # to make a prompt
+PREFILL_S = 0.5  # to read it; the cloud may have said several tokens by then
+
+
+class ToyDrafter(ToyVlm):
+    """A draft model on the robot, whose passes take ``pass_s`` seconds each."""
+
+    def __init__(
+        self,
+        seed: int,
+        draft_noise: float,
+        vocabulary: int,
+        pass_s: float,
+        sleep: Callable[[float], None],
+    ) -> None:
+        super().__init__(seed, draft_noise, vocabulary)
+        self.layer_s, self.sleep = pass_s / LAYERS, sleep
+
+    def prompt(self, request: Any, spec: PromptSpec) -> Any:
+        """The prompt of a request."""
+        self.sleep(PROMPT_S)
+        return super().prompt(request, spec)
+
+    def open(self, prompt: Any) -> ScriptedSession:
+        """A session over a prompt, whose last token the first pass computes."""
+        return _DraftSession(self)
+
+    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
+        """`open`, after the time of a prefill, which may be interrupted after each layer."""
+        return ScriptedPrefill(
+            lambda: self.open(prompt), 1, lambda share: self.sleep(share * PREFILL_S), LAYERS
+        )
+
+
+class _DraftSession(ScriptedSession):
+    """A session whose pass takes its time and can be interrupted after each layer."""
+
+    def __init__(self, model: ToyDrafter) -> None:
+        super().__init__(model, ())
+        self._computed = -1
+        self._toy = model
+
+    def _spend(self, rows: int, on_layer: Any) -> None:
+        if rows:
+            for layer in range(LAYERS):
+                self._toy.sleep(self._toy.layer_s)
+                if on_layer is not None:
+                    on_layer(layer, None)
+
+
+def toy_worker(limits: WorkerLimits | None = None) -> Worker:
+    """A worker whose answers have up to 60 tokens."""
+    return Worker(ToyVlm(1), spec_of(60), ToyVlm(1, 0.5), limits)  # type: ignore[arg-type]
+
+
+def toy_replica() -> tuple[Worker, Callable[[], float]]:
+    """What a fleet makes a replica of (``MakeWorker``)."""
+    return toy_worker(), lambda: 0.0
+
+
+def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[list[int], str]:
+    """The target's own tokens under greedy or coupled, and why they end."""
+    tokens: list[int] = []
+    grammar = ToyGrammar(policy.grammar, model.vocabulary) if policy.grammar else None
+    while len(tokens) < longest:
+        logits = model.logits(tuple(tokens))
+        if grammar is not None:
+            logits = masked(logits, grammar.allowed(tokens))
+        tokens.append(coupled_token(logits, policy, len(tokens)))
+        if tokens[-1] == END:
+            return tokens, "end"
+    return tokens, "length"

@@ -1,0 +1,62 @@
+"""What happened in a decode in virtual time, for pictures of it; times in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...models.drafter import Grown
+from ...wire.messages import ClientMessage, ServerMessage
+
+
+@dataclass(frozen=True)
+class DraftPass:
+    """A pass of the robot's draft model, and what it added to which drafts.
+
+    ``verified``: verified tokens when it began. A pass that was interrupted has grown nothing.
+    """
+
+    start: float
+    end: float
+    nodes: int
+    verified: int
+    grown: tuple[Grown, ...]
+
+
+@dataclass(frozen=True)
+class ModelPass:
+    """A pass of a model. kind: ``prefill``, ``draft``, or ``verify`` over so many ``drafted``."""
+
+    start: float
+    end: float
+    kind: str
+    drafted: int = 0
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A message in flight; ``size`` in bytes."""
+
+    left: float
+    arrived: float
+    size: int
+    message: ClientMessage | ServerMessage
+
+
+class Trace:
+    """Passes and messages in the order in which they began; it grows for as long as it is used."""
+
+    def __init__(self) -> None:
+        self.robot: list[DraftPass] = []
+        self.cloud: list[ModelPass] = []
+        self.hops: list[Hop] = []
+
+    def drafted(
+        self, start: float, end: float, nodes: int, verified: int, grown: Sequence[Grown]
+    ) -> None:
+        """The robot's draft model has made a pass."""
+        self.robot.append(DraftPass(start, end, nodes, verified, tuple(grown)))
+
+    def cut(self, now: float) -> None:
+        """The link is lost, with all that is in flight."""
+        self.hops = [hop for hop in self.hops if hop.arrived <= now]

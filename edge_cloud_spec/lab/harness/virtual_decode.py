@@ -1,0 +1,204 @@
+"""One decode of toy models in virtual time, over a link that fails.
+
+The runner, the worker, the codec and both state machines are the real ones; the models are seeded
+functions of the prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+from typing import Any
+
+from ...cloud.model_thread.sessions import WorkerLimits
+from ...cloud.model_thread.worker import Worker
+from ...cloud.session.verification import Verification
+from ...decoding.policy import GREEDY, SamplingPolicy
+from ...decoding.preset import Preset
+from ...edge.decoder import EdgeDecoder
+from ...edge.events import Action, Emit, Event, Finish, Received
+from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ...edge.transport import OnReceive, Transport
+from ...models.prompt import PromptSpec, Request
+from ...presets import load_preset
+from ...wire.messages import ClientMessage, Open, Verdict
+from .fault_injection import Conditions, InjectedFaults
+from .toy import ToyDrafter, ToyVlm, own_answer, spec_of
+from .virtual_cloud import VirtualCloud
+from .virtual_link import VirtualLink
+from .virtual_time import Timeline, VirtualInbox
+
+MAX_STEPS = 20_000  # of the timeline, for one decode
+REQUEST = Request("find", b"jpeg")
+NONCE = 7
+OTHER_NOISE = 2.0  # of the second verifier's own draft model: its verdicts begin elsewhere
+Tokens = tuple[int, ...]
+
+
+class Decode:
+    """The decode with its robot, link and cloud; ``run`` continues until the robot is finished.
+
+    ``on_event``, ``on_send`` and ``on_emit`` are for tests to override.
+    """
+
+    def __init__(
+        self,
+        random: Random,
+        preset: Preset | str,
+        rule: str = "greedy",
+        policy: SamplingPolicy = GREEDY,
+        *,
+        conditions: Conditions | None = None,
+        seed: int = 0,
+        draft_noise: float = 0.5,
+        known_spec: bytes | None = None,
+        patience: float = 1e6,
+        max_tokens: int = 0,
+        spec: PromptSpec | None = None,
+        faults: Mapping[int, str] | None = None,
+    ) -> None:
+        """draft_noise: see ``ToyVlm``. faults: see ``InjectedFaults``. patience: seconds."""
+        conditions = conditions or Conditions()
+        self.preset = load_preset(preset) if isinstance(preset, str) else preset
+        self.settings = DecodeSettings(self.preset, rule, policy, max_tokens, patience)
+        self.spec = spec or spec_of()
+        self.emitted: list[int] = []
+        self.sent: list[ClientMessage] = []
+        self.verdicts_received = 0
+        self.outcome: Outcome | None = None
+        self.timeline = Timeline(MAX_STEPS)
+        self.target = ToyVlm(seed, vocabulary=self.spec.vocabulary)
+        self.draft_model = ToyDrafter(
+            seed, draft_noise, self.spec.vocabulary, conditions.draft_pass, self.timeline.sleep
+        )
+        self.faults = InjectedFaults(random, conditions, faults or {})
+        self._clouds = [
+            VirtualCloud(
+                self.timeline,
+                partial(self._make_worker, noise),
+                conditions.cloud_job,
+                self._note_sessions,
+            )
+            for noise in (draft_noise, OTHER_NOISE)
+        ]
+        first, other = self._clouds
+        self._link = VirtualLink(self.timeline, first, self.faults, other=other)
+        self._verifications: dict[str, Verification] = {}  # that the clouds held, by session
+        self.brought: list[tuple[Tokens, list[Tokens]]] = []  # by the robot; what clouds held then
+        self._runner = _Runner(self, self.draft_model, self.spec)
+        self._runner.remember(self.spec.to_bytes() if known_spec is None else known_spec)
+
+    @property
+    def decoder(self) -> EdgeDecoder:
+        """The robot's decoder, once it runs."""
+        return self._runner.decoder
+
+    @property
+    def worker(self) -> Worker:
+        """The worker of the verifier where the robot is."""
+        return self._link.cloud.worker
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+        return self.timeline.now
+
+    @property
+    def sessions(self) -> list[Verification]:
+        """The clouds' verifications, of all sessions."""
+        return list(self._verifications.values())
+
+    def own_answer(self) -> tuple[list[int], str]:
+        """The target's own tokens, and why they end."""
+        longest = min(self.settings.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
+        return own_answer(self.target, self.settings.policy, longest)
+
+    def run(self) -> Outcome:
+        """Continue until the robot is finished; raises Hung."""
+        self.inbox = VirtualInbox(self.timeline)
+        self.outcome = self._runner.run(
+            REQUEST, self.settings, NONCE, self._connect, self.on_emit, self.inbox
+        )
+        return self.outcome
+
+    def settle(self) -> None:
+        """After the end: what is in flight arrives, and the cloud does its remaining jobs."""
+        self.timeline.drain()
+
+    def on_event(self, event: Event) -> Event:
+        """The robot's decoder handles an event: this one, or what it returns instead."""
+        if isinstance(event, Received) and not self.decoder.finished:
+            self.verdicts_received += isinstance(event.message, Verdict)
+        return event
+
+    def on_send(self, message: ClientMessage) -> None:
+        """The robot sends a message."""
+        if isinstance(message, Open):
+            held = [tuple(verification.tokens) for verification in self.sessions]
+            self.brought.append((message.verified, held))
+        self.sent.append(message)
+
+    def on_emit(self, emit: Emit) -> None:
+        """The robot emits tokens."""
+        assert emit.position == len(self.emitted), "emitted twice, or a gap"
+        self.emitted += emit.tokens
+
+    def _connect(self, on_receive: OnReceive) -> Transport:
+        return _Recorded(self._link.connect(on_receive), self.on_send)
+
+    def _make_worker(
+        self, noise: float, clock: Callable[[], float], sleep: Callable[[float], None]
+    ) -> Worker:
+        target: Any = self.target
+        drafter: Any = ToyVlm(self.target.seed, noise, self.spec.vocabulary)
+        return Worker(target, self.spec, drafter, WorkerLimits(sessions=1000), clock)
+
+    def _note_sessions(self) -> None:
+        for stream in (stream for cloud in self._clouds for stream in cloud.streams):
+            if stream.session is not None:
+                verification = stream.session.verification
+                self._verifications[verification.session] = verification
+
+
+class _Recorded:
+    """A transport that reports each message that it sends."""
+
+    def __init__(self, transport: Transport, on_send: Callable[[ClientMessage], None]) -> None:
+        self._transport, self._on_send = transport, on_send
+        self.close = transport.close
+
+    def send(self, message: ClientMessage) -> int:
+        self._on_send(message)
+        return self._transport.send(message)
+
+
+class _Runner(DecodeRunner):
+    """A runner whose decoder reports its events."""
+
+    decoder: EdgeDecoder
+
+    def __init__(self, decode: Decode, draft_model: Any, spec: PromptSpec) -> None:
+        super().__init__(draft_model, spec, lambda: decode.now)
+        self._on_event = lambda event: decode.on_event(event)
+
+    def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
+        self.decoder = _WatchedDecoder(
+            self._on_event, opening, settings.preset, settings.patience, measures=self.measures
+        )
+        return self.decoder
+
+
+class _WatchedDecoder(EdgeDecoder):
+    """A decoder that reports its events."""
+
+    def __init__(self, on_event: Callable[[Event], Event], *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._on_event = on_event
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        finished = self.finished
+        actions = super().handle(self._on_event(event), now)
+        assert not (finished and actions), "it goes on after its end"
+        assert not any(isinstance(action, Finish) for action in actions[:-1]), "an end, and more"
+        return actions

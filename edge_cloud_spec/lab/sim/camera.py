@@ -1,0 +1,194 @@
+"""The robot's front camera: 60 degrees, square, 0.35 m above the floor, shaken by the gait."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image
+
+from ...errors import UserError
+from .engine import mujoco, no_gl_because
+from .gl import GlContext, GlPainter
+from .rays import RayCaster
+from .room import Pose
+from .scene import MAX_SIZE, Scene
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+FIELD_OF_VIEW = math.radians(60)
+HEIGHT = 0.35
+FORWARD = 0.30
+"""Metres of the camera above the floor and in front of the middle of the body."""
+
+log = logging.getLogger(__name__)
+
+RENDERERS = ("auto", "egl", "rays")
+
+
+@dataclass(frozen=True)
+class Eye:
+    """Where the camera is (m) and looks (rad): yaw as the body's, pitch up, roll to the right."""
+
+    x: float
+    y: float
+    z: float
+    yaw: float
+    pitch: float = 0.0
+    roll: float = 0.0
+
+    @property
+    def position(self) -> np.ndarray:
+        """The camera's place [3]."""
+        return np.array([self.x, self.y, self.z])
+
+    @property
+    def axes(self) -> np.ndarray:
+        """Columns [3, 3]: forward, left and up of the camera in the room's frame."""
+        cy, sy = math.cos(self.yaw), math.sin(self.yaw)
+        cp, sp = math.cos(self.pitch), math.sin(self.pitch)
+        cr, sr = math.cos(self.roll), math.sin(self.roll)
+        yaw = np.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]])
+        pitch = np.array([[cp, 0, -sp], [0, 1, 0], [sp, 0, cp]])
+        roll = np.array([[1, 0, 0], [0, cr, -sr], [0, sr, cr]])
+        return np.asarray(yaw @ pitch @ roll)
+
+
+def eye_at(pose: Pose, pitch: float = 0.0, roll: float = 0.0, heave: float = 0.0) -> Eye:
+    """The camera of a robot at ``pose``; pitch and roll in rad, heave in m."""
+    return Eye(
+        pose.x + FORWARD * math.cos(pose.yaw),
+        pose.y + FORWARD * math.sin(pose.yaw),
+        HEIGHT + heave,
+        pose.yaw,
+        pitch,
+        roll,
+    )
+
+
+class Camera:
+    """Renders one scene; used and closed by the thread that made it, as GL contexts must be.
+
+    ``renderer`` is "egl", "rays" or "auto" (EGL where it draws, else rays and a warning why);
+    ``size`` is the side of the square picture in pixels, by default 256 with EGL and 128 with rays.
+    For many scenes in turn give one ``context``, which outlives the camera. UserError: the renderer
+    or the size is not available.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        renderer: str = "auto",
+        size: int | None = None,
+        shadows: bool = True,
+        context: GlContext | None = None,
+    ) -> None:
+        if renderer not in RENDERERS:
+            raise UserError(
+                f"renderer {renderer!r} is not known; choose one of {', '.join(RENDERERS)}"
+            )
+        if size is not None and not 16 <= size <= MAX_SIZE:
+            raise UserError(
+                f"a picture of {size} pixels a side cannot be had; give 16 to {MAX_SIZE}"
+            )
+        if renderer == "egl" and no_gl_because:
+            raise UserError(
+                f"renderer egl cannot be had: {no_gl_because}; use rays, which needs no GL"
+            )
+        self.scene = scene
+        self.renderer = "rays" if renderer == "rays" or no_gl_because else "egl"
+        self._data = mujoco.MjData(scene.model)
+        mujoco.mj_forward(scene.model, self._data)
+        self._own_context: GlContext | None = None
+        self._painter: GlPainter | None = None
+        if self.renderer == "egl":
+            try:
+                if context is None:
+                    context = self._own_context = GlContext(size or 256)
+                self._painter = GlPainter(scene, self._data, context, shadows)
+                if not context.has_drawn:
+                    start = eye_at(scene.room.start)
+                    self._painter.paint(start.position, start.axes, 16, FIELD_OF_VIEW)
+            except Exception as error:  # whatever a GL driver may raise
+                self.close()
+                if renderer == "egl":
+                    raise UserError(f"renderer egl failed to start ({error}); use rays") from error
+                warn_of_rays(str(error))
+                self.renderer = "rays"
+        self.size = size or (256 if self.renderer == "egl" else 128)
+        self._directions = pixel_rays(self.size)
+        self._caster = RayCaster(scene, self._data, shadows)
+
+    def render(self, eye: Eye) -> np.ndarray:
+        """The picture uint8 [size, size, 3], RGB."""
+        if self._painter is not None:
+            return self._painter.paint(eye.position, eye.axes, self.size, FIELD_OF_VIEW)
+        return self.look(eye)[0]
+
+    def segment(self, eye: Eye) -> np.ndarray:
+        """Index into ``room.things`` of each pixel, or -1: int32 [size, size]; always by rays."""
+        geoms = self._caster.cast(eye.position, self._directions @ eye.axes.T)[0]
+        return self._things(geoms)
+
+    def look(self, eye: Eye) -> tuple[np.ndarray, np.ndarray]:
+        """Picture and segmentation together, which by rays costs no more than the picture."""
+        if self._painter is not None:
+            return self.render(eye), self.segment(eye)
+        image, geoms = self._caster.shade(eye.position, self._directions @ eye.axes.T)
+        return image.reshape(self.size, self.size, 3), self._things(geoms)
+
+    def close(self) -> None:
+        """Free what is held on the GL side."""
+        if self._painter is not None:
+            self._painter.close()
+            self._painter = None
+        if self._own_context is not None:
+            self._own_context.close()
+            self._own_context = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _things(self, geoms: np.ndarray) -> np.ndarray:
+        things = np.where(geoms >= 0, self.scene.thing_of_geom[geoms], -1)
+        return things.astype(np.int32).reshape(self.size, self.size)
+
+
+@lru_cache(maxsize=8)
+def warn_of_rays(reason: str) -> None:
+    """Say once in a process that pictures are ray cast, and the reason why."""
+    log.warning("EGL opens but cannot draw (%s); pictures are ray cast, which is slower", reason)
+
+
+def pixel_rays(size: int) -> np.ndarray:
+    """Unit directions [size * size, 3] of the pixels' centres, as (forward, left, up)."""
+    step = (np.arange(size) + 0.5) / size * 2 - 1
+    across, down = np.meshgrid(step, step)
+    half = math.tan(FIELD_OF_VIEW / 2)
+    rays = np.stack([np.ones_like(across), -half * across, -half * down], -1).reshape(-1, 3)
+    return np.asarray(rays / np.linalg.norm(rays, axis=1, keepdims=True))
+
+
+def encode_jpeg(image: np.ndarray, quality: int = 85) -> bytes:
+    """The RGB picture uint8 [H, W, 3] as JPEG."""
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def decode_jpeg(jpeg: bytes) -> np.ndarray:
+    """The RGB picture uint8 [H, W, 3] of a JPEG; ValueError when it is not one."""
+    try:
+        with Image.open(io.BytesIO(jpeg), formats=("JPEG",)) as image:
+            return np.array(image.convert("RGB"))
+    except (OSError, SyntaxError) as error:
+        raise ValueError("the bytes are not a JPEG picture") from error

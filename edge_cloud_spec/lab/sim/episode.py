@@ -1,0 +1,171 @@
+"""One task in one room without ROS: frames out, actions in, and whether the robot got there.
+
+Simulated time stands still between actions; a benchmark then measures decisions, not the machine it
+runs on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...nav.action import Action
+from ...nav.motion import Limits, Motion, Steps, goal_of
+from ...nav.pose import STILL
+from ...nav.pose import Pose as OdometryPose
+from .camera import Camera, Eye, encode_jpeg, eye_at
+from .gl import GlContext
+from .room import Pose, Room
+from .scene import Scene
+from .thing import Thing
+from .world import World
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+CYCLE = 0.05
+"""Seconds between two velocity commands."""
+
+REACH = 1.0
+"""Metres from the camera to the named thing's nearest point within which a stop is at it."""
+
+FACING = math.radians(25)
+"""How far beside the middle of the picture the thing may be at the end."""
+
+
+@dataclass(frozen=True)
+class EpisodeOutcome:
+    """The state of an episode: ``stopped_at`` is the thing that a stop was made at, "" for none.
+
+    ``success``: stopped, within REACH of the named thing, facing it, and at none of its look-alikes
+    (none is more nearly ahead). ``distance`` (m) and ``bearing`` (rad) are the named thing's.
+    """
+
+    success: bool
+    stopped: bool
+    stopped_at: str
+    distance: float
+    bearing: float
+    steps: int
+    contacts: int
+    seconds: float
+    path: tuple[Pose, ...]
+
+
+class Episode:
+    """The closed loop of one room; used by one thread, closed when done."""
+
+    def __init__(
+        self,
+        room: Room,
+        renderer: str = "auto",
+        *,
+        size: int | None = None,
+        quality: int = 85,
+        drift: float = 0.0,
+        limits: Limits | None = None,
+        steps: Steps | None = None,
+        context: GlContext | None = None,
+    ) -> None:
+        self.room = room
+        self.world = World(Scene(room), drift)
+        self._camera = Camera(self.world.scene, renderer, size, context=context)
+        self._quality = quality
+        self._limits, self._sizes = limits or Limits(), steps or Steps()
+        self._stopped = False
+        self._count = self._contacts = 0
+        self._path = [self.world.pose]
+
+    @property
+    def instruction(self) -> str:
+        """What the operator asks for in this room."""
+        return self.room.instruction
+
+    def frame(self) -> bytes:
+        """What the camera sees now, as the JPEG that the robot would publish."""
+        return encode_jpeg(self._camera.render(self.world.eye), self._quality)
+
+    def perform(self, action: Action) -> None:
+        """Carry the action out, closed-loop on odometry, until the base has come to rest."""
+        self._count += 1
+        self._stopped = action.verb == "stop"
+        if not self._stopped:
+            self._drive(action)
+        self._settle()
+
+    def _drive(self, action: Action) -> None:
+        world = self.world
+        motion = Motion(goal_of(action, self._sizes), self._limits, world.time, self._where())
+        while True:
+            step = motion.step(world.time, self._where())
+            if step.done:
+                return
+            self._pass(step.velocity.vx, step.velocity.vy, step.velocity.wz)
+
+    def _settle(self) -> None:
+        for _ in range(20):
+            self._pass(STILL.vx, STILL.vy, STILL.wz)
+            vx, vy, wz = self.world.velocity
+            if max(abs(vx), abs(vy), abs(wz)) < 0.02:
+                return
+
+    def _pass(self, vx: float, vy: float, wz: float) -> None:
+        touched = self.world.contact
+        self.world.command(vx, vy, wz)
+        self.world.step(CYCLE)
+        self._contacts += self.world.contact and not touched
+        self._path.append(self.world.pose)
+
+    def _where(self) -> OdometryPose:
+        odometry = self.world.odometry
+        return OdometryPose(odometry.x, odometry.y, odometry.yaw)
+
+    def outcome(self) -> EpisodeOutcome:
+        """The state of the episode now."""
+        pose = self.world.pose
+        at = thing_in_front(self.room, pose) if self._stopped else ""
+        eye, target = eye_at(pose), self.room.thing(self.room.target)
+        return EpisodeOutcome(
+            success=at == self.room.target,
+            stopped=self._stopped,
+            stopped_at=at,
+            distance=target.distance(eye.x, eye.y),
+            bearing=target.bearing(eye.x, eye.y, eye.yaw),
+            steps=self._count,
+            contacts=self._contacts,
+            seconds=self.world.time,
+            path=tuple(self._path),
+        )
+
+    def close(self) -> None:
+        """Free the renderer."""
+        self._camera.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def thing_in_front(room: Room, pose: Pose) -> str:
+    """The thing a robot at ``pose`` is at: within REACH, within FACING of ahead; "" for none.
+
+    Of several the one most nearly ahead counts; a broad one is ahead when the line ahead meets it.
+    """
+    eye = eye_at(pose)
+    near = [t for t in room.things if t.distance(eye.x, eye.y) <= REACH]
+    aside = {t.name: _aside(t, eye) for t in near}
+    faced = [name for name, angle in aside.items() if angle <= FACING]
+    return min(faced, key=lambda name: aside[name], default="")
+
+
+def _aside(thing: Thing, eye: Eye) -> float:
+    """How far the thing's middle is off ahead (rad); 0 when the line ahead meets it in REACH."""
+    for step in range(1, 51):
+        ahead = step * REACH / 50
+        x, y = eye.x + ahead * math.cos(eye.yaw), eye.y + ahead * math.sin(eye.yaw)
+        if thing.distance(x, y) == 0.0:
+            return 0.0
+    return abs(thing.bearing(eye.x, eye.y, eye.yaw))

@@ -1,0 +1,1 @@
+"""The simulator node: a simulated Go2 in its room, with the topics that a real robot has."""
