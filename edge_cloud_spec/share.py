@@ -46,7 +46,8 @@ def rules_text() -> str:
 
 def check_lab() -> None:
     """Raise UserError where the package was installed without its lab, as on a robot."""
-    if find_spec(_LAB) is None:
+    found = find_spec(_LAB)
+    if found is None or found.origin is None:  # an empty folder
         raise UserError(
             "the simulator, the demo, the benches and the training are not installed here: install "
             "the package without EDGE_CLOUD_SPEC_LAB=0, or build it without "

@@ -150,7 +150,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         specs.append(_verifier(settings))
     if settings.sim:
         room: dict[str, Value] = {} if settings.seed is None else {"seed": settings.seed}
-        specs.append(_node("simulator", settings, **room))
+        specs.append(replace(_node("simulator", settings, **room), folder="lab.simulator"))
     link: dict[str, Value] = {"authority": settings.authority, "token_file": settings.token_file}
     if settings.starts_verifier:
         link["startup"] = MODEL_LOADS_S

@@ -102,7 +102,7 @@ def simulator(driver: Driver) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     running: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "edge_cloud_spec.lab.simulator.node", "--ros-args"]
+        command = [sys.executable, "-m", "edge_cloud_spec.lab.simulator.simulator", "--ros-args"]
         process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True)
         running.append(process)
         driver.until(lambda: driver.odometry or process.poll() is not None)

@@ -22,7 +22,7 @@ from rclpy.node import Node
 from edge_cloud_spec.lab.simulator.room_topics import NO_TRANSFORMS
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 
-SIMULATOR = "from edge_cloud_spec.lab.simulator.node import main; raise SystemExit(main())"
+SIMULATOR = "from edge_cloud_spec.lab.simulator.simulator import main; raise SystemExit(main())"
 MISSING = "import sys; sys.modules['tf2_msgs'] = None; "
 
 

@@ -1,7 +1,7 @@
 """The simulator node: a simulated Go2 in its room, with the topics that a real robot has.
 
-``python -m edge_cloud_spec.lab.simulator.node --ros-args ...``; room, physics and camera are those
-of ``sim``.
+``python -m edge_cloud_spec.lab.simulator.simulator --ros-args ...``; room, physics and camera are
+those of ``sim``.
 """
 
 from __future__ import annotations
