@@ -39,6 +39,14 @@ class Dice:
         return int(cumulative.searchsorted(self._random.random() * cumulative[-1], "right"))
 
 
+@pytest.mark.parametrize("ids", [None, np.array([1, 4, 7])])
+def test_where_p_is_q_a_token_that_rounding_rejects_is_recovered_from_p(
+    ids: NDArray[np.int64] | None,
+) -> None:
+    p = TokenDistribution(np.array([0.5, 0.25, 0.25], np.float32), ids)
+    assert p.residual(p).shares.tolist() == [0.5, 0.25, 0.25]
+
+
 @pytest.mark.parametrize("top_k", [2, 8])
 def test_a_million_sparse_resamplings_have_the_residuals_distribution(top_k: int) -> None:
     """Total variation at most 0.003 at a vocabulary of 16, however many trials it takes."""

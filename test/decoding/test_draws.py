@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -134,6 +134,7 @@ def plain_distribution(logits: list[float], policy: SamplingPolicy) -> list[floa
         top_p=st.sampled_from([1.0, 0.99, 0.77, 0.31]),
     ),
 )
+@example([0, 0, 0, 0], SamplingPolicy(1.0, top_p=0.5))  # held by two of them, just
 def test_the_policy_is_temperature_then_top_k_then_top_p(
     eighths: list[int], policy: SamplingPolicy
 ) -> None:

@@ -47,6 +47,11 @@ def test_a_rate_is_kept_and_a_wait_is_enough(
     assert used <= burst + per_s * now + largest + 1e-6
 
 
+def test_whoever_was_quiet_for_long_has_saved_up_one_burst_and_no_more() -> None:
+    rate = TokenBucket(1.0, 3.0, 0.0)
+    assert [bool(rate.take(1.0, 3600.0)) for _ in range(4)] == [False, False, False, True]
+
+
 def test_one_clients_rate_is_not_anothers() -> None:
     rates = ClientRates(ServerSettings(streams_per_s=0.1))
     assert [bool(rates.stream("a", 0.0)) for _ in range(3)] == [False, True, True]
