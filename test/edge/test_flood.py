@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from itertools import repeat
@@ -17,10 +18,11 @@ from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
 from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
+from edge_cloud_spec.edge.running_decode import MAX_HEARD
 from edge_cloud_spec.edge.transport import MAX_WAITING, Inbox, Item
 from edge_cloud_spec.lab.harness.fault_injection import Conditions
 from edge_cloud_spec.lab.harness.virtual_decode import Decode
-from edge_cloud_spec.lab.harness.virtual_time import VirtualInbox
+from edge_cloud_spec.lab.harness.virtual_time import Timeline, VirtualInbox
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import encode_server
 from edge_cloud_spec.wire.messages import Opened, Prediction, Verdict
@@ -66,28 +68,35 @@ def test_what_a_robot_cannot_read_ends_its_decode_with_a_sentence_and_is_not_kep
     assert inbox.qsize() <= MAX_WAITING // len(MILLION)
 
 
-class Endless(VirtualInbox):
-    """The next message is always here, from the moment that the cloud has opened the session."""
+class Flooded(VirtualInbox):
+    """From the moment that the cloud has opened the session so many messages are always here."""
 
     begun = False
+
+    def __init__(self, timeline: Timeline, messages: float, each_s: float) -> None:
+        super().__init__(timeline)
+        self._left, self._each_s = messages, each_s
 
     def get_nowait(self) -> Item:
         try:
             item = super().get_nowait()
         except Empty:
-            if not self.begun:
+            if not (self.begun and self._left):
                 raise
-            self._timeline.sleep(1e-4)
+            self._left -= 1
+            self._timeline.sleep(self._each_s)
             return STALE
         self.begun = isinstance(item, bytes)
         return item
 
 
 class Beside(Decode):
-    """A decode whose inbox is never empty."""
+    """A decode beside a flood, which does not end unless it is told to."""
+
+    flood = (math.inf, 1e-4)  # messages, and seconds that reading one takes
 
     def run(self) -> Outcome:
-        self.inbox = Endless(self.timeline)
+        self.inbox = Flooded(self.timeline, *self.flood)
         return self._runner.run(REQUEST, self.settings, 7, self._connect, self.on_emit, self.inbox)
 
 
@@ -101,3 +110,14 @@ def test_a_flood_keeps_neither_the_drafts_nor_the_deadline_waiting(
     decode.timeline._max_steps = 1e7
     outcome = decode.run()
     assert outcome.reason == ("timeout" if silent else "length"), outcome.text
+
+
+def test_after_a_flood_a_decode_is_as_quick_as_without() -> None:
+    """Verdicts are read between the passes of a draft ahead."""
+    ended = []
+    for messages in (0, 3 * MAX_HEARD):
+        decode = Beside(Random(0), "picospec", conditions=Conditions())
+        decode.flood = (messages, 0.0)
+        decode.run()
+        ended.append(decode.now)
+    assert ended[0] == ended[1]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.edge.link.monitor import PROBE_S, LinkMonitor
 from edge_cloud_spec.edge.link.reply_watch import ReplyWatch
 from edge_cloud_spec.edge.link.state import LinkLimits, LinkQuality, LinkState
 
@@ -180,3 +181,15 @@ def test_a_watch_counts_each_deadline_that_passes() -> None:
     watch.forget("b")
     assert not watch.waiting
     assert watch.misses(99.0) == 0
+
+
+def test_one_probe_is_under_way_at_most_and_the_next_waits() -> None:
+    now = 0.0
+    monitor = LinkMonitor(LIMITS, lambda: now)
+    assert [monitor.check(), monitor.check()] == [True, False]
+    now = 60.0
+    assert not monitor.check()
+    monitor.probed("nothing answers there", "start one", 0.0)
+    assert not monitor.check()
+    now += PROBE_S
+    assert [monitor.check(), monitor.check()] == [True, False]

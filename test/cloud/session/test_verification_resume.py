@@ -15,12 +15,15 @@ from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.wire.messages import Close, DraftMessage, Generate, Open, Opened, Resume
 
 
-def test_a_resumed_robot_gets_what_it_missed_from_where_it_stands() -> None:
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_resumed_robot_gets_what_it_missed_from_where_it_stands(noticed: bool) -> None:
+    """Whether or not the cloud has noticed that the stream before is gone."""
     cloud = session()
     cloud.handle(Generate(BASE))
     for token in (1, 2, 3):
         cloud.handle(says(token))
-    cloud.pause()
+    if noticed:
+        cloud.pause()
     cloud.handle(says(4))
     place = BASE.extend((1, 2))
     assert cloud.handle(Resume("s", place))[0].message.base == cloud.digest
