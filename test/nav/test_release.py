@@ -86,10 +86,17 @@ def test_a_navigator_that_starts_moves_nothing_yet_and_is_stopped_by_what_it_hea
     drill.on(EStop(False), 0.1)
     assert not drives(drill.on(drill.current(FORWARD, "r2", age=0.0), 0.1))
 
+
+@pytest.mark.parametrize("heard", [[CUP], ["stop", CUP]])
+def test_a_navigator_that_starts_takes_instructions_and_moves_once_it_has_started(
+    heard: list[str],
+) -> None:
+    drill = Drill()
     drill.navigator = Navigator(starting="listening for e_stop")
-    drill.on(Instruction(CUP))
+    for text in heard:
+        assert "not taken" not in reports(drill.on(Instruction(text)))
     drill.on(Hold("", START), 1.0)
-    assert drives(drill.on(drill.current(FORWARD, "r3", age=0.0), 0.1)), "it was no stop"
+    assert drives(drill.on(drill.current(FORWARD, "r1", age=0.0), 0.1)), "it was no stop"
 
 
 def test_an_instruction_that_is_done_moves_nothing_until_it_is_published_again() -> None:
