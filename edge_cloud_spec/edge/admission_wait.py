@@ -29,8 +29,5 @@ class AdmissionWait:
         return self.until
 
     def is_over(self, now: float) -> bool:
-        """Whether it is time to open again, which ends the wait."""
-        if self.until is None or now < self.until:
-            return False
-        self.until = None
-        return True
+        """Whether it is time to open again."""
+        return self.until is not None and now >= self.until
