@@ -77,10 +77,11 @@ class ManagedProcess:
     """A node that waits to be configured."""
 
     def __init__(self, module: str, *arguments: str, autostart: bool = False) -> None:
+        module = "lab.simulator.simulator" if module == "simulator" else f"nodes.{module}"
         waits = () if autostart else ("autostart:=false",)
         given = [part for argument in (*waits, *arguments) for part in ("-p", argument)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"edge_cloud_spec.nodes.{module}", "--ros-args", *given],
+            [sys.executable, "-m", f"edge_cloud_spec.{module}", "--ros-args", *given],
             stderr=subprocess.PIPE,
             text=True,
         )
