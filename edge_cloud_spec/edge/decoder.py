@@ -24,7 +24,6 @@ from ..wire.messages import (
     spec_digest,
 )
 from ..wire.version import ALONE_PROTOCOL, VersionError, check_agreed
-from .admission_wait import AdmissionWait
 from .events import (
     ANSWERED,
     CUT,
@@ -74,8 +73,7 @@ class EdgeDecoder:
         self.finished = False
         self._opening = opening
         self._preset = preset
-        self._deadline = ReplyDeadline(patience)
-        self._admission = AdmissionWait(opening.nonce)
+        self._deadline = ReplyDeadline(patience, opening.nonce)
         self._session = ""
         self._handed_over: int | None = None  # tokens when it was opened again, if it was
         self._lost = 0  # sessions since the last token
@@ -102,8 +100,7 @@ class EdgeDecoder:
     @property
     def deadline(self) -> float | None:
         """When TimePassed is due, s: the decode times out, or is opened again. None: never."""
-        times = (self._deadline.deadline, self._admission.until)
-        return min((time for time in times if time is not None), default=None)
+        return self._deadline.next
 
     @property
     def width(self) -> int:
@@ -145,7 +142,7 @@ class EdgeDecoder:
                 return []
             case LinkUp(moved):
                 self._exchange.forget_pushed()
-                if self._admission.until is not None and not moved:
+                if self._deadline.retry_at is not None and not moved:
                     return []
                 return ([] if moved else self._resume()) or self._reopen()
             case Abort(reason):
@@ -157,7 +154,7 @@ class EdgeDecoder:
             case TimePassed():
                 if self._deadline.is_over(now):
                     return self._exchange.close("timeout", self._deadline.why)
-                return self._reopen() if self._admission.is_over(now) else []
+                return self._reopen() if self._deadline.retries(now) else []
 
     def _on_message(self, message: ServerMessage, now: float) -> list[Action]:
         match message:
@@ -238,7 +235,7 @@ class EdgeDecoder:
 
     def _on_refused(self, text: str, retry_after_s: float, now: float) -> list[Action]:
         """Wait as long as the verifier says, if the decode can."""
-        until, end = self._admission.refused(retry_after_s, now), self._deadline.deadline
+        until, end = self._deadline.refused(retry_after_s, now), self._deadline.deadline
         if end is None or until < end:
             return []
         close, _ = self._exchange.close("overloaded", text)
@@ -291,7 +288,8 @@ class EdgeDecoder:
 
     def _reopen(self) -> list[Action]:
         """Open the decode again; where tokens are verified already, it goes on after them."""
-        self._session, self._admission.until = "", None
+        self._session = ""
+        self._deadline.asked_again()
         self._handed_over = len(self.tokens)
         known = self._opening.spec_digest if self._spec is None else self._spec
         opening = replace(self._opening, spec_digest=known, verified=self._exchange.hand_over())

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.edge.link.reply_watch import ReplyWatch
-from edge_cloud_spec.edge.link.state import LinkLimits, LinkQuality, LinkState
+from edge_cloud_spec.edge.link.state import LinkLimits, LinkQuality, LinkState, ReplyWatch
 
 LIMITS = LinkLimits()
 CLOUD, DEGRADED, LOST = LinkQuality.CLOUD, LinkQuality.DEGRADED, LinkQuality.LOST
