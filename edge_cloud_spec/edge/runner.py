@@ -28,7 +28,6 @@ from ..models.prompt import PromptSpec, Request, instruction_tokens
 from ..wire.codec import decode_server
 from ..wire.messages import Open, Opened, WireError, spec_digest
 from .decoder import EdgeDecoder
-from .drafting import alone_of
 from .events import (
     ANSWERED,
     Action,
@@ -49,8 +48,8 @@ from .events import (
     Unusable,
     Work,
 )
-from .measures import Measures
-from .rounds import DecodeStats
+from .measures import DecodeStats, Measures
+from .rounds import server_generation
 
 if TYPE_CHECKING:
     from ..lookup.answer_lookup import AnswerLookup
@@ -126,6 +125,7 @@ def opening_of(
 ) -> Open:
     """The message that starts this decode; known_spec: the prompt specification that is known."""
     preset, rule = settings.preset, settings.rule
+    generates = preset.drafter == "lookup" or preset.pacing == "auto"
     return Open(
         nonce=nonce,
         instruction=request.instruction,
@@ -143,7 +143,7 @@ def opening_of(
         replacement=preset.replacement,
         predictions=preset.speculation.exits,
         preset=preset.name,
-        alone=alone_of(preset) if preset.drafter == "lookup" or preset.pacing == "auto" else None,
+        alone=server_generation(preset) if generates else None,
         lookup=preset.lookup,
     )
 

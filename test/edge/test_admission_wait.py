@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import LinkLost, LinkUp, PromptReady, Received, TimePassed
 from edge_cloud_spec.edge.reply_deadline import JITTER, ReplyDeadline, spread
-from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.channel import MAX_RETRY_S
 from edge_cloud_spec.wire.codec import decode_server, encode_server
 from edge_cloud_spec.wire.messages import DraftMessage, Fault, Open, spec_digest
@@ -86,7 +85,7 @@ def test_a_link_that_breaks_meanwhile_brings_no_robot_earlier() -> None:
 
 
 def test_a_draft_that_was_made_meanwhile_is_sent_behind_the_open() -> None:
-    robot = EdgeDecoder(OPENING, load_preset("dsd"), 10.0)
+    robot = decoder("dsd")
     robot.start(0.0, SPEC)
     robot.handle(PromptReady(b"prompt", spec_digest(SPEC), (0,), 20), 0.0)
     robot.handle(full(2.0), 0.1)
