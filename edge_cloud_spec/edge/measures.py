@@ -89,7 +89,7 @@ class Measures:
         self._asked_at = 0.0  # s, when the decode under way was asked for
         self._opened_s = inf  # from there to ``Opened``, the shortest
         self.busy = Mean(0.0, decay=QUEUE_DECAY)  # s from a verdict on, of the cloud with others
-        self.yields: dict[object, Mean] = {}  # by plan: measured over promised tokens per second
+        self.yields: dict[Any, Mean] = {}  # by plan: measured over promised tokens per second
         self.promises: dict[object, dict[Any, float]] = {}  # of plans, by the costs they are for
         self.planners: dict[object, Any] = {}  # by preset; what they decided lasts, too
         self.alone_yields = {hints: PassYield() for hints in (False, True)}  # of the cloud alone

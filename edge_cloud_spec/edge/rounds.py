@@ -437,7 +437,7 @@ class Rounds:
             return [*(self._send(ready, now) if ready else []), *self._drafts.work()]
         work = self._drafts.work()
         self._stopwatch.asked(now)
-        until = 0 if self._unasked else len(verified) + plan.alone
+        until = 0 if self._unasked else len(verified) + plan.generate
         self._ask(self._generate_request(until), Step.SERVER_GENERATES, now)
         return [*work, *self.pending()]
 
