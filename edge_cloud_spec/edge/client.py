@@ -1,29 +1,33 @@
-"""The verifier's client: streams of bytes that reconnect after a break."""
+"""The verifier's client: streams of bytes that reconnect after a break.
+
+It signs what proves a session to be this robot's, and measures how far the cloud's clock is ahead.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 import grpc.aio
 
 from ..wire.channel import ASK, AVOID, CLIENT_OPTIONS, LEASE, METHOD, host_of
-from ..wire.codec import encode_client
-from ..wire.messages import ClientMessage, Close
+from ..wire.codec import decode_client, encode_client
+from ..wire.kinds import kind_of
+from ..wire.messages import ClientMessage, Close, Open, Resume, key_of
 from ..wire.secret_files import Reloaded
 from ..wire.stamps import MAX_STAMPED, echo_of, with_sent
-from .link.clock_offset import ClockOffset, Offset
-from .link.route import KnownPlace, Place, Route
-from .link.settings import ClientSettings
+from .events import OnReceive
+from .link.route import ClientSettings, KnownPlace, Place, Route
 from .link.stream import LINGER_S, ClientStream
 from .probe import CloudState, probe
-from .session_key import SessionKey
-from .transport import OnReceive
 
 __all__ = ["ClientSettings", "ClientStream", "GrpcTransport", "VerifierClient", "open_channel"]
 
@@ -31,6 +35,9 @@ STAMP_EVERY_S = 1.0  # a message is stamped for the clock offset no more often t
 PROBE_TIMEOUT_S = 2.0
 MAX_CHANNELS = 8
 ECHO_DUE_S = 5.0  # a stamp without an echo by then is forgotten: an older cloud sends none
+KEPT = 32  # samples of the clock offset
+MAX_AGE_S = 300.0  # of a sample
+DRIFT = 100e-6  # by which two clocks may part, of the time that passed; crystals are within 50e-6
 
 
 def open_channel(settings: ClientSettings) -> grpc.aio.Channel:
@@ -48,6 +55,34 @@ def _channel(
     if host_of(address) != name:
         options = (*options, ("grpc.ssl_target_name_override", name))
     return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+class SessionKey:
+    """The secret of one decode, added to its messages where they leave for the cloud.
+
+    The first Open carries only its hash, so that whoever sees that message cannot take the session
+    over; a message that continues a session (Resume, or a repeated Open) carries the secret itself.
+    """
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(16)
+        self._opened = False
+
+    def sign(self, data: bytes) -> bytes:
+        """The bytes of a robot's message as they are sent to the cloud."""
+        if kind_of(data) not in ("open", "resume"):
+            return data
+        try:
+            message = decode_client(data)
+        except ValueError:  # the cloud reports what is wrong with it
+            return data
+        if isinstance(message, Open):
+            secret = self._secret if self._opened else b""
+            self._opened = True
+            return encode_client(replace(message, key=key_of(self._secret), secret=secret))
+        if isinstance(message, Resume):
+            return encode_client(replace(message, secret=self._secret))
+        return data
 
 
 class GrpcTransport:
@@ -69,6 +104,59 @@ class GrpcTransport:
     def close(self) -> None:
         """End the stream once everything is sent."""
         self._stream.close()
+
+
+@dataclass(frozen=True)
+class Offset:
+    """The cloud's clock less the robot's, s; the truth is within ``uncertainty_s`` of it."""
+
+    offset_s: float
+    uncertainty_s: float
+
+    def agrees(self, other: Offset) -> bool:
+        """Whether both can be true."""
+        apart = abs(self.offset_s - other.offset_s)
+        return apart <= self.uncertainty_s + other.uncertainty_s
+
+
+class ClockOffset:
+    """How far the cloud's clock is ahead of the robot's, from the times on messages.
+
+    NTP's arithmetic (RFC 5905, section 8): a message leaves at t1 by the robot's clock and arrives
+    at t2 by the cloud's; an answer leaves at t3 by the cloud's and arrives at t4 by the robot's.
+    The offset is ((t2 - t1) + (t3 - t4)) / 2, and wrong by half of the round trip at most, however
+    unequal the two ways are. So of the samples of the last minutes the one with the shortest round
+    trip is the best. A sample that contradicts older ones shows that a clock was set: those are
+    forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, Offset]] = deque(maxlen=KEPT)  # when, and what
+        self.steps = 0  # times that a clock was set
+
+    def observe(self, t1: int, t2: int, t3: int, t4: int, now: float) -> bool:
+        """A message and its answer, ns (see above); ``now`` is steady time, s.
+
+        False where these times cannot be: a clock was set meanwhile, or the cloud lies.
+        """
+        round_trip_ns = (t4 - t1) - (t3 - t2)
+        if round_trip_ns < 0 or t3 < t2 or t4 < t1:
+            return False
+        sample = Offset(((t2 - t1) + (t3 - t4)) / 2e9, round_trip_ns / 2e9)
+        kept = [(when, old) for when, old in self._samples if sample.agrees(_aged(old, now - when))]
+        self.steps += bool(self._samples and not kept)
+        self._samples = deque([*kept, (now, sample)], KEPT)
+        return True
+
+    def at(self, now: float) -> Offset | None:
+        """The offset and its uncertainty at this steady time (s); None where it is not known."""
+        aged = [_aged(old, now - when) for when, old in self._samples if now - when <= MAX_AGE_S]
+        return min(aged, key=lambda sample: sample.uncertainty_s, default=None)
+
+
+def _aged(sample: Offset, seconds: float) -> Offset:
+    """A sample after this time: the clocks drift apart."""
+    return Offset(sample.offset_s, sample.uncertainty_s + DRIFT * max(0.0, seconds))
 
 
 class VerifierClient:

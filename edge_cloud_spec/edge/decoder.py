@@ -1,7 +1,7 @@
 """The robot's decoder: a state machine without I/O, ``(event, now) -> actions``.
 
 It owns one decode; threads, models, links and clocks are outside it. Here is how a decode opens,
-resumes, goes on at another verifier, and ends; between is the ``exchange`` of drafts and verdicts.
+resumes, goes on at another verifier, and ends; between are its ``rounds`` of drafts and verdicts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from ..wire.messages import (
     Open,
     Opened,
     Prediction,
-    Resume,
     RowMessage,
     ServerMessage,
     Verdict,
@@ -24,7 +23,6 @@ from ..wire.messages import (
     spec_digest,
 )
 from ..wire.version import ALONE_PROTOCOL, VersionError, check_agreed
-from .admission_wait import AdmissionWait
 from .events import (
     ANSWERED,
     CUT,
@@ -44,10 +42,9 @@ from .events import (
     TimePassed,
     Unusable,
 )
-from .exchange import Exchange
-from .measures import Measures
+from .measures import DecodeStats, Measures
 from .reply_deadline import ReplyDeadline
-from .rounds import DecodeStats
+from .rounds import Rounds
 
 MAX_LOST = 16  # sessions that verifiers gave up or forgot, without a token between
 
@@ -55,10 +52,11 @@ MAX_LOST = 16  # sessions that verifiers gave up or forgot, without a token betw
 class EdgeDecoder:
     """One decode: opens it, keeps a draft in flight, and emits what verdicts settle.
 
-    ``patience`` is how long, in seconds, the cloud may take to reply (link losses included) before
-    the decode ends with a timeout; ``deadline`` is when that will be, None while no reply is due.
-    Only a reply moves it: neither a link that is restored nor a verifier without room does. Where
-    such a verifier names an earlier time to ask again, ``deadline`` is that time.
+    ``patience`` is how long, in seconds, the cloud may take to reply before the decode ends with a
+    timeout; the time of a lost link counts. ``deadline`` is when the decode times out, or None
+    while no reply is due. Only a reply moves it: neither a link that is restored nor a verifier
+    without room does. Where such a verifier names an earlier time to ask again, ``deadline`` is
+    that time.
     """
 
     def __init__(
@@ -74,48 +72,49 @@ class EdgeDecoder:
         self.finished = False
         self._opening = opening
         self._preset = preset
-        self._deadline = ReplyDeadline(patience)
-        self._admission = AdmissionWait(opening.nonce)
-        self._session = ""
-        self._handed_over: int | None = None  # tokens when it was opened again, if it was
-        self._lost = 0  # sessions since the last token
+        self._deadline = ReplyDeadline(patience, opening.nonce)
+        self._handed_over: int | None = None  # tokens verified when it was opened again, if it was
+        self._lost = 0  # sessions that were lost since the last token
         self._spec: bytes | None = None  # digest of the specification asked for last
         self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
         self._cloud_base: PrefixDigest | None = None  # the same, as the cloud has it
-        self._goes_on = True  # alone where Open says so, as far as the robot knows
-        self._is_anew = False  # the prompt was made before
-        self._exchange = Exchange(
+        self._generates_unasked = True  # the server does what ``Open.alone`` says, once it is open
+        self._is_anew = False  # whether a prompt was made before under another specification
+        self._rounds = Rounds(
             opening,
             preset,
             random_source or SeededRandomSource(opening.policy.seed),
             self.measures,
             self.stats,
             self._deadline,
-            self._resume,
         )
+        self._answer = self._rounds.answer
 
     @property
     def tokens(self) -> list[int]:
         """The answer's tokens so far."""
-        return self._exchange.prefix.tokens
+        return self._answer.tokens
 
     @property
     def deadline(self) -> float | None:
         """When TimePassed is due, s: the decode times out, or is opened again. None: never."""
-        times = (self._deadline.deadline, self._admission.until)
-        return min((time for time in times if time is not None), default=None)
+        return self._deadline.next
 
     @property
     def width(self) -> int:
         """How many nodes a pass of the draft model is to work on; 0: it may as well rest."""
-        return self._exchange.width
+        return self._rounds.width
 
     def start(self, now: float, known_spec: bytes = b"") -> list[Action]:
-        """Begin, at ``now`` (s, here and below). Drafting waits for no specification it has."""
+        """Begin, at ``now`` (s, here and below).
+
+        ``known_spec``: the cloud's prompt specification, if the robot has it from an earlier
+        decode; then drafting does not wait for the cloud to send it.
+        """
         if not self._preset.uses_cloud:
             return self._prepare(b"")
         self._deadline.owed(now)
-        self._exchange.start(now)
+        self._rounds.start(now)
         known = self._prepare(known_spec) if known_spec and self._preset.drafts_on_robot else []
         return [Send(self._opening), *known]
 
@@ -132,73 +131,96 @@ class EdgeDecoder:
     def _on(self, event: Event, now: float) -> list[Action]:
         match event:
             case Drafted():
-                return self._exchange.on_drafted(event, now)
+                return self._rounds.on_drafted(event, now)
             case Received(message):
                 return self._on_message(message, now)
             case PromptReady():
                 return self._on_prompt(event, now)
             case Prefilled():
-                return [] if self._base is None else self._exchange.draft(now)
+                return [] if self._base is None else self._rounds.on_prompt_read(now)
             case LinkLost(reason):
-                self._exchange.forget_pushed()
+                self._rounds.forget_pushed()
                 self._deadline.lost(reason, now)
                 return []
             case LinkUp(moved):
-                self._exchange.forget_pushed()
-                if self._admission.until is not None and not moved:
-                    return []
-                return ([] if moved else self._resume()) or self._reopen()
+                return self._on_link_up(moved)
             case Abort(reason):
-                return self._exchange.close("aborted", reason)
+                return self._rounds.close("aborted", reason)
             case Cut():
-                return self._exchange.close(CUT)
+                return self._rounds.close(CUT)
             case Unusable(text):
-                return self._exchange.close("bad_request", text)
+                return self._rounds.close("bad_request", text)
             case TimePassed():
                 if self._deadline.is_over(now):
-                    return self._exchange.close("timeout", self._deadline.why)
-                return self._reopen() if self._admission.is_over(now) else []
+                    return self._rounds.close("timeout", self._deadline.why)
+                return self._reopen() if self._deadline.retries(now) else []
+
+    def _on_link_up(self, moved: bool) -> list[Action]:
+        """Resume the session, or open it again where there is none or at another verifier."""
+        self._rounds.forget_pushed()
+        if moved:
+            return self._reopen()
+        if self._deadline.retry_at is not None:
+            return []  # the verifier has no room before then
+        return self._answer.resume() or self._reopen()
 
     def _on_message(self, message: ServerMessage, now: float) -> list[Action]:
         match message:
             case Verdict():
-                return self._exchange.on_verdict(message, now)
+                return self._rounds.on_verdict(message, now)
             case RowMessage():
-                return self._exchange.on_row(message, now)
+                return self._rounds.on_row(message, now)
             case Prediction():
-                return self._exchange.on_prediction(message)
+                return self._rounds.on_prediction(message)
             case Opened():
                 return self._on_opened(message, now)
-            case Fault("overloaded", text, retry_s) if retry_s and not self._session:
+            case Fault("overloaded", text, retry_s) if retry_s and not self._answer.session:
                 return self._on_refused(text, retry_s, now)
-            case Fault("unknown_session") if not self._session:
+            case Fault("unknown_session") if not self._answer.session:
                 return []  # of a Resume before the Open that is under way
             case Fault("unknown_session", text):
                 return self._lose_session(text)
             case Fault(code, text):  # must not pass for the end of an answer, whatever its code
-                return self._exchange.close("fault" if code in ("", *ANSWERED) else code, text)
+                return self._rounds.close("fault" if code in ("", *ANSWERED) else code, text)
+
+    # The prompt: both sides make it, from the cloud's specification
 
     def _prepare(self, spec: bytes) -> list[Action]:
         """Begin, or begin anew, with this specification; drafts under another are dropped."""
         self._spec = spec_digest(spec)
         self._base = None
-        self._exchange.invalidate()
+        self._rounds.invalidate()
         return [Prepare(spec)]
 
     def _on_prompt(self, prompt: PromptReady, now: float) -> list[Action]:
+        """The robot has made the prompt; the draft model may still have to read it."""
         if prompt.spec_digest != self._spec:
             return []  # of a specification that was replaced meanwhile
         self._base = base_digest(self._opening, prompt.digest, prompt.spec_digest)
-        self._exchange.begin(self._base, prompt)
+        self._rounds.begin(self._base, prompt)
         actions = self._compare_bases()
-        if not actions and self._opening.alone is not None and self._goes_on:
-            missed = self._resume() if self._is_anew else []  # verdicts may have been dropped
-            actions = [*missed, *self._exchange.follow_alone(now)]
+        if not actions and self._opening.alone is not None and self._generates_unasked:
+            if self._is_anew:  # verdicts may have been dropped meanwhile
+                actions = self._answer.resume()
+            actions = [*actions, *self._rounds.follow(now)]
         ended = any(isinstance(action, Finish) for action in actions)
-        return [*actions, *([] if ended or not prompt.prefilled else self._exchange.draft(now))]
+        if ended or not prompt.prefilled:
+            return actions
+        return [*actions, *self._rounds.on_prompt_read(now)]
+
+    def _compare_bases(self) -> list[Action]:
+        """End the decode if both sides have made their prompt and they differ."""
+        if self._base is None or self._cloud_base is None or self._base == self._cloud_base:
+            return []
+        text = "robot and cloud make different prompts of the same request"
+        advice = "give both the same tokenizer and image processor"
+        return self._rounds.close("prompt_mismatch", f"{text}; {advice}")
+
+    # The session: opened, resumed on a new stream, or opened again where it was lost
 
     def _on_opened(self, opened: Opened, now: float) -> list[Action]:
-        resumed = bool(self._session)
+        """The cloud has opened the session, or resumed it."""
+        resumed = bool(self._answer.session)
         if opened.base.length and not resumed:
             return []  # of a Resume before the Open that is under way
         try:
@@ -206,43 +228,40 @@ class EdgeDecoder:
             if not opened.session:
                 raise VersionError("the cloud did not name the session; update it")
         except VersionError as error:
-            return self._exchange.close("bad_opened", str(error))
-        if resumed and opened.session != self._session:
+            return self._rounds.close("bad_opened", str(error))
+        if resumed and opened.session != self._answer.session:
             return self._lose_session("the cloud says another session each time; update it")
-        self._session = opened.session
-        if self._cloud_base is None or not self._exchange.awaits_reply:
+        self._answer.session = opened.session
+        if self._cloud_base is None or self._rounds.request is None:
             self._deadline.answered()
         if resumed:
             self.stats.resumed += 1
-            return self._exchange.resend(now)
+            return self._rounds.resend(now)
         if self.tokens and self._handed_over is not None:
             return self._on_reopened(opened, now)
         self.measures.opened(now)
         self._cloud_base = opened.base
-        self._goes_on = opened.protocol >= ALONE_PROTOCOL
         if not self._preset.drafts_on_robot:
             self._base = opened.base
-            self._exchange.begin(opened.base)
+            self._rounds.begin(opened.base)
             return self._leave_to_cloud(opened, now)
+        return self._on_first_opened(opened, now)
+
+    def _on_first_opened(self, opened: Opened, now: float) -> list[Action]:
+        """A session without a verified token is open to a robot that drafts."""
+        self._generates_unasked = opened.protocol >= ALONE_PROTOCOL
         if opened.spec:  # the cloud's specification is not the known one: begin with that
             self._is_anew = self._base is not None
             return self._prepare(opened.spec)
         if self._spec is None:
             text = "the cloud did not say how to prompt; update it"
-            return self._exchange.close("bad_opened", text)
-        if self._exchange.asked:
+            return self._rounds.close("bad_opened", text)
+        if self._rounds.awaits_draft:  # the request went out behind the Open
             self._deadline.owed(now)
         mismatch = self._compare_bases()
-        asks = self._exchange.follows and not (mismatch or self._goes_on)
-        return self._exchange.ask_alone(now) if asks else mismatch
-
-    def _on_refused(self, text: str, retry_after_s: float, now: float) -> list[Action]:
-        """Wait as long as the verifier says, if the decode can."""
-        until, end = self._admission.refused(retry_after_s, now), self._deadline.deadline
-        if end is None or until < end:
-            return []
-        close, _ = self._exchange.close("overloaded", text)
-        return [close, Finish("overloaded", text, until - now)]
+        if mismatch or self._generates_unasked or not self._rounds.follows:
+            return mismatch
+        return self._rounds.ask_to_generate(now)
 
     def _on_reopened(self, opened: Opened, now: float) -> list[Action]:
         """A verifier goes on after the answer so far, if it makes the same prompt and took it all.
@@ -255,46 +274,40 @@ class EdgeDecoder:
         if same and opened.verified < len(self.tokens):
             return self._lose_session(text)
         if not same or opened.verified > len(self.tokens):
-            return self._exchange.close("unknown_session", text)
+            return self._rounds.close("unknown_session", text)
         self._cloud_base = opened.base
-        if self._exchange.asked:  # behind the Open
+        if self._rounds.awaits_draft:  # the request went out behind the Open
             self._deadline.owed(now)
         return [] if self._preset.drafts_on_robot else self._leave_to_cloud(opened, now)
 
     def _leave_to_cloud(self, opened: Opened, now: float) -> list[Action]:
-        """The cloud goes on alone: since Open said so, or it is asked to."""
+        """A robot that does not draft: the server generates, since Open said so, or is asked to."""
         if self._opening.alone is not None and opened.protocol >= ALONE_PROTOCOL:
-            return self._exchange.follow_alone(now)
-        return self._exchange.resend(now)
+            return self._rounds.follow(now)
+        return self._rounds.resend(now)
 
-    def _compare_bases(self) -> list[Action]:
-        """End the decode if both sides have made their prompt and they differ."""
-        if self._base is None or self._cloud_base is None or self._base == self._cloud_base:
+    def _on_refused(self, text: str, retry_after_s: float, now: float) -> list[Action]:
+        """The verifier has no room: wait as long as it says, if the decode can."""
+        until, end = self._deadline.refused(retry_after_s, now), self._deadline.deadline
+        if end is None or until < end:
             return []
-        text = "robot and cloud make different prompts of the same request"
-        advice = "give both the same tokenizer and image processor"
-        return self._exchange.close("prompt_mismatch", f"{text}; {advice}")
-
-    def _resume(self) -> list[Action]:
-        """Send the robot's verified prefix; empty before it and the cloud have begun."""
-        shared, session = self._exchange.prefix.shared, self._session
-        return [] if shared is None or not session else [Send(Resume(session, shared))]
+        close, _ = self._rounds.close("overloaded", text)
+        return [close, Finish("overloaded", text, until - now)]
 
     def _lose_session(self, text: str) -> list[Action]:
         """The cloud has another session, or none: open it again, or end where that has no end."""
         self._lost = 1 if len(self.tokens) > (self._handed_over or 0) else self._lost + 1
-        return (
-            self._exchange.close("unknown_session", text)
-            if self._lost > MAX_LOST
-            else self._reopen()
-        )
+        if self._lost > MAX_LOST:
+            return self._rounds.close("unknown_session", text)
+        return self._reopen()
 
     def _reopen(self) -> list[Action]:
         """Open the decode again; where tokens are verified already, it goes on after them."""
-        self._session, self._admission.until = "", None
+        self._answer.session = ""
+        self._deadline.asked_again()
         self._handed_over = len(self.tokens)
         known = self._opening.spec_digest if self._spec is None else self._spec
-        opening = replace(self._opening, spec_digest=known, verified=self._exchange.hand_over())
-        if self._preset.drafts_on_robot and self._base is not None and not self._exchange.follows:
+        opening = replace(self._opening, spec_digest=known, verified=self._rounds.hand_over())
+        if self._preset.drafts_on_robot and self._base is not None and not self._rounds.follows:
             opening = replace(opening, alone=None)  # the robot leads
-        return [Send(opening), *(self._exchange.pending() if self._exchange.asked else [])]
+        return [Send(opening), *(self._rounds.pending() if self._rounds.awaits_draft else [])]

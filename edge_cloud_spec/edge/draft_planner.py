@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -15,38 +16,42 @@ from ..decoding.shape import BestFirst, Shape, chain
 from ..decoding.speculation import Speculation
 from .measures import Measures
 
-PROBE = 3  # passes of the target alone, to measure what they cost
-REPLAN = (4, 8, 16, 32)  # rounds until the next plan; the last one from then on
-TRIED = 16  # rounds after which a plan's yield is measured
-GAIN = 1.03  # another plan has to promise this many times as much as the one in use
-PRIOR_WEIGHT = 2.0  # observations that the assumed yield counts for
-MAX_AHEAD = 8  # drafts beyond the one that is being verified
-REST = 2.0  # s of decodes, between two times that all promises are worked out
-MAX_KEPT = 32  # costs whose promises are remembered
-QUIETER = 0.8  # share of a pass's time when drafting was given up, at which it is tried again
-PROBED = 8  # nodes of a pass, to compare one with exits and one without
-HINTS_PAY, HINTS_STAY = 1.1, 1.03  # times as much as without them, for they cost energy
-AWAKE_EVERY = 8  # decodes of the cloud alone; in one of them the draft model tries again
-HINTED = 8  # tokens of the cloud alone beside hints, before it is known what those yield
-ANSWER = 32.0  # tokens of an answer, before any was heard
-ALONE_ROUND_TRIPS = 100  # for whose time the target generates alone, before a new plan
+# Each constant says what goes wrong without it.
+PROBE = 3  # passes of the server alone that are measured first: else nothing is known to beat
+REPLAN = (4, 8, 16, 32)  # rounds until the next plan, the last from then on; the first plans know
+# little, and a plan for each round would cost more time than it saves
+TRIED = 16  # rounds before a plan's yield is measured: that of fewer is chance
+GAIN = 1.03  # more that another plan has to promise: else two that are about as good alternate
+PRIOR_WEIGHT = 2.0  # observations that the assumed yield counts for: else the first one decides
+MAX_LOOKAHEAD = 8  # drafts beyond the one that is being verified; the cloud keeps few more
+REST = 2.0  # s of decodes between two times that all promises are worked out, which takes tens of
+# ms: else decodes over a link that changes would do little else
+MAX_KEPT = 32  # costs whose promises are remembered: else memory grows with the robot's days
+QUIETER = 0.8  # share of a pass's time when drafting was given up, at which it is tried again: else
+# a robot that was in a crowd once never drafts again, since it measures no pass over a draft
+PROBED = 8  # nodes of the passes by which exits are compared with none
+HINTS_PAY, HINTS_STAY = 1.1, 1.03  # times as much as without them: hints cost the robot energy
+AWAKE_EVERY = 8  # decodes without drafts, of which one reads the prompt: else it never drafts again
+HINTED = 8  # tokens beside hints, before their yield is known
+ANSWER = 32.0  # tokens of an answer, before any was heard: a robot that joins at its end wins none
+GENERATE_ROUND_TRIPS = 100  # for whose time a server that is asked each time generates
 
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """Draft in this shape, or let the cloud go on alone for ``alone`` tokens.
+    """Draft in this shape, or let the server generate ``generate`` tokens by itself.
 
-    With a shape, what is drafted beside a cloud that goes on alone is pushed as hints.
+    With a shape, what is drafted beside a server that generates is sent as hints.
     """
 
     shape: Shape | None
     speculation: Speculation
-    alone: int = 0
+    generate: int = 0
 
     @property
     def leads(self) -> bool:
-        """Whether the cloud is to wait for the robot's drafts."""
-        return self.shape is not None and not self.alone
+        """Whether the server is to wait for the robot's drafts."""
+        return self.shape is not None and not self.generate
 
 
 Key = tuple[Shape, Speculation]
@@ -65,12 +70,12 @@ class DraftPlanner(ABC):
 
     @abstractmethod
     def plan(
-        self, now: float, tokens: int, follows: bool = False, alone: bool = False
+        self, now: float, tokens: int, unasked: bool = False, generated: bool = False
     ) -> DraftPlan:
         """The plan of the next round. ``tokens`` are verified at the time ``now`` (s).
 
-        follows: the cloud can go on alone until a draft of the robot's arrives, and take hints;
-        alone: and was alone until now.
+        unasked: the server generates by itself until a draft of the robot's arrives, and takes
+        hints. generated: it did so until now.
         """
 
 
@@ -81,7 +86,7 @@ class FixedPlanner(DraftPlanner):
         self._plan = DraftPlan(preset.shape if preset.drafts_on_robot else None, preset.speculation)
 
     def plan(
-        self, now: float, tokens: int, follows: bool = False, alone: bool = False
+        self, now: float, tokens: int, unasked: bool = False, generated: bool = False
     ) -> DraftPlan:
         return self._plan
 
@@ -93,7 +98,7 @@ class VerifyBoundPlanner(DraftPlanner):
         self._preset, self._measures = preset, measures
 
     def plan(
-        self, now: float, tokens: int, follows: bool = False, alone: bool = False
+        self, now: float, tokens: int, unasked: bool = False, generated: bool = False
     ) -> DraftPlan:
         shape, costs = self._preset.shape, self._measures.costs()
         if self._measures.verify_known:
@@ -103,11 +108,58 @@ class VerifyBoundPlanner(DraftPlanner):
         return DraftPlan(shape, self._preset.speculation)
 
 
-class AutoPlanner(DraftPlanner):
-    """The shape and pipeline with the highest rate by the cost model, or the cloud alone.
+@dataclass(frozen=True)
+class Observations:
+    """What the best plan follows from. Rates in tokens per second, times in seconds."""
 
-    What a plan in use yields is measured, and corrects the rate that it is promised; what the cloud
-    yields alone is measured without and with the robot's hints. Lasts from decode to decode.
+    costs: Costs
+    promises: Mapping[Key, float]  # rate of each plan by which the robot leads, by the cost model
+    yields: Mapping[Key, float]  # of those that were tried: the share of its promise that it gave
+    usual: float  # the same, assumed of the others
+    generated: float  # rate of the server by itself
+    hinted: float  # the same beside the robot's hints
+    hints_known: bool
+    using: DraftPlan | None
+    unasked: bool  # as in ``DraftPlanner.plan``
+    left: float  # tokens of an answer that are left when a robot can join the server
+
+
+def scored_plans(seen: Observations, idle: Speculation) -> list[tuple[float, DraftPlan]]:
+    """Plans with the rates that they are worth: the first of the best is to be taken.
+
+    ``idle``: the speculation of a robot that does not draft.
+    """
+    using, costs = seen.using, seen.costs
+
+    def worth(key: Key) -> float:
+        stays = using is not None and using.leads and key == (using.shape, using.speculation)
+        return seen.promises[key] * seen.yields.get(key, seen.usual) * (GAIN if stays else 1.0)
+
+    best = max(seen.promises, key=worth)
+    if seen.unasked and not seen.hints_known:  # they are tried first: that costs no time
+        return [(math.inf, DraftPlan(*best, generate=HINTED))]
+    leading = worth(best)
+    if seen.unasked:  # joining, once an answer: the draft crosses a pass, and may be one too late
+        waits = 2 * (2 * costs.one_way + best[1].cut * costs.draft(1))
+        waits += min(costs.alone, costs.verify(1))
+        leading = seen.left / (seen.left / leading + waits)
+    is_hinting = using is not None and using.shape is not None and using.generate > 0
+    pays = seen.hinted > seen.generated * (HINTS_STAY if is_hinting else HINTS_PAY)
+    round_trips = 0 if seen.unasked else GENERATE_ROUND_TRIPS
+    tokens = REPLAN[-1] + int(round_trips * 2 * costs.one_way / costs.alone)
+    return [
+        (seen.generated, DraftPlan(None, idle, tokens)),
+        (seen.hinted if seen.unasked and pays else 0.0, DraftPlan(*best, generate=REPLAN[-1])),
+        (leading / (1 if using is not None and using.leads else GAIN), DraftPlan(*best)),
+    ]
+
+
+class AutoPlanner(DraftPlanner):
+    """The shape and pipeline with the highest rate by the cost model, or the server by itself.
+
+    What a plan in use yields is measured, and corrects the rate that it is promised; what the
+    server yields by itself is measured without and with the robot's hints. Lasts from decode to
+    decode.
     """
 
     def __init__(self, preset: Preset, measures: Measures) -> None:
@@ -120,9 +172,9 @@ class AutoPlanner(DraftPlanner):
         self._last: tuple[float, int] | None = None  # this decode's last round (s), and its tokens
         self._since = (0.0, 0)  # s that rounds took since the plan was made, and their tokens
         self._promises: dict[Key, float] = {}  # tokens per second, when the plan was made
-        self._slept = 0  # decodes begun in which the cloud was alone, without hints
+        self._slept = 0  # decodes begun in which the server generated, without hints
         self._answer = Mean(ANSWER, 1.0)  # tokens of one
-        self._said = Mean(0.0, 1.0)  # of them, before the robot could join the cloud
+        self._before = Mean(0.0, 1.0)  # of them, before the robot could join the server
         self._rested = math.inf  # s of decodes since promises were worked out
 
     def begin(self) -> None:
@@ -138,14 +190,14 @@ class AutoPlanner(DraftPlanner):
         return silent and self._slept % AWAKE_EVERY > 0
 
     def plan(
-        self, now: float, tokens: int, follows: bool = False, alone: bool = False
+        self, now: float, tokens: int, unasked: bool = False, generated: bool = False
     ) -> DraftPlan:
         measures = self._measures
-        if follows and self._last is None:
-            self._said.observe(tokens)
-        self._count(now, tokens, alone)
+        if unasked and self._last is None:
+            self._before.observe(tokens)
+        self._count(now, tokens, generated)
         if not (measures.alone.known or measures.alone_yields[False].count >= PROBE):
-            return DraftPlan(None, self._preset.speculation, alone=PROBE)
+            return DraftPlan(None, self._preset.speculation, generate=PROBE)
         learned = measures.verify_known and not self._verify_was_known
         if self._plan is None or self._is_due(self._plan) or learned:
             self._correct()
@@ -154,16 +206,42 @@ class AutoPlanner(DraftPlanner):
                 self._gave_up_at = 0.0
             if learned:
                 self._rested = math.inf
-            self._plan = self._best(follows)
+            self._plan = self._best(unasked)
             self._verify_was_known = measures.verify_known
             self._replans += not learned
             self._rounds, self._since = 0, (0.0, 0)
-        self._rounds += not (alone and self._plan.leads)
+        self._rounds += not (generated and self._plan.leads)
         return self._plan
 
-    def _count(self, now: float, tokens: int, alone: bool) -> None:
+    def _best(self, unasked: bool) -> DraftPlan:
+        seen = self.observations(unasked)
+        _, plan = max(scored_plans(seen, self._preset.speculation), key=lambda scored: scored[0])
+        if not plan.leads and (seen.hints_known or not unasked):
+            self._gave_up_at = max(self._gave_up_at, seen.costs.alone)
+        return plan
+
+    def observations(self, unasked: bool) -> Observations:
+        """What was observed so far, and what is promised from it."""
+        measures, costs = self._measures, self._measures.costs()
+        without, hinted = (measures.alone_yields[hints] for hints in (False, True))
+        self._promises = self._promised(costs)
+        return Observations(
+            costs,
+            self._promises,
+            {key: kept.value for key, kept in measures.yields.items() if key is not None},
+            self._usual,
+            without.rate if without.count else 1 / costs.alone,
+            hinted.rate,
+            hinted.count >= HINTED,
+            self._plan,
+            unasked,
+            max(1.0, self._answer.value - self._before.value),
+        )
+
+    def _count(self, now: float, tokens: int, generated: bool) -> None:
         """Add a round to those of the plan in use; not where it leads and none was led yet."""
-        if self._last is not None and not (alone and self._plan is not None and self._plan.leads):
+        unled = generated and self._plan is not None and self._plan.leads
+        if self._last is not None and not unled:
             (seconds, won), (then, before) = self._since, self._last
             self._since = (seconds + now - then, won + tokens - before)
             self._rested += now - then
@@ -171,8 +249,8 @@ class AutoPlanner(DraftPlanner):
 
     def _is_due(self, plan: DraftPlan) -> bool:
         """Whether to plan anew."""
-        if plan.alone:
-            return self._since[1] >= plan.alone
+        if plan.generate:
+            return self._since[1] >= plan.generate
         return self._rounds >= REPLAN[min(self._replans, len(REPLAN) - 1)]
 
     def _correct(self) -> None:
@@ -207,53 +285,20 @@ class AutoPlanner(DraftPlanner):
                 del kept[next(iter(kept))]
             trip = 2 * costs.one_way / max(costs.verify(1), MIN_PASS_S)
             base = self._preset.speculation
-            base = replace(base, ahead=min(MAX_AHEAD, max(base.ahead, 1 + math.ceil(trip))))
+            base = replace(base, ahead=min(MAX_LOOKAHEAD, max(base.ahead, 1 + math.ceil(trip))))
             kept[known] = {
                 (shape, speculation): rate(shape, speculation, costs)
                 for shape in candidate_shapes()
-                for told in self._told(base, costs)
-                for speculation in candidate_pipelines(told, shape.depth)
+                for asked in self._with_and_without_exits(base, costs)
+                for speculation in candidate_pipelines(asked, shape.depth)
             }
         return kept[known]
 
-    def _told(self, base: Speculation, costs: Costs) -> tuple[Speculation, ...]:
+    def _with_and_without_exits(self, base: Speculation, costs: Costs) -> tuple[Speculation, ...]:
         """With exits, and without them where that makes a pass shorter."""
         without = costs.verify_without_exits or costs.verify
         shorter = base.exits and costs.verify(PROBED) > GAIN * without(PROBED)
         return (base, replace(base, exits=False)) if shorter else (base,)
-
-    def _best(self, follows: bool = False) -> DraftPlan:
-        costs, using, alone = self._measures.costs(), self._plan, self._measures.alone_yields
-        by_itself = alone[False].rate if alone[False].count else 1 / costs.alone
-        is_hinting = using is not None and using.shape is not None and using.alone > 0
-        least = HINTS_STAY if is_hinting else HINTS_PAY
-        hints = follows and alone[True].rate > by_itself * least
-        led = max(by_itself, alone[True].rate) if hints else by_itself
-        self._promises = self._promised(costs)
-        yields = self._measures.yields
-
-        def worth(key: Key) -> float:
-            stays = using is not None and using.leads and key == (using.shape, using.speculation)
-            kept = yields[key].value if key in yields else self._usual
-            return self._promises[key] * kept * (GAIN if stays else 1.0)
-
-        best = max(self._promises, key=worth)
-        leads = worth(best)
-        if follows:  # joining, once an answer: the draft crosses a pass, and may be one too late
-            waits = 2 * (2 * costs.one_way + best[1].cut * costs.draft(1))
-            waits += min(costs.alone, costs.verify(1))
-            tokens = max(1.0, self._answer.value - self._said.value)
-            leads = tokens / (tokens / leads + waits)
-        if follows and alone[True].count < HINTED:  # they are tried first: that costs no time
-            return DraftPlan(*best, alone=HINTED)
-        if leads > (1 if using is not None and using.leads else GAIN) * led:
-            return DraftPlan(*best)
-        self._gave_up_at = max(self._gave_up_at, costs.alone)
-        if hints:
-            return DraftPlan(*best, alone=REPLAN[-1])
-        round_trips = 0 if follows else ALONE_ROUND_TRIPS
-        tokens = REPLAN[-1] + int(round_trips * 2 * costs.one_way / costs.alone)
-        return DraftPlan(None, self._preset.speculation, tokens)
 
 
 def planner_of(preset: Preset, measures: Measures) -> DraftPlanner:

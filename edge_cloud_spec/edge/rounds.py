@@ -1,112 +1,570 @@
-"""What each round of a decode cost, measured where it happened."""
+"""The rounds of one decode once its prompt is ready: who leads, what is sent, what verdicts settle.
+
+This is the state machine of the robot's decode. ``Mode`` says who leads it, and everything that
+changes the mode is in ``TRANSITIONS``. A verdict's way is ``on_verdict``, from top to bottom: it is
+compared with the open request, measured and settled, and the next draft is sent or made.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from enum import Enum
 
-from ..wire.messages import Verdict
+from ..decoding.digest import PrefixDigest
+from ..decoding.draft import Draft
+from ..decoding.growth import FinishedDraft
+from ..decoding.pass_yield import MIN_PASS_S
+from ..decoding.preset import Preset
+from ..decoding.random_source import RandomSource
+from ..decoding.shape import chain
+from ..decoding.speculation import STOP_AND_WAIT
+from ..decoding.token_distribution import TokenDistribution
+from ..wire.messages import (
+    Alone,
+    Close,
+    DraftMessage,
+    Generate,
+    Open,
+    Prediction,
+    RowMessage,
+    Verdict,
+)
+from .answer import (
+    Answer,
+    EarlyVerdicts,
+    Prefix,
+    Rejection,
+    Request,
+    Resampler,
+    dense_row_error,
+    row_request,
+    settled_by,
+)
+from .draft_planner import DraftPlan, planner_of
+from .drafts import Drafts
+from .events import Action, Drafted, Emit, Finish, PromptReady, Send
+from .measures import DecodeStats, Measures, Stopwatch
+from .reply_deadline import ReplyDeadline
+
+MAX_DIVERGED = 3  # verdicts of a decode that are on another draft than the robot's
+SAMPLE_EVERY = 4  # tokens that the server generates, between two drafts that only measure
+SAMPLE_SELDOM = 32  # the acceptance; these many once MANY_SAMPLES were taken
+MANY_SAMPLES = 64
+UNDER_WAY = 2  # verdicts of what the server generated that may come after a draft was sent
 
 
-@dataclass(frozen=True)
-class Round:
-    """One draft and its verdict; times in seconds."""
+class Mode(Enum):
+    """Who leads a decode; the server is the verifier, which may generate by itself."""
 
-    base: int  # verified tokens before it
-    drafted: int
-    accepted: int
-    emitted: int
-    start: float  # when the drafting began, on the decode's clock
-    sent: float
-    settled: float
-    verify_s: float = 0.0
-    queue_s: float = 0.0
-    draft_s: float = 0.0  # of the robot's draft model
-    waited: bool = True  # whether its draft was made only after the last verdict
+    READING = "the draft model has not read the prompt; nobody was asked for anything"
+    LISTENING = "nor has it, or there is none; the server generates, and the robot emits"
+    FOLLOWING = "the server generates, and the robot may draft beside it"
+    JOINING = "a draft was sent to the server, whose verdicts are still on what it generated"
+    LEADING = "the server waits for the robot's drafts"
+    RESAMPLING = "the robot waits for all of P, to draw the recovered token itself"
+
+
+class Step(Enum):
+    """What changes the mode."""
+
+    PROMPT_READ = "the draft model has read the prompt"
+    PROMPT_REPLACED = "the draft model has another prompt to read"
+    SERVER_GENERATES = "the server is to generate by itself"
+    SERVER_STOPS = "the server has generated as far as it was asked to"
+    DRAFT_SENT = "a draft is sent whose verdict is awaited"
+    DRAFT_JUDGED = "a verdict came on the robot's draft"
+    OTHER_JUDGED = "a verdict came on what the server generated or drafted"
+    ROW_REQUESTED = "all of P is asked for"
+    ROW_RECEIVED = "it came"
+
+
+# The next mode; a step that is missing leaves the mode as it is.
+TRANSITIONS: dict[Mode, dict[Step, Mode]] = {
+    Mode.READING: {
+        Step.PROMPT_READ: Mode.LEADING,
+        Step.SERVER_GENERATES: Mode.LISTENING,
+        Step.DRAFT_SENT: Mode.LEADING,
+    },
+    Mode.LISTENING: {
+        Step.PROMPT_READ: Mode.FOLLOWING,
+        Step.PROMPT_REPLACED: Mode.READING,
+        Step.SERVER_STOPS: Mode.READING,
+        Step.DRAFT_SENT: Mode.JOINING,
+    },
+    Mode.FOLLOWING: {
+        Step.PROMPT_REPLACED: Mode.READING,
+        Step.SERVER_STOPS: Mode.LEADING,
+        Step.DRAFT_SENT: Mode.JOINING,
+    },
+    Mode.JOINING: {
+        Step.PROMPT_REPLACED: Mode.READING,
+        Step.SERVER_GENERATES: Mode.FOLLOWING,
+        Step.DRAFT_JUDGED: Mode.LEADING,
+        Step.ROW_REQUESTED: Mode.RESAMPLING,
+    },
+    Mode.LEADING: {
+        Step.PROMPT_REPLACED: Mode.READING,
+        Step.SERVER_GENERATES: Mode.FOLLOWING,
+        Step.OTHER_JUDGED: Mode.JOINING,
+        Step.ROW_REQUESTED: Mode.RESAMPLING,
+    },
+    Mode.RESAMPLING: {
+        Step.PROMPT_REPLACED: Mode.READING,
+        Step.ROW_RECEIVED: Mode.LEADING,
+    },
+}
+
+
+class Rounds:
+    """Keeps a draft in flight or lets the server generate; settles the tokens of verdicts.
+
+    ``mode`` and ``request``, the one open request to the cloud, are owned here; the verified tokens
+    by ``Answer``, the drafts by ``Drafts``. While no request is open the robot drafts, and no reply
+    is due. Times in seconds.
+    """
+
+    def __init__(
+        self,
+        opening: Open,
+        preset: Preset,
+        random_source: RandomSource,
+        measures: Measures,
+        stats: DecodeStats,
+        deadline: ReplyDeadline,
+    ) -> None:
+        self.mode = Mode.READING
+        self.request: Request | None = None
+        self.answer = Answer(opening.max_tokens)
+        self._preset, self._measures, self._stats = preset, measures, stats
+        self._deadline = deadline
+        self._drafts = Drafts(self.answer, opening.payload, preset, measures)
+        self._resampler = Resampler(opening.split, random_source)
+        self._early_verdicts = EarlyVerdicts()
+        self._stopwatch = Stopwatch()
+        self._planner = planner_of(preset, measures)
+        self._plan = DraftPlan(None, preset.speculation)  # the last one
+        self._unasked = False  # the server generates until a draft comes, and after the last one
+        self._under_way = 0  # verdicts of what the server generated that may still come, if joining
+        self._heard_at = 0.0  # when the server, generating, began its pass, s
+        self._pass_s = 0.0  # of the draft model's last pass
+        self._free_at = 0.0  # when the server has done what it does for others, s
+
+    def _step(self, step: Step) -> None:
+        self.mode = TRANSITIONS[self.mode].get(step, self.mode)
 
     @property
-    def link_s(self) -> float:
-        """Waiting that is no model's: codec, hops and the round trip."""
-        return max(0.0, self.settled - self.sent - self.verify_s - self.queue_s)
+    def server_generates(self) -> bool:
+        """Whether the server generates by itself now."""
+        return self.mode in (Mode.LISTENING, Mode.FOLLOWING)
 
     @property
-    def overhead_s(self) -> float:
-        """All of the round that is no model's: also queues, and emitting what was settled last."""
-        return max(0.0, self.settled - self.start - self.draft_s - self.verify_s)
-
-
-@dataclass
-class Stopwatch:
-    """The times of the round under way, in seconds; its verdict makes a ``Round`` of them."""
-
-    start: float = 0.0
-    sent: float = 0.0
-    draft_s: float = 0.0
-    waited: bool = False
-
-    def begin(self, now: float, ready: bool) -> None:
-        """A round begins; ``ready``: its draft is made already."""
-        self.start, self.draft_s, self.waited = now, 0.0, not ready
-
-    def begin_alone(self, now: float) -> None:
-        """A round of the cloud alone begins: it follows the last one without a request."""
-        self.start = self.sent = now
-        self.waited = False
-
-    def drafted(self, seconds: float) -> None:
-        """A pass of the draft model over this round's draft."""
-        self.draft_s += seconds
-
-    def asked(self, now: float) -> None:
-        """The request for the verdict is sent."""
-        self.sent = now
-
-    def round(
-        self, verdict: Verdict, base: int, drafted: int, emitted: int, settled: float
-    ) -> Round:
-        """The round that this verdict ends."""
-        return Round(
-            base=base,
-            drafted=drafted,
-            accepted=len(verdict.path),
-            emitted=emitted,
-            start=self.start,
-            sent=self.sent,
-            settled=settled,
-            verify_s=verdict.verify_s + verdict.draft_s,
-            queue_s=verdict.queue_s,
-            draft_s=self.draft_s,
-            waited=self.waited,
-        )
-
-    def link_s(self, verdict: Verdict, settled: float) -> float:
-        """Waiting that is not the target's; a drafter in the cloud is not subtracted."""
-        return max(0.0, settled - self.sent - verdict.verify_s - verdict.queue_s)
-
-
-@dataclass
-class DecodeStats:
-    """The rounds of one decode and what was dropped; bytes are counted at the codec."""
-
-    rounds: list[Round] = field(default_factory=list)
-    stale: int = 0
-    diverged: int = 0  # verdicts that lead to a prefix where the robot did not arrive
-    resumed: int = 0
-    predictions: int = 0  # of early exits
-    fallbacks: int = 0  # dense rows asked for after a sparse residual ran out
-    up_bytes: int = 0
-    down_bytes: int = 0
+    def follows(self) -> bool:
+        """Whether the server generates by itself now, until a draft of the robot's arrives."""
+        return self._unasked and self.server_generates
 
     @property
-    def drafted(self) -> int:
-        """Drafted tokens of all rounds."""
-        return sum(r.drafted for r in self.rounds)
+    def width(self) -> int:
+        """How many nodes a pass of the draft model is to work on; 0: it may as well rest."""
+        return 0 if self._unasked and self._planner.rests else self._drafts.speculation.width
+
+    # The open request
+
+    def _ask(self, request: Request, step: Step, now: float) -> None:
+        """Open this request; its reply is due from ``now`` on."""
+        assert self.request is None, "one request at a time"
+        self.request = request
+        self._step(step)
+        self._deadline.owed(now)
+
+    def _answered(self) -> None:
+        self.request = None
+        self._deadline.answered()
+
+    def pending(self) -> list[Action]:
+        """The open request, to be sent again."""
+        return [] if self.request is None else [Send(self.request.message)]
 
     @property
-    def accepted(self) -> int:
-        """Accepted tokens of all rounds."""
-        return sum(r.accepted for r in self.rounds)
+    def awaits_draft(self) -> bool:
+        """Whether a request of a robot that drafts is open."""
+        return self.request is not None and self._preset.drafts_on_robot
+
+    # Beginning and end
+
+    def start(self, now: float) -> None:
+        """The decode is requested."""
+        self._stopwatch.begin(now, ready=True)
+        self._measures.asked(now)
+
+    def invalidate(self) -> None:
+        """The prompt is made anew: what was drafted under another is dropped."""
+        self._drafts.invalidate()
+        self.request = None
+        self._step(Step.PROMPT_REPLACED)
+        self.answer.invalidate()
+
+    def begin(self, base: PrefixDigest, prompt: PromptReady | None = None) -> None:
+        """The prompt is ready: on the robot, or in the cloud where the robot does not draft."""
+        self.answer.begin(base, prompt)
+        if prompt is not None:
+            self._drafts.begin(prompt.end_tokens)
+
+    def on_prompt_read(self, now: float) -> list[Action]:
+        """The draft model has read the prompt: begin a round, or draft beside the server."""
+        self._step(Step.PROMPT_READ)
+        return self._draft_beside(now) if self.server_generates else self._draft(now)
+
+    def follow(self, now: float) -> list[Action]:
+        """The server generates from its own prefill, as ``Open`` asked: await its verdicts."""
+        self._unasked = self._preset.drafts_on_robot
+        self._stopwatch.asked(now)
+        self.request = None
+        self._ask(self._generate_request(0), Step.SERVER_GENERATES, now)
+        return self._take_early(now)
+
+    def ask_to_generate(self, now: float) -> list[Action]:
+        """A server that does not do what ``Open`` asked is asked again, as its protocol has it."""
+        self._unasked = False
+        self.request = None
+        self._step(Step.SERVER_STOPS)
+        return self._draft(now)
+
+    def forget_pushed(self) -> None:
+        """The link broke or is a new one: which pushed drafts arrived is unknown."""
+        self._drafts.forget_pushed()
+
+    def hand_over(self) -> Prefix:
+        """The verified tokens, for another verifier to go on after; it knows of no draft."""
+        self._drafts.forget_pushed()
+        self._early_verdicts = EarlyVerdicts()
+        self.answer.hand_over()
+        if self.request is not None:
+            self.request = self.request.handed_over(self.answer.digest)
+        return self.answer.verified
+
+    def resend(self, now: float) -> list[Action]:
+        """Send again what the cloud may not have received."""
+        if not self._preset.drafts_on_robot:
+            self._stopwatch.asked(now)
+            if self.request is None:
+                self._ask(self._generate_request(0), Step.SERVER_GENERATES, now)
+            self._deadline.owed(now)
+        return self.pending()
+
+    def close(self, reason: str, text: str = "") -> list[Action]:
+        """End the decode, here and in the cloud."""
+        close = [Send(Close(self.answer.resampled))] if self._preset.uses_cloud else []
+        return [*close, Finish(reason, text)]
+
+    # Verdicts
+
+    def on_verdict(self, verdict: Verdict, now: float) -> list[Action]:
+        """The cloud decided on the draft, or on what it generated by itself."""
+        answer, request = self.answer, self.request
+        if verdict.base != answer.digest or self.mode is Mode.RESAMPLING:
+            if not self._keep_early(verdict):
+                self._stats.stale += 1
+            return []
+        judged = self._judged
+        drafted, tokens = settled_by(verdict, judged)
+        if tokens is None and judged is None:
+            return self._on_divergence(now)  # on a draft that we do not remember
+        drawn = None if request is None else request.drawn
+        error = answer.verdict_error(verdict, tokens)
+        error = error or self._resampler.error(verdict, drawn, answer.vocabulary)
+        if tokens is None or error:
+            return self.close("bad_verdict", f"{error}; the cloud's version may differ")
+        if answer.after(tokens).short != verdict.leads_to:
+            return self._on_divergence(now)
+        before = len(answer.tokens)
+        self._stats.rounds.append(self._stopwatch.round(verdict, before, drafted, len(tokens), now))
+        self._step(Step.OTHER_JUDGED if verdict.alone else Step.DRAFT_JUDGED)
+        self._measure(verdict, tokens, now)
+        rejection = self._resampler.rejection(verdict, drawn)
+        answer.settle(tokens)
+        self._answered()
+        emitted: list[Action] = [Emit(before, tokens, verified=True)] if tokens else []
+        return [*emitted, *self._follow_up(verdict, request, rejection, now)]
+
+    def _follow_up(
+        self, verdict: Verdict, request: Request | None, rejection: Rejection | None, now: float
+    ) -> list[Action]:
+        """What follows a settled verdict: the end, the recovered token, or the next round."""
+        if verdict.finish:
+            return self.close(verdict.finish)
+        if rejection is not None:
+            return self._resample(rejection, now)
+        if self._preset.drafts_on_robot and self.answer.room <= 0:
+            return self.close("length")
+        if request is not None and isinstance(request.message, Generate):
+            actions = self._let_generate(request.message.alone.until, now)
+        else:
+            actions = self._draft(now)
+        return [*actions, *self._take_early(now)]
 
     @property
-    def tested(self) -> int:
-        """Drafted tokens that the target judged: the accepted ones and the first rejected one."""
-        return sum(r.accepted + (r.accepted < r.drafted) for r in self.rounds)
+    def _judged(self) -> Draft | None:
+        """The draft of ours that the cloud may judge at the verified prefix; None: it has none."""
+        awaited = None if self.request is None else self.request.draft
+        return self._drafts.pushed_at(self.answer.digest) if awaited is None else awaited
+
+    def _take_early(self, now: float) -> list[Action]:
+        """Go on with the verdict on the verified prefix, if it is here already."""
+        assert self.answer.digest is not None
+        early = self._early_verdicts.take(self.answer.digest)
+        if early is None or settled_by(early, self._judged)[1] is None:
+            return []
+        return self.on_verdict(early, now)
+
+    def _keep_early(self, verdict: Verdict) -> bool:
+        """Keep a verdict that overtook the one before it, or ``Opened``; False: it is none."""
+        base, here = verdict.base, self.answer.digest
+        if here is not None and base.length <= here.length:
+            return False
+        known = settled_by(verdict, self._drafts.pushed_at(base))[1] is not None
+        return known and self._early_verdicts.keep(verdict, here)
+
+    def _on_divergence(self, now: float) -> list[Action]:
+        """Drop a verdict that leads to another prefix, since it is on another draft; resume."""
+        self._stats.diverged += 1
+        if self._stats.diverged > MAX_DIVERGED:
+            text = "the cloud's verdicts are not on what the robot drafted"
+            return self.close("diverged", f"{text}; the cloud's version may differ")
+        self._drafts.forget_pushed()
+        self._deadline.owed(now)
+        return self.answer.resume()
+
+    def _measure(self, verdict: Verdict, tokens: Prefix, now: float) -> None:
+        """Measure times, and how much of the draft was right, before the verdict is settled."""
+        verified, measures, request = self.answer.verified, self._measures, self.request
+        draft, seconds = self._drafts.after(verified), verdict.verify_s + verdict.queue_s
+        crossed, self._under_way = self._under_way > 0, max(0, self._under_way - 1)
+        nodes, drawn = verdict.drafted, None if request is None else request.drawn
+        if drawn is not None and not verdict.alone:
+            nodes = nodes or len(drawn)
+        if (nodes or verified) and not crossed:
+            link = self._stopwatch.link_s(verdict, now) if self._stopwatch.waited else None
+            if verified:
+                measures.verified(nodes, seconds, link, self._asked_for_exits)
+            elif link is not None:  # the prompt was read in the time of the first verdict
+                measures.one_way.observe(link / 2)
+            if link is not None and nodes:
+                turn_s = self._stopwatch.sent - self._stopwatch.start + link
+                measures.queued(turn_s, verdict, self._pass_s)
+            beside = self.mode is Mode.FOLLOWING
+            if self.server_generates and verified and not (beside and self._plan.leads):
+                hints = beside and self._unasked and self._plan.shape is not None
+                measures.went_alone(nodes, len(tokens), seconds, hints, verdict.draft_s)
+        if draft is None:
+            return
+        predicted = self._drafts.was_predicted((*verified, *tokens))
+        if predicted is not None and verdict.token is not None:
+            measures.exits.observe(float(predicted))
+        measures.judged(draft, tokens)
+
+    @property
+    def _asked_for_exits(self) -> bool:
+        """Whether the cloud's pass over the awaited draft is to predict its verdict."""
+        message = None if self.request is None else self.request.message
+        asked = isinstance(message, DraftMessage) and not message.without_exits
+        return asked and self._preset.speculation.exits
+
+    def on_prediction(self, message: Prediction) -> list[Action]:
+        """An exit's prediction of the verdict: a prefix to draft after, and nothing else."""
+        draft = None if self.request is None else self.request.draft
+        if message.base != self.answer.digest or draft is None:
+            self._stats.stale += 1
+            return []
+        path = draft.path_tokens(message.path)
+        if path is None or not self._preset.speculation.exits:
+            return []
+        self._stats.predictions += 1
+        predicted = (*self.answer.verified, *path, message.token)
+        self._drafts.predict(predicted, message.confidence)
+        return [*self._drafts.work()]
+
+    # Split resampling
+
+    def _resample(
+        self, rejection: Rejection, now: float, dense: TokenDistribution | None = None
+    ) -> list[Action]:
+        """Draw the recovered token and continue; or request the dense row P if that is needed."""
+        answer, position = self.answer, len(self.answer.tokens)
+        token = self._resampler.draw(rejection, position, dense)
+        if token is None:
+            self._stats.fallbacks += 1
+            self._ask(row_request(rejection), Step.ROW_REQUESTED, now)
+            return [*self.pending(), *self._drafts.pause()]
+        answer.resample(token)
+        emit = Emit(position, (token,), verified=True)
+        if answer.ends_with(token):
+            return [emit, *self.close("end")]
+        if answer.room <= 0:
+            return [emit, *self.close("length")]
+        return [emit, *self._draft(now)]
+
+    def on_row(self, message: RowMessage, now: float) -> list[Action]:
+        """The dense row P arrived that a resampling needs."""
+        rejection = None if self.request is None else self.request.rejection
+        if rejection is None or message.base != rejection.base:
+            self._stats.stale += 1
+            return []
+        error = dense_row_error(rejection, message.row, self.answer.vocabulary)
+        if error:
+            return self.close("bad_row", f"{error}; the cloud's version may differ")
+        self._answered()
+        self._step(Step.ROW_RECEIVED)
+        return self._resample(rejection, now, message.row)
+
+    # The robot leads
+
+    def _next_plan(self, now: float) -> DraftPlan:
+        self._drafts.drop_unverified()
+        unled = self._unasked and self.mode is not Mode.LEADING
+        self._plan = self._planner.plan(now, len(self.answer.tokens), self._unasked, unled)
+        self._drafts.want(self._plan.shape, self._plan.speculation)
+        return self._plan
+
+    def _draft(self, now: float) -> list[Action]:
+        """Send the draft after the verified tokens, if there is one; draft what the plan wants."""
+        plan, verified = self._next_plan(now), self.answer.verified
+        self._free_at = now - self._measures.one_way.value + self._measures.busy.value
+        if self._is_late(now):
+            self._drafts.finish_early(verified, plan.speculation.cut)
+        ready = self._drafts.after(verified)
+        self._stopwatch.begin(now, ready is not None)
+        if plan.leads or (ready and self._drafts.pushed_at(self.answer.digest)):
+            return [*(self._send(ready, now) if ready else []), *self._drafts.work()]
+        work = self._drafts.work()
+        self._stopwatch.asked(now)
+        until = 0 if self._unasked else len(verified) + plan.generate
+        self._ask(self._generate_request(until), Step.SERVER_GENERATES, now)
+        return [*work, *self.pending()]
+
+    def _send(self, draft: FinishedDraft, now: float) -> list[Action]:
+        self._stopwatch.asked(now)
+        patience_s, exits = self._deadline.left(now), self._plan.speculation.exits
+        request, is_new = self._drafts.request(draft, now, patience_s, exits)
+        self._ask(request, Step.DRAFT_SENT, now)
+        return self.pending() if is_new else []
+
+    def on_drafted(self, drafted: Drafted, now: float) -> list[Action]:
+        """The draft model made a pass over a branch, or has finished it."""
+        drafts, prefix, draft = self._drafts, drafted.branch.prefix, drafted.finished
+        if not drafts.wants(drafted.branch) or self.answer.digest is None:
+            return []
+        here = prefix == self.answer.verified
+        if here:
+            self._stopwatch.drafted(drafted.seconds)
+        if drafted.seconds:
+            self._pass_s = drafted.seconds
+            self._measures.drafted(drafted.nodes, drafted.seconds)
+        if not self._preset.verified:
+            return self._emit_unverified(drafted.tokens, now, done=drafted.done)
+        if not drafted.done and not self._sends_early(prefix, draft, now):
+            drafts.keep(drafted.branch, draft)
+            return []
+        if not drafts.add(drafted.branch, draft):
+            return [*drafts.work()]
+        if self.server_generates:
+            sent = self._send_beside(prefix, draft, here, now)
+        elif self.request is None and here:
+            sent = self._send(draft, now)
+        else:
+            pushed = drafts.push(prefix, draft, now, self._plan.speculation.exits)
+            sent = [] if pushed is None else [Send(pushed)]
+        return [*sent, *drafts.work()]
+
+    def _emit_unverified(self, tokens: Prefix, now: float, done: bool) -> list[Action]:
+        emit = Emit(len(self.answer.tokens), tokens, verified=False)
+        self.answer.append_unverified(tokens)
+        ended = self.answer.ends_with(self.answer.tokens[-1])
+        if ended or self.answer.room <= 0:
+            return [emit, Finish("end" if ended else "length")]
+        return [emit, *(self._draft(now) if done else [])]
+
+    def _sends_early(self, prefix: Prefix, part: FinishedDraft, now: float) -> bool:
+        """Whether to send this part of a draft, since the cloud would wait for the rest."""
+        here = len(prefix) == len(self.answer.tokens)
+        if self._plan.leads and self.server_generates:
+            return here  # the server goes on meanwhile
+        levels = self._drafts.speculation.cut
+        if not levels or part.draft.depth < levels:
+            return False
+        awaited = self.request is not None and self.request.draft is not None
+        if here and not self.server_generates:
+            return not awaited and self._is_late(now)
+        ready = now + self._pass_s + self._measures.one_way.value
+        near = self._drafts.is_near(prefix)
+        if self.server_generates:
+            return (here or near) and ready > self._next_pass(now)
+        return near and ready > (self.request.due if self.request is not None else 0.0)
+
+    def _next_pass(self, now: float) -> float:
+        """When the server, generating, begins the next pass that a hint sent now is there for."""
+        pass_s = max(self._measures.alone.value, MIN_PASS_S)
+        late = now + self._measures.one_way.value - self._heard_at
+        return self._heard_at + pass_s * math.ceil(late / pass_s)
+
+    def _is_late(self, now: float) -> bool:
+        """Whether the cloud would wait for another level of the draft it needs next."""
+        return now + self._pass_s + self._measures.one_way.value > self._free_at
+
+    # The server generates
+
+    def _generate_request(self, until: int) -> Request:
+        assert self.answer.digest is not None
+        return Request(Generate(self.answer.digest, server_generation(self._preset, until)))
+
+    def _let_generate(self, until: int, now: float) -> list[Action]:
+        """After a verdict on what the server generated: await the next, or draft as planned."""
+        self._stopwatch.begin_alone(now)
+        self._heard_at = now - self._measures.one_way.value
+        if until and len(self.answer.tokens) >= until:
+            self._step(Step.SERVER_STOPS)
+            return self._draft(now)
+        self._ask(self._generate_request(until), Step.SERVER_GENERATES, now)
+        if self._unasked:
+            drafts = self.mode is Mode.FOLLOWING or self._planner.rests
+            return self._draft_beside(now) if drafts else []
+        return self._sample_acceptance() if until else []
+
+    def _draft_beside(self, now: float) -> list[Action]:
+        """Draft beside the server: hints, the draft that leads it from then on, or a sample."""
+        plan = self._next_plan(now)
+        if plan.shape is None:
+            return self._sample_acceptance() or [*self._drafts.work()]
+        ready = self._drafts.after(self.answer.verified) if plan.leads else None
+        return [*(self._join(ready, now) if ready else []), *self._drafts.work()]
+
+    def _send_beside(
+        self, prefix: Prefix, draft: FinishedDraft, here: bool, now: float
+    ) -> list[Action]:
+        """What becomes of a draft that is finished while the server generates."""
+        if self._plan.leads:
+            return self._join(draft, now) if here else []
+        if not self._unasked or self._plan.shape is None:
+            return []
+        hint = self._drafts.hint(prefix, draft)
+        return [] if hint is None else [Send(hint)]
+
+    def _join(self, draft: FinishedDraft, now: float) -> list[Action]:
+        """From this draft on the server waits for the robot's."""
+        self.request = None
+        self._stopwatch.begin(now, ready=True)
+        self._under_way = UNDER_WAY
+        return self._send(draft, now)
+
+    def _sample_acceptance(self) -> list[Action]:
+        """Draft now and then while the server generates, to measure the acceptance."""
+        self._drafts.drop_unverified()
+        many = self._measures.acceptance.count >= MANY_SAMPLES
+        if len(self.answer.tokens) % (SAMPLE_SELDOM if many else SAMPLE_EVERY):
+            return []
+        self._drafts.want(chain(1), STOP_AND_WAIT)
+        return [*self._drafts.work()]
+
+
+def server_generation(preset: Preset, until: int = 0) -> Alone:
+    """How the server generates under this preset, up to so many tokens of the answer (0: all)."""
+    return Alone(preset.drafter == "cloud", until, preset.pacing == "auto")

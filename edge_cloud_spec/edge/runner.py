@@ -1,35 +1,70 @@
-"""Runs decodes: the edge decoder with a draft model, a stream and a clock around it."""
+"""Runs decodes: the edge decoder with a draft model, a stream and a clock around it.
+
+One thread runs all of a decode: between two layers of the draft model it reads what arrived, while
+the draft model reads the prompt, too.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from queue import Empty
 from typing import TYPE_CHECKING, Protocol
 
+from ..decoding.grammar import Grammar
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.preset import Preset
 from ..decoding.rule import check_rule
+from ..decoding.shape import Branch
+from ..errors import UserError
 from ..lookup.lookups import Lookups
-from ..models.drafter import MAX_LOOKED_UP
+from ..models.drafter import MAX_LOOKED_UP, Drafter, Grown
 from ..models.prompt import PromptSpec, Request, instruction_tokens
-from ..wire.messages import Open, spec_digest
+from ..wire.codec import decode_server
+from ..wire.messages import Open, Opened, WireError, spec_digest
 from .decoder import EdgeDecoder
-from .drafting import alone_of
-from .events import ANSWERED, Emit
-from .measures import Measures
-from .rounds import DecodeStats
-from .running_decode import DecodePorts, OnPass, RunningDecode
-from .transport import Connect, Inbox
+from .events import (
+    ANSWERED,
+    Action,
+    Connect,
+    Drafted,
+    Emit,
+    Event,
+    Finish,
+    Inbox,
+    Item,
+    Prefilled,
+    Prepare,
+    PromptReady,
+    Received,
+    Send,
+    TimePassed,
+    Transport,
+    Unusable,
+    Work,
+)
+from .measures import DecodeStats, Measures
+from .rounds import server_generation
 
 if TYPE_CHECKING:
     from ..lookup.answer_lookup import AnswerLookup
+    from ..models.prefill import Prefill
+    from ..models.session import Session
     from ..models.vlm import Vlm
 
 OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
 LOOKUP_SUFFIXES = 65_536  # of the answers that a robot keeps, by default
+MAX_HEARD = 1024  # messages, before the draft model goes on: a flood does not keep it from its work
+ALL_ROWS = 1 << 30  # a step of as many rows as there are
+
+# Called after each step of the draft model: begin and end (s), rows computed (0: no pass was due),
+# tokens verified when it began, and what it added to each branch.
+OnPass = Callable[[float, float, int, int, Sequence[Grown]], None]
 
 
 @dataclass(frozen=True)
@@ -90,6 +125,7 @@ def opening_of(
 ) -> Open:
     """The message that starts this decode; known_spec: the prompt specification that is known."""
     preset, rule = settings.preset, settings.rule
+    generates = preset.drafter == "lookup" or preset.pacing == "auto"
     return Open(
         nonce=nonce,
         instruction=request.instruction,
@@ -107,9 +143,230 @@ def opening_of(
         replacement=preset.replacement,
         predictions=preset.speculation.exits,
         preset=preset.name,
-        alone=alone_of(preset) if preset.drafter == "lookup" or preset.pacing == "auto" else None,
+        alone=server_generation(preset) if generates else None,
         lookup=preset.lookup,
     )
+
+
+@dataclass(frozen=True)
+class PromptPass:
+    """The draft model's pass over a prompt, whose answers end with one of these tokens."""
+
+    prefill: Prefill[Session]
+    end_ids: tuple[int, ...]
+    grammar: Grammar | None
+
+
+class _Interrupted(Exception):
+    """The pass under way is not needed any more."""
+
+
+class DecodeLoop:
+    """One decode as it runs: its decoder's events are read, its actions are carried out."""
+
+    def __init__(
+        self,
+        robot: DecodeRunner,
+        decoder: EdgeDecoder,
+        request: Request,
+        settings: DecodeSettings,
+        lookup_of: Callable[[], AnswerLookup | None],
+        inbox: Inbox,
+        transport: Transport | None,
+        on_emit: Callable[[Emit], None],
+    ) -> None:
+        """lookup_of: gives what drafts are looked up in, once the cloud's specification is known.
+        transport: None where the decode needs no cloud."""
+        self._robot, self._decoder = robot, decoder
+        self._request, self._settings, self._lookup_of = request, settings, lookup_of
+        self._inbox, self._transport, self._on_emit = inbox, transport, on_emit
+        self._prompt: PromptPass | None = None  # under way
+        self._drafter: Drafter | None = None
+        self._drafted: deque[Event] = deque()  # by the last pass, one for each of its branches
+        self._work: Work | None = None  # for the draft model, when the pass under way has ended
+        self._in_pass: Iterable[Branch] = ()  # what the pass under way is for
+        self._finish: Finish | None = None
+        self._heard = 0  # messages since the draft model's last pass or layer
+
+    def to_end(self, known_spec: bytes) -> Finish:
+        """Handle events until the decoder is finished."""
+        try:
+            self._perform(self._decoder.start(self._robot.clock(), known_spec))
+            while self._finish is None:
+                event = self._next_event()
+                if event is not None:
+                    self._handle(event)
+        finally:
+            if self._transport is not None:
+                self._transport.close()
+        return self._finish
+
+    def _handle(self, event: Event) -> None:
+        self._perform(self._decoder.handle(event, self._robot.clock()))
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        """Carry out the actions, in their order."""
+        for action in actions:
+            match action:
+                case Send(message):
+                    if self._transport is not None:
+                        self._decoder.stats.up_bytes += self._transport.send(message)
+                case Prepare(spec):  # the prompt is prefilled from now on, in this thread
+                    self._handle(self._prompt_of(spec))
+                case Work():  # when the pass under way has ended
+                    self._work = action
+                case Emit():
+                    self._on_emit(action)
+                case Finish():
+                    self._finish = action
+
+    def _next_event(self) -> Event | None:
+        if self._drafted:
+            return self._drafted.popleft()
+        if self._is_overdue:
+            return self._read_late()
+        if self._prompt is not None and self._decoder.width:
+            item = self._arrived()
+            return self._prefill_once(self._prompt) if item is None else self._read(item)
+        if self._work is not None and self._drafter is not None:
+            self._drafter.follow(self._work.verified)
+            self._drafter.want(self._work.branches)
+            self._work = None
+        if self._drafter is not None and not self._drafter.idle:
+            item = self._arrived()
+            if item is not None:
+                return self._read(item)
+            self._drafted += self._draft_once(self._drafter)
+            return None
+        deadline = self._decoder.deadline
+        wait = None if deadline is None else max(0.0, deadline - self._robot.clock())
+        try:
+            return self._read(self._inbox.get(timeout=wait))
+        except Empty:
+            return TimePassed()
+
+    @property
+    def _is_overdue(self) -> bool:
+        deadline = self._decoder.deadline
+        return deadline is not None and self._robot.clock() >= deadline
+
+    def _read_late(self) -> TimePassed | None:
+        """What was here at the deadline is handled first: it may be the reply."""
+        for _ in range(self._inbox.qsize()):
+            event = self._read(self._inbox.get_nowait())
+            if event is not None:
+                self._handle(event)
+            if not self._is_overdue:
+                return None
+        return TimePassed()
+
+    def _arrived(self) -> Item | None:
+        """The next of what arrived; None: nothing, or a pass of the draft model is due."""
+        self._heard += 1
+        if self._heard <= MAX_HEARD:
+            with contextlib.suppress(Empty):
+                return self._inbox.get_nowait()
+        self._heard = 0
+        return None
+
+    def _read(self, item: Item) -> Event | None:
+        if not isinstance(item, bytes):
+            return item
+        self._decoder.stats.down_bytes += len(item)
+        try:
+            message = decode_server(item)
+        except WireError:
+            self._decoder.stats.stale += 1
+            return None
+        if isinstance(message, Opened) and message.spec:
+            self._robot.remember(message.spec)
+        return Received(message)
+
+    def _draft_once(self, drafter: Drafter) -> Sequence[Event]:
+        """One pass of the draft model; its time counts for the first branch."""
+        robot = self._robot
+        started, verified = robot.clock(), len(self._decoder.tokens)
+        width = self._decoder.width
+        self._in_pass = drafter.next(width)
+        try:
+            grown = drafter.step(width, self._on_layer)
+        except _Interrupted:
+            grown = []
+        except UserError as error:  # verified tokens against the grammar
+            return [Unusable(str(error))]
+        self._in_pass = ()
+        ended = robot.clock()
+        rows = drafter.rows
+        if robot.on_pass is not None:
+            robot.on_pass(started, ended, rows, verified, grown)
+        seconds = ended - started if rows else 0.0
+        return [
+            Drafted(one.branch, one.tokens, one.finished, one.done, 0 if i else seconds, rows)
+            for i, one in enumerate(grown)
+        ]
+
+    def _on_layer(self, layer: int, hidden: object) -> None:
+        """Between two layers: handle what arrived, and end a pass that is not needed any more."""
+        self._handle_arrived()
+        work = self._work
+        unneeded = work is not None and not any(branch in work.branches for branch in self._in_pass)
+        if unneeded or self._finish is not None:
+            raise _Interrupted
+
+    def _handle_arrived(self) -> None:
+        """Handle the messages that are here."""
+        while self._finish is None and (item := self._arrived()) is not None:
+            event = self._read(item)
+            if event is not None:
+                self._handle(event)
+
+    def _prefill_once(self, prompt: PromptPass) -> Event | None:
+        """The vision part, or the rest of the prompt's pass; what arrives meanwhile is handled."""
+
+        def on_layer(layer: int, hidden: object) -> None:
+            self._handle_arrived()
+            if self._finish is not None or self._prompt is not prompt:
+                raise _Interrupted
+
+        try:
+            if not prompt.prefill.step(ALL_ROWS, on_layer):
+                return None
+        except _Interrupted:
+            return None
+        except UserError as error:
+            return Unusable(str(error))
+        self._prompt, preset = None, self._settings.preset
+        self._drafter = Drafter(
+            prompt.prefill.session,
+            preset.proposal(self._settings.rule, self._settings.policy),
+            prompt.end_ids,
+            with_likelihoods=preset.speculation.predicts,
+            grammar=prompt.grammar,
+            lookup=self._lookup_of(),
+        )
+        return Prefilled()
+
+    def _prompt_of(self, data: bytes) -> PromptReady | Unusable:
+        model = self._robot.draft_model
+        self._in_pass = ()  # a pass over another prompt is not needed
+        self._drafter = None
+        try:
+            spec = self._robot.spec_of(data)
+            model.crop(spec.vocabulary)
+            prompt = model.prompt(self._request, spec)
+            text = self._settings.policy.grammar
+            grammar = model.grammar(text, spec) if text else None
+            self._prompt = PromptPass(model.prefill(prompt), spec.end_ids, grammar)
+        except (UserError, ValueError) as error:
+            return Unusable(str(error))
+        return PromptReady(
+            prompt.digest,
+            spec_digest(data),
+            spec.end_ids,
+            spec.max_tokens,
+            spec.vocabulary,
+            prefilled=False,
+        )
 
 
 class DecodeRunner:
@@ -162,22 +419,10 @@ class DecodeRunner:
         if preset.pacing == "auto" and not self.measures.wants_lookup():
             opening = replace(opening, lookup=False)
         decoder = self.decoder_of(opening, settings)
-        ports = DecodePorts(
-            request=request,
-            draft_model=self.draft_model,
-            proposal=preset.proposal(settings.rule, settings.policy),
-            with_likelihoods=preset.speculation.predicts,
-            clock=self.clock,
-            inbox=inbox,
-            transport=connect(inbox.put) if preset.uses_cloud else None,
-            spec_of=self.spec_of,
-            remember=self.remember,
-            lookup_of=lookup_of,
-            on_emit=on_emit,
-            on_pass=self.on_pass,
-        )
+        transport = connect(inbox.put) if preset.uses_cloud else None
+        loop = DecodeLoop(self, decoder, request, settings, lookup_of, inbox, transport, on_emit)
         started = self.clock()
-        finish = RunningDecode(decoder, ports).to_end(known)
+        finish = loop.to_end(known)
         seconds = self.clock() - started
         tokens = tuple(decoder.tokens)
         lookup = lookup_of() if finish.reason in ANSWERED else None

@@ -20,8 +20,7 @@ from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 from ..bounds import bounded, check_bounds, described
 from ..edge.client import ClientSettings, VerifierClient
 from ..edge.events import LinkLost, LinkUp
-from ..edge.link.monitor import LinkMonitor
-from ..edge.link.state import LinkLimits, LinkQuality
+from ..edge.link.state import LinkLimits, LinkMonitor, LinkQuality
 from ..edge.probe import CloudState
 from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.codec import encode_server

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edge_cloud_spec.edge.measures import Measures
-from edge_cloud_spec.edge.rounds import Round
+from edge_cloud_spec.edge.measures import Measures, Round
 from edge_cloud_spec.lab.bench.acceptance import ChoiceShares, Share, cache_hits
 
 ROUND = Round(base=5, drafted=4, accepted=1, emitted=2, start=0.0, sent=0.0, settled=1.0)

@@ -12,10 +12,9 @@ from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.drafting import Drafting
+from edge_cloud_spec.edge.drafts import Drafts
 from edge_cloud_spec.edge.events import Action, Work
-from edge_cloud_spec.edge.outstanding import AwaitedVerdict
-from edge_cloud_spec.edge.speculator import Speculator
+from edge_cloud_spec.edge.rounds import Rounds
 from edge_cloud_spec.lab.bench.schedules import (
     COUNTS,
     Schedule,
@@ -27,7 +26,7 @@ from edge_cloud_spec.lab.bench.schedules import (
 )
 from edge_cloud_spec.lab.harness.fault_injection import FAULTS, Conditions
 from edge_cloud_spec.presets import load_preset, preset_names
-from edge_cloud_spec.wire.messages import Opened, Resume
+from edge_cloud_spec.wire.messages import DraftMessage, Opened, Resume
 
 NOWHERE = PrefixDigest(10_000, 0)  # where no answer ever is
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
@@ -58,31 +57,31 @@ def test_every_fault_at_every_message_and_every_two(preset: str) -> None:
     assert {end.verdict for _, end in told} == {"", "timeout"}
 
 
-def draft_on(self: Speculator, verified: tuple[int, ...]) -> list[Work]:
+def draft_on(self: Drafts) -> list[Work]:
     """As it once was: drafts went on while all of P was awaited."""
-    self.settle(verified)
+    self.drop_unverified()
     return []
 
 
-SEND = Drafting._send
+SEND = Rounds._send
 
 
-def misremembered(self: Drafting, draft: FinishedDraft, now: float) -> list[Action]:
+def misremembered(self: Rounds, draft: FinishedDraft, now: float) -> list[Action]:
     """Send a draft, and take every third for another one."""
     actions = SEND(self, draft, now)
-    request = self._outstanding.request
-    assert isinstance(request, AwaitedVerdict)
+    request = self.request
+    assert request is not None and isinstance(request.message, DraftMessage)
     if request.message.round % 3 == 0:
         tokens = tuple(1 if token == 0 else token - 1 for token in draft.draft.tokens)
         other = replace(request.message, draft=replace(request.message.draft, tokens=tokens))
-        self._outstanding.request = replace(request, message=other)
+        self.request = replace(request, message=other)
     return actions
 
 
 def test_they_notice_drafts_that_are_sent_while_all_of_p_is_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Speculator, "pause", draft_on)
+    monkeypatch.setattr(Drafts, "pause", draft_on)
     assert any(end.verdict == "failed" for _, end in fates(VERIFIED, 0))
 
 
@@ -90,7 +89,7 @@ def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitt
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By a robot that holds another draft than it sent: one that compares, one that does not."""
-    monkeypatch.setattr(Drafting, "_send", misremembered)
+    monkeypatch.setattr(Rounds, "_send", misremembered)
     with monkeypatch.context() as blind:
         blind.setattr(PrefixDigest, "short", property(lambda self: 0))
         wrong = [schedule for schedule, end in fates(["picospec"], 1) if end.verdict == "wrong"]

@@ -13,8 +13,9 @@ import pytest
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.session.counters import Counters
-from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT
-from edge_cloud_spec.edge.speculator import Speculator
+from edge_cloud_spec.edge.answer import Answer
+from edge_cloud_spec.edge.drafts import Drafts
+from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.lab.bench import leaks
 from edge_cloud_spec.lab.bench.leaks import count_resources, threads_left
 from edge_cloud_spec.lab.bench.soak.message_counts import MessageCounts, discrepancies
@@ -122,7 +123,7 @@ def test_a_session_whose_end_is_not_heard_and_a_decoder_that_is_held_are_counted
 
     there.worker.receive = but_close  # type: ignore[method-assign]
     there.robot.decode(load_preset("dsd"), 9, seed=1)
-    held = Speculator(STOP_AND_WAIT)
+    held = Drafts(Answer(0), "ids", load_preset("dsd"), Measures())
     there.rest(1.0)
     growth = count_resources(there).growth(before)
     assert growth["sessions"] == 1

@@ -8,10 +8,9 @@ from helpers.edge_decoder import OPENED, OPENING, SPEC, decoder, drafts, finish,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.edge.admission_wait import JITTER, AdmissionWait, spread
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import LinkLost, LinkUp, PromptReady, Received, TimePassed
-from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.edge.reply_deadline import JITTER, ReplyDeadline, spread
 from edge_cloud_spec.wire.channel import MAX_RETRY_S
 from edge_cloud_spec.wire.codec import decode_server, encode_server
 from edge_cloud_spec.wire.messages import DraftMessage, Fault, Open, spec_digest
@@ -32,15 +31,15 @@ def asked(patience: float = 10.0) -> EdgeDecoder:
 def test_a_wait_is_never_shorter_than_what_was_said_and_little_longer(
     wait: float, nonce: int
 ) -> None:
-    until = AdmissionWait(nonce).refused(wait, 5.0)
+    until = ReplyDeadline(10.0, nonce).refused(wait, 5.0)
     assert 5.0 + wait <= until <= 5.0 + wait * (1 + JITTER)
 
 
 def test_robots_that_were_refused_together_do_not_come_back_together() -> None:
     """Each by its decode's nonce; the same decode waits otherwise the next time."""
-    untils = {AdmissionWait(nonce).refused(4.0, 0.0) for nonce in range(50)}
+    untils = {ReplyDeadline(10.0, nonce).refused(4.0, 0.0) for nonce in range(50)}
     assert len(untils) == 50 and max(untils) - min(untils) > 0.5
-    wait = AdmissionWait(1)
+    wait = ReplyDeadline(10.0, 1)
     assert wait.refused(4.0, 0.0) != wait.refused(4.0, 0.0)
     assert spread(0.0, Random(1)) == 0.0
 
@@ -86,7 +85,7 @@ def test_a_link_that_breaks_meanwhile_brings_no_robot_earlier() -> None:
 
 
 def test_a_draft_that_was_made_meanwhile_is_sent_behind_the_open() -> None:
-    robot = EdgeDecoder(OPENING, load_preset("dsd"), 10.0)
+    robot = decoder("dsd")
     robot.start(0.0, SPEC)
     robot.handle(PromptReady(b"prompt", spec_digest(SPEC), (0,), 20), 0.0)
     robot.handle(full(2.0), 0.1)

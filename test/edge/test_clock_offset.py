@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.edge.link.clock_offset import DRIFT, KEPT, MAX_AGE_S, ClockOffset
+from edge_cloud_spec.edge.client import DRIFT, KEPT, MAX_AGE_S, ClockOffset
 
 WALL = 1_760_000_000 * 10**9  # ns
 delays = st.integers(0, 3 * 10**9)  # ns, of one way: up to 3 s

@@ -17,7 +17,7 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.edge.command import figures_of
-from edge_cloud_spec.edge.rounds import DecodeStats, Round
+from edge_cloud_spec.edge.measures import DecodeStats, Round
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Request

@@ -11,6 +11,7 @@ from helpers.edge_decoder import (
     OPENING,
     PROMPT,
     SPEC,
+    Robot,
     decoder,
     drafted,
     drafting,
@@ -136,7 +137,7 @@ def test_a_decode_without_a_cloud_says_nothing() -> None:
 
 
 def test_no_token_is_drafted_that_the_answer_has_no_room_for() -> None:
-    robot = EdgeDecoder(replace(OPENING, max_tokens=3), load_preset("dsd"))
+    robot = Robot(replace(OPENING, max_tokens=3), load_preset("dsd"))
     robot.start(0.0, SPEC)
     robot.handle(OPENED, 0.0)
     assert robot.handle(PROMPT, 0.0) == [work((), chain(2))]

@@ -12,11 +12,11 @@ from edge_cloud_spec.cloud.session.pushed_drafts import PushedDrafts
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
 from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.decoding.mean import Mean
+from edge_cloud_spec.edge.answer import Answer
 from edge_cloud_spec.edge.decoder import EdgeDecoder
+from edge_cloud_spec.edge.drafts import Drafts
 from edge_cloud_spec.edge.events import Action, LinkLost, LinkUp
-from edge_cloud_spec.edge.in_flight import InFlightDrafts
 from edge_cloud_spec.edge.measures import Measures
-from edge_cloud_spec.edge.verified_prefix import VerifiedPrefix
 from edge_cloud_spec.presets import load_preset
 
 
@@ -60,12 +60,12 @@ def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
 
 def test_a_robot_pushes_as_many_drafts_as_the_cloud_keeps() -> None:
     """Or it would wait for the verdict on one that the cloud has dropped."""
-    prefix, counters = VerifiedPrefix(0), Counters()
-    prefix.begin(BASE, PROMPT)
-    robot = InFlightDrafts(prefix, "ids", load_preset("picospec"), Measures())
+    answer, counters = Answer(0), Counters()
+    answer.begin(BASE, PROMPT)
+    robot = Drafts(answer, "ids", load_preset("picospec"), Measures())
     kept = PushedDrafts(counters)
     draft = FinishedDraft(Draft((1,)), (1,), 0)
-    pushed = [robot.push((token,), draft, 0.0) for token in range(MAX_PUSHED + 9)]
+    pushed = [robot.push((token,), draft, 0.0, exits=True) for token in range(MAX_PUSHED + 9)]
     said = [message for message in pushed if message is not None]
     for message in said:
         kept.add(message)

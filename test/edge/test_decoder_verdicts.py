@@ -29,7 +29,7 @@ from edge_cloud_spec.decoding.shape import chain
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Drafted, Emit, Received, Send
+from edge_cloud_spec.edge.events import Drafted, Emit, Received, Send, Work
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     Alone,
@@ -141,10 +141,11 @@ def splitting() -> tuple[EdgeDecoder, PrefixDigest, TokenDistribution]:
     robot = EdgeDecoder(opening, load_preset("dssd_dense"))
     robot.start(0.0, SPEC)
     robot.handle(Received(Opened("s", b"", base)), 0.0)
-    robot.handle(PROMPT, 0.0)
+    (wanted,) = robot.handle(PROMPT, 0.0)
+    assert isinstance(wanted, Work)
     q = TokenDistribution(np.full(20, 0.05, np.float32))
     ours = Draft((3, 4), None, (q, q))
-    (branch,) = robot._exchange._speculator._working.branches
+    (branch,) = wanted.branches
     finished = FinishedDraft(ours, (3, 4), 1, leaves=(((3, 4), 0.5),))
     robot.handle(Drafted(branch, (3, 4), finished, True), 0.0)
     return robot, base, q

@@ -19,10 +19,12 @@ from edge_cloud_spec.edge.draft_planner import (
     AutoPlanner,
     DraftPlan,
     FixedPlanner,
+    Observations,
     VerifyBoundPlanner,
     candidate_pipelines,
     candidate_shapes,
     planner_of,
+    scored_plans,
 )
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.presets import load_preset
@@ -76,23 +78,28 @@ def test_the_width_of_a_tree_is_what_its_passes_cost() -> None:
     assert VerifyBoundPlanner(BOUND, measures).plan(0.0, 0).shape == chain(5)
 
 
-def best(measures: Measures, told: Speculation) -> float:
+def best(measures: Measures, base: Speculation) -> float:
     """The most that any plan of the menu promises."""
     costs = measures.costs()
     return max(
         rate(shape, each, costs)
         for shape in candidate_shapes()
-        for each in candidate_pipelines(told, shape.depth)
+        for each in candidate_pipelines(base, shape.depth)
     )
+
+
+def taken(seen: Observations) -> DraftPlan:
+    """The plan that is worth most."""
+    return max(scored_plans(seen, AUTO.speculation), key=lambda scored: scored[0])[1]
 
 
 def test_auto_learns_what_the_target_costs_first_and_then_takes_the_best_plan() -> None:
     assert AutoPlanner(AUTO, Measures()).plan(0.0, 0) == DraftPlan(
-        None, AUTO.speculation, alone=PROBE
+        None, AUTO.speculation, generate=PROBE
     )
     measures = known()
     plan = AutoPlanner(AUTO, measures).plan(0.0, 0)
-    assert plan.shape in candidate_shapes() and plan.alone == 0
+    assert plan.shape in candidate_shapes() and plan.generate == 0
     assert plan.shape is not None
     promised = rate(plan.shape, plan.speculation, measures.costs())
     assert promised == pytest.approx(best(measures, plan.speculation))
@@ -117,8 +124,8 @@ def test_auto_leaves_the_target_alone_where_no_plan_promises_more() -> None:
         measures.drafted(1, 0.001)
         measures.drafted(64, 0.001)
         measures.one_way.observe(0.0)
-    assert auto.plan(1.0, plan.alone - 1) is plan
-    assert auto.plan(2.0, plan.alone).shape is not None  # it looks again then
+    assert auto.plan(1.0, plan.generate - 1) is plan
+    assert auto.plan(2.0, plan.generate).shape is not None  # it looks again then
 
 
 def test_auto_keeps_its_plan_for_so_many_rounds() -> None:
@@ -164,9 +171,10 @@ def test_auto_learns_what_a_plan_yields_of_its_promise_and_trusts_others_no_more
     assert measures.yields[None].value == pytest.approx((2 * 1.0 + 0.5) / 3, rel=0.05)
     assert tried.value == pytest.approx((2 * 1.0 + 0.5) / 3, rel=0.05)
     other = AutoPlanner(AUTO, measures)
-    assert other._usual == measures.yields[None].value
+    assert other.observations(unasked=False).usual == measures.yields[None].value
     measures.yields[None] = Mean(1.7, 5.0)
-    assert other._usual == 1.0  # what was not tried is not taken to yield more than it promises
+    # What was not tried is not taken to yield more than it promises.
+    assert other.observations(unasked=False).usual == 1.0
 
 
 def test_auto_changes_its_plan_only_for_one_that_promises_a_little_more() -> None:
@@ -177,9 +185,9 @@ def test_auto_changes_its_plan_only_for_one_that_promises_a_little_more() -> Non
     key = (plan.shape, plan.speculation)
     for yields, stays in ((0.995, True), (0.5, False)):
         measures.yields = {key: Mean(yields, 1e9), None: Mean(1.0, 1e9)}
-        chosen = auto._best()
+        seen = replace(auto.observations(unasked=False), using=plan)
+        chosen = taken(seen)
         assert ((chosen.shape, chosen.speculation) == key) == stays
-        auto._plan = plan
 
 
 def test_a_robot_begins_to_draft_for_a_little_more_and_goes_on_for_as_much_as_the_target() -> None:
@@ -191,9 +199,9 @@ def test_a_robot_begins_to_draft_for_a_little_more_and_goes_on_for_as_much_as_th
     measures.alone = Mean(1.05 / promised, 1e9)
     assert auto.plan(1.0, 1000).shape is not None
     measures.alone = Mean(1.01 / promised, 1e9)
-    assert auto._best().shape is not None
+    assert taken(auto.observations(unasked=False)).shape is not None
     measures.alone = Mean(0.9 / promised, 1e9)
-    assert auto._best().shape is None
+    assert taken(auto.observations(unasked=False)).shape is None
 
 
 def test_what_was_promised_is_worked_out_once_for_costs_that_are_about_the_same() -> None:
@@ -237,7 +245,7 @@ def test_auto_gives_up_drafting_at_a_crowded_cloud_and_drafts_again_later() -> N
         while now < end:
             plan = planner.plan(now, tokens)
             plans.append(plan.shape is not None)
-            for _ in range(1 if plan.shape is not None else plan.alone):
+            for _ in range(1 if plan.shape is not None else plan.generate):
                 nodes = 0 if plan.shape is None else plan.shape.max_nodes
                 row_s, wait_s = (0.0, 0.0) if phase != "crowded" else (0.06, 0.06)
                 seconds = wait_s + 0.05 + row_s * nodes

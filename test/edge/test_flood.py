@@ -16,10 +16,8 @@ from helpers.cloud.scripted_cloud import RobotSide, ScriptedCloud
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.edge.events import Emit
-from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
-from edge_cloud_spec.edge.running_decode import MAX_HEARD
-from edge_cloud_spec.edge.transport import MAX_WAITING, Inbox, Item
+from edge_cloud_spec.edge.events import MAX_WAITING, Emit, Inbox, Item
+from edge_cloud_spec.edge.runner import MAX_HEARD, DecodeSettings, Outcome
 from edge_cloud_spec.lab.harness.fault_injection import Conditions
 from edge_cloud_spec.lab.harness.virtual_decode import Decode
 from edge_cloud_spec.lab.harness.virtual_time import Timeline, VirtualInbox

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from queue import Empty
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.edge_decoder import BASE, OPENED, decoder, verdict
+from helpers.cloud.grpc_robot import REQUEST
+from helpers.edge_decoder import BASE, OPENED, verdict
 
-from edge_cloud_spec.edge.events import Abort, Finish
-from edge_cloud_spec.edge.running_decode import RunningDecode
-from edge_cloud_spec.edge.transport import FLOODED, LEAST_BYTES, MAX_WAITING, Inbox, Item
+from edge_cloud_spec.edge.events import (
+    FLOODED,
+    LEAST_BYTES,
+    MAX_WAITING,
+    Abort,
+    Inbox,
+    Item,
+)
+from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
+from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
+from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server, encode_server
+from edge_cloud_spec.wire.messages import ClientMessage
 
 
 @pytest.mark.parametrize("size", [1, LEAST_BYTES, MAX_WAITING // 4])
@@ -36,6 +45,16 @@ def test_what_is_read_makes_room() -> None:
         assert (inbox.get_nowait() if number % 2 else inbox.get()) == message
 
 
+class Unheard:
+    """A transport to nowhere."""
+
+    def send(self, message: ClientMessage) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
 class Endless(Inbox):
     """A cloud that sends faster than the robot reads."""
 
@@ -53,7 +72,7 @@ class Endless(Inbox):
         return self.get(False)
 
 
-def decoded(inbox: Inbox, step: float) -> Finish:
+def decoded(inbox: Inbox, step: float) -> Outcome:
     """How a decode ends; its clock goes on by ``step`` (s) at each look."""
     now = 0.0
 
@@ -62,8 +81,10 @@ def decoded(inbox: Inbox, step: float) -> Finish:
         now += step
         return now
 
-    ports: Any = SimpleNamespace(clock=clock, inbox=inbox, transport=None, on_emit=lambda _: None)
-    return RunningDecode(decoder("cloud_ar"), ports).to_end(b"")
+    model: Any = ToyVlm(1)
+    robot = DecodeRunner(model, spec_of(), clock)
+    settings = DecodeSettings(load_preset("cloud_ar"))
+    return robot.run(REQUEST, settings, 1, lambda _: Unheard(), inbox=inbox)
 
 
 def test_a_cloud_that_sends_without_end_does_not_move_the_deadline() -> None:

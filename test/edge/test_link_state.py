@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.edge.link.monitor import PROBE_S, LinkMonitor
-from edge_cloud_spec.edge.link.reply_watch import ReplyWatch
-from edge_cloud_spec.edge.link.state import LinkLimits, LinkQuality, LinkState
+from edge_cloud_spec.edge.link.state import (
+    PROBE_S,
+    LinkLimits,
+    LinkMonitor,
+    LinkQuality,
+    LinkState,
+    ReplyWatch,
+)
 
 LIMITS = LinkLimits()
 CLOUD, DEGRADED, LOST = LinkQuality.CLOUD, LinkQuality.DEGRADED, LinkQuality.LOST

@@ -16,12 +16,14 @@ from edge_cloud_spec.edge.measures import (
     LOOKUP_AGAIN,
     MAX_PASS_NODES,
     VERIFY_SLOPE,
+    DecodeStats,
     Mean,
     Measures,
     PassTimes,
+    Round,
+    Stopwatch,
 )
 from edge_cloud_spec.edge.reply_deadline import ReplyDeadline
-from edge_cloud_spec.edge.rounds import DecodeStats, Round, Stopwatch
 from edge_cloud_spec.wire.messages import Verdict
 
 BASE = PrefixDigest(0, 77)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.edge.reorder_buffer import MAX_EARLY, ReorderBuffer
+from edge_cloud_spec.edge.answer import MAX_EARLY, EarlyVerdicts
 from edge_cloud_spec.wire.messages import Verdict
 
 BASE = PrefixDigest(0, 77)
@@ -25,7 +25,7 @@ def place(length: int, other: int = 0) -> PrefixDigest:
 def test_a_verdict_is_kept_for_its_place_until_the_answer_has_passed_it(
     steps: list[tuple[bool, int, int, int]],
 ) -> None:
-    early, kept, here = ReorderBuffer(), {}, 0
+    early, kept, here = EarlyVerdicts(), {}, 0
     for keeps, ahead, other, on in steps:
         if keeps:
             base = place(here + ahead, other)
@@ -41,7 +41,7 @@ def test_a_verdict_is_kept_for_its_place_until_the_answer_has_passed_it(
 
 
 def test_so_many_are_kept_and_those_that_were_passed_make_room() -> None:
-    early = ReorderBuffer()
+    early = EarlyVerdicts()
     for n in range(MAX_EARLY):
         assert early.keep(Verdict(place(3, n), (), 1), BASE)
     assert not early.keep(Verdict(place(9), (), 1), BASE)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from edge_cloud_spec.edge.drafting import UNDER_WAY
+from edge_cloud_spec.edge.rounds import UNDER_WAY
 from edge_cloud_spec.lab.harness.fault_injection import Conditions
 from edge_cloud_spec.lab.harness.toy import spec_of
 from edge_cloud_spec.lab.harness.virtual_decode import Decode

@@ -7,12 +7,12 @@ import pytest
 from edge_cloud_spec.edge.link.route import (
     MAX_REDIRECTS,
     UNREACHABLE_S,
+    ClientSettings,
     KnownPlace,
     Place,
     Route,
     redirect_problem,
 )
-from edge_cloud_spec.edge.link.settings import ClientSettings
 
 PLAIN = ClientSettings("127.0.0.1:7")
 

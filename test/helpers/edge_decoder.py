@@ -10,7 +10,16 @@ from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.shape import Branch, Expansion, chain
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Action, Drafted, Finish, PromptReady, Received, Send, Work
+from edge_cloud_spec.edge.events import (
+    Action,
+    Drafted,
+    Event,
+    Finish,
+    PromptReady,
+    Received,
+    Send,
+    Work,
+)
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Open, Opened, Verdict, base_digest, spec_digest
 
@@ -21,11 +30,24 @@ PROMPT = PromptReady(b"prompt", spec_digest(SPEC), (0,), 20)
 OPENED = Received(Opened("s", b"", BASE))
 
 
-def decoder(preset: str = "dsd", patience: float = 10.0) -> EdgeDecoder:
-    return EdgeDecoder(OPENING, load_preset(preset), patience)
+class Robot(EdgeDecoder):
+    """A robot's state machine that remembers what it wants to be drafted."""
+
+    wanted: tuple[Branch, ...] = ()
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        actions = super().handle(event, now)
+        for action in actions:
+            if isinstance(action, Work):
+                self.wanted = action.branches
+        return actions
 
 
-def drafting() -> EdgeDecoder:
+def decoder(preset: str = "dsd", patience: float = 10.0) -> Robot:
+    return Robot(OPENING, load_preset(preset), patience)
+
+
+def drafting() -> Robot:
     """Opened and prepared; the first draft is due."""
     robot = decoder()
     robot.start(0.0, SPEC)
@@ -34,7 +56,7 @@ def drafting() -> EdgeDecoder:
     return robot
 
 
-def waiting(tokens: tuple[int, ...] = (3, 4, 5, 6)) -> EdgeDecoder:
+def waiting(tokens: tuple[int, ...] = (3, 4, 5, 6)) -> Robot:
     """The first draft is on its way."""
     robot = drafting()
     assert sent(drafts(robot, tokens, 1.0))[0].draft.tokens == tokens
@@ -46,17 +68,16 @@ def work(prefix: tuple[int, ...], shape: Expansion) -> Work:
     return Work(prefix, (Branch(prefix, shape),))
 
 
-def drafted(robot: EdgeDecoder, tokens: tuple[int, ...], finished: tuple[int, ...] = ()) -> Drafted:
+def drafted(robot: Robot, tokens: tuple[int, ...], finished: tuple[int, ...] = ()) -> Drafted:
     """A pass of the draft after the verified tokens."""
-    asked = robot._exchange._speculator._working
-    branch = asked.branches[0] if asked and asked.branches else Branch((), chain(4))
+    branch = robot.wanted[0] if robot.wanted else Branch((), chain(4))
     so_far = finished or tokens
     confidence = ((so_far, 0.9),)
     part = FinishedDraft(Draft(so_far), so_far, len(so_far) - 1, leaves=confidence)
     return Drafted(branch, tokens, part, done=bool(finished))
 
 
-def drafts(robot: EdgeDecoder, tokens: tuple[int, ...], now: float) -> list[Action]:
+def drafts(robot: Robot, tokens: tuple[int, ...], now: float) -> list[Action]:
     """A chain, pass by pass; nothing happens before it is whole."""
     for token in tokens[:-1]:
         assert robot.handle(drafted(robot, (token,)), now) == []

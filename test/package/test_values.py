@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from edge_cloud_spec.cloud.session.counters import Counters
-from edge_cloud_spec.edge.rounds import DecodeStats, Stopwatch
+from edge_cloud_spec.edge.measures import DecodeStats, Stopwatch
 
 OWNED = {  # their owners change them
     "AnswerCounts",

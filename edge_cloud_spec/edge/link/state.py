@@ -1,15 +1,29 @@
-"""How good the link to the cloud is: a state machine without I/O, with hysteresis.
+"""How good the link to the cloud is, as the bridge measures it: with hysteresis.
 
-It becomes worse at once and better slowly: a better state needs answers in time in a row, and time
-in the state before. So a link that comes and goes changes the state a few times a minute, not with
-each message, and nobody acts on a link that answers once.
+``LinkState`` is a state machine without I/O. It becomes worse at once and better slowly: a better
+state needs answers in time in a row, and time in the state before. So a link that comes and goes
+changes the state a few times a minute, not with each message, and nobody acts on a link that
+answers once. ``LinkMonitor`` feeds it with decodes, and with a probe where there are none.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+
+from ...wire.codec import decode_server
+from ...wire.kinds import server_kind_of
+from ...wire.messages import Fault, WireError
+from ..events import LinkLost, LinkUp
+
+PROBE_S = 1.0  # between two probes of a link that is not good
+IDLE_S = 5.0  # without an answer, after which a good one is probed
+# Faults that the robot's own end of the stream makes: no answers of the cloud.
+NO_ANSWER = ("unauthenticated", "not_a_verifier", "link_failed")
 
 
 class LinkQuality(IntEnum):
@@ -146,3 +160,149 @@ class LinkState:
             self.quality, self._reason = LinkQuality.CLOUD, ""
             self._in_time.clear()
         self._since, self._in_a_row = now, 0
+
+
+class ReplyWatch:
+    """A request waits from the first message after its last answer. Times are steady, in s."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._asked: dict[str, float] = {}  # since when, by request
+        self._due: dict[str, float] = {}  # when the next miss is counted
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any request waits."""
+        return bool(self._asked)
+
+    def sent(self, request: str, now: float) -> None:
+        """The robot sent a message of this request."""
+        if request not in self._asked:
+            self._asked[request] = now
+            self._due[request] = now + self._deadline_s
+
+    def answered(self, request: str, now: float) -> float | None:
+        """The cloud answered; how long that took, None where nothing was asked."""
+        asked = self._asked.pop(request, None)
+        self._due.pop(request, None)
+        return None if asked is None else now - asked
+
+    def forget(self, request: str) -> None:
+        """The request is over."""
+        self._asked.pop(request, None)
+        self._due.pop(request, None)
+
+    def misses(self, now: float) -> int:
+        """How many deadlines passed since the last look; one that goes on passes again."""
+        late = [request for request, due in self._due.items() if now >= due]
+        for request in late:
+            self._due[request] = now + self._deadline_s
+        return len(late)
+
+
+class LinkMonitor:
+    """Feeds a ``LinkState`` with what the bridge sends, receives and probes. Times in s."""
+
+    def __init__(self, limits: LinkLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        """clock: steady time."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._state = LinkState(limits, clock())
+        self._watch = ReplyWatch(limits.deadline_s)
+        self._probing = False
+        self._next_probe = clock()
+        self._advice = ""
+
+    @property
+    def quality(self) -> LinkQuality:
+        """The state."""
+        return self._state.quality
+
+    @property
+    def reason(self) -> str:
+        """Why it is not good; empty where it is."""
+        return self._state.reason
+
+    @property
+    def advice(self) -> str:
+        """What to do about it, where a probe found that out; else empty."""
+        return self._advice if self._state.quality else ""
+
+    @property
+    def starting(self) -> bool:
+        """Whether nothing is wrong yet with a cloud that did not answer."""
+        return self._state.starting(self._clock())
+
+    @property
+    def missed_answers(self) -> int:
+        """Deadlines that passed without an answer."""
+        return self._state.missed_answers
+
+    @property
+    def text(self) -> str:
+        """The topic ``link_state``: the state, and why it is not good."""
+        with self._lock:
+            return f"{self._state.quality} {self._state.reason}".strip()
+
+    def sent(self, request: str, *, last: bool) -> None:
+        """The robot sent a message of this request; ``last``: its Close."""
+        with self._lock:
+            if last:
+                self._watch.forget(request)
+            else:
+                self._watch.sent(request, self._clock())
+
+    def received(self, request: str, item: bytes | LinkLost | LinkUp) -> None:
+        """The request's stream received this."""
+        with self._lock:
+            now = self._clock()
+            if isinstance(item, LinkLost):
+                self._state.lost(item.reason, now)
+            elif isinstance(item, LinkUp):
+                self._state.up(now)
+            elif reason := _link_fault(item):
+                self._watch.forget(request)
+                self._state.lost(reason, now)
+            elif server_kind_of(item) != "prediction":
+                after_s = self._watch.answered(request, now)
+                self._answered(after_s or 0.0, now)
+
+    def check(self) -> bool:
+        """Look at the time, some times a second; whether to probe the cloud now (``probed``)."""
+        with self._lock:
+            now = self._clock()
+            for _ in range(self._watch.misses(now)):
+                self._state.missed(now)
+            self._state.tick(now)
+            due = now >= self._next_probe and not self._watch.waiting and not self._probing
+            self._probing |= due
+            return due
+
+    def probed(self, problem: str, advice: str, after_s: float) -> None:
+        """The probe that ``check`` asked for found this; an empty ``problem``: it answered."""
+        with self._lock:
+            now = self._clock()
+            self._probing = False
+            self._next_probe = now + PROBE_S
+            if self._watch.waiting:
+                return  # a decode measures more than a probe does
+            self._advice = advice
+            if problem:
+                self._state.lost(problem, now)
+            else:
+                self._answered(after_s, now)
+
+    def _answered(self, after_s: float, now: float) -> None:
+        self._state.answered(after_s, now)
+        self._next_probe = now + (PROBE_S if self._state.quality else IDLE_S)
+
+
+def _link_fault(data: bytes) -> str:
+    """Why the cloud cannot be used, where this is the robot's own report of that; else empty."""
+    if server_kind_of(data) != "fault":
+        return ""
+    try:
+        fault = decode_server(data)
+    except WireError:
+        return ""
+    return fault.text if isinstance(fault, Fault) and fault.code in NO_ANSWER else ""

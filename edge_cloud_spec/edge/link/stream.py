@@ -16,9 +16,8 @@ from ...wire.channel import is_loopback, retry_after_s
 from ...wire.codec import decode_server, encode_server
 from ...wire.kinds import ends_decode, kind_of, server_kind_of
 from ...wire.messages import MOVED, Fault, ServerMessage, WireError
-from ..admission_wait import spread
-from ..events import LinkLost, LinkUp
-from ..transport import OnReceive
+from ..events import LinkLost, LinkUp, OnReceive
+from ..reply_deadline import spread
 from .route import Place, Route
 
 log = logging.getLogger(__name__)

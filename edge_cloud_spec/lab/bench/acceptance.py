@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...decoding.mean import Mean
-from ...edge.measures import Measures
-from ...edge.rounds import Round
+from ...edge.measures import Measures, Round
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from pathlib import Path
 from ...cloud.model_thread.sessions import CloudSession, RobotStream
 from ...edge.client import ClientStream
 from ...edge.decoder import EdgeDecoder
-from ...edge.speculator import Speculator
+from ...edge.drafts import Drafts
 from ...models.drafter import Drafter
 from .options import Harness
 
 ENDING_S = 10.0  # that a thread may take to end
 
-DECODE_OBJECTS = (EdgeDecoder, Speculator, Drafter, CloudSession, RobotStream, ClientStream)
+DECODE_OBJECTS = (EdgeDecoder, Drafts, Drafter, CloudSession, RobotStream, ClientStream)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from ...decoding.preset import Preset
 from ...decoding.random_source import RandomSource
 from ...decoding.target_rows import LogitRows
 from ...edge.decoder import EdgeDecoder
-from ...edge.events import Drafted, Emit, Event, Finish, PromptReady, Received, Work
-from ...edge.perform import perform
+from ...edge.events import Drafted, Emit, Event, PromptReady, Received, Send, Work
 from ...edge.runner import DecodeSettings, opening_of
 from ...models.drafter import Drafter
 from ...models.prompt import Request
@@ -143,11 +142,16 @@ class LoopbackPair:
             self._handle(Received(message))
 
     def _handle(self, event: Event) -> None:
-        perform(self.robot.handle(event, 0.0), self)
+        for action in self.robot.handle(event, 0.0):
+            match action:
+                case Send(message):
+                    self._send(message)
+                case Work():  # for the next round
+                    self._work = action
+                case Emit(_, tokens):
+                    self.emitted += tokens
 
-    # The robot's actions (``perform``)
-
-    def send(self, message: ClientMessage) -> None:
+    def _send(self, message: ClientMessage) -> None:
         """The cloud handles it at once, with the pass that it needs."""
         arrived, size = self._wire(message)
         self.up_bytes += size
@@ -168,17 +172,3 @@ class LoopbackPair:
                     self._target.extend(tokens)
                 case Extend(tokens):
                     self._target.extend(tokens)
-
-    def prepare(self, spec: bytes) -> None:
-        """The prompt is ready from the start."""
-
-    def work(self, work: Work) -> None:
-        """Draft this in the next round."""
-        self._work = work
-
-    def emit(self, emit: Emit) -> None:
-        """These tokens are settled."""
-        self.emitted += emit.tokens
-
-    def finish(self, finish: Finish) -> None:
-        """Nothing to do: see ``finished``."""

@@ -9,8 +9,8 @@ from typing import Any
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
 from ...decoding.rule import seeded_rule
+from ...edge.events import Connect, Inbox, OnReceive, Transport
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
-from ...edge.transport import Connect, Inbox, OnReceive, Transport
 from ...wire.messages import ClientMessage, DraftMessage
 from .regimes import Regime
 from .scripted.pair import SPEC, BusyTime, DraftVlm, Sleep, own_answer, request_of

@@ -17,9 +17,8 @@ from ...cloud.session.verification import Verification
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
 from ...edge.decoder import EdgeDecoder
-from ...edge.events import Action, Emit, Event, Finish, Received
+from ...edge.events import Action, Emit, Event, Finish, OnReceive, Received, Transport
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
-from ...edge.transport import OnReceive, Transport
 from ...models.prompt import PromptSpec, Request
 from ...presets import load_preset
 from ...wire.messages import ClientMessage, Open, Verdict

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from ...cloud.model_thread.sessions import RobotStream
-from ...edge.events import LinkLost, LinkUp
-from ...edge.transport import OnReceive
+from ...edge.events import LinkLost, LinkUp, OnReceive
 from ...wire.codec import decode_server, encode_client
 from ...wire.messages import ClientMessage, ServerMessage
 from .trace import Hop, Trace

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable
 
-from ...edge.transport import Inbox, Item
+from ...edge.events import Inbox, Item
 
 
 class Hung(Exception):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ...edge.client import ClientStream
-from ...edge.session_key import SessionKey
+from ...edge.client import ClientStream, SessionKey
 
 MAX_WAITING = 256  # messages that wait for an earlier one; with more, that one is given up
 

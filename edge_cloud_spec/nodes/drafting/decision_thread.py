@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...edge.events import Abort, Cut, Emit
+from ...edge.events import Abort, Cut, Emit, Inbox, OnReceive
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
-from ...edge.transport import Inbox, OnReceive
 from ...errors import UserError
 from ...models.prompt import Request
 from ...nav.explain import FULL, has_action, is_enough

@@ -9,7 +9,7 @@ from rclpy.node import Node
 
 from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
-from ...edge.transport import OnReceive
+from ...edge.events import OnReceive
 from ...errors import UserError
 from ...models.text import TokenTexts
 from ...wire.messages import ClientMessage, DraftMessage

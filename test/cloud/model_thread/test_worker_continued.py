@@ -10,7 +10,7 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy, distribution
 from edge_cloud_spec.decoding.split import Split
-from edge_cloud_spec.edge.session_key import SessionKey
+from edge_cloud_spec.edge.client import SessionKey
 from edge_cloud_spec.lab.harness.toy import END, VOCABULARY, ToyVlm
 from edge_cloud_spec.wire.codec import decode_client, encode_client
 from edge_cloud_spec.wire.messages import (

@@ -10,7 +10,7 @@ from helpers.cloud.worker_robot import Robot, cloud, do_all, opening
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.edge.session_key import SessionKey
+from edge_cloud_spec.edge.client import SessionKey
 from edge_cloud_spec.wire.codec import decode_client, encode_client
 from edge_cloud_spec.wire.messages import (
     ClientMessage,

@@ -14,7 +14,7 @@ pytest.importorskip("rclpy")
 from builtin_interfaces.msg import Time
 
 from edge_cloud_spec.edge.events import Cut, Emit
-from edge_cloud_spec.edge.rounds import DecodeStats
+from edge_cloud_spec.edge.measures import DecodeStats
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.nav.explain import FULL, NONE, UNTIL_NEXT
 from edge_cloud_spec.nav.status import Status

@@ -17,7 +17,7 @@ from ....decoding.policy import SamplingPolicy
 from ....decoding.preset import Preset
 from ....decoding.rule import seeded_rule
 from ....edge.client import ClientSettings, VerifierClient
-from ....edge.rounds import Round
+from ....edge.measures import Round
 from ....edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ....errors import UserError
 from ....models import EMBEDDED

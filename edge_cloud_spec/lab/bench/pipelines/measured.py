@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....edge.rounds import Round
+from ....edge.measures import Round
 from ....edge.runner import Outcome
 from ..acceptance import cache_hits
 from ..command import Row

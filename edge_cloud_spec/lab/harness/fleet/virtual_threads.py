@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....edge.transport import Inbox, Item
+from ....edge.events import Inbox, Item
 from ....errors import UserError
 from ..virtual_time import Timeline
 

@@ -1,0 +1,292 @@
+"""The robot's drafts: those that are wanted, those that are made, and those that are on their way.
+
+A prediction is a prefix: the verified tokens and those that a verdict would add. Drafts for all
+predictions are in one cache, whatever predicts: that all tokens are accepted (PicoSpec 3.2,
+SpecEdge 4.2), that a runner-up replaces the first rejected one, or an early exit (FSD 3). The most
+confident predictions are drafted for first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import count
+
+from ..decoding.digest import PrefixDigest
+from ..decoding.draft import MAX_PUSHED, MAX_PUSHED_BYTES, Draft
+from ..decoding.growth import FinishedDraft
+from ..decoding.preset import Preset
+from ..decoding.shape import Branch, Shape, chain
+from ..decoding.speculation import Speculation
+from ..wire.messages import DraftMessage
+from .answer import Answer, Prefix, Request
+from .events import Work
+from .measures import Measures
+
+MAX_LOOKED_AT = 1000  # predictions; each draft that is finished has many, and so have theirs
+
+
+class Drafts:
+    """The drafts after the verified prefix and after predicted ones: one owner of all of them.
+
+    Wanted: ``work`` says what the draft model is to draft. Made: ``add`` and ``keep`` fill the
+    cache, ``after`` looks there. On their way: ``request`` makes the draft whose verdict is
+    awaited, ``push`` and ``hint`` make messages for predicted prefixes.
+    """
+
+    def __init__(self, answer: Answer, payload: str, preset: Preset, measures: Measures) -> None:
+        self.speculation = preset.speculation
+        self.shape: Shape | None = None  # of the drafts that are wanted now
+        self._answer, self._payload, self._preset = answer, payload, preset
+        self._measures = measures
+        self._working: Work | None = None  # the draft model's last Work
+        self._ends: frozenset[int] = frozenset()
+        self._seeking: set[Branch] = set()  # branches that only look for a bonus token
+        self._near: set[Prefix] = set()  # prefixes that the next verdict may lead to
+        self._verified: Prefix = ()  # when drafts were dropped last
+        self._made: dict[Prefix, FinishedDraft] = {}
+        self._parts: dict[Prefix, FinishedDraft] = {}  # of unfinished drafts
+        self._bonuses: dict[Prefix, FinishedDraft] = {}  # the likeliest token after a whole path
+        self._predicted: dict[Prefix, float] = {}  # by exits, after the verified prefix
+        self._pushed: dict[PrefixDigest, tuple[DraftMessage, float]] = {}  # and when they were sent
+        self._hints: set[Prefix] = set()  # prefixes that hints were sent for
+        self._round = 0
+
+    def begin(self, end_tokens: tuple[int, ...]) -> None:
+        """A prompt is ready: forget drafts under another. Nothing is drafted after an end token."""
+        self._ends = frozenset(end_tokens)
+        for kept in (self._made, self._parts, self._bonuses, self._predicted):
+            kept.clear()
+
+    def invalidate(self) -> None:
+        """The prompt is replaced: what is drafted under the one before is not wanted any more."""
+        self._working = None
+        self.forget_pushed()
+
+    def drop_unverified(self) -> None:
+        """Drop the drafts and predictions that do not extend the verified tokens.
+
+        Of a draft along which the answer went, what is left is kept: a server that generates by
+        itself settles less than was drafted.
+        """
+        self._verified = verified = self._answer.verified
+        size = len(verified)
+        for prefix, draft in list(self._made.items()):
+            passed = len(prefix) < size and verified[: len(prefix)] == prefix
+            rest = draft.below(verified[len(prefix) :]) if passed else None
+            if rest is not None:
+                self._made.setdefault(verified, rest)
+        for kept in (self._made, self._parts, self._bonuses, self._predicted):
+            for prefix in [prefix for prefix in kept if prefix[:size] != verified]:
+                del kept[prefix]
+
+    # Wanted
+
+    def want(self, shape: Shape | None, speculation: Speculation) -> None:
+        """Set the shape of drafts from now on (None: no drafts), and which verdicts to predict."""
+        self.shape, self.speculation = shape, speculation
+
+    def predict(self, prefix: Prefix, confidence: float) -> None:
+        """An early exit predicts that the verdict will lead here."""
+        self._predicted[prefix] = confidence
+
+    def was_predicted(self, prefix: Prefix) -> bool | None:
+        """Whether an exit predicted that the verdict leads here; None where none predicted."""
+        return prefix in self._predicted if self._predicted else None
+
+    def wants(self, branch: Branch) -> bool:
+        """Whether this branch is in the draft model's last Work."""
+        return self._working is not None and branch in self._working.branches
+
+    def work(self) -> list[Work]:
+        """The Work for what is wanted now, unless it is the last one."""
+        branches = self.branches(self.shape) if self.shape is not None else ()
+        work = Work(self._answer.verified, branches)
+        if work == self._working:
+            return []
+        self._working = work
+        return [work]
+
+    def pause(self) -> list[Work]:
+        """Draft nothing: no model knows the next token."""
+        self.drop_unverified()
+        self._working = Work(self._verified, ())
+        return [self._working]
+
+    def branches(self, shape: Shape) -> tuple[Branch, ...]:
+        """What to draft next, the most confident first."""
+        size, room = len(self._verified), self._answer.room
+        self._seeking.clear()
+        branches = []
+        self._near.clear()
+        for confidence, prefix, bonus, level in sorted(
+            self._wanted(), key=lambda prediction: -prediction[0]
+        ):
+            predicted = prefix[size:]
+            left = room - len(predicted)
+            if confidence < self.speculation.least or left < 1:
+                continue
+            if predicted and predicted[-1] in self._ends:
+                continue
+            branch = Branch(prefix, chain(1) if bonus else shape.within(max(1, left - 1)))
+            if bonus:
+                self._seeking.add(branch)
+            elif level <= 1:
+                self._near.add(prefix)
+            branches.append(branch)
+        return tuple(dict.fromkeys(branches))
+
+    def is_near(self, prefix: Prefix) -> bool:
+        """Whether the next verdict may lead here."""
+        return prefix in self._near
+
+    def _wanted(self) -> Iterator[tuple[float, Prefix, bool, int]]:
+        """Confidence, prefix, whether only its bonus token is sought, and verdicts ahead."""
+        order = count()
+        todo = [(-1.0, next(order), self._verified, 0)]  # a heap, the most confident first
+        while todo and next(order) < MAX_LOOKED_AT:
+            less, _, prefix, level = heappop(todo)
+            confidence = -less
+            finished = self._made.get(prefix)
+            if finished is None:
+                yield confidence, prefix, False, level
+                continue
+            if level == self.speculation.ahead:
+                continue
+            for share, tokens, bonus in self._predictions(finished, prefix):
+                if bonus:
+                    yield confidence * share, prefix + tokens, True, level + 1
+                else:
+                    heappush(todo, (-confidence * share, next(order), prefix + tokens, level + 1))
+            if level == 0 and self.speculation.exits:
+                for prediction, certainty in self._predicted.items():
+                    heappush(todo, (-certainty, next(order), prediction, 1))
+
+    def _predictions(
+        self, finished: FinishedDraft, prefix: Prefix
+    ) -> Iterator[tuple[float, Prefix, bool]]:
+        """Verdicts that a draft predicts: share, tokens, and whether a bonus is missing."""
+        runners_up = self.speculation.runners_up
+        if self.speculation.open:
+            yield finished.confidence, finished.best, False
+        elif self.speculation.all_accepted:
+            for leaf, share in finished.leaves if runners_up else finished.leaves[:1]:
+                bonus = self._bonuses.get(prefix + leaf)
+                if bonus is None:
+                    yield share, leaf, True
+                    continue
+                yield share * bonus.confidence, leaf + bonus.best, False
+                for tokens, likelihood in bonus.recoveries if runners_up else ():
+                    yield share * likelihood, leaf + tokens, False
+        if runners_up:
+            for tokens, likelihood in finished.recoveries:
+                yield likelihood, tokens, False
+
+    # Made
+
+    def add(self, branch: Branch, finished: FinishedDraft) -> bool:
+        """A branch is finished. False where it only looked for a bonus token."""
+        if branch in self._seeking:
+            self._bonuses[branch.prefix] = finished
+            return False
+        self._made.setdefault(branch.prefix, finished)
+        return True
+
+    def keep(self, branch: Branch, part: FinishedDraft) -> None:
+        """Keep the part of a branch that is drafted, in case it is sent early."""
+        if branch not in self._seeking:
+            self._parts[branch.prefix] = part
+
+    def after(self, prefix: Prefix) -> FinishedDraft | None:
+        """The finished draft after this prefix."""
+        return self._made.get(prefix)
+
+    def finish_early(self, prefix: Prefix, levels: int) -> None:
+        """Let the unfinished draft after this prefix pass for finished, if it is so deep."""
+        part = self._parts.get(prefix)
+        if levels and part is not None and part.draft.depth >= levels:
+            self._made.setdefault(prefix, part)
+
+    # On their way
+
+    def forget_pushed(self) -> None:
+        """Which pushed drafts arrived is unknown: send each again when its prefix is verified."""
+        self._pushed.clear()
+        self._hints.clear()
+
+    def pushed_at(self, base: PrefixDigest | None) -> Draft | None:
+        """The draft that was pushed for this prefix, if any: the cloud may judge it unasked."""
+        pushed = None if base is None else self._pushed.get(base)
+        return None if pushed is None else pushed[0].draft
+
+    def request(
+        self, finished: FinishedDraft, now: float, patience_s: float, exits: bool
+    ) -> tuple[Request, bool]:
+        """The draft after the verified prefix as a request, and whether it is still to be sent.
+
+        It was sent already where it was pushed. ``now`` in seconds. ``patience_s``: how long the
+        robot can wait for the verdict, of which the way there and back is no time of the cloud's.
+        ``exits``: whether the cloud's pass is to predict the verdict.
+        """
+        here = self._answer.digest
+        assert here is not None
+        one_way = self._measures.one_way.value
+        # A pushed draft does not carry the token that the robot resampled; the cloud needs it.
+        pushed = self._pushed.get(here) if self._answer.resampled is None else None
+        if pushed is None:
+            left = max(0.0, patience_s - 2 * one_way)
+            message = self._message(self._answer.verified, finished, exits, left)
+            starts = now + one_way
+        else:
+            message, starts = pushed[0], max(now - one_way, pushed[1] + one_way)
+        self._pushed = {
+            base: kept for base, kept in self._pushed.items() if base.length > here.length
+        }
+        self._round += 1
+        due = starts + self._measures.verify_s(len(finished.draft), exits)
+        return Request(message, finished.draft, due), pushed is None
+
+    def push(
+        self, prefix: Prefix, finished: FinishedDraft, now: float, exits: bool
+    ) -> DraftMessage | None:
+        """The draft for a predicted prefix, to be sent; None where the cloud would not keep it."""
+        if not self._preset.speculation.push or len(self._pushed) >= MAX_PUSHED:
+            return None
+        message = self._message(prefix, finished, exits)
+        held = sum(pushed.draft.nbytes for pushed, _ in self._pushed.values())
+        if held + message.draft.nbytes > MAX_PUSHED_BYTES:
+            return None
+        self._pushed[message.base] = (message, now)
+        return message
+
+    def hint(self, prefix: Prefix, finished: FinishedDraft) -> DraftMessage | None:
+        """The same for a server that generates by itself; None where it has this one, or enough."""
+        verified = self._answer.verified
+        self._hints = {hint for hint in self._hints if hint[: len(verified)] == verified}
+        if len(self._hints) >= MAX_PUSHED or prefix in self._hints:
+            return None
+        self._hints.add(prefix)
+        return replace(self._message(prefix, finished, exits=False), hint=True)
+
+    def _message(
+        self, prefix: Prefix, finished: FinishedDraft, exits: bool, patience_s: float = 0.0
+    ) -> DraftMessage:
+        """The draft after the verified tokens, or after predicted ones beyond them."""
+        answer, draft = self._answer, finished.draft
+        if self._payload == "probabilities":
+            values = tuple(draft.row(draft.parent(i)).at(t) for i, t in enumerate(draft.tokens))
+            draft = Draft(draft.tokens, values=values)
+        predicted = prefix[len(answer.tokens) :]
+        left = answer.room - len(predicted) - len(finished.best)
+        continues = left > 1 and not answer.ends_with(finished.best[-1])
+        open_at = finished.leaf if self._preset.speculation.open and continues else None
+        return DraftMessage(
+            answer.after(predicted),
+            draft,
+            self._round,
+            None if predicted else answer.resampled,
+            open_at,
+            patience_s,
+            without_exits=self._preset.speculation.exits and not exits,
+        )
