@@ -42,7 +42,7 @@ def test_a_fleets_replicas_get_the_options_of_their_models_and_memory(
     def serve_fleet(make: Any, *_: object) -> None:
         handed.append(pickle.dumps(make))
 
-    monkeypatch.setattr("edge_cloud_spec.cloud.fleet.serving.serve_fleet", serve_fleet)
+    monkeypatch.setattr("edge_cloud_spec.cloud.fleet.ray_fleet.serve_fleet", serve_fleet)
     options = "--replicas 2 --passes fixed --threads 1 --batch 3 --batch-rows 99 --kv-memory 64"
     assert main(["serve", *options.split(), "--address", "127.0.0.1:0"]) == 0
     worker, usage = pickle.loads(handed[0])()

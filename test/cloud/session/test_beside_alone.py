@@ -18,6 +18,7 @@ from helpers.cloud.verification import (
     verdict_of,
 )
 
+from edge_cloud_spec.cloud.session.drafts import EMPTY
 from edge_cloud_spec.cloud.session.events import (
     Predicted,
     Propose,
@@ -25,7 +26,6 @@ from edge_cloud_spec.cloud.session.events import (
     Reply,
     Score,
 )
-from edge_cloud_spec.cloud.session.scored_draft import EMPTY
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.wire.messages import (

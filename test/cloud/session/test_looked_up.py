@@ -15,8 +15,8 @@ from helpers.cloud.verification import (
     verdict_of,
 )
 
+from edge_cloud_spec.cloud.session.drafts import EMPTY
 from edge_cloud_spec.cloud.session.events import Predicted, Propose, Proposed, Score
-from edge_cloud_spec.cloud.session.scored_draft import EMPTY
 from edge_cloud_spec.lookup.answer_lookup import AnswerLookup
 from edge_cloud_spec.lookup.lookups import Lookups
 from edge_cloud_spec.wire.messages import Alone, Generate

@@ -18,8 +18,8 @@ from helpers.cloud.verification import (
     verdict_of,
 )
 
+from edge_cloud_spec.cloud.session.drafts import EMPTY, MAX_OWN_TOKENS, OWN_TOKENS
 from edge_cloud_spec.cloud.session.events import Commit, Propose, Proposed, Reply, Score
-from edge_cloud_spec.cloud.session.scored_draft import EMPTY, MAX_OWN_TOKENS, OWN_TOKENS
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft

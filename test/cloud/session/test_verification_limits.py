@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.cloud.verification import BASE, END, ROW, VOCABULARY, verdict_of
 
-from edge_cloud_spec.cloud.session import pushed_drafts
+from edge_cloud_spec.cloud.session import drafts
 from edge_cloud_spec.cloud.session.events import Reply, Scored
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -94,7 +94,7 @@ def test_after_a_resampled_token_there_is_room_for_one_token_less() -> None:
 
 
 def test_pushed_rows_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pushed_drafts, "MAX_PUSHED_BYTES", 3 * ROW.nbytes)
+    monkeypatch.setattr(drafts, "MAX_PUSHED_BYTES", 3 * ROW.nbytes)
     cloud = Verification("s", PUSHES, BASE, end_tokens=(END,), max_tokens=50, vocabulary=VOCABULARY)
     pushed = [after(BASE.extend((1,) * n), Draft((1,), rows=(ROW,))) for n in range(1, 5)]
     for message in pushed[:3]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from edge_cloud_spec.cloud.session.drafts import OwnDrafting
 from edge_cloud_spec.cloud.session.events import Reply, Score, Scored
-from edge_cloud_spec.cloud.session.own_drafting import OwnDrafting
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
