@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..decoding.draft import MAX_DRAFTED, MAX_NODES
 from ..errors import UserError
@@ -20,106 +20,115 @@ from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.secret_files import read_tokens
 from .model_thread.sessions import WorkerLimits
 from .model_thread.worker import Worker
-from .serving.listening import check_free
 from .serving.logs import FORMATS, set_up_logging
-from .serving.server import ServerSettings, serve
+from .serving.server import ServerSettings, check_free, serve
 
 ENDED = 1  # exit status of what ran and cannot go on; another start may help
 MAX_LOOKUP_SUFFIXES = 2**24  # 0.74 GB for each credential
 
 
+_MOST = WorkerLimits()
+# What each option is called, its default, what it is for, and what else argparse is told of it.
+_Option = tuple[str, Any, str, dict[str, Any]]
+_OPTIONS: dict[str, tuple[_Option, ...]] = {
+    "models": (
+        ("--target", str(EMBEDDED / "target"), "directory or hub name of the target", {}),
+        ("--drafter", "", "a drafter beside it, for cloud_sd and auto", {}),
+        ("--device", "auto", "auto (cuda where it is usable), cpu or cuda (%(default)s)", {}),
+        (
+            "--dtype",
+            "auto",
+            "auto (bfloat16 on cuda, float32 on a CPU), float32, bfloat16 or float16 (%(default)s)",
+            {},
+        ),
+        ("--quantize", "none", "none, int8, int4 or dynamic-int8", {}),
+        (
+            "--passes",
+            "free",
+            "fixed: verdicts do not depend on who else is in a pass; free is faster (%(default)s)",
+            {},
+        ),
+        ("--threads", None, "torch threads", {"type": int}),
+        ("--max-tokens", 128, "longest answer", {}),
+        ("--system-text", "", "file with another system text", {}),
+        (
+            "--batch",
+            _MOST.batch,
+            "sessions in one pass at most; 1: one at a time (%(default)s)",
+            {},
+        ),
+        (
+            "--batch-rows",
+            _MOST.batch_rows,
+            "tokens in one pass at most, and in a part of a prompt (%(default)s)",
+            {},
+        ),
+        (
+            "--kv-memory",
+            0,
+            "for keys and values (default: 2048 on a CPU, the most of what is free on a GPU)",
+            {"metavar": "MB"},
+        ),
+        (
+            "--lookup-suffixes",
+            _MOST.lookup_suffixes,
+            "of answers to draft from, for each credential; 0: none (%(default)s)",
+            {},
+        ),
+    ),
+    "link": (
+        ("--address", DEFAULT_ADDRESS, "HOST:PORT (%(default)s)", {}),
+        ("--certificate", "", "PEM file; TLS (with --key)", {}),
+        ("--key", "", "PEM file of the certificate's key", {}),
+        ("--token-file", "", "file with the tokens robots may show", {}),
+        ("--client-authority", "", "PEM file of the robots' authority (mutual TLS)", {}),
+        ("--streams-per-second", 200.0, "of one robot (%(default)s)", {}),
+        ("--bytes-per-second", 64.0 * 2**20, "of one robot (%(default)s)", {}),
+        ("--messages-per-second", 500.0, "of one robot (%(default)s)", {}),
+        ("--sessions", 64, "robots at once (%(default)s)", {}),
+        (
+            "--sessions-per-robot",
+            _MOST.sessions_per_robot,
+            "sessions of one robot's credential at once (%(default)s)",
+            {},
+        ),
+        (
+            "--bytes-per-robot",
+            _MOST.bytes_per_robot,
+            "of its messages that wait, each way (%(default)s)",
+            {},
+        ),
+        (
+            "--passes-per-robot",
+            _MOST.passes_per_robot,
+            "of its sessions in one pass (%(default)s)",
+            {},
+        ),
+        ("--keep", 60.0, "seconds a lost session is kept", {}),
+        ("--draft-tokens", MAX_DRAFTED, "longest draft, or largest tree (%(default)s)", {}),
+    ),
+    "fleet (extra fleet: Ray)": (
+        ("--replicas", None, "verifiers behind one address; none: this one", {"type": int}),
+        ("--max-replicas", None, "as many under load (default: --replicas)", {"type": int}),
+        ("--replica-cpus", 1.0, "of each (%(default)s)", {}),
+        ("--replica-gpus", 1.0, "of each with --device cuda (%(default)s)", {}),
+    ),
+    "watching": (
+        ("--metrics", "", "HOST:PORT (or a port of this machine) of /metrics", {}),
+        ("--log-format", "text", "(%(default)s)", {"choices": FORMATS}),
+        ("--stuck-after", 30.0, "s of a pass until it is not serving", {}),
+    ),
+}
+
+
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``serve``."""
-    models = parser.add_argument_group("models")
-    models.add_argument(
-        "--target", default=str(EMBEDDED / "target"), help="directory or hub name of the target"
-    )
-    models.add_argument("--drafter", default="", help="a drafter beside it, for cloud_sd and auto")
-    about = "auto (cuda where it is usable), cpu or cuda (%(default)s)"
-    models.add_argument("--device", default="auto", help=about)
-    about = "auto (bfloat16 on cuda, float32 on a CPU), float32, bfloat16 or float16 (%(default)s)"
-    models.add_argument("--dtype", default="auto", help=about)
-    models.add_argument("--quantize", default="none", help="none, int8, int4 or dynamic-int8")
-    models.add_argument(
-        "--passes",
-        default="free",
-        help="fixed: verdicts do not depend on who else is in a pass; free is faster (%(default)s)",
-    )
-    models.add_argument("--threads", type=int, default=None, help="torch threads")
-    models.add_argument("--max-tokens", type=int, default=128, help="longest answer")
-    models.add_argument("--system-text", default="", help="file with another system text")
-    link = parser.add_argument_group("link")
-    link.add_argument("--address", default=DEFAULT_ADDRESS, help="HOST:PORT (%(default)s)")
-    link.add_argument("--certificate", default="", help="PEM file; TLS (with --key)")
-    link.add_argument("--key", default="", help="PEM file of the certificate's key")
-    link.add_argument("--token-file", default="", help="file with the tokens robots may show")
-    link.add_argument(
-        "--client-authority", default="", help="PEM file of the robots' authority (mutual TLS)"
-    )
-    link.add_argument(
-        "--streams-per-second", type=float, default=200.0, help="of one robot (%(default)s)"
-    )
-    link.add_argument(
-        "--bytes-per-second", type=float, default=64.0 * 2**20, help="of one robot (%(default)s)"
-    )
-    link.add_argument(
-        "--messages-per-second", type=float, default=500.0, help="of one robot (%(default)s)"
-    )
-    link.add_argument("--sessions", type=int, default=64, help="robots at once (%(default)s)")
-    most = WorkerLimits()
-    for name, default, help_text in (
-        ("sessions", most.sessions_per_robot, "sessions of one robot's credential at once"),
-        ("bytes", most.bytes_per_robot, "of its messages that wait, each way"),
-        ("passes", most.passes_per_robot, "of its sessions in one pass"),
-    ):
-        text = f"{help_text} (%(default)s)"
-        link.add_argument(f"--{name}-per-robot", type=int, default=default, help=text)
-    for name, default, help_text in (
-        ("--batch", most.batch, "sessions in one pass at most; 1: one at a time"),
-        ("--batch-rows", most.batch_rows, "tokens in one pass at most, and in a part of a prompt"),
-    ):
-        text = f"{help_text} (%(default)s)"
-        models.add_argument(name, type=int, default=default, help=text)
-    models.add_argument(
-        "--kv-memory",
-        type=int,
-        default=0,
-        metavar="MB",
-        help="for keys and values (default: 2048 on a CPU, the most of what is free on a GPU)",
-    )
-    models.add_argument(
-        "--lookup-suffixes",
-        type=int,
-        default=most.lookup_suffixes,
-        help="of answers to draft from, for each credential; 0: none (%(default)s)",
-    )
-    link.add_argument("--keep", type=float, default=60.0, help="seconds a lost session is kept")
-    add_fleet_arguments(parser)
-    watch = parser.add_argument_group("watching")
-    watch.add_argument(
-        "--metrics", default="", help="HOST:PORT (or a port of this machine) of /metrics"
-    )
-    watch.add_argument("--log-format", choices=FORMATS, default="text", help="(%(default)s)")
-    watch.add_argument(
-        "--stuck-after", type=float, default=30.0, help="s of a pass until it is not serving"
-    )
-    link.add_argument(
-        "--draft-tokens",
-        type=int,
-        default=MAX_DRAFTED,
-        help="longest draft, or largest tree (%(default)s)",
-    )
-
-
-def add_fleet_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of a fleet, which runs on Ray (extra ``fleet``)."""
-    fleet = parser.add_argument_group("fleet (extra fleet: Ray)")
-    fleet.add_argument("--replicas", type=int, help="verifiers behind one address; none: this one")
-    fleet.add_argument("--max-replicas", type=int, help="as many under load (default: --replicas)")
-    fleet.add_argument("--replica-cpus", type=float, default=1.0, help="of each (%(default)s)")
-    fleet.add_argument(
-        "--replica-gpus", type=float, default=1.0, help="of each with --device cuda (%(default)s)"
-    )
+    """The options of ``serve``; those of a fleet, which runs on Ray, need its extra."""
+    for title, options in _OPTIONS.items():
+        group = parser.add_argument_group(title)
+        for name, default, about, more in options:
+            if default is not None:
+                more = {"type": type(default)} | more
+            group.add_argument(name, default=default, help=about, **more)
 
 
 def _read(path: str) -> str:
@@ -146,34 +155,40 @@ def run_serve(args: argparse.Namespace) -> int:
     )
     if args.token_file:
         read_tokens(args.token_file)  # before the models: seconds that a wrong file should not cost
-    if min(args.max_tokens, args.sessions) < 1 or not args.keep >= 0:
-        raise UserError("--max-tokens and --sessions must be at least 1, --keep 0 or more")
-    if min(args.sessions_per_robot, args.bytes_per_robot, args.passes_per_robot) < 1:
-        raise UserError("--sessions-, --bytes- and --passes-per-robot must be at least 1")
-    if args.kv_memory < 0:
-        raise UserError("--kv-memory must be 1 MB or more, or 0: by the device")
-    if min(args.batch, args.batch_rows) < 1:
-        raise UserError("--batch and --batch-rows must be at least 1")
-    if not (args.lookup_suffixes == 0 or 1 <= args.lookup_suffixes <= MAX_LOOKUP_SUFFIXES):
-        raise UserError(
-            f"--lookup-suffixes must be 0 (nothing is looked up) or 1 to {MAX_LOOKUP_SUFFIXES}"
-        )
-    if not 1 <= args.draft_tokens <= MAX_NODES:
-        raise UserError(f"--draft-tokens must be 1 to {MAX_NODES}")
+    _check(args)
     check_free(args.address)  # before the models, as well
     if args.replicas is not None:
         return _serve_fleet(args, settings)
-    worker, _ = make_worker(args)
-    serve(worker, settings, lambda address: print(f"serving on {address}", flush=True))
+    serve(make_worker(args), settings, lambda address: print(f"serving on {address}", flush=True))
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise UserError for a number that cannot be."""
+    per_robot = args.sessions_per_robot, args.bytes_per_robot, args.passes_per_robot
+    for good, text in (
+        (
+            min(args.max_tokens, args.sessions) >= 1 and args.keep >= 0,
+            "--max-tokens and --sessions must be at least 1, --keep 0 or more",
+        ),
+        (min(per_robot) >= 1, "--sessions-, --bytes- and --passes-per-robot must be at least 1"),
+        (args.kv_memory >= 0, "--kv-memory must be 1 MB or more, or 0: by the device"),
+        (min(args.batch, args.batch_rows) >= 1, "--batch and --batch-rows must be at least 1"),
+        (
+            0 <= args.lookup_suffixes <= MAX_LOOKUP_SUFFIXES,
+            f"--lookup-suffixes must be 0 (nothing is looked up) or 1 to {MAX_LOOKUP_SUFFIXES}",
+        ),
+        (1 <= args.draft_tokens <= MAX_NODES, f"--draft-tokens must be 1 to {MAX_NODES}"),
+    ):
+        if not good:
+            raise UserError(text)
 
 
 def _serve_fleet(args: argparse.Namespace, settings: ServerSettings) -> int:
     """A front, and replicas on Ray, which is needed here alone."""
     from ..models.device import choose
-    from .fleet.ray_replicas import ReplicaShare
-    from .fleet.scaling import ScalingLimits
-    from .fleet.serving import serve_fleet
+    from .fleet.controller import ScalingLimits
+    from .fleet.ray_fleet import ReplicaShare, serve_fleet
 
     limits = ScalingLimits(args.replicas, args.max_replicas or args.replicas)
     args.device, args.dtype = choose(args.device, args.dtype)  # of this machine, for all replicas
@@ -187,8 +202,8 @@ def _serve_fleet(args: argparse.Namespace, settings: ServerSettings) -> int:
     return 0
 
 
-def make_worker(args: argparse.Namespace) -> tuple[Worker, Callable[[], float]]:
-    """The worker that these options ask for, and the share of its KV memory that is in use."""
+def make_worker(args: argparse.Namespace) -> Worker:
+    """The worker that these options ask for."""
     from ..models.exits import Exits  # torch: seconds that a wrong option should not cost
     from ..models.load import load
 
@@ -216,4 +231,4 @@ def make_worker(args: argparse.Namespace) -> tuple[Worker, Callable[[], float]]:
     pattern = instruction_pattern(args.target)
     worker = Worker(target, spec, drafter, limits, exits=exits, instructions=pattern)
     print(f"target {target.identity} on {target.transformer.device}", flush=True)
-    return worker, lambda: target.memory.usage
+    return worker

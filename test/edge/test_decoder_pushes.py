@@ -8,7 +8,7 @@ import pytest
 from helpers.edge_decoder import BASE, OPENED, PROMPT, SPEC, decoder, drafted, drafts, sent, verdict
 
 from edge_cloud_spec.cloud.session.counters import Counters
-from edge_cloud_spec.cloud.session.pushed_drafts import PushedDrafts
+from edge_cloud_spec.cloud.session.drafts import PushedDrafts
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
 from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.decoding.mean import Mean

@@ -173,7 +173,7 @@ def test_an_error_of_another_kind_is_not_taken_for_one_of_memory() -> None:
 SHORT = """
 import resource, torch
 from pathlib import Path
-from edge_cloud_spec.cloud.model_thread.faults import fault_of
+from edge_cloud_spec.cloud.model_thread.engine import fault_of
 from edge_cloud_spec.errors import MemoryFull
 from edge_cloud_spec.models.memory.cache import CacheLayout, KeyValueCache
 from edge_cloud_spec.models.memory.kv_memory import KvMemory

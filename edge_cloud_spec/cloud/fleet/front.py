@@ -14,10 +14,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ...wire.channel import ASK, AVOID, METHOD_NAME, RETRY_AFTER, SERVICE
+from ...wire.channel import ASK, AVOID, METHOD_NAME, SERVICE
 from ...wire.codec import encode_server
 from ...wire.messages import MOVED, Fault
-from ..serving.access import AccessSettings, ClientRates, Tokens, client_of, credential_of
+from ..serving.access import AccessSettings, Gate, retry_after
+from ..serving.server import HealthyServer
 from .lease import Lease, sign
 from .roster import Roster
 
@@ -25,6 +26,7 @@ LEASE_S = 60.0  # how long a lease opens streams
 NO_REPLICA_S = 0.1  # after which a robot asks again where no replica serves
 FIRST_MESSAGE_S = 10.0  # in which a robot says something
 OLD_ROBOT = "this address is a fleet's front; update edge_cloud_spec on the robot"
+HEALTH_S = 0.1  # between two looks at whether any replica serves
 
 
 class FrontService:
@@ -39,8 +41,7 @@ class FrontService:
     ) -> None:
         """clock: Unix time, s. Raises UserError for a token file that cannot be used."""
         self._roster, self._key, self._clock = roster, key, clock
-        self._tokens = Tokens(access)
-        self._rates = ClientRates(access)
+        self._gate = Gate(access)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """For ``server.add_generic_rpc_handlers``."""
@@ -50,27 +51,20 @@ class FrontService:
     async def _decode(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
+        client, credential = await self._gate.admit(context)
+        await self._gate.admit_stream(client, context)
         metadata = dict(context.invocation_metadata() or ())
-        token = self._tokens.admit(str(metadata.get("authorization", "")))
-        if token is None:
-            text = "the bearer token is missing or wrong; give the robot the verifier's token"
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
-            return
-        client = client_of(context, token)
-        if wait := self._rates.stream(client, time.monotonic()):
-            text = f"this robot asks more than it may; it tries again after {wait:.1f} s"
-            await _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text, wait)
         if ASK not in metadata and not await _says_something(requests):
             return
         # Robots that share a token are told apart by their connections.
         found = self._roster.place(f"{client} {context.peer()}", {str(metadata.get(AVOID, ""))})
         if found is None:
             text = "no replica of this fleet serves now"
-            await _refuse(context, grpc.StatusCode.UNAVAILABLE, text, NO_REPLICA_S)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text, retry_after(NO_REPLICA_S))
             return
         name, address = found
         expires = self._clock() + self._roster.ahead_s(name) + LEASE_S
-        lease = Lease(credential_of(context, token), name, expires)
+        lease = Lease(credential, name, expires)
         fault = Fault(
             MOVED, OLD_ROBOT, address=address, lease=sign(lease, self._key), lease_s=LEASE_S
         )
@@ -86,7 +80,22 @@ async def _says_something(requests: AsyncIterator[bytes]) -> bool:
     return True
 
 
-async def _refuse(
-    context: grpc.aio.ServicerContext[Any, Any], code: Any, text: str, seconds: float
-) -> None:
-    await context.abort(code, text, ((RETRY_AFTER, str(int(1e3 * seconds) + 1)),))
+class FrontServer(HealthyServer):
+    """The front as a server: address, TLS and health; it runs no model."""
+
+    def __init__(self, roster: Roster, key: bytes, access: AccessSettings) -> None:
+        """Raises UserError."""
+        super().__init__(access, FrontService(roster, key, access).handler())
+        self._roster = roster
+
+    async def stop(self) -> None:
+        """End it; streams here are short."""
+        await super().stop()
+        if self._server is not None:
+            await self._server.stop(1.0)
+
+    async def _watch(self) -> None:
+        """The front serves while any replica does."""
+        while True:
+            await self._report(bool(self._roster.loads))
+            await asyncio.sleep(HEALTH_S)

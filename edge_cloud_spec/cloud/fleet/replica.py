@@ -1,23 +1,97 @@
-"""One replica: the worker and the server that stand alone, too, on a loop in a thread."""
+"""One replica: the worker and the server that stand alone, too, on a loop in a thread.
+
+Its streams show the front's lease, and are sent elsewhere when it drains. As a Ray actor Ray
+decides where it runs, and starts it again when it died.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
+import grpc
+import grpc.aio
+
+from ...wire.channel import LEASE, is_loopback
+from ...wire.codec import encode_server
+from ...wire.kinds import ends_decode, server_kind_of
+from ...wire.messages import MOVED, Fault
 from ..model_thread.worker import Worker
-from ..serving.access import raise_file_limit
+from ..serving.access import AccessSettings, raise_file_limit
+from ..serving.client_streams import SendQueue
 from ..serving.metrics import VerifierCollector
 from ..serving.server import Server, ServerSettings
-from .placement import ReplicaLoad
-from .replica_service import ReplicaService
+from ..serving.service import DecodeService
+from .lease import lease_problem
+from .roster import ReplicaLoad
 
+DRAIN_S = 1.0  # after which a stream without a verdict is sent elsewhere, too
+GO_ELSEWHERE = encode_server(
+    Fault(MOVED, "this replica drains; update edge_cloud_spec on the robot to go on elsewhere")
+)
 T = TypeVar("T")
 
 TIMEOUT_S = 20.0
+MakeWorker = Callable[[], Worker]  # loads the models
+RELOADING_NICENESS = 5  # of a thread that loads models again: a third of what one that serves gets
+
+
+class ReplicaService(DecodeService):
+    """The service of one replica, which has a name in its fleet."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        access: AccessSettings,
+        name: str,
+        key: bytes,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """key: of the fleet. clock: Unix time, s. Raises UserError."""
+        super().__init__(worker, access)
+        self.draining = False
+        self._name, self._key, self._clock = name, key, clock
+
+    def drain(self) -> None:
+        """Take no more robots, and send those that are here elsewhere, each after its next verdict.
+
+        On the loop that serves.
+        """
+        self.draining = True
+        for stream, queue in self.streams.streams.items():
+            stream.send_bytes = partial(_send_last, queue)
+        asyncio.get_running_loop().call_later(DRAIN_S, self._end_rest)
+
+    def _end_rest(self) -> None:
+        for queue in list(self.streams.streams.values()):
+            queue.put(GO_ELSEWHERE)
+            queue.put(None)
+
+    async def _takes(self, credential: str, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
+        metadata = dict(context.invocation_metadata() or ())
+        shown, now = bytes(metadata.get(LEASE, b"")), self._clock()
+        if problem := lease_problem(shown, self._key, credential, self._name, now):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, problem)
+        if self.draining:
+            await context.write(GO_ELSEWHERE)
+        return not self.draining
+
+
+def _send_last(queue: SendQueue, data: bytes | None) -> None:
+    """Send this, and the robot elsewhere where its round ends with it."""
+    queue.put(data)
+    if data is not None and server_kind_of(data) == "verdict" and not ends_decode(data):
+        queue.put(GO_ELSEWHERE)
+        queue.put(None)
 
 
 class Replica:
@@ -33,15 +107,12 @@ class Replica:
         name: str,
         key: bytes,
         host: str = "",
-        memory: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """settings: of the fleet; the port is another one. key: of the fleet. memory: the share of
-        its KV memory that is in use, from any thread. Raises UserError.
-        """
+        """settings: of the fleet; the port is another one. key: of the fleet. Raises UserError."""
         raise_file_limit()
         listen = settings.address.rpartition(":")[0]
         settings = replace(settings, address=f"{listen}:0", metrics="")
-        self._worker, self._memory = worker, memory
+        self._worker = worker
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="replica", daemon=True)
         self._thread.start()
@@ -54,7 +125,7 @@ class Replica:
     def load(self) -> ReplicaLoad:
         """What it holds now."""
         waiting = sum(stream.backlog[0] for stream in list(self._service.streams.streams))
-        return ReplicaLoad(self._worker.sessions, waiting, self._memory())
+        return ReplicaLoad(self._worker.sessions, waiting, self._worker.kv_memory.usage)
 
     def metrics(self) -> list[Any]:
         """The families of ``/metrics``, which the front serves; needs prometheus-client."""
@@ -79,3 +150,69 @@ class Replica:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=TIMEOUT_S)
+
+
+@dataclass(frozen=True)
+class ReplicaReport:
+    """Where a replica serves and what it holds; ``streams``: robots that are connected.
+
+    ``unix_s``: its clock, by which leases end.
+    """
+
+    address: str
+    pid: int
+    load: ReplicaLoad
+    streams: int
+    unix_s: float
+
+
+class ReplicaActor:
+    """What Ray runs: ``Replica`` and nothing else."""
+
+    def __init__(
+        self, make: MakeWorker, settings: ServerSettings, name: str, key: bytes, *, far: bool
+    ) -> None:
+        """far: robots come from other machines, to this one's own address. Raises UserError."""
+        import ray
+
+        # Loading takes seconds of a core, while the others serve this replica's robots, too.
+        again = ray.get_runtime_context().was_current_actor_reconstructed
+        with ThreadPoolExecutor(1, "load", _let_others_go_first if again else None) as loading:
+            worker = loading.submit(make).result()
+        host = ""
+        if far:
+            host = str(ray.util.get_node_ip_address())
+            if is_loopback(f"{host}:0"):  # Ray is for this machine alone; its robots are not
+                host = _own_address()
+        self._replica = Replica(worker, settings, name, key, host)
+
+    def report(self) -> ReplicaReport:
+        """Where it is and what it holds."""
+        replica = self._replica
+        return ReplicaReport(
+            replica.address, os.getpid(), replica.load(), replica.streams, time.time()
+        )
+
+    def metrics(self) -> list[Any]:
+        """What it counts."""
+        return self._replica.metrics()
+
+    def drain(self) -> None:
+        """Send its robots elsewhere."""
+        self._replica.drain()
+
+
+def _own_address() -> str:
+    """Where other machines reach this one; nothing is sent to find out."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+        try:
+            route.connect(("192.0.2.1", 9))  # reserved for documents: it goes the default way
+        except OSError:
+            return "127.0.0.1"
+        return str(route.getsockname()[0])
+
+
+def _let_others_go_first() -> None:
+    """On Linux niceness is a thread's own: what serves later, in other threads, is not nice."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), RELOADING_NICENESS)

@@ -17,8 +17,7 @@ from ...models.memory.kv_memory import KvMemory
 from ...models.prompt import Prompt, PromptSpec, Request, instruction_tokens
 from ...wire.messages import Open
 from ..session.events import Predicted
-from .scheduler import DuePass
-from .sessions import CloudSession
+from .sessions import CloudSession, DuePass
 
 if TYPE_CHECKING:
     from ...models.exit_predictor import ExitPrediction, ExitPredictor

@@ -15,39 +15,26 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 
-from ...decoding.draft import Draft
-from .pass_estimator import PassEstimator
-
-if TYPE_CHECKING:
-    from .sessions import CloudSession, RobotStream, WorkerLimits
+from ..session.events import Propose
+from .sessions import CloudSession, DuePass, RobotStream, WorkerLimits
 
 QUANTUM = 16  # rows of credit that a round gives to each client
 MESSAGE_ROWS = 0.25  # what handling a message costs at least
-UNSAID_S = 1.0  # who does not say how long it can wait is served as if it had said this
-
-Job = Callable[[], None]
+DECAY = 0.98  # weight of a pass, one pass later: the last 50 count
+OUTLIER = 3.0  # a pass counts for at most this many times what was expected, and at least 1 / this
+WARM_UP = 8  # passes that count as they are: what to expect is not known yet
 
 
 @dataclass(frozen=True, eq=False)
-class DuePass:
-    """A session's part of a pass over ``rows``: this draft, due since ``arrived`` (s). Of a draft
-    that was scored with its prompt no rows are left.
-
-    ``patience_s``: how long its robot can wait for the verdict; 0: it did not say.
+class Job:
+    """What a session needs of the models beside the common passes: a chunk of its prompt to be
+    read, or, with ``proposal``, a draft of the cloud's own draft model, due since ``arrived`` (s).
     """
 
     session: CloudSession
-    draft: Draft
-    rows: int
-    arrived: float
-    patience_s: float = 0.0
-
-    @property
-    def deadline(self) -> float:
-        """When its verdict is wanted, s."""
-        return self.arrived + (self.patience_s or UNSAID_S)
+    proposal: Propose | None = None
+    arrived: float = 0.0
 
 
 @dataclass(eq=False)
@@ -56,14 +43,62 @@ class ClientShare:
 
     client: Hashable
     credit: float = 0.0
-    talking: dict[RobotStream, None] = field(default_factory=dict)  # its streams with a message
+    streams: dict[RobotStream, None] = field(default_factory=dict)  # those with a message
     passes: deque[DuePass] = field(default_factory=deque)
-    jobs: deque[Job] = field(default_factory=deque)  # prefills and proposals
+    jobs: deque[Job] = field(default_factory=deque)
 
     @property
     def waiting(self) -> int:
         """How much waits."""
-        return len(self.talking) + len(self.passes) + len(self.jobs)
+        return len(self.streams) + len(self.passes) + len(self.jobs)
+
+
+class PassEstimator:
+    """How long a pass of the target takes, by its rows: a fixed part and a part for each row.
+
+    Least squares over the passes so far, the last ones first; robust against a single outlier.
+
+    Neither part is negative. A machine that has become slower is learned in a few passes, since
+    what is expected follows the outliers.
+    """
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self._fixed = self._per_row = 0.0  # s
+        self._weight = self._rows = self._seconds = 0.0  # decaying sums
+        self._rows_rows = self._rows_seconds = 0.0
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """A pass over this many rows took so long."""
+        expected = self.seconds(rows)
+        if self.passes >= WARM_UP:
+            seconds = min(max(seconds, expected / OUTLIER), expected * OUTLIER)
+        self.passes += 1
+        self._weight = DECAY * self._weight + 1.0
+        self._rows = DECAY * self._rows + rows
+        self._seconds = DECAY * self._seconds + seconds
+        self._rows_rows = DECAY * self._rows_rows + rows * rows
+        self._rows_seconds = DECAY * self._rows_seconds + rows * seconds
+        self._fit()
+
+    def seconds(self, rows: int) -> float:
+        """How long a pass over this many rows will take; 0 before any was measured."""
+        return self._fixed + self._per_row * rows
+
+    @property
+    def row_s(self) -> float:
+        """What a row has cost, with its share of the fixed part, s; 0 before any was measured."""
+        return self._seconds / self._rows if self._rows else 0.0
+
+    def _fit(self) -> None:
+        mean_rows, mean_seconds = self._rows / self._weight, self._seconds / self._weight
+        spread = self._rows_rows / self._weight - mean_rows**2
+        slope = 0.0
+        if spread > 1e-9:
+            slope = (self._rows_seconds / self._weight - mean_rows * mean_seconds) / spread
+        # Through the mean, with neither part below 0.
+        self._per_row = min(max(slope, 0.0), mean_seconds / mean_rows)
+        self._fixed = mean_seconds - self._per_row * mean_rows
 
 
 class _Line:
@@ -75,35 +110,38 @@ class _Line:
         deadline: Callable[[ClientShare], float] = lambda share: math.inf,
     ) -> None:
         self._deadline = deadline
-        self._able = [(deadline(share), place, share) for place, share in enumerate(shares)]
-        self._indebted: list[tuple[float, int, ClientShare]] = []  # found to have no credit
-        self._added = len(self._able)
-        heapify(self._able)
+        self._heap = [(deadline(share), place, share) for place, share in enumerate(shares)]
+        self._without_credit: list[tuple[float, int, ClientShare]] = []
+        self._added = len(self._heap)
+        heapify(self._heap)
 
     def __bool__(self) -> bool:
-        return bool(self._able or self._indebted)
+        return bool(self._heap or self._without_credit)
 
     def add(self, share: ClientShare) -> None:
         """It waits behind those with the same deadline."""
-        heappush(self._able, (self._deadline(share), self._added, share))
+        heappush(self._heap, (self._deadline(share), self._added, share))
         self._added += 1
 
-    @property
-    def able(self) -> bool:
-        """Whether somebody has credit."""
-        while self._able and self._able[0][2].credit <= 0:
-            self._indebted.append(heappop(self._able))
-        return bool(self._able)
+    def skip_indebted(self) -> bool:
+        """Set aside who has no credit until the first one has; False: nobody has."""
+        while self._heap and self._heap[0][2].credit <= 0:
+            self._without_credit.append(heappop(self._heap))
+        return bool(self._heap)
 
     def rounds(self) -> int:
-        """How many rounds give credit to one of them at least; after these they are looked at."""
-        self._able, self._indebted = self._indebted, []
-        heapify(self._able)
-        return 1 + int(min(-share.credit for _, _, share in self._able) / QUANTUM)
+        """How many rounds give credit to one of them at least."""
+        return 1 + int(min(-share.credit for _, _, share in self._without_credit) / QUANTUM)
+
+    def look_again(self) -> None:
+        """Look through all of them again: none had credit, and rounds have begun."""
+        self._heap, self._without_credit = self._without_credit, []
+        heapify(self._heap)
+        self.skip_indebted()
 
     def pop(self) -> ClientShare:
-        """The first one, if somebody is ``able``."""
-        return heappop(self._able)[2]
+        """The first one, which has credit."""
+        return heappop(self._heap)[2]
 
 
 class Scheduler:
@@ -114,7 +152,7 @@ class Scheduler:
         self.estimator = PassEstimator()
         self._shares: dict[Hashable, ClientShare] = {}  # who was served last stands last
         self._in_pass: Counter[ClientShare] = Counter()  # the last one; they wait for nothing else
-        self._working = _Line()  # whose jobs are next
+        self._job_line = _Line()  # whose jobs are next
 
     @property
     def busy(self) -> bool:
@@ -122,7 +160,7 @@ class Scheduler:
         return any(share.waiting for share in self._shares.values())
 
     @property
-    def computes(self) -> bool:
+    def has_model_work(self) -> bool:
         """Whether a pass or a job waits."""
         return any(share.passes or share.jobs for share in self._shares.values())
 
@@ -146,28 +184,28 @@ class Scheduler:
         One round begins at most, unless there is nothing else: the rest waits for the next time.
         """
         rounds = served = 0
-        line = _Line(share for share in self._shares.values() if share.talking)
+        line = _Line(share for share in self._shares.values() if share.streams)
         while line:
-            if not line.able:
+            if not line.skip_indebted():
                 if rounds and served:
                     return
                 rounds += 1
             share = self._serve(line)
             share.credit -= MESSAGE_ROWS
-            stream = next(iter(share.talking))
-            del share.talking[stream]
+            stream = next(iter(share.streams))
+            del share.streams[stream]
             served += 1
             yield stream
-            if share.talking:
+            if share.streams:
                 line.add(share)
 
     def take_job(self) -> tuple[Hashable, Job] | None:
         """The next job, and for whom."""
-        if not self._working.able:
-            self._working = _Line(share for share in self._shares.values() if share.jobs)
-        if not self._working:
+        if not self._job_line.skip_indebted():
+            self._job_line = _Line(share for share in self._shares.values() if share.jobs)
+        if not self._job_line:
             return None
-        share = self._serve(self._working)
+        share = self._serve(self._job_line)
         return share.client, share.jobs.popleft()
 
     def next_batch(self, now: float) -> list[DuePass]:
@@ -205,9 +243,9 @@ class Scheduler:
 
     def _serve(self, line: _Line) -> ClientShare:
         """Of these the one to serve now; rounds begin until one has credit."""
-        if not line.able:
+        if not line.skip_indebted():
             self._begin_rounds(line.rounds())
-        assert line.able
+            line.look_again()
         share = line.pop()
         self._shares[share.client] = self._shares.pop(share.client)
         return share

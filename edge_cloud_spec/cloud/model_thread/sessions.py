@@ -1,29 +1,34 @@
-"""The sessions that a worker holds, and the streams of their robots."""
+"""The sessions that a worker holds, the streams of their robots, and who is admitted."""
 
 from __future__ import annotations
 
 import hmac
 import secrets
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...decoding.digest import PrefixDigest
-from ...decoding.draft import MAX_DRAFTED
+from ...decoding.draft import MAX_DRAFTED, Draft
 from ...models.drafter import Drafter
+from ...wire.channel import MAX_RETRY_S
 from ...wire.codec import encode_server
 from ...wire.messages import Close, Open, ServerMessage, key_of
 from ..session.verification import Verification
-from .admission import Refusal, Turnover
-from .prepared_target import PreparedTarget
 
 if TYPE_CHECKING:
+    from ...models.memory.cache_owner import Refill
     from ...models.prefill import Prefill
     from ...models.session import Session
 
 SendBytes = Callable[[bytes | None], None]  # sends a message's bytes; None ends the stream
 OnSend = Callable[["RobotStream", ServerMessage], None]
+
+ALL_ROWS = 1 << 30  # of a prompt
+UNSAID_S = 1.0  # who does not say how long it can wait is served as if it had said this
+SHORTEST_S = 0.05  # a refused robot does not come again before
+RECENT = 0.1  # weight of the session that ended last, in the mean of how long they last
 
 
 @dataclass(frozen=True)
@@ -112,10 +117,10 @@ class RobotStream:
         self.send_bytes(None)
 
 
-class CloudSession(PreparedTarget):
+class CloudSession:
     """A session as the worker holds it: its verification, its models' caches and its stream.
 
-    ``prefill`` begins to compute the prompt; ``prepare`` continues it.
+    The target is computed in chunks before its next pass, and again if its cache was evicted.
     """
 
     def __init__(
@@ -125,18 +130,22 @@ class CloudSession(PreparedTarget):
         opening: Open,
         arrived: float,
     ) -> None:
+        """prefill: begins to compute the prompt. arrived: when it was opened, s."""
         self.verification = verification
         self.base = verification.base
-        super().__init__(prefill, opening.verified)
         self.opening = opening
         self.drafter: Drafter | None = None
         self.stream: RobotStream | None = None
         self.client = ""  # of its stream
-        self.held: Callable[[], None] | None = None  # queues the pass that waits for what is read
-        self.reading = False  # a job for it waits
-        self.starved = False  # its pass was short of memory
         self.opened = arrived
         self.arrived = arrived  # when the last message arrived, or its stream broke, s
+        self.waiting_pass: DuePass | None = None  # until its prompt is read, or read again
+        self.is_queued = False  # for a chunk of that
+        self.passes = 0  # since it was read
+        self.ran_again = False  # its pass was short of memory
+        self._prefill = prefill
+        self._steps: Refill | None = None
+        self._target: Session | None = None
 
     def send(self, message: ServerMessage) -> None:
         """Send this to its robot, if that is there."""
@@ -150,6 +159,129 @@ class CloudSession(PreparedTarget):
     def continues(self, verified: tuple[int, ...]) -> bool:
         """Whether a robot with these verified tokens can go on with it; else it is given up."""
         return self.verification.stands_at(self.base.extend(verified))
+
+    @property
+    def target(self) -> Session:
+        """The target after the prompt and what is verified; all that is left of it is computed."""
+        while self._target is None:
+            self.prefill(ALL_ROWS)
+        return self._target
+
+    @property
+    def ready(self) -> bool:
+        """Whether the target has its cache: the next pass is over the draft alone."""
+        return self._target is not None and self._target.resident
+
+    @property
+    def holds(self) -> bool:
+        """Whether it needs memory that others cannot have now: a pass is due, or a part is done."""
+        return self._steps is not None or (self._target is not None and self._target.waits)
+
+    def prefill(self, rows: int) -> bool:
+        """Compute so many rows of the prompt, or of what an evicted cache held; True: it is ready.
+
+        The draft of the pass that waits for the prompt is scored with its last rows. MemoryFull:
+        there is no room for the cache.
+        """
+        if self.ready:
+            return True
+        # Tokens that another verifier verified, before the decode came here.
+        verified, due = self.opening.verified, self.waiting_pass
+        steps = self._steps
+        if steps is None:
+            steps = self._prefill() if self._target is None else self._target.restore()
+        self._steps = None  # also where a step fails: its memory is given back
+        if due is not None and self._target is None and not verified:
+            steps.draft(due.draft.tokens, due.draft.parents)
+        if not steps.step(rows):
+            self._steps = steps
+            return False
+        self.passes = 0
+        if self._target is None:
+            self._target = steps.session
+            self._target.extend(verified)
+        return True
+
+    def stop_prefill(self) -> None:
+        """Give the memory back of what is computed in part."""
+        self._steps = None
+
+    def pin(self, pinned: bool) -> None:
+        """A pass of it is due, so that its cache is to stay; or that pass is over."""
+        if self._target is not None:
+            self._target.waits = pinned
+
+    def release(self) -> None:
+        """Give all memory back."""
+        self.drafter = self.waiting_pass = None
+        self.stop_prefill()
+        if self._target is not None:
+            self._target.evict()
+
+
+@dataclass(frozen=True, eq=False)
+class DuePass:
+    """A session's part of a pass over ``rows``: this draft, due since ``arrived`` (s). Of a draft
+    that was scored with its prompt no rows are left.
+
+    ``patience_s``: how long its robot can wait for the verdict; 0: it did not say.
+    """
+
+    session: CloudSession
+    draft: Draft
+    rows: int
+    arrived: float
+    patience_s: float = 0.0
+
+    @property
+    def deadline(self) -> float:
+        """When its verdict is wanted, s."""
+        return self.arrived + (self.patience_s or UNSAID_S)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there is no room (``reason``: which bound), and when to try again."""
+
+    reason: str
+    text: str
+    retry_after_s: float
+
+
+class Turnover:
+    """How long sessions last, and who waits for a place. No I/O; times are steady, in s.
+
+    A robot that is refused is told how long it takes until a place is free for it: by Little's law
+    one of N places is free after the N-th part of the time that sessions last, and robots that were
+    refused before come first.
+    """
+
+    def __init__(self) -> None:
+        self._mean_s = 0.0  # 0: none has ended
+        self._due: dict[str, float] = {}  # when each refused client comes again
+
+    def ended(self, lasted_s: float) -> None:
+        """A session was over after so long."""
+        recent = RECENT if self._mean_s else 1.0
+        self._mean_s += recent * (lasted_s - self._mean_s)
+
+    def admitted(self, client: str) -> None:
+        """This client has its place."""
+        self._due.pop(client, None)
+
+    def wait_s(self, client: str, ages: Sequence[float], now: float) -> float:
+        """When this client is to come again, where places are held since so long (s).
+
+        A client that comes again early or often gets no other place in the line.
+        """
+        self._due = {other: due for other, due in self._due.items() if due > now}
+        before = sum(other != client for other in self._due)
+        lasts_s = self._mean_s or max(ages, default=0.0)
+        wait = (before + 1) * lasts_s / max(1, len(ages))
+        wait = min(max(wait, SHORTEST_S), MAX_RETRY_S)
+        if client not in self._due:
+            self._due[client] = now + wait
+        return max(SHORTEST_S, self._due[client] - now)
 
 
 class Sessions:
@@ -259,7 +391,6 @@ class Sessions:
         """Forget a session that cannot continue; its stream stays as it is."""
         if self._sessions.pop(session.verification.session, None) is not None:
             self._turnover.ended(session.arrived - session.opened)
-            session.drafter = session.held = None
             session.release()
 
     def _forget_old(self, now: float) -> None:

@@ -13,20 +13,18 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 from ...lookup.lookups import Lookups
 from ...models.memory.kv_memory import KvMemory
 from ...models.prompt import PromptSpec
-from ...wire.kinds import kind_of
 from ..session.counters import Counters
-from ..session.events import Predicted, Scored
+from ..session.events import Scored
+from .engine import Engine
 from .model_runner import ModelRunner
-from .scheduler import DuePass, Scheduler
-from .session_messages import SessionMessages
-from .sessions import CloudSession, RobotStream, Sessions, WorkerLimits
+from .scheduler import Scheduler
+from .sessions import CloudSession, DuePass, RobotStream, Sessions, WorkerLimits
 
 if TYPE_CHECKING:
     from ...models.exits import Exits
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Job = Callable[[], None]
+P = ParamSpec("P")
 
 LEAST_SPARE_S = 1e-9  # enough for one job
 
@@ -61,7 +59,7 @@ class Worker(threading.Thread):
         self._sessions = Sessions(self.limits)
         self.counters = Counters()
         self._scheduler = Scheduler(self.limits)
-        self._messages = SessionMessages(
+        self._engine = Engine(
             self._models,
             self._sessions,
             self._scheduler,
@@ -80,7 +78,8 @@ class Worker(threading.Thread):
         # Streams of which a message arrived or the robot left, each time; None: the end.
         self._arrivals: SimpleQueue[RobotStream | None] = SimpleQueue()
         self._ends = False
-        self._verdicts: list[Job] = []  # of the pass that has just ended
+        # What the pass that has just ended found, and when it ended, s.
+        self._verdicts: list[tuple[CloudSession, Scored, float]] = []
         self._spare_s = 0.0  # for jobs, before the next pass
         self.steps = 0  # that were done, and whether it waits for the next: for ``ModelWatch``
         self.idle = False
@@ -107,19 +106,19 @@ class Worker(threading.Thread):
         """Do the next step, in the calling thread; wait if there is none. False to end."""
         verdicts, self._verdicts = self._verdicts, []
         for verdict in verdicts:
-            self._do(verdict)
+            self._do(self._engine.settle, *verdict)
         if verdicts:
             return True
         if self._ends:
             return False
         if self._spare_s > 0 and self._do_job():
             return True
-        self._messages.prefills.feed()
+        self._engine.retry_for_memory()
         self._take_arrivals()
         for stream in self._scheduler.take_streams():
-            self._do(partial(self._messages.handle_next, stream))
+            self._do(self._engine.handle_next, stream)
             if stream.waiting:
-                self._messages.listen(stream)
+                self._engine.listen(stream)
         self._spare_s = LEAST_SPARE_S
         self._run_pass(self._scheduler.next_batch(self._clock()))
         return True
@@ -157,12 +156,12 @@ class Worker(threading.Thread):
     @property
     def pending(self) -> bool:
         """Whether there is something to do."""
-        waits = self._scheduler.busy or self._messages.prefills.hungry
+        waits = self._scheduler.busy or self._engine.is_short_of_memory
         return bool(self._verdicts or waits) or not self._arrivals.empty()
 
-    def _do(self, job: Job) -> None:
+    def _do(self, work: Callable[P, object], *given: P.args, **named: P.kwargs) -> None:
         try:
-            job()
+            work(*given, **named)
         except Exception:
             log.exception("a job of the model thread failed; the others continue")
 
@@ -180,7 +179,7 @@ class Worker(threading.Thread):
         if stream is None:
             self._ends = True
         else:
-            self._messages.listen(stream)
+            self._engine.listen(stream)
 
     def _do_job(self) -> bool:
         """Do a job that is no part of a common pass; False where none waits."""
@@ -189,7 +188,7 @@ class Worker(threading.Thread):
             return False
         client, job = found
         started = self._clock()
-        self._do(job)
+        self._do(self._engine.do, job)
         seconds = self._clock() - started
         self._scheduler.charge(client, seconds)
         self._spare_s -= seconds
@@ -202,7 +201,7 @@ class Worker(threading.Thread):
             return
         started = self._clock()
         try:
-            results = self._models.forward(batch, self._on_predicted)
+            results = self._models.forward(batch, self._engine.predicted)
         except Exception as error:
             if len(batch) > 1:
                 log.warning("a pass of %d sessions failed; each runs alone", len(batch))
@@ -212,31 +211,12 @@ class Worker(threading.Thread):
             results = [error]
         ended = self._clock()
         self._spare_s = max(LEAST_SPARE_S, ended - started)
-        if rows := sum(due.rows for due in batch):
-            self._scheduler.estimator.observe(rows, ended - started)
+        if size := sum(due.rows for due in batch):
+            self._scheduler.estimator.observe(size, ended - started)
         for due, result in zip(batch, results, strict=True):
             due.session.arrived = ended  # not silent
-            failed = result if isinstance(result, Exception) else None
-            if not self._messages.prefills.ended(due, failed):
-                continue
-            if isinstance(result, Exception):
-                self._messages.fail(due.session, result)
-                continue
-            queue_s = max(0.0, started - due.arrived)
-            scored = Scored(result, ended - started, queue_s)
-            self._verdicts.append(partial(self._settle, due.session, scored, ended))
-
-    def _on_predicted(self, session: CloudSession, found: Predicted) -> None:
-        self._messages.advance(session, found, self._clock())
-
-    def _settle(self, session: CloudSession, scored: Scored, ended: float) -> None:
-        """Make the verdict, after drafts that were pushed during the pass: one may come next."""
-        stream = session.stream
-        if stream is not None:
-            for data, _ in list(stream.waiting):  # not what arrives now
-                if kind_of(data) != "draft":
-                    break
-                self._messages.handle_next(stream)
-        if session in self._sessions:
-            self._messages.advance(session, scored, ended)
-        self._messages.listen(session.stream)
+            rows = self._engine.end_pass(due, result)
+            if rows is not None:
+                queue_s = max(0.0, started - due.arrived)
+                scored = Scored(rows, ended - started, queue_s)
+                self._verdicts.append((due.session, scored, ended))

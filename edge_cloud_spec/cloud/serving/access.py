@@ -7,14 +7,20 @@ on, the next one is judged anew.
 from __future__ import annotations
 
 import hmac
-from collections import OrderedDict
+import logging
+import math
+import time
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
 import grpc
+import grpc.aio
 
 from ...errors import UserError
-from ...wire.channel import DEFAULT_ADDRESS, check_address, is_loopback
+from ...wire.channel import DEFAULT_ADDRESS, RETRY_AFTER, check_address, is_loopback
 from ...wire.secret_files import Reloaded, named_tokens, read_pair, read_pem, read_tokens
+
+log = logging.getLogger(__name__)
 
 MAX_CLIENTS = 4096  # whose rates are kept; of more, the one that was quiet for longest is forgotten
 
@@ -157,18 +163,58 @@ class ClientRates:
         return rates
 
 
-def client_of(context: grpc.aio.ServicerContext, token_name: str) -> str:
-    """What names this client, in bounds, fairness and logs: its credential, never the secret.
+class Gate:
+    """Lets robots in that show a good token, and refuses what asks too much."""
 
-    The identity in its certificate, else its token's name, else its connection.
-    """
-    return credential_of(context, token_name) or str(context.peer())
+    def __init__(self, access: AccessSettings) -> None:
+        """Raises UserError for a token file that cannot be used."""
+        self._tokens = Tokens(access)
+        self.rates = ClientRates(access)
+        self.refused: Counter[str] = Counter()  # streams, by why
+
+    async def admit(self, context: grpc.aio.ServicerContext) -> tuple[str, str]:
+        """The names of this client and of its credential, or the stream is refused.
+
+        The credential, to which a lease is bound, is the identity in its certificate, else its
+        token's name, else nothing. It names the client in bounds, fairness and logs, else its
+        connection does; never a secret.
+        """
+        metadata = dict(context.invocation_metadata() or ())
+        token = self._tokens.admit(str(metadata.get("authorization", "")))
+        if token is None:
+            self.refused["unauthenticated"] += 1
+            log.info("refused: no good token", extra={"client": str(context.peer())})
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "the bearer token is missing or wrong; give the robot the verifier's token",
+            )
+        identities = context.peer_identities() or ()
+        credential = " ".join(i.decode("utf-8", "replace") for i in identities) or token or ""
+        return credential or str(context.peer()), credential
+
+    async def admit_stream(self, client: str, context: grpc.aio.ServicerContext) -> None:
+        """Refuse a stream of a client that opens too many."""
+        seconds = self.rates.stream(client, time.monotonic())
+        await self.refuse_for("streams_per_second", seconds, client, context)
+
+    async def refuse_for(
+        self, reason: str, seconds: float, client: str, context: grpc.aio.ServicerContext
+    ) -> None:
+        """Refuse a robot that asks too much, and say when it may try again; 0: do not."""
+        if not seconds:
+            return
+        self.refused[reason] += 1
+        log.info("refused: %s", reason, extra={"client": client})
+        await context.abort(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"this robot asks more than it may; it tries again after {seconds:.1f} s",
+            retry_after(seconds),
+        )
 
 
-def credential_of(context: grpc.aio.ServicerContext, token_name: str) -> str:
-    """The certificate's identity, else the token's name, else nothing: what a lease is bound to."""
-    identities = context.peer_identities() or ()
-    return " ".join(i.decode("utf-8", "replace") for i in identities) or token_name
+def retry_after(seconds: float) -> tuple[tuple[str, str], ...]:
+    """The metadata that says when a refused robot may try again."""
+    return ((RETRY_AFTER, str(math.ceil(1e3 * seconds))),)
 
 
 def raise_file_limit() -> None:

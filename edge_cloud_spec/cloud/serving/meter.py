@@ -5,18 +5,47 @@ Cheap enough for each message; read by a scrape in another thread. It knows of n
 
 from __future__ import annotations
 
+import threading
 import time
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from weakref import WeakKeyDictionary
 
 from ...wire.kinds import kind_of
 from ...wire.messages import Fault, Opened, ServerMessage, Verdict
 from ..model_thread.sessions import RobotStream
-from .histogram import Histogram
 
+# Seconds, as vLLM's: a pass of milliseconds, and a prompt that waited for a minute.
+SECONDS = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
+    *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
+)
 OTHER = "other"  # the preset of a robot that names none, or one of its own
+
+
+class Histogram:
+    """Observed from one thread, read from another."""
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        self.bounds = tuple(bounds)
+        self._counts = [0] * (len(self.bounds) + 1)  # the last: above all bounds
+        self._sum = 0.0
+        self._lock = threading.Lock()
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count this value, so many times."""
+        place = bisect_left(self.bounds, value)
+        with self._lock:
+            self._counts[place] += times
+            self._sum += value * times
+
+    def read(self) -> tuple[list[int], float]:
+        """How many were at most each bound, and at the end how many there were; and their sum."""
+        with self._lock:
+            return list(accumulate(self._counts)), self._sum
 
 
 @dataclass
@@ -29,7 +58,7 @@ class _Progress:
 
 
 class Meter:
-    """Bytes and refusals are counted on the server's loop, verdicts in the model's thread.
+    """Bytes are counted on the server's loop, verdicts in the model's thread.
 
     Robots name their presets: of these only the known ones become a label, so that nobody can make
     ever more of them.
@@ -45,7 +74,6 @@ class Meter:
         self.sent_bytes = 0
         self.opened_streams = 0
         self.slow_readers = 0  # streams that were ended since their robots did not read
-        self.refused: Counter[str] = Counter()  # streams, by why
         self.faults: Counter[str] = Counter()  # requests, by the fault's code
         self.first_token_s: dict[str, Histogram] = {}  # each by preset
         self.between_tokens_s: dict[str, Histogram] = {}

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...errors import UserError
 from ...wire.channel import check_address
 from ..model_thread.worker import Worker
-from .histogram import Histogram
+from .meter import Histogram
 from .service import DecodeService
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 PREFIX = "edge_cloud_spec_"
+
+Value = float | Mapping[str, float]
+Family = tuple[str, str, Value, str]  # its name, text and value, or the values by this label
 
 
 class MetricCollector(Protocol):
@@ -36,68 +39,10 @@ class VerifierCollector:
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
-        yield from self._gauges()
-        yield from self._counters()
-        yield from self._histograms()
-
-    def _gauges(self) -> Iterator[Metric]:
-        worker, service = self._worker, self._service
-        connected = worker.connected
-        yield gauge("num_requests_running", "Decodes whose robot is connected.", connected)
-        yield gauge("num_requests_waiting", "Messages and passes that wait.", worker.waiting)
-        sessions = {"connected": connected, "kept": max(0, worker.sessions - connected)}
-        yield gauge("sessions", "Sessions, by whether their robot is there.", sessions, "state")
-        yield gauge("streams", "Open streams.", len(service.streams))
-        text = "Bytes of messages that wait, by their direction."
-        yield gauge("waiting_bytes", text, service.streams.waiting_bytes, "direction")
-        yield gauge("pushed_drafts", "Drafts that wait for their place.", worker.pushed)
-        yield gauge("model_thread_up", "1: the model's thread works.", not service.problem)
-        memory = worker.kv_memory
-        text = "KV memory in use; 1 is all of the bound."
-        yield gauge("kv_cache_usage_perc", text, memory.usage)
-        sizes = {"in_use": memory.in_use, "reserved": memory.reserved}
-        yield gauge("kv_cache_bytes", "KV memory, in use and allocated.", sizes, "state")
-
-    def _counters(self) -> Iterator[Metric]:
-        worker, meter, counters = self._worker, self._service.meter, self._worker.counters
-        answers = counters.answers
-        drafts = "Drafts that were judged."
-        yield counter("spec_decode_num_drafts", drafts, answers.drafts)
-        text = "Drafted tokens that were judged, of all branches, by who drafted them."
-        yield counter("spec_decode_num_draft_tokens", text, dict(answers.drafted), "source")
-        text = "Drafted tokens that were accepted, by who drafted them."
-        yield counter("spec_decode_num_accepted_tokens", text, dict(answers.accepted), "source")
-        places = {str(place): count for place, count in dict(answers.accepted_at).items()}
-        name = "spec_decode_num_accepted_tokens_per_pos"
-        yield counter(name, "The same, by the place in the draft.", places, "position")
-        yield counter("generation_tokens", "Tokens that verdicts settled.", answers.tokens)
-        finished = dict(answers.finished)
-        yield counter("request_success", "Complete answers.", finished, "finished_reason")
-        outcomes = ("judged", "repeated", "late", "unused", "refused")
-        received = {name: getattr(counters, name) for name in outcomes}
-        yield counter("drafts_received", "Drafts, by what became of them.", received, "outcome")
-        refused = {**dict(meter.refused), **dict(answers.refused)}
-        text = "Streams and sessions that were refused, by the bound in the way."
-        yield counter("requests_refused", text, refused, "reason")
-        text = "Requests that ended with a fault, by its code."
-        yield counter("requests_failed", text, dict(meter.faults), "code")
-        memory = worker.kv_memory
-        text = "Caches that gave way to others, and are computed again when they are needed."
-        yield counter("kv_cache_evictions", text, memory.evictions)
-        text = "Tokens of prompts whose keys and values were there already."
-        yield counter("prefix_cache_hits", text, memory.prefix_rows)
-        text = "Tokens that caches which gave way have computed again."
-        yield counter("kv_cache_restored_tokens", text, memory.restored_rows)
-        yield counter("session_evictions", "Sessions dropped to make room.", worker.evicted)
-        evicted = self._service.streams.evicted
-        yield counter("stream_evictions", "Streams dropped to make room.", evicted)
-        text = "Streams dropped since their robots did not read."
-        yield counter("slow_readers_dropped", text, meter.slow_readers)
-        yield counter("streams_opened", "Streams that were let in.", meter.opened_streams)
-        yield counter("received_bytes", "Bytes of robots' messages.", meter.received_bytes)
-        yield counter("sent_bytes", "Bytes of messages to robots.", meter.sent_bytes)
-
-    def _histograms(self) -> Iterator[Metric]:
+        for name, text, value, label in self._gauges():
+            yield gauge(name, text, value, label)
+        for name, text, value, label in self._counters():
+            yield counter(name, text, value, label)
         meter = self._service.meter
         for name, text, by_preset in (
             ("request_queue_time_seconds", "From a draft to its pass.", meter.queue_s),
@@ -107,8 +52,104 @@ class VerifierCollector:
         ):
             yield _histogram(name, text, dict(by_preset))
 
+    def _gauges(self) -> tuple[Family, ...]:
+        worker, service = self._worker, self._service
+        connected, memory = worker.connected, worker.kv_memory
+        sessions = {"connected": connected, "kept": max(0, worker.sessions - connected)}
+        sizes = {"in_use": memory.in_use, "reserved": memory.reserved}
+        waiting_bytes = service.streams.waiting_bytes
+        return (
+            ("num_requests_running", "Decodes whose robot is connected.", connected, ""),
+            ("num_requests_waiting", "Messages and passes that wait.", worker.waiting, ""),
+            ("sessions", "Sessions, by whether their robot is there.", sessions, "state"),
+            ("streams", "Open streams.", len(service.streams), ""),
+            (
+                "waiting_bytes",
+                "Bytes of messages that wait, by their direction.",
+                waiting_bytes,
+                "direction",
+            ),
+            ("pushed_drafts", "Drafts that wait for their place.", worker.pushed, ""),
+            ("model_thread_up", "1: the model's thread works.", not service.problem, ""),
+            ("kv_cache_usage_perc", "KV memory in use; 1 is all of the bound.", memory.usage, ""),
+            ("kv_cache_bytes", "KV memory, in use and allocated.", sizes, "state"),
+        )
 
-def counter(name: str, text: str, value: float | Mapping[str, float], label: str = "") -> Metric:
+    def _counters(self) -> tuple[Family, ...]:
+        worker, service, counters = self._worker, self._service, self._worker.counters
+        answers, meter, memory = counters.answers, service.meter, worker.kv_memory
+        places = {str(place): count for place, count in dict(answers.accepted_at).items()}
+        outcomes = ("judged", "repeated", "late", "unused", "refused")
+        received = {name: getattr(counters, name) for name in outcomes}
+        refused = {**dict(service.gate.refused), **dict(answers.refused)}
+        return (
+            ("spec_decode_num_drafts", "Drafts that were judged.", answers.drafts, ""),
+            (
+                "spec_decode_num_draft_tokens",
+                "Drafted tokens that were judged, of all branches, by who drafted them.",
+                dict(answers.drafted),
+                "source",
+            ),
+            (
+                "spec_decode_num_accepted_tokens",
+                "Drafted tokens that were accepted, by who drafted them.",
+                dict(answers.accepted),
+                "source",
+            ),
+            (
+                "spec_decode_num_accepted_tokens_per_pos",
+                "The same, by the place in the draft.",
+                places,
+                "position",
+            ),
+            ("generation_tokens", "Tokens that verdicts settled.", answers.tokens, ""),
+            ("request_success", "Complete answers.", dict(answers.finished), "finished_reason"),
+            ("drafts_received", "Drafts, by what became of them.", received, "outcome"),
+            (
+                "requests_refused",
+                "Streams and sessions that were refused, by the bound in the way.",
+                refused,
+                "reason",
+            ),
+            (
+                "requests_failed",
+                "Requests that ended with a fault, by its code.",
+                dict(meter.faults),
+                "code",
+            ),
+            (
+                "kv_cache_evictions",
+                "Caches that gave way to others, and are computed again when they are needed.",
+                memory.evictions,
+                "",
+            ),
+            (
+                "prefix_cache_hits",
+                "Tokens of prompts whose keys and values were there already.",
+                memory.prefix_rows,
+                "",
+            ),
+            (
+                "kv_cache_restored_tokens",
+                "Tokens that caches which gave way have computed again.",
+                memory.restored_rows,
+                "",
+            ),
+            ("session_evictions", "Sessions dropped to make room.", worker.evicted, ""),
+            ("stream_evictions", "Streams dropped to make room.", service.streams.evicted, ""),
+            (
+                "slow_readers_dropped",
+                "Streams dropped since their robots did not read.",
+                meter.slow_readers,
+                "",
+            ),
+            ("streams_opened", "Streams that were let in.", meter.opened_streams, ""),
+            ("received_bytes", "Bytes of robots' messages.", meter.received_bytes, ""),
+            ("sent_bytes", "Bytes of messages to robots.", meter.sent_bytes, ""),
+        )
+
+
+def counter(name: str, text: str, value: Value, label: str = "") -> Metric:
     """A family of one value, or of one for each value of a label."""
     from prometheus_client.core import CounterMetricFamily
 
@@ -116,7 +157,7 @@ def counter(name: str, text: str, value: float | Mapping[str, float], label: str
     return _filled(family, value)
 
 
-def gauge(name: str, text: str, value: float | Mapping[str, float], label: str = "") -> Metric:
+def gauge(name: str, text: str, value: Value, label: str = "") -> Metric:
     """The same, of what goes up and down."""
     from prometheus_client.core import GaugeMetricFamily
 
@@ -124,7 +165,7 @@ def gauge(name: str, text: str, value: float | Mapping[str, float], label: str =
     return _filled(family, value)
 
 
-def _filled(family: Any, value: float | Mapping[str, float]) -> Metric:
+def _filled(family: Any, value: Value) -> Metric:
     values = (
         {(name,): number for name, number in value.items()}
         if isinstance(value, Mapping)

@@ -1,30 +1,121 @@
-"""The verifier as a server: address, TLS, token, health and graceful shutdown."""
+"""The verifier as a server: address, TLS, token, health, metrics and graceful shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
+import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio
 
 from ...errors import UserError
-from ...wire.channel import SERVER_OPTIONS, SERVICE
+from ...wire.channel import SERVER_OPTIONS, SERVICE, host_of
 from ..model_thread.worker import Worker
-from .access import AccessSettings, raise_file_limit
-from .health import HealthService
-from .listening import listen
+from .access import AccessSettings, raise_file_limit, server_credentials
 from .metrics import MetricsServer, VerifierCollector, metrics_address
-from .model_watch import ModelWatch
 from .service import DecodeService
 
 log = logging.getLogger(__name__)
 
 WATCH_S = 0.5  # between two looks at the model's thread
+
+
+def check_free(address: str) -> None:
+    """Raise UserError where nothing can listen on this ``host:port`` (a ``unix:`` path always can).
+
+    For who has to load a model before it listens.
+    """
+    if address.startswith("unix:"):
+        return
+    host, port = host_of(address), int(address.rpartition(":")[2])
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError:
+        raise _refusal(address) from None
+
+
+def listen(server: grpc.aio.Server, access: AccessSettings) -> str:
+    """Bind a server; returns its address with the port in use. Raises UserError."""
+    address, credentials = access.address, server_credentials(access)
+    try:
+        if credentials is not None:
+            port = server.add_secure_port(address, credentials)
+        else:
+            port = server.add_insecure_port(address)
+    except RuntimeError:
+        raise _refusal(address) from None
+    if address.startswith("unix:"):
+        return address
+    if not port:
+        raise _refusal(address)
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
+def _refusal(address: str) -> UserError:
+    return UserError(
+        f"cannot listen on {address}: the port is taken or the host unknown; give another "
+        "--address, or use the verifier that listens there (ros2 launch: cloud:=HOST:PORT)"
+    )
+
+
+class HealthService(aio.HealthServicer):  # type: ignore[misc] # untyped
+    """``Check``, which holds nothing; no ``Watch``, whose streams strangers could open without end.
+
+    A client that would watch takes UNIMPLEMENTED for "do not" (gRPC's health checking protocol).
+    """
+
+    async def Watch(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Refused."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "health is asked for with Check here")
+
+
+class WatchedThread(Protocol):
+    """What is watched."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it waits for something to do."""
+
+    @property
+    def steps(self) -> int:
+        """Steps that it has done."""
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+
+
+class ModelWatch:
+    """``look`` some times within ``stuck_s``, the seconds that a step may last."""
+
+    def __init__(
+        self,
+        worker: WatchedThread,
+        stuck_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._worker, self._stuck_s, self._clock = worker, stuck_s, clock
+        self._steps = -1
+        self._since = clock()  # when a step ended, or the thread was idle, for the last time
+
+    def look(self) -> str:
+        """What is wrong with the thread; empty where nothing is."""
+        worker, now = self._worker, self._clock()
+        if not worker.is_alive():
+            return "the model's thread has ended; start the verifier again"
+        if worker.idle or worker.steps != self._steps:
+            self._steps, self._since = worker.steps, now
+        if now - self._since > self._stuck_s:
+            return f"a pass of the model lasts longer than {self._stuck_s:g} s"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -47,8 +138,48 @@ class ServerSettings(AccessSettings):
             raise UserError("--stuck-after must be above 0")
 
 
-class Server:
-    """A gRPC server around a worker; lives on one asyncio loop."""
+class HealthyServer:
+    """A gRPC server of one service that reports its health; lives on one asyncio loop."""
+
+    def __init__(self, access: AccessSettings, handler: grpc.GenericRpcHandler) -> None:
+        self._access, self._handler = access, handler
+        self._server: grpc.aio.Server | None = None
+        self._health = HealthService()
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        """Bind and serve; returns the address with the port in use. Raises UserError."""
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server.add_generic_rpc_handlers((self._handler,))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        address = listen(server, self._access)
+        self._prepare()
+        await server.start()
+        self._server = server
+        self._watching = asyncio.ensure_future(self._watch())
+        return address
+
+    def _prepare(self) -> None:
+        """What else it needs before it serves. Raises UserError."""
+
+    async def _watch(self) -> None:
+        """Report its health again and again."""
+        raise NotImplementedError
+
+    async def _report(self, serving: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        for name in ("", SERVICE):
+            await self._health.set(name, status.SERVING if serving else status.NOT_SERVING)
+
+    async def stop(self) -> None:
+        """Report NOT_SERVING; who extends this ends the streams."""
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._health.enter_graceful_shutdown()
+
+
+class Server(HealthyServer):
+    """The server around a worker."""
 
     def __init__(
         self, worker: Worker, settings: ServerSettings, service: DecodeService | None = None
@@ -57,33 +188,23 @@ class Server:
         self._worker = worker
         self._settings = settings
         self._service = service or DecodeService(worker, settings)
-        self._server: grpc.aio.Server | None = None
-        self._health = HealthService()
-        self._watch = ModelWatch(worker, settings.stuck_s)
-        self._watching: asyncio.Task[None] | None = None
+        self._model_watch = ModelWatch(worker, settings.stuck_s)
         self.metrics: MetricsServer | None = None
+        super().__init__(settings, self._service.handler())
 
     async def start(self) -> str:
-        """Bind and serve; returns the address with the port in use. Raises UserError."""
-        settings = self._settings
-        server = grpc.aio.server(options=SERVER_OPTIONS)
-        server.add_generic_rpc_handlers((self._service.handler(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        address = listen(server, settings)
-        if settings.metrics:
-            collector = VerifierCollector(self._worker, self._service)
-            self.metrics = MetricsServer(settings.metrics, collector)
-        await server.start()
-        await self._say(health_pb2.HealthCheckResponse.SERVING)
-        self._watching = asyncio.ensure_future(self._watch_model())
-        self._server = server
+        address = await super().start()
+        await self._report(True)
         return address
+
+    def _prepare(self) -> None:
+        if self._settings.metrics:
+            collector = VerifierCollector(self._worker, self._service)
+            self.metrics = MetricsServer(self._settings.metrics, collector)
 
     async def stop(self) -> None:
         """Report NOT_SERVING, wait for open streams for the grace period, then end them."""
-        if self._watching is not None:
-            self._watching.cancel()
-        await self._health.enter_graceful_shutdown()
+        await super().stop()
         if self.metrics is not None:
             await asyncio.to_thread(self.metrics.stop)
         if self._server is None:
@@ -94,12 +215,11 @@ class Server:
         self._service.end()  # gRPC would cancel them with a traceback each
         await stopping
 
-    async def _watch_model(self) -> None:
+    async def _watch(self) -> None:
         """Report NOT_SERVING while the model's thread is dead or stuck, and refuse new streams."""
-        status = health_pb2.HealthCheckResponse
         while True:
             await asyncio.sleep(min(WATCH_S, self._settings.stuck_s / 4))
-            problem, before = self._watch.look(), self._service.problem
+            problem, before = self._model_watch.look(), self._service.problem
             if problem == before:
                 continue
             self._service.problem = problem
@@ -107,11 +227,7 @@ class Server:
                 log.error("not serving: %s", problem)
             else:
                 log.warning("serving again: the model's thread goes on")
-            await self._say(status.NOT_SERVING if problem else status.SERVING)
-
-    async def _say(self, status: int) -> None:
-        for name in ("", SERVICE):
-            await self._health.set(name, status)
+            await self._report(not problem)
 
 
 async def _serve(

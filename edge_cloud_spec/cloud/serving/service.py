@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,15 +13,14 @@ import grpc
 import grpc.aio
 
 from ...presets import preset_names
-from ...wire.channel import METHOD_NAME, RETRY_AFTER, SERVICE
+from ...wire.channel import METHOD_NAME, SERVICE
 from ...wire.messages import Fault, Opened, ServerMessage
 from ...wire.stamps import MAX_STAMPED, Echo, sent_of, with_echo
 from ..model_thread.sessions import RobotStream
 from ..model_thread.worker import Worker
-from .access import AccessSettings, ClientRates, Tokens, client_of, credential_of
-from .client_streams import ClientStreams
+from .access import AccessSettings, Gate, retry_after
+from .client_streams import ClientStreams, SendQueue
 from .meter import Meter
-from .send_queue import SendQueue
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +33,7 @@ class DecodeService:
     def __init__(self, worker: Worker, access: AccessSettings) -> None:
         """Raises UserError for a token file that cannot be used."""
         self._worker = worker
-        self._tokens = Tokens(access)
-        self._rates = ClientRates(access)
+        self.gate = Gate(access)
         self.streams = ClientStreams(worker.limits)
         self.meter = Meter(preset_names())
         self.problem = ""  # of the model's thread: no stream is begun
@@ -54,16 +51,15 @@ class DecodeService:
     async def _decode(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
-        token = await self._authenticate(context)
-        client, credential = client_of(context, token), credential_of(context, token)
+        client, credential = await self.gate.admit(context)
+        if not await self._takes(credential, context):
+            return
         if self.problem:
-            self.meter.refused["not_serving"] += 1
+            self.gate.refused["not_serving"] += 1
             await context.abort(
-                grpc.StatusCode.UNAVAILABLE, self.problem, _retry_after(NOT_SERVING_RETRY_S)
+                grpc.StatusCode.UNAVAILABLE, self.problem, retry_after(NOT_SERVING_RETRY_S)
             )
-        await self._refuse_for(
-            "streams_per_second", self._rates.stream(client, time.monotonic()), client, context
-        )
+        await self.gate.admit_stream(client, context)
         stream, queue = self.streams.open(
             client,
             lambda queue: RobotStream(queue.put, client, self._on_send, credential),
@@ -81,7 +77,7 @@ class DecodeService:
             reading.cancel()
             self.streams.remove(stream)
             self._worker.leave(stream)
-        await self._refuse_for("bytes_per_second", queue.refuse_for, client, context)
+        await self.gate.refuse_for("bytes_per_second", queue.refuse_for, client, context)
         if queue.over:  # the robot gets this when it reads again, and resumes
             self.meter.slow_readers += queue.unread
             name = stream.session.verification.session if stream.session else ""
@@ -89,6 +85,10 @@ class DecodeService:
             log.info("a stream is dropped: %s", why, extra={"client": client, "session": name})
             text = "the robot does not read what it is sent, or opens no session"
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+
+    async def _takes(self, credential: str, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
+        """Whether this verifier takes a robot with this credential, whose token is good."""
+        return True
 
     def _on_send(self, stream: RobotStream, message: ServerMessage) -> None:
         """The worker sends this message; in its thread."""
@@ -112,49 +112,18 @@ class DecodeService:
         with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot is gone
             async for data in requests:
                 self.meter.received(stream, data)
-                wait = self._rates.message(stream.client, len(data), time.monotonic())
+                wait = self.gate.rates.message(stream.client, len(data), time.monotonic())
                 if wait:
                     queue.refuse_for = wait
                     break
                 if sent_ns := sent_of(data):
                     queue.stamp = (sent_ns, time.time_ns())
                 self._worker.receive(stream, data)
-                while pause := self._rates.pause(stream.client, time.monotonic()):
+                while pause := self.gate.rates.pause(stream.client, time.monotonic()):
                     await asyncio.sleep(pause)  # a flood takes the time of all others' messages
                 while self.streams.is_behind(stream):
                     await asyncio.sleep(0.01)  # nothing is read, so that the robot cannot send
         queue.put(None)
-
-    async def _authenticate(self, context: grpc.aio.ServicerContext[Any, Any]) -> str:
-        """The name of the token that the robot shows; empty where none is asked for."""
-        metadata = dict(context.invocation_metadata() or ())
-        name = self._tokens.admit(str(metadata.get("authorization", "")))
-        if name is None:
-            self.meter.refused["unauthenticated"] += 1
-            log.info("refused: no good token", extra={"client": str(context.peer())})
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED,
-                "the bearer token is missing or wrong; give the robot the verifier's token",
-            )
-        return name or ""
-
-    async def _refuse_for(
-        self, reason: str, seconds: float, client: str, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
-        """Refuse a robot that asks too much, and say when it may try again; 0: do not."""
-        if not seconds:
-            return
-        self.meter.refused[reason] += 1
-        log.info("refused: %s", reason, extra={"client": client})
-        await context.abort(
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-            f"this robot asks more than it may; it tries again after {seconds:.1f} s",
-            _retry_after(seconds),
-        )
-
-
-def _retry_after(seconds: float) -> tuple[tuple[str, str], ...]:
-    return ((RETRY_AFTER, str(math.ceil(1e3 * seconds))),)
 
 
 def _echoing(data: bytes, queue: SendQueue) -> bytes:

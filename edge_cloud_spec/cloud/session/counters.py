@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .scored_draft import ScoredDraft
+from ...decoding.draft import Draft
 
 
 @dataclass
@@ -40,15 +40,17 @@ class Counters:
         self.answers = AnswerCounts()
 
     def count_verdict(
-        self, scored: ScoredDraft, path: Sequence[int], tokens: int, finish: str
+        self, draft: Draft, source: str, path: Sequence[int], tokens: int, finish: str
     ) -> None:
-        """The verdict on this draft accepts this path, and settles so many tokens."""
+        """The verdict on this draft accepts this path, and settles so many tokens.
+
+        source: of what is not looked up.
+        """
         self.verdicts += 1
-        answers, draft = self.answers, scored.draft
+        answers = self.answers
         answers.tokens += tokens
         answers.drafts += bool(len(draft))
         looked_up = sum(node >= draft.drafted for node in path)
-        source = scored.source
         answers.drafted.update({source: draft.drafted, "lookup": draft.looked_up})
         answers.accepted.update({source: len(path) - looked_up, "lookup": looked_up})
         answers.accepted_at.update(range(len(path)))

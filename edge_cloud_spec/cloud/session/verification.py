@@ -6,12 +6,15 @@ passes that it asks for and sends its messages.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+from ...decoding.accept import accept
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_NODES, BadDraft
 from ...decoding.grammar import Grammar
 from ...decoding.random_source import RandomSource, SeededRandomSource
+from ...decoding.split import Split, largest, sparse_residual
 from ...decoding.token_distribution import TokenDistribution
 from ...lookup.answer_lookup import AnswerLookup
 from ...wire.messages import (
@@ -23,12 +26,14 @@ from ...wire.messages import (
     Open,
     Opened,
     Prediction,
+    Residual,
     Resume,
     RowMessage,
     RowRequest,
+    Verdict,
 )
 from .counters import Counters
-from .draft_choice import DraftChoice
+from .drafts import EMPTY, DraftChoice, OwnDrafting, ScoredDraft
 from .events import (
     Action,
     Commit,
@@ -41,11 +46,7 @@ from .events import (
     Score,
     Scored,
 )
-from .judge import judge
-from .own_drafting import OwnDrafting
-from .scored_draft import EMPTY, ScoredDraft
 from .validation import DraftRules
-from .verdict_history import VerdictHistory
 from .verified_answer import VerifiedAnswer
 
 
@@ -85,7 +86,7 @@ class Verification:
         self._rejected: TokenDistribution | None = None  # P where the robot resamples now
         self._row_asked_at: PrefixDigest | None = None  # where another verifier rejected
         self._scoring: ScoredDraft | None = None
-        self._alone: Alone | None = None  # how it goes on after each verdict by itself
+        self._generation: Alone | None = None  # how it goes on by itself after each verdict
 
     @property
     def pushed(self) -> int:
@@ -95,7 +96,7 @@ class Verification:
     @property
     def generating(self) -> bool:
         """Whether it continues by itself after each verdict."""
-        return self._alone is not None
+        return self._generation is not None
 
     @property
     def under_way(self) -> ScoredDraft | None:
@@ -121,29 +122,24 @@ class Verification:
         """The actions that follow from this event; for a message that cannot be used, a Fault."""
         match event:
             case DraftMessage():
-                return self._on_draft(event)
+                try:
+                    return self._on_draft(event)
+                except BadDraft as error:
+                    return self._refuse(Fault("bad_draft", str(error)))
             case Generate():
                 return self._on_generate(event)
             case Scored():
                 return self._on_scored(event)
             case Predicted():
                 return self._on_predicted(event)
-            case Proposed() if self.proposing is None:
-                return []
             case Proposed():
-                self.proposing = None
-                waiting = self._next_pushed(late=True)
-                done = waiting or self._alone is None
-                return waiting if done else self._score(self._drafts.drafted(event))
+                return self._on_proposed(event)
             case Resume():
                 return self._on_resume(event)
             case RowRequest(base):
                 return self._on_row_request(base)
             case Close(resampled):
-                if self._rejected is not None and self._rules.knows(resampled):
-                    self._adopt(resampled)
-                self.finished, self._alone = True, None
-                self._drafts.end()
+                self._on_close(resampled)
                 return []
 
     def stands_at(self, here: PrefixDigest) -> bool:
@@ -154,7 +150,7 @@ class Verification:
 
     def pause(self) -> None:
         """The session has no stream: stop generating (a robot that resumes asks again)."""
-        self._alone = None
+        self._generation = None
 
     @property
     def _busy(self) -> bool:
@@ -164,7 +160,7 @@ class Verification:
         if not self._answer.was_at(message.base):
             text = "the robot stands where this answer never was; start the decode again"
             return [Reply(Fault("unknown_prefix", text))]
-        self._alone = None
+        self._generation = None
         return [Reply(Opened(self.session, b"", self.digest))]
 
     def _on_row_request(self, base: PrefixDigest) -> list[Action]:
@@ -184,44 +180,63 @@ class Verification:
         path, token = scored.as_drafted(event.path, event.token)
         return [Reply(Prediction(self.digest, path, token, event.confidence, event.layer))]
 
-    def _on_draft(self, message: DraftMessage) -> list[Action]:
-        self.counters.drafts += 1
-        if self.proposing and not message.hint and message.base == self.digest:
-            self._alone = self.proposing = None  # the robot takes the lead, and waits for this one
-        if self._alone is not None:
-            return self._on_draft_while_alone(message)
-        if message.base in self._history and not message.hint:
-            self.counters.repeated += 1
-            return [Reply(self._history.on(message.base))]
-        token = message.resampled
-        drawn = None if token is None else self.digest.extend((token,))
-        if self._rejected is None and message.base == drawn and not self._busy:
-            return self._refuse(Fault("unknown_session", "it rejected nothing; open another"))
-        if self._rejected is not None and token is None and message.base == self._row_asked_at:
-            self.counters.repeated += 1  # sent before the row was asked for, which is told again
-            return [Reply(RowMessage(message.base, self._rejected))]
-        here = self.digest if self._rejected is None or drawn is None else drawn
-        try:
-            if message.base != here or message.hint or self._busy or self.finished:
-                self._drafts.keep(message, late=self.proposing is not None)
-                return []
-            self._rules.check_next(message, self._answer, resamples=self._rejected is not None)
-        except BadDraft as error:
-            return self._refuse(Fault("bad_draft", str(error)))
-        return [*self._adopt(message.resampled), *self._score(self._drafts.given(message))]
+    def _on_proposed(self, event: Proposed) -> list[Action]:
+        if self.proposing is None:
+            return []
+        self.proposing = None
+        waiting = self._next_pushed(late=True)
+        if waiting or self._generation is None:
+            return waiting
+        return self._score(self._drafts.drafted(event))
 
-    def _on_draft_while_alone(self, message: DraftMessage) -> list[Action]:
+    def _on_close(self, resampled: int | None) -> None:
+        if self._rejected is not None and self._rules.knows(resampled):
+            self._adopt(resampled)
+        self.finished, self._generation = True, None
+        self._drafts.end()
+
+    def _on_draft(self, message: DraftMessage) -> list[Action]:
+        """Raises BadDraft."""
+        base, resampled = message.base, message.resampled
+        self.counters.drafts += 1
+        if self.proposing and not message.hint and base == self.digest:
+            # The robot takes the lead, and waits for the verdict on this one.
+            self._generation = self.proposing = None
+        if self._generation is not None:
+            return self._on_draft_while_generating(message)
+        if base in self._history and not message.hint:
+            return self._repeat(self._history.on(base))
+        after_drawn = self.digest if resampled is None else self.digest.extend((resampled,))
+        if self._rejected is None:
+            if resampled is not None and base == after_drawn and not self._busy:
+                return self._refuse(Fault("unknown_session", "it rejected nothing; open another"))
+            here = self.digest
+        else:
+            if resampled is None and base == self._row_asked_at:
+                # It was sent before the row was asked for, which is sent again.
+                return self._repeat(RowMessage(base, self._rejected))
+            here = after_drawn
+        if base != here or message.hint or self._busy or self.finished:
+            self._drafts.keep(message, late=self.proposing is not None)
+            return []
+        self._rules.check_next(message, self._answer, resamples=self._rejected is not None)
+        return [*self._adopt(resampled), *self._score(self._drafts.given(message))]
+
+    def _on_draft_while_generating(self, message: DraftMessage) -> list[Action]:
         """Keep it for where it fits. It is no hint where the robot takes the lead.
 
         All verdicts were sent on this stream: after the one under way the robot drafts again.
+        Raises BadDraft.
         """
-        try:
-            self._drafts.keep(message, late=True)
-        except BadDraft as error:
-            return self._refuse(Fault("bad_draft", str(error)))
+        self._drafts.keep(message, late=True)
         if not message.hint:
-            self._alone = None
+            self._generation = None
         return []
+
+    def _repeat(self, message: Verdict | RowMessage) -> list[Action]:
+        """What was sent before is sent again, as it was."""
+        self.counters.repeated += 1
+        return [Reply(message)]
 
     def _refuse(self, fault: Fault) -> list[Action]:
         self.counters.refused += 1
@@ -240,27 +255,29 @@ class Verification:
         if base != self.digest and base not in self._history:
             self.counters.ignored += 1
             return []
-        missed = self._history.since(base) if self._alone is None else ()
-        self._alone = message.alone
-        if self.finished or self._rejected is not None or self._has_reached_limit():
-            self._alone = None
+        missed = self._history.since(base) if self._generation is None else ()
+        self._generation = message.alone
+        self._stop_where_due()
         return [*map(Reply, missed), *self._next(late=True)]
 
-    def _has_reached_limit(self) -> bool:
-        """Whether the answer has as many tokens as the robot asked to generate."""
-        return self._alone is not None and 0 < self._alone.until <= len(self.tokens)
+    def _stop_where_due(self) -> None:
+        """Generate no more where the answer ended, the robot resamples, or it has all it asked."""
+        how = self._generation
+        has_all = how is not None and 0 < how.until <= len(self.tokens)
+        if self.finished or self._rejected is not None or has_all:
+            self._generation = None
 
     def _next(self, *, late: bool) -> list[Action]:
-        """The next pass: over a draft that waits for its place, else what the cloud does alone.
+        """The next pass: over a draft that waits for its place, else what the server generates.
 
         late: a draft for an earlier place may be left to use.
         """
         if self._busy:
             return []
         waiting = self._next_pushed(late=late)
-        if waiting or self._alone is None:
+        if waiting or self._generation is None:
             return waiting
-        own = self._drafts.own(self._alone)
+        own = self._drafts.own(self._generation)
         if isinstance(own, ScoredDraft):
             return self._score(own)
         self.proposing = own
@@ -271,7 +288,7 @@ class Verification:
         if self.finished or self._rejected is not None:
             self._drafts.forget_passed()
             return []
-        waiting = self._drafts.pushed(alone=self._alone is not None, late=late)
+        waiting = self._drafts.take_pushed(generating=self.generating, late=late)
         return [] if waiting is None else self._score(waiting)
 
     def _score(self, under_way: ScoredDraft) -> list[Action]:
@@ -281,25 +298,110 @@ class Verification:
     def _on_scored(self, scored: Scored) -> list[Action]:
         assert self._scoring is not None
         under_way, self._scoring = self._scoring, None
-        opening = self._opening
         if under_way.row_only:
-            self._alone, self._rejected = None, scored.rows.row(-1, opening.policy).told()
-            self._row_asked_at = self.digest
-            return [Reply(RowMessage(self.digest, self._rejected))]
-        verdict, self._rejected = judge(
-            under_way, scored, opening, self._answer, self._random_source
-        )
+            return self._on_row(scored)
+        verdict = self._judge(under_way, scored)
+        reply = verdict if under_way.complete else replace(verdict, tokens=())
         path, finish = verdict.path, verdict.finish
         last = () if verdict.token is None else (verdict.token,)
-        said = verdict if under_way.complete else replace(verdict, tokens=())
+        settled = verdict.tokens + last
         self._history.add(verdict)
-        self.counters.count_verdict(under_way, path, len(path) + len(last), finish)
+        self.counters.count_verdict(under_way.draft, under_way.source, path, len(settled), finish)
         seconds = scored.queue_s + under_way.draft_s + scored.verify_s
-        self._drafts.judged(under_way, path, len(path) + len(last), seconds)
-        self._answer.extend(verdict.tokens + last)
+        self._drafts.judged(under_way, path, len(settled), seconds)
+        self._answer.extend(settled)
         if finish and not self.finished:
             self._drafts.end()
-        self.finished = self.finished or bool(finish)
-        if finish or self._rejected is not None or self._has_reached_limit():
-            self._alone = None
-        return [Reply(said), Commit(path, last), *self._next(late=not under_way.awaited)]
+            self.finished = True
+        self._stop_where_due()
+        return [Reply(reply), Commit(path, last), *self._next(late=not under_way.awaited)]
+
+    def _on_row(self, scored: Scored) -> list[Action]:
+        """The row that a robot asked for, since it draws the next token itself."""
+        self._rejected = scored.rows.row(-1, self._opening.policy).told()
+        self._generation, self._row_asked_at = None, self.digest
+        return [Reply(RowMessage(self.digest, self._rejected))]
+
+    def _judge(self, under_way: ScoredDraft, scored: Scored) -> Verdict:
+        """The rule's verdict up to where the answer ends, complete with its tokens.
+
+        Where the robot resamples, P is kept as what was rejected.
+        """
+        opening, draft, here = self._opening, under_way.draft, self.digest
+        taken = accept(
+            opening.rule,
+            draft,
+            scored.rows,
+            opening.policy,
+            here.length,
+            self._random_source,
+            replacement=opening.replacement,
+            open_at=under_way.open_at,
+        )
+        path, token, finish = self._answer.until_end(draft, taken.path, taken.token)
+        self._rejected = None if finish else taken.rejected
+        accepted = tuple(draft.tokens[node] for node in path)
+        last = () if token is None else (token,)
+        position = here.length + len(path)
+        return Verdict(
+            here,
+            path,
+            token,
+            finish,
+            tokens=accepted,
+            drafted=len(draft) if under_way.complete else 0,
+            verify_s=scored.verify_s,
+            queue_s=scored.queue_s,
+            draft_s=under_way.draft_s,
+            residual=residual_of(self._rejected, opening.split, position, self._random_source),
+            leads_to=here.extend(accepted + last).short,
+            alone=not under_way.awaited,
+        )
+
+
+class VerdictHistory:
+    """Verdicts by the prefix of the draft that each is on, in the order of the answer.
+
+    They are kept with their tokens, since the robot may have lost the draft. Only the last keeps
+    its residual, the largest part of a verdict: no robot needs that of an earlier one.
+    """
+
+    def __init__(self) -> None:
+        self.last: PrefixDigest | None = None  # the newest verdict's prefix
+        self._kept: dict[PrefixDigest, Verdict] = {}
+
+    def __contains__(self, base: PrefixDigest) -> bool:
+        return base in self._kept
+
+    def add(self, verdict: Verdict) -> None:
+        """The verdict on the prefix where the answer stood, complete with its tokens."""
+        if self.last is not None and self._kept[self.last].residual is not None:
+            self._kept[self.last] = replace(self._kept[self.last], residual=None)
+        self._kept[verdict.base] = verdict
+        self.last = verdict.base
+
+    def on(self, base: PrefixDigest) -> Verdict:
+        """The verdict on this prefix; KeyError where there is none."""
+        return self._kept[base]
+
+    def since(self, base: PrefixDigest) -> Iterator[Verdict]:
+        """Those on this prefix and on all that came after it."""
+        return (kept for place, kept in self._kept.items() if place.length >= base.length)
+
+
+def residual_of(
+    target: TokenDistribution | None, split: Split | None, position: int, source: RandomSource
+) -> Residual | None:
+    """P in the form of ``split``: the exact sparse residual, PicoSpec's top K, or dense (DSSD).
+
+    None where nothing was rejected, or the cloud resamples itself.
+    """
+    if target is None:
+        return None
+    assert split is not None
+    if split.residual == "sparse":
+        return sparse_residual(target, split, position, source)
+    if split.residual == "top_k":
+        ids, probabilities = largest(target, split.top_k)
+        return TokenDistribution(probabilities, ids)
+    return target

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import Draft
 from ...decoding.grammar import Grammar, forced_tokens
-from .scored_draft import EMPTY
 
 
 class VerifiedAnswer:
@@ -42,10 +41,9 @@ class VerifiedAnswer:
     def forced(self, most: int) -> Draft:
         """The next tokens, where the grammar leaves no choice: a pass judges them and one more."""
         if self._grammar is None:
-            return EMPTY
+            return Draft(())
         count = min(most, self.room - 1)
-        tokens = forced_tokens(self._grammar, self.tokens, self.end_tokens, count)
-        return Draft(tokens) if tokens else EMPTY
+        return Draft(forced_tokens(self._grammar, self.tokens, self.end_tokens, count))
 
     def extend(self, tokens: tuple[int, ...]) -> None:
         """These tokens are verified now."""
@@ -67,7 +65,7 @@ class VerifiedAnswer:
     def until_end(
         self, draft: Draft, path: tuple[int, ...], token: int | None
     ) -> tuple[tuple[int, ...], int | None, str]:
-        """Cut an accepted path and the token after it at an end token or at the length limit.
+        """An accepted path and the token after it, up to an end token or the length limit.
 
         Returns the path, the token, and how the answer ends there: "end", "length" or empty.
         """

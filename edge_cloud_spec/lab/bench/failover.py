@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from ...cloud.command import add_serve_arguments, make_worker
-from ...cloud.fleet.scaling import ScalingLimits
-from ...cloud.fleet.serving import Fleet
+from ...cloud.fleet.controller import ScalingLimits
+from ...cloud.fleet.ray_fleet import Fleet
 from ...cloud.serving.server import ServerSettings
 from ...edge.client import ClientSettings, VerifierClient
 from ...edge.events import Emit

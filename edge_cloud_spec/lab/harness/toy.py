@@ -173,11 +173,6 @@ def toy_worker(limits: WorkerLimits | None = None) -> Worker:
     return Worker(ToyVlm(1), spec_of(60), ToyVlm(1, 0.5), limits)  # type: ignore[arg-type]
 
 
-def toy_replica() -> tuple[Worker, Callable[[], float]]:
-    """What a fleet makes a replica of (``MakeWorker``)."""
-    return toy_worker(), lambda: 0.0
-
-
 def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[list[int], str]:
     """The target's own tokens under greedy or coupled, and why they end."""
     tokens: list[int] = []

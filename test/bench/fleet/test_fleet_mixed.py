@@ -14,7 +14,7 @@ from helpers.cloud.worker_robot import opening
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.cloud.session import judge
+from edge_cloud_spec.cloud.session import verification
 from edge_cloud_spec.decoding.accept import Acceptance
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.lab.bench.fleet.mixed import rejection_row, tokens_row
@@ -73,11 +73,11 @@ def test_rejection_in_a_batch_has_the_distribution_of_the_target_alone(
     right = rejection_row(Cloud(), opening, 400, 0)
     assert right["passed"] and right["rejected"] > 50
     assert not rejection_row(Cloud(noise=2.0), opening, 100, 0)["equal"]
-    accept = judge.accept
+    accept = verification.accept
 
     def gullible(rule: str, draft: Any, *others: Any, **more: Any) -> Acceptance:
         taken = accept(rule, draft, *others, **more)
         return replace(taken, path=(0,)) if len(draft) and not taken.path else taken
 
-    monkeypatch.setattr(judge, "accept", gullible)
+    monkeypatch.setattr(verification, "accept", gullible)
     assert not rejection_row(Cloud(), opening, 100, 0)["equal"]

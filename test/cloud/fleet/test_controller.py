@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from edge_cloud_spec.cloud.fleet.controller import LEAVE_S, Controller
-from edge_cloud_spec.cloud.fleet.placement import ReplicaLoad
-from edge_cloud_spec.cloud.fleet.replica_actor import ReplicaReport
-from edge_cloud_spec.cloud.fleet.roster import MISSES, Roster
-from edge_cloud_spec.cloud.fleet.scaling import Scaling, ScalingLimits
+from edge_cloud_spec.cloud.fleet.controller import LEAVE_S, Controller, Scaling, ScalingLimits
+from edge_cloud_spec.cloud.fleet.replica import ReplicaReport
+from edge_cloud_spec.cloud.fleet.roster import MISSES, ReplicaLoad, Roster
 
 NOW, AHEAD = 5_000.0, -300.0  # the front's clock, and how far the replicas' are ahead, s
 

@@ -16,7 +16,7 @@ import pytest
 from helpers.cloud.grpc_robot import OWN, REQUEST, settings, toy_robot
 from helpers.cloud.small_fleet import SmallFleet
 
-from edge_cloud_spec.cloud.fleet.placement import ReplicaLoad
+from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad
 from edge_cloud_spec.edge import client as client_module
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit

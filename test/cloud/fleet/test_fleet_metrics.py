@@ -16,9 +16,9 @@ from helpers.cloud.promql import missing, read_scrape
 from helpers.cloud.small_fleet import SmallFleet
 from prometheus_client.parser import text_string_to_metric_families
 
-from edge_cloud_spec.cloud.fleet.fleet_metrics import FleetCollector
-from edge_cloud_spec.cloud.fleet.placement import ReplicaLoad
+from edge_cloud_spec.cloud.fleet.ray_fleet import FleetCollector
 from edge_cloud_spec.cloud.fleet.replica import Replica
+from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad
 from edge_cloud_spec.cloud.serving.metrics import PREFIX, MetricsServer
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.fleet.placement import ABOVE_MEAN, ReplicaLoad, place
-from edge_cloud_spec.cloud.fleet.roster import MISSES, Roster
+from edge_cloud_spec.cloud.fleet.roster import ABOVE_MEAN, MISSES, ReplicaLoad, Roster, place
 
 CLIENTS = [f"robot {number}" for number in range(600)]
 EVEN = dict.fromkeys("abcdef", ReplicaLoad(sessions=100))

@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.cloud.fleet import ray_replicas
-from edge_cloud_spec.cloud.fleet.ray_replicas import LOOPBACK
+from edge_cloud_spec.cloud.fleet import ray_fleet
+from edge_cloud_spec.cloud.fleet.ray_fleet import LOOPBACK
 
 ENVIRONMENT = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", LOOPBACK)
 SERVE = ["serve", "--replicas", "1", "--address", "127.0.0.1:0"]
@@ -46,8 +46,8 @@ class FakeRay(SimpleNamespace):
 
     def init(self, **_: object) -> None:
         self.started += 1
-        if ray_replicas.os.environ["RAY_AUTH_MODE"] == "token" and self._service.token != "off":
-            self._service.token = ray_replicas.os.environ.get("RAY_AUTH_TOKEN", "of the cluster")
+        if ray_fleet.os.environ["RAY_AUTH_MODE"] == "token" and self._service.token != "off":
+            self._service.token = ray_fleet.os.environ.get("RAY_AUTH_TOKEN", "of the cluster")
         self._service.token = self._service.token.removeprefix("off")
 
     def shutdown(self) -> None:
@@ -81,8 +81,8 @@ def ray(service: ControlService, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
 
 
 def test_ray_is_started_with_a_token_of_its_own_on_this_machine_alone(ray: FakeRay) -> None:
-    ray_replicas._started_ray()
-    environment = ray_replicas.os.environ
+    ray_fleet._started_ray()
+    environment = ray_fleet.os.environ
     assert environment["RAY_AUTH_MODE"] == "token" and environment[LOOPBACK] == "0"
     assert len(environment["RAY_AUTH_TOKEN"]) == 64
     assert ray.started == 1
@@ -92,8 +92,8 @@ def test_a_cluster_keeps_its_own_token_and_addresses(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", ray.address)
-    ray_replicas._started_ray()
-    environment = ray_replicas.os.environ
+    ray_fleet._started_ray()
+    environment = ray_fleet.os.environ
     assert environment["RAY_AUTH_MODE"] == "token"
     assert LOOPBACK not in environment and "RAY_AUTH_TOKEN" not in environment
 
@@ -140,14 +140,14 @@ def test_a_fleet_ends_with_a_status_and_a_sentence_once_ray_has_ended(
         def close(self) -> None:
             """Nothing was started."""
 
-    monkeypatch.setattr("edge_cloud_spec.cloud.fleet.serving.RayReplicas", Replicas)
-    monkeypatch.setattr("edge_cloud_spec.cloud.fleet.serving.LOST_S", 0.01)
+    monkeypatch.setattr("edge_cloud_spec.cloud.fleet.ray_fleet.RayReplicas", Replicas)
+    monkeypatch.setattr("edge_cloud_spec.cloud.fleet.ray_fleet.LOST_S", 0.01)
     assert main(SERVE) == 1
     assert capsys.readouterr().err.endswith("error: Ray has ended on this machine\n")
 
 
 def test_ray_has_ended_when_this_machines_node_has_whatever_others_do(ray: FakeRay) -> None:
-    replicas = ray_replicas.RayReplicas.__new__(ray_replicas.RayReplicas)
+    replicas = ray_fleet.RayReplicas.__new__(ray_fleet.RayReplicas)
     replicas._ray = ray
     assert replicas.lost() == ""
     ray.alive = False

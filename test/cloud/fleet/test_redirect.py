@@ -13,7 +13,7 @@ from helpers.cloud.grpc_cloud import Cloud, free_port
 from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, opening, settings, toy_robot
 from helpers.cloud.small_fleet import SmallFleet
 
-from edge_cloud_spec.cloud.fleet.placement import ReplicaLoad
+from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.probe import CloudState
 from edge_cloud_spec.edge.runner import Outcome

@@ -15,8 +15,8 @@ from helpers.cloud.grpc_robot import OWN, REQUEST, settings, toy_robot
 from helpers.cloud.small_fleet import SmallFleet
 
 from edge_cloud_spec.cloud.fleet.front import LEASE_S
-from edge_cloud_spec.cloud.fleet.placement import ReplicaLoad
 from edge_cloud_spec.cloud.fleet.replica import Replica
+from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit, LinkLost

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.fleet.placement import ReplicaLoad
-from edge_cloud_spec.cloud.fleet.scaling import Scaling, ScalingLimits
+from edge_cloud_spec.cloud.fleet.controller import Scaling, ScalingLimits
+from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad
 from edge_cloud_spec.errors import UserError
 
 LIMITS = ScalingLimits(least=1, most=3, sessions=10, waiting=4, up_s=2.0, down_s=20.0)

@@ -12,8 +12,7 @@ from helpers.cloud.worker_robot import Robot, cloud, do_all, opening
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.model_thread.admission import SHORTEST_S, Turnover
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.sessions import SHORTEST_S, Turnover, WorkerLimits
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import MAX_RETRY_S

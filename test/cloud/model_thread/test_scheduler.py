@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from edge_cloud_spec.cloud.model_thread.pass_estimator import PassEstimator
-from edge_cloud_spec.cloud.model_thread.scheduler import QUANTUM, DuePass, Scheduler
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.scheduler import QUANTUM, PassEstimator, Scheduler
+from edge_cloud_spec.cloud.model_thread.sessions import DuePass, WorkerLimits
 from edge_cloud_spec.decoding.draft import Draft
 
 DRAFT = Draft(())
@@ -128,9 +127,9 @@ def test_of_one_credential_only_so_many_sessions_are_in_a_pass() -> None:
 def test_messages_of_a_flood_wait_for_the_next_time_where_others_are_heard_now() -> None:
     of = scheduler(fixed=0.0, per_row=0.01)
     flood: Any = [f"f{n}" for n in range(50)]
-    of.of("flood").talking.update(dict.fromkeys(flood))
+    of.of("flood").streams.update(dict.fromkeys(flood))
     robot: Any = "r"
-    of.of("robot").talking[robot] = None
+    of.of("robot").streams[robot] = None
     heard = []
     for stream in of.take_streams():
         heard.append(stream)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.model_thread.scheduler import QUANTUM, UNSAID_S, DuePass, Scheduler
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.scheduler import QUANTUM, Scheduler
+from edge_cloud_spec.cloud.model_thread.sessions import UNSAID_S, DuePass, WorkerLimits
 from edge_cloud_spec.decoding.draft import Draft
 
 CLIENTS = 5
@@ -61,7 +61,7 @@ class Crowd:
                 due = DuePass(session, Draft(()), rows, self.now, patience)
                 self.of.of(client).passes.append(due)
             case "stream":
-                self.of.of(given[0]).talking[self.name(given[0], what)] = None
+                self.of.of(given[0]).streams[self.name(given[0], what)] = None
             case "job":
                 named = self.name(given[0], what)
                 self.of.of(given[0]).jobs.append(lambda: self.served.append(named))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.serving.access import Tokens
-from edge_cloud_spec.cloud.serving.send_queue import ByteBound, SendQueue
+from edge_cloud_spec.cloud.serving.client_streams import ByteBound, SendQueue
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.messages import Opened

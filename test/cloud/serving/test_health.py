@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.cloud.serving.model_watch import ModelWatch
+from edge_cloud_spec.cloud.serving.server import ModelWatch
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker

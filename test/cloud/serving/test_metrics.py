@@ -22,8 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.cloud.serving.histogram import Histogram
-from edge_cloud_spec.cloud.serving.meter import OTHER
+from edge_cloud_spec.cloud.serving.meter import OTHER, Histogram
 from edge_cloud_spec.cloud.serving.metrics import PREFIX, metrics_address
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.decoding.draft import Draft

@@ -42,11 +42,11 @@ def test_a_fleets_replicas_get_the_options_of_their_models_and_memory(
     def serve_fleet(make: Any, *_: object) -> None:
         handed.append(pickle.dumps(make))
 
-    monkeypatch.setattr("edge_cloud_spec.cloud.fleet.serving.serve_fleet", serve_fleet)
+    monkeypatch.setattr("edge_cloud_spec.cloud.fleet.ray_fleet.serve_fleet", serve_fleet)
     options = "--replicas 2 --passes fixed --threads 1 --batch 3 --batch-rows 99 --kv-memory 64"
     assert main(["serve", *options.split(), "--address", "127.0.0.1:0"]) == 0
-    worker, usage = pickle.loads(handed[0])()
-    assert worker.kv_memory.limit == 64 * 2**20 and usage() == 0.0
+    worker = pickle.loads(handed[0])()
+    assert (worker.kv_memory.limit, worker.kv_memory.usage) == (64 * 2**20, 0.0)
     limits = worker.limits
     assert (limits.batch, limits.batch_rows) == (3, 99)
     assert worker._models.target.transformer.masks_itself  # as fixed passes do

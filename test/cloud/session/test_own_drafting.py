@@ -11,9 +11,15 @@ from helpers.cloud.worker_robot import OWN, Costly, Robot, do_all, opening
 from helpers.cloud.worker_robot import cloud as cloud_with
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.cloud.session.drafts import (
+    AGAIN,
+    EMPTY,
+    FEW,
+    OWN_TOKENS,
+    OwnDrafting,
+    ScoredDraft,
+)
 from edge_cloud_spec.cloud.session.events import Propose, Proposed, Score
-from edge_cloud_spec.cloud.session.own_drafting import AGAIN, FEW, OwnDrafting
-from edge_cloud_spec.cloud.session.scored_draft import EMPTY, OWN_TOKENS, ScoredDraft
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
 from edge_cloud_spec.wire.messages import Alone, Close, Fault, Generate, Resume, Verdict

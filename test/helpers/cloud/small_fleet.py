@@ -9,10 +9,9 @@ from typing import Any
 
 from helpers.cloud.replica_process import ReplicaProcess
 
-from edge_cloud_spec.cloud.fleet.front_server import FrontServer
+from edge_cloud_spec.cloud.fleet.front import FrontServer
 from edge_cloud_spec.cloud.fleet.lease import new_key
-from edge_cloud_spec.cloud.fleet.placement import ReplicaLoad
-from edge_cloud_spec.cloud.fleet.roster import Roster
+from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad, Roster
 from edge_cloud_spec.cloud.serving.access import AccessSettings
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
-from edge_cloud_spec.cloud.session.events import Reply, Score, Scored
-from edge_cloud_spec.cloud.session.own_drafting import OwnDrafting
+from edge_cloud_spec.cloud.session.drafts import OwnDrafting
+from edge_cloud_spec.cloud.session.events import Action, Event, Reply, Score, Scored
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.lookup.answer_lookup import AnswerLookup
-from edge_cloud_spec.wire.messages import DraftMessage, Open, Verdict
+from edge_cloud_spec.wire.messages import DraftMessage, Fault, Open, Verdict
 
 BASE = PrefixDigest(0, 77)
 VOCABULARY = 10
@@ -26,9 +30,7 @@ def session(rule: str = "greedy", max_tokens: int = 50) -> Verification:
     policy = GREEDY if rule == "greedy" else SamplingPolicy(1.0)
     payload = "dense" if rule == "rejection" else "ids"
     opening = Open(1, "find", b"", "action first", policy, rule, payload=payload, draft_length=3)
-    return Verification(
-        "s", opening, BASE, end_tokens=(END,), max_tokens=max_tokens, vocabulary=VOCABULARY
-    )
+    return opened(opening, max_tokens)
 
 
 def says(*tokens: int) -> Scored:
@@ -58,16 +60,7 @@ def cloud_of(
     lookup: AnswerLookup | None = None, opening: Open = OPENING, own: OwnDrafting | None = None
 ) -> Verification:
     """A session whose robot drafts, and may have looked up; own: the cloud has a draft model."""
-    return Verification(
-        "s",
-        opening,
-        BASE,
-        end_tokens=(END,),
-        max_tokens=50,
-        vocabulary=VOCABULARY,
-        lookup=lookup,
-        own=own,
-    )
+    return opened(opening, lookup=lookup, own=own)
 
 
 def scored(actions: list) -> Draft | None:
@@ -77,3 +70,57 @@ def scored(actions: list) -> Draft | None:
 
 def same(found: Draft | None, *tokens: int) -> bool:
     return found is not None and found.tokens == tokens and found.parents is None
+
+
+def play(cloud: Verification, *steps: tuple[Any, ...]) -> list[Action]:
+    """Tell the session each event; what follows is as each step says. Returns the last actions.
+
+    A step is an event and what is to be scored next: the tokens of a chain (none: the target
+    alone), a draft, None for nothing; or a proposal, or a fault's code. Then, if it has more, the
+    fields of the verdict that is sent.
+    """
+    actions: list[Action] = []
+    for number, (event, expected, *fields) in enumerate(steps):
+        actions = cloud.handle(event)
+        assert said_of(actions, event, expected), (number, event, expected, actions)
+        for name, value in (fields[0] if fields else {}).items():
+            assert getattr(verdict_of(actions), name) == value, (number, name)
+    return actions
+
+
+def said_of(actions: list[Action], event: Event, expected: Any) -> bool:
+    """Whether these actions are what the step expects."""
+    replies = [action.message for action in actions if isinstance(action, Reply)]
+    faults = [message.code for message in replies if isinstance(message, Fault)]
+    if isinstance(expected, str):
+        return faults == [expected]
+    draft = scored(actions)
+    if expected is None:
+        return draft is None and (isinstance(event, Scored) or not actions)
+    if isinstance(expected, tuple):
+        return draft is not None and (draft.tokens, draft.parents) == (expected, None)
+    if isinstance(expected, Draft):
+        found = draft and (draft.tokens, draft.parents, draft.looked_up)
+        return found == (expected.tokens, expected.parents, expected.looked_up)
+    return actions[-1:] == [expected]
+
+
+def split_opening(residual: Split) -> Open:
+    """A request whose robot draws the token after a rejection itself."""
+    return replace(
+        OPENING,
+        policy=SamplingPolicy(1.0),
+        rule="rejection",
+        payload="probabilities",
+        split=residual,
+        lookup=False,
+    )
+
+
+def opened(
+    opening: Open, max_tokens: int = 50, vocabulary: int = VOCABULARY, **more: Any
+) -> Verification:
+    """A session of this request."""
+    return Verification(
+        "s", opening, BASE, end_tokens=(END,), max_tokens=max_tokens, vocabulary=vocabulary, **more
+    )

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from ....cloud.model_thread.scheduler import DuePass, Scheduler
-from ....cloud.model_thread.sessions import WorkerLimits
+from ....cloud.model_thread.scheduler import Scheduler
+from ....cloud.model_thread.sessions import DuePass, WorkerLimits
 from ....decoding.draft import Draft
 from ...harness.fleet.activity import RobotActivity, RoundTime
 from ...harness.fleet.load import FleetLoad

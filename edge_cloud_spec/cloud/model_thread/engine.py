@@ -1,12 +1,20 @@
-"""What robots' messages do to their sessions, and what the sessions then ask of the scheduler."""
+"""What messages and passes do to the sessions, and what these then ask of the scheduler.
+
+A session's pass waits until its prompt is read, in chunks between the passes, and so is what an
+evicted session has lost. Where there is no room for another cache the one used the longest ago
+gives way; those whose pass waits keep theirs until it is over, so that each that had to wait for
+room has a pass for it.
+"""
 
 from __future__ import annotations
 
 import logging
 import secrets
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 
+from ...decoding.target_rows import TargetRows
+from ...errors import MemoryFull, UserError, is_out_of_memory
 from ...lookup.lookups import Lookups
 from ...models.prompt import PromptSpec
 from ...wire.codec import decode_client
@@ -22,22 +30,34 @@ from ...wire.messages import (
     spec_digest,
 )
 from ..session.counters import Counters
-from ..session.events import Action, Commit, Event, Extend, Propose, Proposed, Reply, Score
-from ..session.own_drafting import OwnDrafting
-from ..session.scored_draft import EMPTY
+from ..session.drafts import EMPTY, OwnDrafting
+from ..session.events import (
+    Action,
+    Commit,
+    Event,
+    Extend,
+    Predicted,
+    Propose,
+    Proposed,
+    Reply,
+    Score,
+    Scored,
+)
 from ..session.validation import check_opening, check_verified
 from ..session.verification import Verification
-from .faults import fault_of
 from .model_runner import ModelRunner
-from .prefills import Prefills
-from .scheduler import DuePass, Scheduler
-from .sessions import CloudSession, RobotStream, Sessions, WorkerLimits
+from .scheduler import Job, Scheduler
+from .sessions import CloudSession, DuePass, RobotStream, Sessions, WorkerLimits
 
 log = logging.getLogger(__name__)
 
+STAY = 8  # passes that a session has before it makes room for one that finds none
+RETRY_S = 1.0
+MAX_TEXT = 500  # characters of a fault, which may quote a robot's message
 
-class SessionMessages:
-    """Handles messages and the events of sessions; passes, prefills and proposals are queued.
+
+class Engine:
+    """Handles messages and the events of sessions; passes and jobs are queued in the scheduler.
 
     An error is sent to its robot as a Fault. Belongs to the model's thread.
     """
@@ -57,8 +77,8 @@ class SessionMessages:
         self._counters, self._limits, self._clock = counters, limits, clock
         self._lookups = lookups
         # Sessions share a pass of the target, but wait for one another's drafts.
-        self._own = OwnDrafting(lambda: scheduler.computes) if models.drafts else None
-        self.prefills = Prefills(sessions, scheduler, limits, self.fail)
+        self._own = OwnDrafting(lambda: scheduler.has_model_work) if models.drafts else None
+        self._waiting_for_memory: dict[CloudSession, None] = {}
         self._spec = spec
         self._spec_bytes = spec.to_bytes()
         self._spec_digest = spec_digest(self._spec_bytes)
@@ -66,9 +86,9 @@ class SessionMessages:
     def listen(self, stream: RobotStream | None) -> None:
         """Let the scheduler know that a message of this stream may be handled, if it may."""
         if stream is not None and self._may_speak(stream):
-            self._scheduler.of(stream.client).talking[stream] = None
+            self._scheduler.of(stream.client).streams[stream] = None
 
-    def fail(self, session: CloudSession, error: Exception) -> None:
+    def _fail(self, session: CloudSession, error: Exception) -> None:
         """Give up a session that cannot go on, and tell its robot why."""
         self._sessions.lose(session)
         session.send(fault_of(error))
@@ -92,7 +112,7 @@ class SessionMessages:
         except Exception as error:
             stream.send(fault_of(error))
 
-    def advance(self, session: CloudSession, event: Event, arrived: float) -> None:
+    def _advance(self, session: CloudSession, event: Event, arrived: float) -> None:
         """An event of a session, which arrived at this time (s), and all that follows from it.
 
         Where a part of that fails the session is given up: its answer may be ahead of its cache.
@@ -101,7 +121,64 @@ class SessionMessages:
             for action in session.verification.handle(event):
                 self._perform(session, action, arrived)
         except Exception as error:
-            self.fail(session, error)
+            self._fail(session, error)
+
+    def do(self, job: Job) -> None:
+        """Do a job, if its session still wants it."""
+        if job.proposal is None:
+            self._prefill(job.session)
+        else:
+            self._propose(job.session, job.proposal, job.arrived)
+
+    def predicted(self, session: CloudSession, found: Predicted) -> None:
+        """An early exit of the pass under way predicts this session's verdict."""
+        self._advance(session, found, self._clock())
+
+    def end_pass(self, due: DuePass, result: TargetRows | Exception) -> TargetRows | None:
+        """The pass of this session is over; what its verdict is made of, if one follows.
+
+        For want of memory its cache is given up, once, and another pass is due: so a cache that
+        cannot grow beside itself comes back larger.
+        """
+        session = due.session
+        session.pin(False)
+        if not isinstance(result, Exception):
+            session.passes += 1
+            session.ran_again = False
+            return result
+        if is_out_of_memory(result) and not session.ran_again:
+            session.ran_again = True
+            session.target.evict()
+            self._queue_pass(due)
+        else:
+            self._fail(session, result)
+        return None
+
+    def settle(self, session: CloudSession, scored: Scored, ended: float) -> None:
+        """Make the verdict, after drafts that were pushed during the pass: one may come next."""
+        stream = session.stream
+        if stream is not None:
+            for data, _ in list(stream.waiting):  # not what arrives now
+                if kind_of(data) != "draft":
+                    break
+                self.handle_next(stream)
+        if session in self._sessions:
+            self._advance(session, scored, ended)
+        self.listen(session.stream)
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether sessions wait for memory."""
+        return bool(self._waiting_for_memory)
+
+    def retry_for_memory(self) -> None:
+        """Read the session that waits for memory the longest: something has changed."""
+        while self._waiting_for_memory:
+            session = next(iter(self._waiting_for_memory))
+            if session in self._sessions:
+                self._queue_prefill(session)
+                return
+            del self._waiting_for_memory[session]
 
     def _may_speak(self, stream: RobotStream) -> bool:
         """Whether the next message of this stream is to be handled now.
@@ -127,7 +204,7 @@ class SessionMessages:
             log.debug("a message for no session is dropped")
         else:
             stream.session.arrived = arrived
-            self.advance(stream.session, message, arrived)
+            self._advance(stream.session, message, arrived)
 
     def _close(self, stream: RobotStream, message: Close) -> None:
         if stream.session is not None:
@@ -153,7 +230,7 @@ class SessionMessages:
             again.verification.pause()
             self._sessions.attach(stream, again)
             stream.send(Opened(again.verification.session, spec_bytes, base, protocol, verified))
-            self._go_alone(again, opening)
+            self._generate_as_opened(again, opening)
             return
         if again is not None:
             self._sessions.drop(again, Close())
@@ -182,14 +259,14 @@ class SessionMessages:
         target = self._models.target
         session = CloudSession(verification, lambda: target.prefill(prompt), opening, self._clock())
         self._sessions.attach(stream, session)
-        self.prefills.queue(session)
-        self._go_alone(session, opening)
+        self._queue_prefill(session)
+        self._generate_as_opened(session, opening)
 
-    def _go_alone(self, session: CloudSession, opening: Open) -> None:
-        """Where the robot says so, as if its Generate had come with its Open."""
+    def _generate_as_opened(self, session: CloudSession, opening: Open) -> None:
+        """Where the robot's Open says so, as if its Generate had come with it."""
         if opening.alone is not None:
             here = session.base.extend(opening.verified)
-            self.advance(session, Generate(here, opening.alone), self._clock())
+            self._advance(session, Generate(here, opening.alone), self._clock())
 
     def _resume(self, stream: RobotStream, message: Resume, arrived: float) -> None:
         session = self._sessions.named(message.session)
@@ -198,7 +275,7 @@ class SessionMessages:
             stream.send(Fault("unknown_session", text))
             return
         self._sessions.attach(stream, session)
-        self.advance(session, message, arrived)
+        self._advance(session, message, arrived)
 
     def _perform(self, session: CloudSession, action: Action, arrived: float) -> None:
         match action:
@@ -210,19 +287,71 @@ class SessionMessages:
             case Extend(tokens):
                 session.target.extend(tokens)
             case Score(draft, patience_s):
-                due = DuePass(session, draft, 1 + len(draft), arrived, patience_s)
-                self.prefills.queue_pass(due)
+                self._queue_pass(DuePass(session, draft, 1 + len(draft), arrived, patience_s))
             case Propose():
-                job = partial(self._propose, session, action, arrived)
-                self._scheduler.of(session.client).jobs.append(job)
+                self._scheduler.of(session.client).jobs.append(Job(session, action, arrived))
+
+    def _queue_pass(self, due: DuePass) -> None:
+        """Queue a pass; it waits until all before it is read."""
+        session = due.session
+        if session.ready and session.passes >= STAY and self._waiting_for_memory:
+            session.target.evict()
+        if session.ready:
+            if session.target.scored_with_prompt:
+                due = replace(due, rows=0)
+            session.pin(True)
+            self._scheduler.of(session.client).passes.append(due)
+        else:
+            session.waiting_pass = due
+            self._queue_prefill(session)
+
+    def _queue_prefill(self, session: CloudSession) -> None:
+        """Queue the reading of a session, ahead of its first draft or for the pass that waits."""
+        if not session.is_queued:
+            session.is_queued = True
+            self._scheduler.of(session.client).jobs.append(Job(session))
+
+    def _prefill(self, session: CloudSession) -> None:
+        """Read a chunk, unless the robot has left before it sent a draft.
+
+        A robot that comes back and drafts has it read then.
+        """
+        session.is_queued = False
+        is_heard = session.stream is not None and not session.stream.gone
+        if session not in self._sessions or not (is_heard or session.waiting_pass):
+            session.stop_prefill()
+            return
+        try:
+            done = session.prefill(self._limits.batch_rows)
+        except MemoryFull as error:
+            self._wait_for_memory(session, error)
+            return
+        except Exception as error:
+            self._fail(session, error)
+            return
+        if not done:
+            self._queue_prefill(session)
+        else:
+            self._waiting_for_memory.pop(session, None)
+            if session.waiting_pass is not None:
+                due, session.waiting_pass = session.waiting_pass, None
+                self._queue_pass(due)
+
+    def _wait_for_memory(self, session: CloudSession, error: MemoryFull) -> None:
+        """Others keep their caches for a pass or a chunk that waits; after it there is room."""
+        others = self._sessions.hold_memory(session)
+        if not error.retry_s or (session.waiting_pass is not None and not others):
+            self._fail(session, error)
+        elif session.waiting_pass is not None:  # without a draft there is no hurry
+            self._waiting_for_memory[session] = None
 
     def _propose(self, session: CloudSession, wanted: Propose, arrived: float) -> None:
         """Draft with the cloud's own drafter, unless the robot's draft came first."""
         verification = session.verification
         if session not in self._sessions or verification.proposing is not wanted:
             return
-        if not verification.generating or (not wanted.needed and self._scheduler.computes):
-            self.advance(session, Proposed(EMPTY), arrived)
+        if not verification.generating or (not wanted.needed and self._scheduler.has_model_work):
+            self._advance(session, Proposed(EMPTY), arrived)
             return
         started = self._clock()
         try:
@@ -234,7 +363,23 @@ class SessionMessages:
             else:
                 log.warning("the draft model failed, and is done without: %s", error)
             # or it would wait for this for ever
-            self.advance(session, Proposed(EMPTY, failed=True), arrived)
+            self._advance(session, Proposed(EMPTY, failed=True), arrived)
             return
         draft_s = self._clock() - started
-        self.advance(session, Proposed(draft, draft_s), arrived + draft_s)
+        self._advance(session, Proposed(draft, draft_s), arrived + draft_s)
+
+
+def fault_of(error: Exception) -> Fault:
+    """The fault for an error of one request; one that is not the robot's own is logged."""
+    if isinstance(error, MemoryFull):
+        return Fault("overloaded", str(error), error.retry_s)
+    if is_out_of_memory(error):
+        log.error("the device has no memory for a request", exc_info=error)
+        text = "the verifier's device has no memory for this request; try again later"
+        return Fault("overloaded", text, RETRY_S)
+    if isinstance(error, UserError | ValueError):
+        text = str(error)
+        return Fault("bad_request", text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ...")
+    log.error("a request failed", exc_info=error)
+    name = type(error).__name__
+    return Fault("internal", f"the verifier failed on this request ({name}); see its log")

@@ -1,0 +1,299 @@
+"""A fleet whose replicas are actors of Ray: ``serve --replicas``, until a signal.
+
+``/metrics`` of a fleet are all replicas' own, each with a label ``replica``, as vLLM labels the
+engines of one server, so that the same queries sum over them; and the front's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from ...errors import UserError
+from ...wire.channel import is_loopback
+from ..serving.metrics import MetricsServer, counter, gauge
+from ..serving.server import ServerSettings
+from .controller import LOOK_S, Controller, Scaling, ScalingLimits
+from .front import FrontServer
+from .lease import new_key
+from .replica import MakeWorker, ReplicaActor, ReplicaReport
+from .roster import Roster
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+STORE_BYTES = 80 * 2**20  # of Ray's object store, which a fleet does not use; Ray's own least
+LEAST = (2, 60)  # of Ray's versions; before 2.52 whoever reaches its ports runs code there
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray is for this machine alone, at 127.0.0.1
+ASK_S = 10.0  # in which Ray refuses who shows no token
+CALLS = 4  # of an actor at a time: a report does not wait for another
+LABEL = "replica"
+# What each replica counts; None where one did not answer.
+Scrape = Mapping[str, "Sequence[Metric] | None"]
+log = logging.getLogger(__name__)
+
+SCRAPE_S = 2.0  # in which a replica says what it counts
+LOST_S = 2.0  # between two looks at whether Ray is there
+
+
+@dataclass(frozen=True)
+class ReplicaShare:
+    """What one replica takes of Ray's machines."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+class RayReplicas:
+    """Starts, asks and ends actors by name. Raises UserError where Ray is missing or fails."""
+
+    def __init__(
+        self, make: MakeWorker, settings: ServerSettings, key: bytes, share: ReplicaShare
+    ) -> None:
+        """settings: the front's. RAY_ADDRESS names a cluster; without it, Ray runs on this one."""
+        self._ray = _started_ray()
+        self._make, self._key, self._share = make, key, share
+        self._far = not is_loopback(settings.address)
+        if self._far:
+            settings = replace(settings, address="0.0.0.0:0")
+        self._settings = settings
+        self._actors: dict[str, Any] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Those that were started and not ended."""
+        return list(self._actors)
+
+    def start(self, name: str) -> None:
+        """Have one more; it reports once its models are loaded."""
+        actor = self._ray.remote(
+            num_cpus=self._share.cpus,
+            num_gpus=self._share.gpus,
+            max_restarts=-1,
+            max_concurrency=CALLS,
+        )(ReplicaActor)
+        self._actors[name] = actor.remote(
+            self._make, self._settings, name, self._key, far=self._far
+        )
+
+    async def report(self, name: str) -> ReplicaReport:
+        """What it says; LookupError where it is gone for good, with why."""
+        try:
+            report: ReplicaReport = await asyncio.wrap_future(
+                self._actors[name].report.remote().future()
+            )
+        except self._ray.exceptions.ActorDiedError as error:
+            raise LookupError(str(error).strip().splitlines()[-1]) from None
+        return report
+
+    async def metrics(self, name: str) -> list[Any]:
+        """What it counts."""
+        found: list[Any] = await asyncio.wrap_future(self._actors[name].metrics.remote().future())
+        return found
+
+    def drain(self, name: str) -> None:
+        """Let it send its robots elsewhere."""
+        self._actors[name].drain.remote()
+
+    def end(self, name: str) -> None:
+        """End it now."""
+        self._ray.kill(self._actors.pop(name))
+
+    def lost(self) -> str:
+        """Why no replica can run any more; empty: they can. Asks Ray, which may take seconds."""
+        own = self._ray.get_runtime_context().get_node_id()
+        try:
+            if any(node["NodeID"] == own and node["Alive"] for node in self._ray.nodes()):
+                return ""
+        except Exception as error:  # of the classes of Ray and of its gRPC
+            return f"Ray does not answer ({type(error).__name__}); start the fleet again"
+        return "Ray has ended on this machine, and its replicas with it; start the fleet again"
+
+    def close(self) -> None:
+        """End all, and what of Ray was started here."""
+        for name in self.names:
+            self.end(name)
+        self._ray.shutdown()
+
+
+def _started_ray() -> Any:
+    """Ray, which takes commands from this fleet alone: its replicas run what they are sent."""
+    own: dict[str, Any] = {}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # its own is 15: behind all other work
+    os.environ["RAY_AUTH_MODE"] = "token"
+    if not os.environ.get("RAY_ADDRESS"):
+        own = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+        os.environ.setdefault(LOOPBACK, "0")
+        if not os.environ.get("RAY_AUTH_TOKEN_PATH"):  # else Ray writes one for all to read
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    try:
+        import ray
+    except ImportError:
+        raise UserError(
+            "--replicas needs Ray; install the extra: pip install 'edge-cloud-spec[fleet]'"
+        ) from None
+    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < LEAST:
+        raise UserError(
+            f"Ray {ray.__version__} is too old to keep strangers out: "
+            "pip install -r requirements/fleet.txt"
+        )
+    try:
+        ray.init(log_to_driver=False, logging_level="error", **own)
+    except Exception as error:
+        raise UserError(f"Ray does not start: {error}") from None
+    try:
+        address = ray.get_runtime_context().gcs_address
+        if own and os.environ[LOOPBACK] == "0" and not is_loopback(address):
+            raise UserError(f"Ray listens at {address} and not on this machine alone")
+        _check_refusal(address)
+    except UserError:
+        ray.shutdown()
+        raise
+    return ray
+
+
+def _check_refusal(address: str) -> None:
+    """Raise UserError unless Ray refuses who shows no token: who is let in runs code there."""
+    code = None
+    with grpc.insecure_channel(address, (("grpc.enable_http_proxy", 0),)) as channel:
+        try:
+            channel.unary_unary("/ray.rpc.InternalKVGcsService/InternalKVKeys")(b"", timeout=ASK_S)
+        except grpc.RpcError as error:
+            code = error.code()
+    if code != grpc.StatusCode.UNAUTHENTICATED:
+        raise UserError(
+            f"Ray at {address} does not ask for a token, so that strangers could run code: start "
+            "its cluster with RAY_AUTH_MODE=token, and give its token in RAY_AUTH_TOKEN_PATH"
+        )
+
+
+class FleetCollector:
+    """Asks all replicas at each scrape; one that does not answer is ``fleet_replica_up`` 0."""
+
+    def __init__(self, ask: Callable[[], Scrape], roster: Roster) -> None:
+        """ask: all replicas, from the thread of the scrape."""
+        self._ask, self._roster = ask, roster
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        scrape = self._ask()
+        up = {name: float(found is not None) for name, found in scrape.items()}
+        yield gauge("fleet_replica_up", "1: the replica answered.", up, LABEL)
+        text = "Robots that the front sent to this replica."
+        yield counter("fleet_placements", text, dict(self._roster.placed), LABEL)
+        yield from together({name: found for name, found in scrape.items() if found is not None})
+
+
+def together(scrape: Mapping[str, Sequence[Metric]]) -> Iterator[Metric]:
+    """One family of each name, whose samples say whose they are."""
+    families: dict[str, Any] = {}
+    for replica, found in scrape.items():
+        for family in found:
+            whole = families.setdefault(family.name, family)
+            own = [one._replace(labels={**one.labels, LABEL: replica}) for one in family.samples]
+            whole.samples = [*([] if whole is family else whole.samples), *own]
+    yield from families.values()
+
+
+class Fleet:
+    """A front with its replicas on Ray; lives on one asyncio loop, once it is made."""
+
+    def __init__(
+        self,
+        make: MakeWorker,
+        settings: ServerSettings,
+        limits: ScalingLimits,
+        share: ReplicaShare | None = None,
+    ) -> None:
+        """Starts Ray. Raises UserError."""
+        key, self.roster = new_key(), Roster()
+        self._replicas = RayReplicas(make, settings, key, share or ReplicaShare())
+        self.controller = Controller(self._replicas, self.roster, Scaling(limits))
+        self._front = FrontServer(self.roster, key, settings)
+        self._controlling: asyncio.Task[None] | None = None
+        self._metrics_address = settings.metrics
+        self.metrics: MetricsServer | None = None
+
+    async def start(self, count: int) -> str:
+        """The front's address, once so many replicas serve. Raises UserError."""
+        loop = asyncio.get_running_loop()
+        if self._metrics_address:
+
+            def ask() -> Scrape:
+                return asyncio.run_coroutine_threadsafe(self._scrape(), loop).result()
+
+            collector = FleetCollector(ask, self.roster)
+            self.metrics = MetricsServer(self._metrics_address, collector)
+        address = await self._front.start()
+        self._controlling = asyncio.ensure_future(self.controller.run())
+        while len(self.roster.loads) < count:
+            if self.controller.problem:
+                raise UserError(f"a replica cannot start: {self.controller.problem}")
+            await asyncio.sleep(LOOK_S)
+        return address
+
+    async def lost(self) -> str:
+        """Why no replica can run any more, once that is so: robots would wait for ever."""
+        while not (why := await asyncio.to_thread(self._replicas.lost)):
+            await asyncio.sleep(LOST_S)
+        return why
+
+    async def stop(self) -> None:
+        """End the front and all replicas."""
+        if self._controlling is not None:
+            self._controlling.cancel()
+        if self.metrics is not None:
+            await asyncio.to_thread(self.metrics.stop)
+        await self._front.stop()
+        await asyncio.to_thread(self._replicas.close)
+
+    async def _scrape(self) -> Scrape:
+        names = self._replicas.names
+        asked = (asyncio.wait_for(self._replicas.metrics(name), SCRAPE_S) for name in names)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        pairs = zip(names, found, strict=True)
+        return {name: None if isinstance(one, BaseException) else one for name, one in pairs}
+
+
+def serve_fleet(
+    make: MakeWorker,
+    settings: ServerSettings,
+    limits: ScalingLimits,
+    share: ReplicaShare,
+    on_ready: Callable[[str], None],
+) -> str:
+    """Serve until SIGINT or SIGTERM; ``on_ready`` gets the address. Raises UserError.
+
+    Returns why it could not go on; empty: it was told to end.
+    """
+
+    async def run() -> str:
+        fleet = Fleet(make, settings, limits, share)
+        stopped = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        try:
+            starting = asyncio.ensure_future(fleet.start(1))
+            ending = asyncio.ensure_future(stopped.wait())
+            losing = asyncio.ensure_future(fleet.lost())
+            ends = {ending, losing}
+            await asyncio.wait({starting, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                on_ready(await starting)
+                if fleet.metrics is not None:
+                    log.info("metrics on http://%s/metrics", fleet.metrics.address)
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return "" if ending.done() else await losing
+        finally:
+            await fleet.stop()
+
+    return asyncio.run(run())

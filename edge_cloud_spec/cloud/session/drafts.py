@@ -1,0 +1,313 @@
+"""What the next pass of a session is over: a robot's draft, the cloud's own, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ...decoding.digest import PrefixDigest
+from ...decoding.draft import MAX_PUSHED, MAX_PUSHED_BYTES, BadDraft, Draft
+from ...decoding.pass_yield import PassYield
+from ...lookup.answer_lookup import AnswerLookup
+from ...wire.messages import Alone, DraftMessage, Open
+from .counters import Counters
+from .events import Propose, Proposed
+from .validation import DraftRules
+from .verified_answer import VerifiedAnswer
+
+Source = Literal["robot", "cloud", "grammar"]
+
+OWN_TOKENS = 4  # of a draft by the cloud's own draft model, where the robot does not say
+MAX_OWN_TOKENS = 16  # of such a draft, or forced by the grammar, since that holds up all others
+FEW = 4  # passes after which a source is judged by what it gave
+EMPTY = Draft(())  # nothing drafted: the target alone
+AGAIN = 32  # choices after which the source that gives less is tried again
+
+
+@dataclass(frozen=True)
+class ScoredDraft:
+    """The draft that the target scores, and what its verdict is for.
+
+    Its first ``given`` nodes are of its ``source``: a robot, the cloud's own draft model, which
+    drafted for ``draft_s``, or what the grammar forces; the others were looked up.
+    ``awaited``: a robot drafted for this very prefix and waits for the verdict.
+    """
+
+    draft: Draft
+    given: int = 0
+    awaited: bool = False
+    exits: bool = False  # whether early exits may predict the verdict
+    source: Source = "robot"
+    draft_s: float = 0.0
+    open_at: int | None = None
+    patience_s: float = 0.0  # of its robot; 0: it did not say
+    row_only: bool = False  # the robot draws the next token itself, and wants P for that
+
+    @property
+    def complete(self) -> bool:
+        """Whether the verdict carries the accepted tokens: the robot did not draft all of them."""
+        return not self.awaited or self.given < len(self.draft)
+
+    def as_drafted(self, path: tuple[int, ...], token: int) -> tuple[tuple[int, ...], int]:
+        """A predicted path and the token after it, up to the first node that is not the robot's."""
+        for depth, node in enumerate(path):
+            if node >= self.given:
+                return path[:depth], self.draft.tokens[node]
+        return path, token
+
+
+class PushedDrafts:
+    """Drafts that a robot sent for prefixes where the answer is not: not yet, or not any more.
+
+    The newest are kept, bounded in number and bytes; of a prefix, the first.
+    """
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._drafts: dict[PrefixDigest, DraftMessage] = {}
+
+    def __len__(self) -> int:
+        return len(self._drafts)
+
+    def add(self, message: DraftMessage) -> None:
+        """Keep it until the answer reaches its prefix; raises BadDraft where they are too large."""
+        kept = sum(pushed.draft.nbytes for pushed in self._drafts.values())
+        if kept + message.draft.nbytes > MAX_PUSHED_BYTES:
+            raise BadDraft(
+                f"pushed drafts would hold more than {MAX_PUSHED_BYTES} bytes; push fewer"
+            )
+        if self._drafts.setdefault(message.base, message) is not message:
+            self._counters.unused += 1
+        self._keep(dict(list(self._drafts.items())[-MAX_PUSHED:]))
+
+    def take(self, here: PrefixDigest) -> DraftMessage | None:
+        """The draft for this prefix, if there is one."""
+        return self._drafts.pop(here, None)
+
+    def take_rest(self, answer: VerifiedAnswer) -> Draft | None:
+        """What is left of a draft along which the answer went, of the one for its last place.
+
+        Those along which it did not go are dropped.
+        """
+        rests = {
+            base: answer.rest_of(base, message.draft)
+            for base, message in self._drafts.items()
+            if base.length <= len(answer.tokens)
+        }
+        lost = {base for base, rest in rests.items() if rest is None}
+        self._keep({base: kept for base, kept in self._drafts.items() if base not in lost})
+        last = max(rests.keys() - lost, key=lambda base: base.length, default=None)
+        if last is None:
+            return None
+        del self._drafts[last]
+        return rests[last]
+
+    def forget_before(self, here: PrefixDigest) -> None:
+        """The answer is at ``here``: drop the drafts that are not beyond it."""
+        self._keep({base: kept for base, kept in self._drafts.items() if base.length > here.length})
+
+    def forget_hints(self) -> None:
+        """The server does not generate any more: drop what is for that."""
+        self._keep({base: kept for base, kept in self._drafts.items() if not kept.hint})
+
+    def clear(self) -> None:
+        """Drop all of them."""
+        self._keep({})
+
+    def _keep(self, drafts: dict[PrefixDigest, DraftMessage]) -> None:
+        self._counters.unused += len(self._drafts) - len(drafts)
+        self._drafts = drafts
+
+
+class OwnDrafting:
+    """Whether the cloud's own draft model pays, beside what is looked up.
+
+    As measured: tokens per second by source, of all sessions whose answer the server generates.
+
+    Seconds are the clock's, from verdict to verdict: sessions share a pass of the target, but wait
+    for one another's drafts. Belongs to the model's thread.
+    """
+
+    def __init__(self, in_the_way: Callable[[], bool] = lambda: False) -> None:
+        """in_the_way: whether others wait for the model's thread; they do not wait for a draft."""
+        self._in_the_way = in_the_way
+        self._drafted, self._looked_up, self._bare = PassYield(), PassYield(), PassYield()
+        self._since = 0  # choices since the source that gives less was tried
+
+    def pays(self, looked_up: int) -> bool:
+        """Whether to let the draft model draft where so many tokens were looked up."""
+        other = self._looked_up if looked_up else self._bare
+        if other.count < FEW or self._in_the_way():
+            return False
+        if self._drafted.count < FEW:
+            return True
+        better = self._drafted.rate > other.rate
+        self._since += 1
+        if self._since < AGAIN:
+            return better
+        self._since = 0
+        return not better
+
+    def judged(self, scored: ScoredDraft, tokens: int, seconds: float) -> None:
+        """A pass over this draft settled so many tokens, so many seconds after the last verdict."""
+        looked_up = self._looked_up if scored.draft.looked_up else self._bare
+        (self._drafted if scored.source == "cloud" else looked_up).observe(tokens, seconds)
+
+
+class DraftChoice:
+    """The robot's drafts that wait for their place, and what is looked up for it."""
+
+    def __init__(
+        self,
+        opening: Open,
+        answer: VerifiedAnswer,
+        rules: DraftRules,
+        counters: Counters,
+        lookup: AnswerLookup | None,
+        own: OwnDrafting | None,
+    ) -> None:
+        """lookup: None where nothing is to be looked up. own: of the cloud's own draft model;
+        None where it has none."""
+        self._opening, self._answer, self._rules = opening, answer, rules
+        self._counters, self._lookup, self._own = counters, lookup, own
+        self._pushed = PushedDrafts(counters)
+
+    def __len__(self) -> int:
+        return len(self._pushed)
+
+    def keep(self, message: DraftMessage, *, late: bool) -> None:
+        """Keep a draft for a prefix that the answer may reach; raises BadDraft.
+
+        late: or where it is, or for one that it has passed, where the rest of the draft may fit.
+        """
+        answer, base = self._answer, message.base
+        ahead = base.length > len(answer.tokens)
+        # Where the server does not generate, a hint would be judged though nobody waits for it.
+        useful = late or not message.hint
+        drafts = message.resampled is None and self._opening.draft_identity != ""
+        if drafts and useful and (ahead or late):
+            self._rules.check(message, answer.max_tokens - base.length)
+            here = base == answer.digest
+            if ahead or here or answer.rest_of(base, message.draft) is not None:
+                self._pushed.add(message)
+                return
+        self._counters.late += 1
+
+    def forget_passed(self) -> None:
+        """Drop the drafts whose place the answer has come to, or passed."""
+        self._pushed.forget_before(self._answer.digest)
+
+    def end(self) -> None:
+        """The answer is over; from now on it was said before."""
+        self._pushed.clear()
+        # What another verifier verified, and what the robot drew, is the robot's word.
+        is_ours = not self._opening.verified and self._opening.split is None
+        if self._lookup is not None and is_ours:
+            self._lookup.learn(self._answer.tokens)
+        self._lookup = None
+
+    def take_pushed(self, *, generating: bool, late: bool) -> ScoredDraft | None:
+        """The robot's draft that waits for the answer's end, if any.
+
+        late: else what is left there of one for an earlier place, of which no robot awaits the
+        verdict. generating: the server goes on by itself, so that the robot awaits none at all.
+        """
+        if not generating:
+            self._pushed.forget_hints()
+        message = self._pushed.take(self._answer.digest)
+        if not late:
+            self.forget_passed()
+        if message is not None:
+            return self.given(message, awaited=not generating)
+        if not late:
+            return None
+        rest = self._pushed.take_rest(self._answer)
+        if rest is None:
+            return None
+        self._counters.judged += 1
+        return ScoredDraft(self._with_looked_up(rest), given=len(rest))
+
+    def given(self, message: DraftMessage, *, awaited: bool = True) -> ScoredDraft:
+        """The robot's draft for the answer's end."""
+        self._counters.judged += 1
+        return ScoredDraft(
+            self._with_looked_up(message.draft, message.open_at),
+            given=len(message.draft),
+            awaited=awaited,
+            exits=awaited and not message.without_exits,
+            open_at=message.open_at,
+            patience_s=message.patience_s,
+        )
+
+    def _with_looked_up(self, draft: Draft, open_at: int | None = None) -> Draft:
+        if self._lookup is None or not self._useful:
+            return draft
+        return self._lookup.beside(draft, self._answer.tokens, self._useful, open_at)
+
+    def own(self, how: Alone) -> ScoredDraft | Propose:
+        """What the server scores by itself, or what its draft model is to draft for that first.
+
+        Unless it has to, that model does not draft for the first token: the prompt gives its row.
+        """
+        found = self._found()
+        if found.given:
+            return found
+        if how.speculative:
+            if found.draft.looked_up:
+                return found
+        elif not (
+            how.may_speculate
+            and self._answer.tokens
+            and self._useful
+            and self._own
+            and self._own.pays(len(found.draft))
+        ):
+            return found
+        length = min(self._opening.draft_length or OWN_TOKENS, self._useful, MAX_OWN_TOKENS)
+        return Propose(tuple(self._answer.tokens), max(1, length), needed=how.speculative)
+
+    def drafted(self, proposed: Proposed) -> ScoredDraft:
+        """What the cloud's draft model drafted; where nothing, what is found.
+
+        One that failed is not asked again for this answer.
+        """
+        if proposed.failed:
+            self._own = None
+        draft = proposed.draft
+        if not len(draft):
+            return self._found()
+        both = self._with_looked_up(draft)
+        return ScoredDraft(both, given=len(draft), source="cloud", draft_s=proposed.draft_s)
+
+    def _found(self) -> ScoredDraft:
+        """What the grammar leaves, and what was said before.
+
+        At first only where the draft waits for the prompt, whose last pass then scores it, too:
+        else the row after the prompt is known, and the first token costs no pass.
+        """
+        forced = self._answer.forced(MAX_OWN_TOKENS)
+        if len(forced):
+            return ScoredDraft(self._with_looked_up(forced), given=len(forced), source="grammar")
+        known = not self._answer.tokens and self._opening.alone is None
+        if self._lookup is None or not self._useful or known:
+            return ScoredDraft(EMPTY)
+        return ScoredDraft(self._lookup.draft(self._answer.tokens, self._useful))
+
+    @property
+    def _useful(self) -> int:
+        """Tokens of a draft that the answer has room for: the verdict brings one of its own."""
+        return max(0, self._answer.room - 1)
+
+    def judged(
+        self, scored: ScoredDraft, path: tuple[int, ...], tokens: int, seconds: float
+    ) -> None:
+        """The path was accepted, and so many tokens are settled; seconds: since the last verdict.
+
+        The first verdict is no measure: the prompt was read for it.
+        """
+        measured = scored.source == "cloud" or not scored.given
+        if self._own and self._answer.tokens and measured:
+            self._own.judged(scored, tokens, seconds)
+        if self._lookup is not None:
+            self._lookup.judged(scored.draft, scored.given, path, tokens)
