@@ -17,7 +17,7 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.shape import BestFirst, chain
 from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.pipelines.published import formula_speedup
+from edge_cloud_spec.lab.bench.pipelines.suite import formula_speedup
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.regimes import Regime, load_regime, regime_names
 from edge_cloud_spec.lab.harness.robot import DecodedAnswer

@@ -17,7 +17,7 @@ from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT
 from edge_cloud_spec.edge.speculator import Speculator
 from edge_cloud_spec.lab.bench import leaks
 from edge_cloud_spec.lab.bench.leaks import count_resources, threads_left
-from edge_cloud_spec.lab.bench.soak.message_counts import MessageCounts, discrepancies
+from edge_cloud_spec.lab.bench.soak import MessageCounts, discrepancies
 from edge_cloud_spec.lab.harness import robot
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.proxy import Proxy

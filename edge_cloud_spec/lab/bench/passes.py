@@ -9,18 +9,188 @@ and what early exits cost. In the end rows of ``passes: fixed`` are compared, al
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ....errors import UserError
-from ..command import Row
+import numpy as np
+import torch
 
-if TYPE_CHECKING:
-    from .random_target import RandomTarget
+from ...errors import UserError
+from ...models.device import DTYPES
+from ...models.load import quiet_libraries
+from ...models.memory.cache import KeyValueCache
+from ...models.memory.kv_memory import KvMemory
+from ...models.passes.forward_pass import PassRequest, forward_together
+from ...models.passes.target_rows import on_host
+from ...models.passes.transformer import Transformer
+from ...models.session import Session
+from .command import Row
+
+
+@dataclass(frozen=True)
+class TextShape:
+    """The text half of a Qwen2.5-VL."""
+
+    hidden: int
+    mlp: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+
+
+# As the checkpoints' config.json have them; tiny is for machines without a GPU.
+SHAPES = {
+    "tiny": TextShape(64, 128, 3, 4, 2, 512),
+    "qwen2-vl-2b": TextShape(1536, 8960, 28, 12, 2, 151_936),
+    "qwen2.5-vl-3b": TextShape(2048, 11_008, 36, 16, 2, 151_936),
+    "qwen2.5-vl-7b": TextShape(3584, 18_944, 28, 28, 4, 152_064),
+}
+
+
+class RandomTarget:
+    """The model as transformers has it, and after ``take_over`` as ours. Raises UserError."""
+
+    def __init__(self, shape: TextShape, device: str, dtype: str) -> None:
+        from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise UserError("no CUDA device is usable here: choose --device cpu")
+        self.shape, self.device, self.dtype = shape, torch.device(device), DTYPES[dtype]
+        half = shape.hidden // shape.heads // 2
+        side = 3 * half // 8
+        text = {
+            "vocab_size": shape.vocabulary,
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.mlp,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e6,
+                "mrope_section": [half - 2 * side, side, side],
+            },
+        }
+        vision = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32}
+        config = Qwen2_5_VLConfig(
+            text_config=text, vision_config={**vision, "out_hidden_size": shape.hidden}
+        )
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(self.dtype)
+        try:
+            with quiet_libraries(), self.device:
+                self.model: Any = Qwen2_5_VLForConditionalGeneration(config).eval()
+        finally:
+            torch.set_default_dtype(before)
+
+    def take_over(self, passes: str = "free") -> Transformer:
+        """Our transformer of its layers; transformers' own forward does not work afterwards."""
+        model, self.model = self.model, None
+        text = model.model.language_model
+        self.transformer = Transformer(text, model.lm_head, passes=passes)
+        return self.transformer
+
+    @property
+    def weight_bytes(self) -> int:
+        """What a pass reads of the weights: all but the embedding, of which it takes a few rows."""
+        shape, size = self.shape, self.dtype.itemsize
+        attention = shape.hidden * (
+            shape.hidden * 2 + 2 * shape.hidden * shape.kv_heads // shape.heads
+        )
+        layer = attention + 3 * shape.hidden * shape.mlp
+        return size * (shape.layers * layer + shape.hidden * shape.vocabulary)
+
+    def cache_bytes(self, rows: int) -> int:
+        """Of so many rows of a session's keys and values."""
+        return rows * self.transformer.cache_layout.row_bytes
+
+    def session(self, rows: int, seed: int = 0) -> Session:
+        """A session after a prompt of so many rows, whose cache holds random numbers."""
+        cache = KeyValueCache(self.transformer.cache_layout, rows + 128, KvMemory())
+        generator = torch.Generator(self.device).manual_seed(seed)
+        cache.rows(0, rows).normal_(generator=generator)
+        row = np.zeros(self.shape.vocabulary, np.float32)
+        refill: Callable[..., Any] = _no_refill
+        return Session(self.transformer, cache, rows, 0, row, refill)
+
+
+def _no_refill(*_: Any) -> Any:
+    raise AssertionError("nothing is evicted here")
+
+
+DRAFTED = 4  # of each draft
+
+
+def compared_bits(target: RandomTarget, robots: int, prompt: int) -> Row:
+    """Each row alone, the last of a shorter draft, beside all rows in one pass."""
+    sessions = [target.session(prompt, seed) for seed in range(robots)]
+    tokens = list(range(1, DRAFTED + 1))
+    vocabulary = target.shape.vocabulary
+    alone = [[each.forward(tokens[: n + 1])[-1] for n in range(DRAFTED)] for each in sessions]
+    requests = [PassRequest(each, tokens) for each in sessions]
+    differ = 0
+    for expected, rows in zip(
+        alone, forward_together(target.transformer, vocabulary, requests), strict=True
+    ):
+        if isinstance(rows, Exception):
+            raise rows
+        together = on_host(rows)[1:]
+        differ += sum(not np.array_equal(*pair) for pair in zip(expected, together, strict=True))
+    return {"what": "bits", "robots": robots, "rows": robots * DRAFTED, "differ": differ}
+
+
+SHORT, LONG = 16, 144  # tokens; the difference is steps alone
+
+
+def vllm_ms(shape: TextShape, dtype: str, prompt: int) -> float | str:
+    """ms of a step of one session, of the same text layers with random weights; or why not."""
+    if importlib.util.find_spec("vllm") is None:
+        return "vllm is not installed"
+    from transformers import Qwen2Config
+
+    vllm: Any = importlib.import_module("vllm")
+    config = Qwen2Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.mlp,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        architectures=["Qwen2ForCausalLM"],
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        try:
+            engine = vllm.LLM(
+                model=folder,
+                load_format="dummy",
+                skip_tokenizer_init=True,
+                dtype=dtype,
+                max_model_len=prompt + LONG + 1,
+                gpu_memory_utilization=0.5,
+            )
+            took = []
+            for tokens in (SHORT, SHORT, LONG):  # the first warms up
+                sampling = vllm.SamplingParams(
+                    temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False
+                )
+                started = time.perf_counter()
+                engine.generate([{"prompt_token_ids": [1] * prompt}], sampling)
+                took.append(time.perf_counter() - started)
+        except Exception as error:  # its own reasons are many, and the other rows do not need it
+            return f"vllm failed: {error}"
+    return 1e3 * (took[2] - took[1]) / (LONG - SHORT)
+
 
 NODES = (1, 4, 8, 16)
 COPIED = 2**28  # bytes of the copy that the bandwidth is measured with; on a CPU a quarter
@@ -46,10 +216,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row for each number of sessions and of nodes; then one of the bits of fixed passes."""
-    from ....models.device import choose
-    from .bits import compared_bits
-    from .random_target import SHAPES, RandomTarget
-    from .vllm_step import vllm_ms
+    from ...models.device import choose
 
     for shape in filter(None, (args.shape, args.drafter)):
         if shape not in SHAPES:
@@ -126,7 +293,7 @@ def _row(
 def _pass(
     target: RandomTarget, sessions: list[Any], nodes: int, on_layer: Any
 ) -> Callable[[], object]:
-    from ....models.passes.forward_pass import PassRequest, forward_together
+    from ...models.passes.forward_pass import PassRequest, forward_together
 
     tokens = list(range(1, nodes + 1))
     requests = [PassRequest(session, tokens, None, on_layer) for session in sessions]
@@ -145,7 +312,7 @@ def _exits(target: RandomTarget) -> Callable[[int, Any], None]:
     """What exits compute: an adapter and a short head after some of the layers."""
     import torch
 
-    from ....models.exits import Adapter, Exits
+    from ...models.exits import Adapter, Exits
 
     layers = [max(1, round(depth * target.shape.layers)) for depth in EXIT_DEPTHS]
     adapters = {layer: Adapter(target.shape.hidden, RANK) for layer in layers}

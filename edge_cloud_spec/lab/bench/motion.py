@@ -19,20 +19,225 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from random import Random
 
-from ....errors import UserError
-from ....nav.action import every_action
-from ....nav.budget import ASIDE, BEND, PERIOD
-from ....nav.events import Announce, Drive, EStop, Event, Hold, Instruction, Tick, Words
-from ....nav.lead_time import BY_ITSELF, MOST
-from ....nav.motion import Goal
-from ....nav.navigator import Navigator
-from ....nav.settings import Settings
-from ..command import Row
-from .base import Base
-from .odometry import FAULTS, FaultyOdometry
+from ...errors import UserError
+from ...nav.action import every_action
+from ...nav.budget import ASIDE, BEND, PERIOD
+from ...nav.events import (
+    Announce,
+    Drive,
+    Effect,
+    EStop,
+    Event,
+    Halt,
+    Hold,
+    Instruction,
+    Odometry,
+    Tick,
+    Words,
+)
+from ...nav.lead_time import BY_ITSELF, MOST
+from ...nav.motion import Goal
+from ...nav.navigator import Navigator
+from ...nav.pose import STILL, Pose, Velocity
+from ...nav.settings import Settings
+from .command import Row
+
+GRACE = 0.5  # s after a command's end at which the watchdog stops the base
+STANDING = (0.03, 0.05)  # m/s, rad/s under which it stands
+PART = 0.01  # s, integrated at once
+
+Components = tuple[float, float, float]  # m/s ahead, m/s left, rad/s
+
+
+class Base:
+    """Pose and velocity; ``own`` is the part of the velocity that is the current step's.
+
+    A step begins with its Announce: what the base still rolls from the one before is not its own.
+    ``stopped_at`` is when it was commanded to stand, by a Halt or by the watchdog; infinite from
+    the next command that moves.
+    """
+
+    def __init__(self, lag: float, now: float) -> None:
+        self.pose, self.lag, self.now = Pose(), lag, now
+        self.velocity: Components = (0.0, 0.0, 0.0)
+        self.own = self.velocity
+        self.stopped_at = now
+        self._command = STILL
+        self._deadline = math.inf
+
+    @property
+    def stands(self) -> bool:
+        """Whether it stands."""
+        vx, vy, wz = self.velocity
+        return max(abs(vx), abs(vy)) <= STANDING[0] and abs(wz) <= STANDING[1]
+
+    def obey(self, effect: Effect) -> None:
+        """Take the navigator's effect."""
+        if isinstance(effect, Drive):
+            self._command, self.stopped_at = effect.velocity, math.inf
+            self._deadline = min(effect.until + GRACE, effect.stop_by)
+        elif isinstance(effect, Halt):
+            self._stand(self.now)
+        elif isinstance(effect, Announce):
+            self.own = (0.0, 0.0, 0.0)
+
+    def run(self, until: float) -> Iterator[tuple[float, float, float, float]]:
+        """Move until then: (m/s ahead, m/s left, rad/s, seconds) of the step's own, in parts."""
+        while self.now < until - 1e-9:
+            end = min(until, self.now + PART)
+            if self.now >= self._deadline:
+                self._stand(self._deadline)
+            elif self._deadline < end:
+                end = self._deadline
+            dt = end - self.now
+            self.now = end
+            before = self.own
+            self.velocity = self._follow(self.velocity, dt)
+            self.own = self._follow(before, dt)
+            self._move(dt)
+            # The mean over dt is exact for the sum of them: what is commanded is what is covered.
+            command = _components(self._command)
+            vx, vy, wz = (
+                c - self.lag * (after - own) / dt if dt > 0 else own
+                for c, after, own in zip(command, self.own, before, strict=True)
+            )
+            yield vx, vy, wz, dt
+
+    def _stand(self, at: float) -> None:
+        self._command, self._deadline, self.stopped_at = STILL, math.inf, at
+
+    def _follow(self, velocity: Components, dt: float) -> Components:
+        keep = math.exp(-dt / self.lag)
+        vx, vy, wz = (
+            c + (v - c) * keep for c, v in zip(_components(self._command), velocity, strict=True)
+        )
+        return vx, vy, wz
+
+    def _move(self, dt: float) -> None:
+        x, y, yaw = self.pose.x, self.pose.y, self.pose.yaw
+        vx, vy, wz = self.velocity
+        cos, sin = math.cos(yaw), math.sin(yaw)
+        self.pose = Pose(
+            x + dt * (vx * cos - vy * sin), y + dt * (vx * sin + vy * cos), yaw + dt * wz
+        )
+
+
+def _components(velocity: Velocity) -> Components:
+    return velocity.vx, velocity.vy, velocity.wz
+
+
+FAULTS = ("none", "frozen", "restarted", "jump", "lies", "gone")
+LIES = ("scaled", "rotated", "noise", "drift", "nan", "huge")
+
+
+class FaultyOdometry:
+    """The base's pose as odometry reports it: right outside of windows, but for its origin.
+
+    ``silent_since`` is when usable messages ended, else infinite; ``begun`` whether any was sent.
+    """
+
+    def __init__(self, random: Random, fault: str, now: float) -> None:
+        self._random, self._fault = random, fault
+        self._ros = random.uniform(0.0, 1e6)  # the computer's ROS time minus steady time, s
+        self._epoch = self._ros  # the camera's
+        self._clock = self._epoch  # the odometry's own
+        self._origin = Pose(random.uniform(-9, 9), random.uniform(-9, 9), random.uniform(-3, 3))
+        self._sent: list[Odometry] = []
+        self._kind, self._begin, self._entry = "", now, Pose()
+        self._amount = 0.0
+        self._next_window(now)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a message was sent."""
+        return bool(self._sent)
+
+    @property
+    def silent_since(self) -> float:
+        """When usable messages ended, s; infinite while they have not."""
+        return self._begin if self._kind in ("frozen", "gone", "nan", "huge") else math.inf
+
+    @property
+    def camera_ahead(self) -> float:
+        """Seconds by which the camera's clock is ahead of the computer's."""
+        return self._epoch - self._ros
+
+    def stamp_at(self, at: float) -> int:
+        """The camera's stamp (ns) at ``at``."""
+        return int((at + self._epoch) * 1e9)
+
+    def read(self, pose: Pose, now: float) -> Odometry | None:
+        """The message for a base at ``pose``, if any."""
+        if self._kind and now >= self._end:
+            self._next_window(now)
+        elif not self._kind and self._fault != "none" and now >= self._end:
+            self._fail(pose, now)
+        if self._kind == "gone":
+            return None
+        stamp, age = int((now + self._clock) * 1e9), self._ros - self._clock
+        message = Odometry(self._distorted(pose), stamp, age)
+        if self._kind == "frozen" and self._sent:
+            message = self._frozen(message)
+            message = replace(message, age=now + self._ros - message.stamp / 1e9)
+        self._sent = [*self._sent[-1:], message]
+        return message
+
+    def _next_window(self, now: float) -> None:
+        self._kind, self._end = "", now + self._random.uniform(0.0, 3.0)
+
+    def _fail(self, pose: Pose, now: float) -> None:
+        random = self._random
+        self._kind = random.choice(LIES) if self._fault == "lies" else self._fault
+        self._begin, self._end = now, now + random.uniform(0.05, 2.0)
+        self._entry, self._amount = pose, random.uniform(-1.0, 3.0)
+        if self._kind == "restarted":
+            self._origin = replace(pose, yaw=random.choice((0.0, pose.yaw)))
+            self._clock = random.choice((self._clock, -now, self._clock - 5.0))
+            self._epoch = random.choice((self._epoch, self._clock))
+        elif self._kind == "jump":
+            far, way = 0.03 * 200 ** random.random(), random.uniform(-math.pi, math.pi)
+            self._origin = Pose(
+                self._origin.x + far * math.cos(way),
+                self._origin.y + far * math.sin(way),
+                self._origin.yaw + random.choice((0.0, random.uniform(-3, 3))),
+            )
+
+    def _frozen(self, message: Odometry) -> Odometry:
+        """The last again; or its stamp with other poses; or the last two in turn."""
+        if self._amount < 0.0:
+            return replace(message, stamp=max(sent.stamp for sent in self._sent))
+        return self._sent[-1] if self._amount < 1.5 else self._sent[0]
+
+    def _distorted(self, pose: Pose) -> Pose:
+        random, entry, amount = self._random, self._entry, self._amount
+        dx, dy, turned = pose.x - entry.x, pose.y - entry.y, pose.yaw - entry.yaw
+        if self._kind == "scaled":
+            pose = Pose(entry.x + amount * dx, entry.y + amount * dy, entry.yaw + amount * turned)
+        elif self._kind == "rotated":
+            cos, sin = math.cos(amount), math.sin(amount)
+            pose = Pose(entry.x + cos * dx - sin * dy, entry.y + sin * dx + cos * dy, pose.yaw)
+        elif self._kind == "noise":
+            far = 0.2 * abs(amount)
+            pose = Pose(*(v + random.gauss(0.0, far) for v in (pose.x, pose.y, pose.yaw)))
+        elif self._kind == "drift":
+            pose = replace(pose, yaw=pose.yaw + amount * math.hypot(dx, dy))
+        elif self._kind == "nan":
+            return replace(pose, x=math.nan)
+        elif self._kind == "huge":
+            return random.choice((Pose(1e308, -1e308, pose.yaw), Pose(math.inf, 0.0, 0.0)))
+        return self._from_origin(pose)
+
+    def _from_origin(self, pose: Pose) -> Pose:
+        origin = self._origin
+        dx, dy = pose.x - origin.x, pose.y - origin.y
+        cos, sin = math.cos(origin.yaw), math.sin(origin.yaw)
+        yaw = math.remainder(pose.yaw - origin.yaw, 2 * math.pi)
+        return Pose(cos * dx + sin * dy, cos * dy - sin * dx, yaw)
+
 
 RATIO, MORE = 1.5, (0.05, math.radians(5))  # of the size, and m or rad beyond
 OVERRUN = 0.5  # s

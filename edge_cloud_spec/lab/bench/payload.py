@@ -14,19 +14,190 @@ import argparse
 import multiprocessing
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ....decoding.token_distribution import distribution_of
-from ....errors import UserError
-from ...harness.loopback import NO_LIMIT, LoopbackPair
-from ...harness.power_law import NOISE, TAILS, power_law_pair
-from ...harness.scripted.model import mix
-from ..command import Row
-from ..formulas import acceptance_rate
-from .cases import TEMPERATURES, Case, cases
-from .round_bytes import RoundBytes
+from ...decoding.policy import SamplingPolicy
+from ...decoding.preset import Preset
+from ...decoding.rule import RULES
+from ...decoding.token_distribution import distribution_of
+from ...errors import UserError
+from ...presets import load_preset, preset_names
+from ..harness.loopback import NO_LIMIT, LoopbackPair
+from ..harness.power_law import NOISE, TAILS, power_law_pair
+from ..harness.scripted.model import mix
+from .command import Row
+from .formulas import acceptance_rate
+
+GAMMAS = (4, 8)
+TEMPERATURES = (0.3, 0.7, 1.0)
+SHARES = (0.1, 0.01, 0.001)  # of the vocabulary: TSLT's K
+
+
+@dataclass(frozen=True)
+class Case:
+    """A preset, without what the rule does not use, over one pair of models."""
+
+    tail: str
+    vocab: int
+    preset: Preset
+    rule: str
+    temperature: float
+
+    @property
+    def nameless(self) -> Case:
+        """The case without names: equal ones are measured once."""
+        return replace(self, preset=replace(self.preset, name="", summary=""))
+
+    @property
+    def distributions(self) -> Case | None:
+        """The fields that its P and Q depend on; None where nothing is drawn from Q."""
+        preset = self.preset
+        if not preset.proposal(self.rule, self.policy(0)).draws:
+            return None
+        cut = Preset(
+            "",
+            "",
+            preset.drafter,
+            draft_length=1,
+            payload=preset.payload if preset.payload == "sparse" else "dense",
+            draft_top_k=preset.draft_top_k,
+            draft_top_p=preset.draft_top_p,
+        )
+        return replace(self, preset=cut)
+
+    def policy(self, seed: int) -> SamplingPolicy:
+        """The sampling policy of its requests."""
+        return SamplingPolicy(self.temperature, seed=seed)
+
+    def row(self, measured: Row) -> Row:
+        """The row: the case and what was measured of it."""
+        return {
+            "tail": self.tail,
+            "preset": self.preset.name,
+            "rule": self.rule,
+            "gamma": self.preset.shape.depth,
+            "vocab": self.vocab,
+            "k": _k(self.preset, self.rule),
+            "temperature": self.temperature,
+            **measured,
+            "exact": self.preset.exact,
+        }
+
+
+def _k(preset: Preset, rule: str) -> int:
+    """To how many tokens Q is cut (tslt), or P on its way down (dssd); 0: not at all."""
+    split = preset.split_of(rule)
+    if split is not None:
+        return 0 if split.residual == "dense" else split.top_k
+    return preset.draft_top_k if preset.payload_of(rule) == "sparse" else 0
+
+
+def cases(tail: str, vocab: int, temperatures: Sequence[float] = TEMPERATURES) -> list[Case]:
+    """All cases over one pair of models."""
+    found = [
+        Case(tail, vocab, _effective(preset, rule), rule, temperature)
+        for preset in _presets(vocab)
+        for rule in RULES
+        for temperature in ((0.0,) if rule == "greedy" else temperatures)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _presets(vocab: int) -> Iterator[Preset]:
+    """Those that draft on the robot: chains of each length, cut to each share of the vocabulary."""
+    tree_depth = load_preset("mc_dsd").shape.depth
+    for name in preset_names():
+        preset = load_preset(name)
+        if not (preset.drafts_on_robot and preset.verified) or preset.speculation.predicts:
+            continue
+        if not preset.draft_length:
+            yield preset
+            continue
+        for gamma in (tree_depth, *GAMMAS) if name == "dsd" else GAMMAS:
+            chain = replace(preset, draft_length=gamma)
+            yield chain
+            for share in SHARES if preset.payload == "sparse" else ():
+                yield replace(chain, draft_top_k=max(1, round(share * vocab)))
+
+
+def _effective(preset: Preset, rule: str) -> Preset:
+    """The preset as the rule uses it: greedy and coupled use its shape only."""
+    if rule == "rejection":
+        return preset
+    return Preset(
+        preset.name,
+        preset.summary,
+        preset.drafter,
+        preset.draft_length,
+        preset.expansion,
+        preset.best_first,
+        payload="ids",
+    )
+
+
+@dataclass
+class RoundBytes:
+    """Serialized bytes of each round, and how many of its drafted tokens were accepted.
+
+    A *judged* position is one where the draft had a token and the verdict accepted or rejected it.
+    ``down`` is without the dense rows that a robot requests when a sparse residual ran out; their
+    bytes are in ``fallbacks``, the requests in ``up``.
+    """
+
+    up: list[int] = field(default_factory=list)
+    down: list[int] = field(default_factory=list)
+    fallbacks: list[int] = field(default_factory=list)
+    tokens: int = 0
+    accepted: int = 0
+    rejections: int = 0
+
+    @property
+    def judged(self) -> int:
+        """Positions that were accepted or rejected."""
+        return self.accepted + self.rejections
+
+    def add_round(self, pair: LoopbackPair) -> None:
+        """Run one round of the pair and count it."""
+        up, down, dense = pair.up_bytes, pair.down_bytes, pair.row_bytes
+        tokens = len(pair.emitted)
+        pair.round()
+        fallback = pair.row_bytes - dense
+        self.up.append(pair.up_bytes - up)
+        self.down.append(pair.down_bytes - down - fallback)
+        if fallback:
+            self.fallbacks.append(fallback)
+        self.tokens += len(pair.emitted) - tokens
+        assert pair.verdict is not None
+        self.accepted += len(pair.verdict.path)
+        self.rejections += _rejected(pair)
+
+    def row(self) -> Row:
+        """Means, maxima and counts."""
+        return {
+            "rounds": len(self.up),
+            "up_bytes_mean": statistics.fmean(self.up),
+            "up_bytes_max": max(self.up),
+            "down_bytes_mean": statistics.fmean(self.down),
+            "down_bytes_max": max(self.down),
+            "tokens_per_round": self.tokens / len(self.up),
+            "acceptance": self.accepted / self.judged,
+            "rejections": self.rejections,
+            "fallbacks": len(self.fallbacks),
+            "row_bytes_mean": statistics.fmean(self.fallbacks) if self.fallbacks else 0.0,
+        }
+
+
+def _rejected(pair: LoopbackPair) -> bool:
+    """Whether the last round's verdict rejected all that the draft had at some position."""
+    draft, verdict = pair.draft, pair.verdict
+    assert draft is not None and verdict is not None
+    judged = verdict.token is not None or verdict.residual is not None
+    offered = list(draft.children(verdict.path[-1] if verdict.path else -1))
+    return judged and bool(offered)
+
 
 PREFIXES = 64  # over which the overlap of P and Q is averaged
 EMBEDDED_TAIL = "embedded"  # of the rows of the embedded pair
@@ -160,10 +331,10 @@ def embedded_rows(
     """A row a case of the embedded pair: whole answers to requests with pictures."""
     if not requests:
         return []
-    from ....models import EMBEDDED
-    from ....models.load import load
-    from ....share import rules_text
-    from ..requests import sample_requests
+    from ...models import EMBEDDED
+    from ...models.load import load
+    from ...share import rules_text
+    from .requests import sample_requests
 
     drafter, target = (load(EMBEDDED / name, threads=1) for name in ("drafter", "target"))
     spec = target.spec(rules_text(), MAX_TOKENS)
