@@ -182,7 +182,7 @@ WRONG = {
 RIGHT = """# A `page`, and more
 [x](README.md) [y](#a-page-and-more) [`resample`](edge_cloud_spec/decoding/split.py) [z](https://x.y/z)
 [`Speculator.predict`](edge_cloud_spec/edge/speculator.py)
-[`stop`](edge_cloud_spec/lab/bench/stop/suite.py)
+[`stop`](edge_cloud_spec/lab/bench/stop.py)
 [`rounds.py`](edge_cloud_spec/edge/rounds.py)
 `decoding/accept.py`, `accept.py`, `decoding/accept.py:rejection`, `config/presets/NAME.yaml`,
 `docs/`, `bringup/graph`, `camera/image_raw`, `std_msgs/String`, `/models/small`, `drive.json`,

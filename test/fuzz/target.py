@@ -14,8 +14,11 @@ from edge_cloud_spec.decoding.grammar import masked
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import check_instruction
-from edge_cloud_spec.lab.harness.scripted.model import ScriptedModel, ScriptedSession
-from edge_cloud_spec.lab.harness.scripted.prefill import ScriptedPrefill
+from edge_cloud_spec.lab.harness.scripted.model import (
+    ScriptedModel,
+    ScriptedPrefill,
+    ScriptedSession,
+)
 from edge_cloud_spec.lab.harness.toy import ToyGrammar
 from edge_cloud_spec.models.image import ImageSpec, decode_image
 from edge_cloud_spec.models.memory.kv_memory import KvMemory

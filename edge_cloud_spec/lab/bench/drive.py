@@ -26,7 +26,7 @@ from ...nav.action import Action
 from ...nav.answer import NotAnAction, read_answer
 from ...presets import load_preset
 from ...share import rules_text
-from ..harness.verifier_process import VerifierProcess
+from ..harness.server import VerifierProcess
 from .acceptance import ChoiceShares, Share, cache_hits
 from .command import Row
 from .options import finite

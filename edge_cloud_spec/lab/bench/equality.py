@@ -24,7 +24,7 @@ from ...models.prompt import PromptSpec, Request
 from ...models.vlm import Vlm
 from ...presets import load_preset, preset_names
 from ...share import rules_text
-from ..harness.verifier_process import VerifierProcess
+from ..harness.server import VerifierProcess
 from .chi_square import compare
 from .command import Row
 from .reference import generate, load_reference, sample

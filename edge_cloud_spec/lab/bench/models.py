@@ -43,7 +43,7 @@ from ...presets import load_preset, preset_names
 from ...share import rules_text
 from ..harness.emulated_link import BYTES_PER_MBIT, LinkProfile
 from ..harness.proxy import Proxy
-from ..harness.verifier_process import VerifierProcess
+from ..harness.server import VerifierProcess
 from .command import Row
 
 

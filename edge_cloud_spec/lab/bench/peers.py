@@ -27,7 +27,7 @@ from ...models.prompt import PromptSpec, Request
 from ...presets import load_preset
 from ...share import rules_text
 from ..harness.random_checkpoint import make_pair
-from ..harness.verifier_process import VerifierProcess
+from ..harness.server import VerifierProcess
 from .command import Row
 from .reference import generate, load_reference
 from .requests import sample_requests

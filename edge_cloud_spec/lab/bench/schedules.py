@@ -25,9 +25,8 @@ from ...decoding.rule import RULES
 from ...errors import UserError
 from ...presets import load_preset, preset_names
 from ...wire.messages import COMPLETE, Close
-from ..harness.fault_injection import FAULTS, Conditions
 from ..harness.toy import spec_of
-from ..harness.virtual_decode import Decode
+from ..harness.virtual_decode import FAULTS, Conditions, Decode
 from ..harness.virtual_time import Hung
 from .command import Row
 from .options import check_counts

@@ -23,7 +23,7 @@ from ...decoding.preset import Preset
 from ...errors import UserError
 from ...presets import load_preset, preset_names
 from ..harness.regimes import Regime
-from ..harness.robot import DecodedAnswer
+from ..harness.virtual import DecodedAnswer
 from .command import Row
 from .leaks import ResourceCounts, count_resources, resident_mb, threads_left
 from .options import HARNESSES, Harness, add_harness_arguments, profile_of, regimes_of

@@ -18,9 +18,7 @@ from ...decoding.policy import SamplingPolicy
 from ...decoding.propose import coupled_token
 from ...models.image import ImageSpec
 from ...models.prompt import PromptSpec
-from .scripted.model import ScriptedSession
-from .scripted.passes import Logits, scripted_pass
-from .scripted.prefill import NoCaches, ScriptedPrefill
+from .scripted.model import Logits, NoCaches, ScriptedPrefill, ScriptedSession, scripted_pass
 
 VOCABULARY = 7
 END = 0

@@ -8,7 +8,7 @@ from helpers.cloud.worker_robot import OWN, Costly, Robot, do_all, opening
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.lab.harness.scripted.prefill import ScriptedPrefill
+from edge_cloud_spec.lab.harness.scripted.model import ScriptedPrefill
 from edge_cloud_spec.lab.harness.toy import spec_of
 from edge_cloud_spec.wire.messages import Opened, Verdict
 

@@ -21,7 +21,6 @@ from ....edge.client import ClientSettings, VerifierClient
 from ....edge.runner import DecodeRunner, DecodeSettings
 from ....presets import load_preset
 from ...harness.emulated_link import LinkProfile
-from ...harness.fleet.activity import RobotActivity
 from ...harness.fleet.embedded import (
     RecordedAnswers,
     RecordedRobots,
@@ -29,9 +28,9 @@ from ...harness.fleet.embedded import (
     record_robots,
     session_bytes,
 )
-from ...harness.fleet.load import FleetLoad
+from ...harness.fleet.load import FleetLoad, RobotActivity
 from ...harness.fleet.robot_processes import RobotPlan, run_robots
-from ...harness.fleet.server_process import ServerHoldings, ServerProcess
+from ...harness.server import ServerHoldings, ServerProcess
 from ..command import Row, write
 from ..leaks import memory_mb
 from ..requests import sample_requests

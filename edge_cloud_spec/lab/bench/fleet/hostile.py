@@ -22,13 +22,12 @@ from ....cloud.model_thread.sessions import WorkerLimits
 from ....errors import UserError
 from ....presets import load_preset
 from ...harness.fleet.load import FleetLoad
-from ...harness.fleet.robot_processes import RobotPlan, run_robots
-from ...harness.fleet.scripted_process import ScriptedAnswers, sleeping_worker
-from ...harness.fleet.server_process import ServerHoldings, ServerProcess
+from ...harness.fleet.robot_processes import RobotPlan, ScriptedAnswers, run_robots, sleeping_worker
+from ...harness.hostile_clients import ATTACKS, attack
 from ...harness.regimes import load_server_regime
 from ...harness.scripted.pair import request_of
+from ...harness.server import ServerHoldings, ServerProcess
 from ..command import Row
-from ..hostile.clients import ATTACKS, attack
 from ..leaks import memory_mb
 from .figures import figures, mean_of
 

@@ -16,8 +16,7 @@ from ....cloud.model_thread.sessions import WorkerLimits
 from ....decoding.draft import Draft
 from ....decoding.preset import Preset
 from ....errors import UserError
-from ...harness.fleet.activity import RobotActivity, RoundTime
-from ...harness.fleet.load import FleetLoad
+from ...harness.fleet.load import FleetLoad, RobotActivity, RoundTime
 from ...harness.regimes import ServerRegime
 from ..command import Row
 from .figures import figures

@@ -19,7 +19,7 @@ from ....drawing import plain
 from ....edge.draft_planner import planner_of
 from ....edge.measures import Measures
 from ...harness.regimes import Regime
-from ...harness.robot import with_regime_length
+from ...harness.virtual import with_regime_length
 
 
 class RegimeMeasures(Measures):

@@ -31,8 +31,8 @@ from ....share import rules_text
 from ...harness.emulated_link import LinkProfile
 from ...harness.proxy import Proxy
 from ...harness.regimes import CUSTOM, Regime
-from ...harness.robot import PATIENCE
-from ...harness.verifier_process import VerifierProcess
+from ...harness.server import VerifierProcess
+from ...harness.virtual import PATIENCE
 from .. import formulas
 from ..acceptance import ChoiceShares, cache_hits
 from ..command import Row

@@ -9,9 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import count
 from typing import Any, Protocol
 
+from ....cloud.model_thread.sessions import WorkerLimits
+from ....cloud.model_thread.worker import Worker
+from ....decoding.policy import GREEDY
 from ....decoding.preset import Preset
 from ....edge.client import ClientSettings, VerifierClient
 from ....edge.runner import DecodeRunner, DecodeSettings
@@ -19,8 +23,31 @@ from ....errors import UserError
 from ....models.prompt import PromptSpec, Request
 from ..emulated_link import LinkProfile
 from ..proxy import Proxy
-from .activity import RobotActivity
-from .load import FleetLoad
+from ..regimes import Regime
+from ..scripted.pair import SPEC, DraftVlm, own_answer, request_of, scripted_worker
+from ..virtual import PunctualSleep
+from .load import FleetLoad, RobotActivity
+
+
+def sleeping_worker(regime: Regime, limits: WorkerLimits) -> Worker:
+    """A worker whose passes sleep as long as the regime's take."""
+    import_module("edge_cloud_spec.models.passes.forward_pass")  # torch: not in the first pass
+    return scripted_worker(regime, time.perf_counter, PunctualSleep(), limits, drafts=True)
+
+
+class ScriptedAnswers:
+    """One robot's draft model, which sleeps, and its requests; see ``Answers``."""
+
+    def __init__(self, regime: Regime, load: FleetLoad, robot: int) -> None:
+        self.spec = SPEC
+        self._load, self._robot = load, robot
+        self.draft_model: Any = DraftVlm(regime, PunctualSleep())
+
+    def next(self, number: int) -> tuple[Request, tuple[int, ...]]:
+        """See ``Answers``."""
+        seed, tokens = self._load.answer_seed(self._robot, number), self._load.tokens
+        return request_of(seed), own_answer(seed, GREEDY, tokens)
+
 
 PATIENCE = 30.0  # s
 START_S = 180.0

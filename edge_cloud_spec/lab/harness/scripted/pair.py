@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,14 +23,126 @@ from ....decoding.policy import SamplingPolicy
 from ....decoding.propose import coupled_token
 from ....decoding.random_source import SeededRandomSource
 from ....decoding.target_rows import LogitRows
+from ....errors import UserError
 from ....models.image import ImageSpec
 from ....models.prompt import PromptSpec, Request
 from ..regimes import Regime
-from .calibrated import VOCABULARY, CalibratedModel
-from .language import CalibratedLanguage, Language
-from .model import ScriptedSession, mix
-from .passes import AtExit, Logits, PassSize, scripted_pass
-from .prefill import NoCaches, ScriptedPrefill
+from .model import (
+    AtExit,
+    Logits,
+    NoCaches,
+    PassSize,
+    ScriptedPrefill,
+    ScriptedSession,
+    mix,
+    scripted_pass,
+)
+
+VOCABULARY = 64
+_SCALE = 2.0**64
+
+
+class CalibratedModel:
+    """Logits are a function of the prefix, which a state names (see ``scripted_model``).
+
+    As target: the right token far above all others. As draft model: the right token first at a
+    share ``alpha`` of all prefixes, and second at a share ``runner_up`` of the others; its
+    probabilities are these shares: they are calibrated.
+    """
+
+    def __init__(self, alpha: float = 1.0, runner_up: float = 0.0) -> None:
+        self._alpha, self._runner_up = alpha, runner_up
+        confidence = min(max(alpha, 0.01), 0.99)
+        second = (1 - confidence) * max(runner_up, 0.02)
+        rest = max(1 - confidence - second, 1e-3) / (VOCABULARY - 2)
+        self._levels = [math.log(level) for level in (confidence, second, rest)]
+
+    def begin(self, seed: int) -> int:
+        """The state before the first token of the answer with this seed."""
+        return mix(seed, 0)
+
+    def after(self, state: int, token: int) -> int:
+        """The state of the prefix with one token more."""
+        return mix(state, token + 3)
+
+    def row(self, state: int) -> np.ndarray:
+        """Logits float32 [V]."""
+        right = mix(state, 1) % VOCABULARY
+        wrong = (right + 1 + mix(state, 2) % (VOCABULARY - 1)) % VOCABULARY
+        other = (right + 1 + mix(state, 5) % (VOCABULARY - 1)) % VOCABULARY
+        if mix(state, 3) / _SCALE < self._alpha:
+            first, second = right, wrong
+        elif mix(state, 4) / _SCALE < self._runner_up:
+            first, second = wrong, right
+        else:
+            first, second = wrong, other if other != wrong else (wrong + 1) % VOCABULARY
+        if second == first:
+            second = (first + 1) % VOCABULARY
+        row = np.full(VOCABULARY, self._levels[2], np.float32)
+        row[second], row[first] = self._levels[1], self._levels[0]
+        return row
+
+
+class Language(Protocol):
+    """What names a model and makes its prompts, and its logits; a state names a prefix.
+
+    ``tokenizer``: None where tokens are no text.
+    """
+
+    identity: str
+    tokenizer: Any
+    tokenizer_digest: bytes
+
+    def crop(self, vocabulary: int) -> None:
+        """See `Vlm.crop`."""
+
+    def prompt(self, request: Request, spec: PromptSpec) -> Any:
+        """See `Vlm.prompt`."""
+
+    def grammar(self, text: str, spec: PromptSpec) -> Grammar:
+        """See `Vlm.grammar`."""
+
+    def start(self, prompt: Any) -> Any:
+        """The state before the answer's first token."""
+
+    def after(self, state: Any, token: int) -> Any:
+        """The state one token later."""
+
+    def row(self, state: Any) -> np.ndarray:
+        """Logits float32 [V] after the prefix with this state."""
+
+
+@dataclass(frozen=True)
+class ScriptedPrompt:
+    """A prompt that is the seed of its answer."""
+
+    seed: int
+    digest: bytes
+
+
+class CalibratedLanguage(CalibratedModel):
+    """That of a calibrated model, for requests made by ``request_of``."""
+
+    identity = "scripted"
+    tokenizer = None
+    tokenizer_digest = b"scripted"
+
+    def crop(self, vocabulary: int) -> None:
+        """There is one vocabulary."""
+        assert vocabulary == VOCABULARY
+
+    def prompt(self, request: Request, spec: PromptSpec) -> ScriptedPrompt:
+        """The request's picture is the seed."""
+        return ScriptedPrompt(int.from_bytes(request.jpeg, "little"), request.image_digest)
+
+    def grammar(self, text: str, spec: PromptSpec) -> Grammar:
+        """There is none: UserError."""
+        raise UserError("a calibrated model's tokens are no text, so no grammar fits them")
+
+    def start(self, prompt: ScriptedPrompt) -> int:
+        """See ``Language``."""
+        return self.begin(prompt.seed)
+
 
 LAYERS = 28  # Qwen2-VL-2B's and Qwen3-0.6B's
 PROMPT_ROWS = 256

@@ -20,19 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from ....edge.client import ClientSettings, VerifierClient
-from ....edge.runner import DecodeRunner, DecodeSettings, Outcome
-from ....errors import UserError
-from ....models import EMBEDDED
-from ....models.load import load
-from ....models.prompt import Request
-from ....presets import load_preset
-from ....share import rules_text
-from ...harness.verifier_process import VerifierProcess
-from ..command import Row
-from ..leaks import memory_mb
-from ..requests import sample_requests
-from .clients import ATTACKS, attack
+from ...edge.client import ClientSettings, VerifierClient
+from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ...errors import UserError
+from ...models import EMBEDDED
+from ...models.load import load
+from ...models.prompt import Request
+from ...presets import load_preset
+from ...share import rules_text
+from ..harness.hostile_clients import ATTACKS, attack
+from ..harness.server import VerifierProcess
+from .command import Row
+from .leaks import memory_mb
+from .requests import sample_requests
 
 STREAMS = 4
 SECONDS = 14.0  # of each kind of client

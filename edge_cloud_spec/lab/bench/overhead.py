@@ -28,15 +28,16 @@ from std_msgs.msg import String
 
 from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
 
-from ....bringup.graph import GraphSettings, Value
-from ....errors import UserError
-from ....nodes.runtime.qos import SENSOR_DATA
-from ....wire.messages import COMPLETE
-from ...harness.random_checkpoint import TINY, make_pair
-from ...harness.verifier_process import VerifierProcess
-from ..command import Row
-from ..ros_graph import RosGraph, node_command
-from .baseline import Sizes
+from ...bringup.graph import GraphSettings, Value
+from ...errors import UserError
+from ...nodes.runtime.qos import SENSOR_DATA
+from ...wire.messages import COMPLETE
+from ..harness.random_checkpoint import TINY, make_pair
+from ..harness.server import VerifierProcess
+from . import bare as bare_path
+from .bare import Sizes
+from .command import Row
+from .ros_graph import RosGraph, node_command
 
 Times = dict[str, list[float]]  # ms of each round; idle: bare, without passes in between
 
@@ -199,7 +200,7 @@ def _bare(ros: RosGraph, sizes: Sizes) -> Iterator[_BarePath]:
     parts: list[subprocess.Popen[str]] = []
 
     def start(part: str, *options: str) -> tuple[subprocess.Popen[str], str]:
-        argv = [sys.executable, "-m", f"{__package__}.baseline", part, json.dumps(asdict(sizes))]
+        argv = [sys.executable, "-m", bare_path.__name__, part, json.dumps(asdict(sizes))]
         process = subprocess.Popen(
             [*argv, *options],
             stdin=subprocess.PIPE,

@@ -1,10 +1,11 @@
-"""A round trip of nothing but rclpy and gRPC, over as many processes as ours takes.
+"""The processes of bare paths, which our figures stand beside: nothing but rclpy and gRPC.
 
-``python -m edge_cloud_spec.lab.bench.overhead.baseline robot|bridge|cloud``: the robot publishes
-messages of a round's sizes, the bridge relays them to a gRPC echo and publishes the answer, the
-robot receives it. No codec, and only the threads that rclpy and gRPC need. Matrix products that
-take as long stand for the models' passes, and their time is subtracted as in the measured path: a
-process that has just computed finds its caches cold and is scheduled otherwise than one that slept.
+``python -m edge_cloud_spec.lab.bench.bare robot|bridge|cloud|echo``. A round: the robot publishes
+messages of a round's sizes, the bridge relays them to a gRPC echo in the cloud and publishes the
+answer, the robot receives it. No codec, and only the threads that rclpy and gRPC need. Matrix
+products that take as long stand for the models' passes, and their time is subtracted as in the
+measured path: a process that has just computed finds its caches cold and is scheduled otherwise
+than one that slept. A stop: ``echo`` answers a message, as a navigator that has nothing else to do.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ import grpc
 import grpc.aio
 import numpy as np
 import rclpy
+from geometry_msgs.msg import Twist
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from std_msgs.msg import UInt8MultiArray
+from std_msgs.msg import Bool, UInt8MultiArray
 
+PRESS, COMMAND = "bare/press", "bare/command"
 METHOD = "/bare/Echo"
 DEPTH = 100  # of the queues, as ours
 WIDTH = 1024  # of the matrix of a pass: 4 MB
@@ -38,11 +41,11 @@ ARRAY_BYTES = 16  # what a UInt8MultiArray takes besides its data
 class Sizes:
     """Bytes of a round's messages: serialized on the topics, and on gRPC."""
 
-    draft: int
-    verdict: int
-    words: int
-    up: int
-    down: int
+    draft: int = 0
+    verdict: int = 0
+    words: int = 0
+    up: int = 0
+    down: int = 0
 
 
 def blob(size: int, seconds: float = 0.0) -> UInt8MultiArray:
@@ -166,22 +169,32 @@ def run_cloud(sizes: Sizes, on_ready: Callable[[int], None]) -> None:
     asyncio.run(serve())
 
 
+def run_echo() -> None:
+    """Answers each Bool with an all-zero Twist, as a navigator does; until it is killed."""
+    node = Node("bare_echo")
+    commands = node.create_publisher(Twist, COMMAND, 100)
+    node.create_subscription(Bool, PRESS, lambda _: commands.publish(Twist()), 10)
+    rclpy.spin(node)
+
+
 def main() -> int:
-    """Run one of the three processes."""
+    """Run one of the processes."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("part", choices=("robot", "bridge", "cloud"))
-    parser.add_argument("sizes", help="the fields of Sizes as JSON")
+    parser.add_argument("part", choices=("robot", "bridge", "cloud", "echo"))
+    parser.add_argument("sizes", nargs="?", help="the fields of Sizes as JSON; the echo needs none")
     parser.add_argument("--address", default="")
     args = parser.parse_args()
-    sizes = Sizes(**json.loads(args.sizes))
+    sizes = Sizes(**json.loads(args.sizes or "{}"))
     if args.part == "cloud":
         run_cloud(sizes, lambda port: print(port, flush=True))
         return 0
     rclpy.init(args=[])
     if args.part == "robot":
         run_robot(sizes)
-    else:
+    elif args.part == "bridge":
         run_bridge(sizes, args.address)
+    else:
+        run_echo()
     return 0
 
 
