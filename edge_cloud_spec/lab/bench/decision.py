@@ -36,7 +36,6 @@ from .command import Row
 TAIL = "typical"
 VERDICT_NOISE = 0.5  # of the draft model's logits
 BATCH = 16  # sessions in a pass
-FLOOR = 0.5  # of the time in float64
 RULES = (
     ("greedy", "chain", 0.0),
     ("coupled", "chain", 1.0),
