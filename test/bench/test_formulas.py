@@ -1,4 +1,4 @@
-"""The papers' formulas give their printed digits; where print differs, a test says what is right."""
+"""The papers' formulas give their printed digits; where print differs, tests say what is right."""
 
 from __future__ import annotations
 

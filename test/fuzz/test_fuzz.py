@@ -89,7 +89,7 @@ def test_a_verifier_that_does_not_check_drafts_is_found_out(
 
 
 def test_a_verifier_whose_verdicts_are_not_the_targets_own_is_found_out() -> None:
-    assert run(2000, 1, Target(agreement=0.9)).failures
+    assert run(2000, 1, Target(0.1)).failures
 
 
 def test_a_verifier_whose_evicted_sessions_come_back_changed_is_found_out(

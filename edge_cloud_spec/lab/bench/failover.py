@@ -38,14 +38,14 @@ from ...models.prompt import PromptSpec, Request
 from ...models.vlm import Vlm
 from ...presets import load_preset
 from ...share import rules_text
-from ..harness.scripted.model import ScriptedPrefill, ScriptedSession
+from ..harness.scripted.model import FakeVlm
 from .command import write
 from .requests import sample_requests
 
 State = tuple[int, ...]  # the tokens of the answer
 
 
-class ReplayedDrafts:
+class ReplayedDrafts(FakeVlm):
     """Makes the prompts of ``model``, and drafts ``answer``, each ``wrong_every``th token wrong."""
 
     def __init__(self, model: Vlm, answer: tuple[int, ...], wrong_every: int = 5) -> None:
@@ -61,17 +61,6 @@ class ReplayedDrafts:
         """The model's own prompt, so that both sides have one digest."""
         return self._model.prompt(request, spec)
 
-    def open(self, prompt: Any) -> ScriptedSession:
-        """A session that costs nothing."""
-        return ScriptedSession(self, ())
-
-    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
-        """`open`, which is a single step."""
-        return ScriptedPrefill(lambda: self.open(prompt))
-
-    def after(self, state: State, token: int) -> State:
-        return (*state, token)
-
     def row(self, state: State) -> np.ndarray:
         """Float32 [V]: all on the next token of the answer, or on a wrong one."""
         place = len(state)
@@ -80,9 +69,6 @@ class ReplayedDrafts:
         row = np.zeros(self._vocabulary, np.float32)
         row[(token + wrong) % self._vocabulary] = 20.0
         return row
-
-    def spend(self, rows: int) -> None:
-        """Nothing."""
 
 
 Clock = Callable[[], float]

@@ -18,7 +18,7 @@ from ...decoding.policy import SamplingPolicy
 from ...decoding.propose import coupled_token
 from ...models.image import ImageSpec
 from ...models.prompt import PromptSpec
-from .scripted.model import Logits, NoCaches, ScriptedPrefill, ScriptedSession, scripted_pass
+from .scripted.model import FakeVlm, ScriptedSession
 
 VOCABULARY = 7
 END = 0
@@ -60,7 +60,7 @@ class ToyPrompt:
     digest: bytes
 
 
-class ToyVlm(NoCaches):
+class ToyVlm(FakeVlm):
     """Logits are a function of seed and prefix.
 
     ``draft_noise`` is the scale of what a draft model adds to the target's logits; 0: the target.
@@ -91,28 +91,9 @@ class ToyVlm(NoCaches):
         """See ``Vlm.grammar``: any text is one."""
         return ToyGrammar(text, self.vocabulary)
 
-    def open(self, prompt: Any) -> ScriptedSession:
-        """A session over a prompt."""
-        return ScriptedSession(self, ())
-
-    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
-        """`open`, which is a single step."""
-        return ScriptedPrefill(lambda: self.open(prompt))
-
-    def after(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
-        """The prefix is its own state."""
-        return (*state, token)
-
     def row(self, state: tuple[int, ...]) -> np.ndarray:
         """Float32 [V] after this prefix."""
         return self.logits(state)
-
-    def spend(self, rows: int) -> None:
-        """A pass costs nothing here; the link and the worker take time."""
-
-    def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
-        """See ``Vlm.forward_together``."""
-        return scripted_pass(requests, lambda size, at_exit: self.spend(size.rows))
 
 
 LAYERS = 2  # of a toy draft model; after each, a pass may be interrupted
@@ -132,6 +113,7 @@ class ToyDrafter(ToyVlm):
         sleep: Callable[[float], None],
     ) -> None:
         super().__init__(seed, draft_noise, vocabulary)
+        self.layers = LAYERS
         self.layer_s, self.sleep = pass_s / LAYERS, sleep
 
     def prompt(self, request: Any, spec: PromptSpec) -> Any:
@@ -139,15 +121,13 @@ class ToyDrafter(ToyVlm):
         self.sleep(PROMPT_S)
         return super().prompt(request, spec)
 
-    def open(self, prompt: Any) -> ScriptedSession:
-        """A session over a prompt, whose last token the first pass computes."""
+    def session(self, prompt: Any) -> ScriptedSession:
+        """A session whose first pass computes the prompt's last token."""
         return _DraftSession(self)
 
-    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
-        """`open`, after the time of a prefill, which may be interrupted after each layer."""
-        return ScriptedPrefill(
-            lambda: self.open(prompt), 1, lambda share: self.sleep(share * PREFILL_S), LAYERS
-        )
+    def read(self, share: float) -> None:
+        """Let the time of this share of a prompt go by."""
+        self.sleep(share * PREFILL_S)
 
 
 class _DraftSession(ScriptedSession):
@@ -169,11 +149,6 @@ class _DraftSession(ScriptedSession):
 def toy_worker(limits: WorkerLimits | None = None) -> Worker:
     """A worker whose answers have up to 60 tokens."""
     return Worker(ToyVlm(1), spec_of(60), ToyVlm(1, 0.5), limits)  # type: ignore[arg-type]
-
-
-def toy_replica() -> tuple[Worker, Callable[[], float]]:
-    """What a fleet makes a replica of (``MakeWorker``)."""
-    return toy_worker(), lambda: 0.0
 
 
 def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[list[int], str]:

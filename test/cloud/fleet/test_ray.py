@@ -22,7 +22,7 @@ from edge_cloud_spec.cloud.fleet.serving import Fleet
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
-from edge_cloud_spec.lab.harness.toy import toy_replica
+from edge_cloud_spec.lab.harness.toy import toy_worker
 
 if importlib.util.find_spec("ray") is None:  # it is imported once its environment is set
     pytest.skip("the extra fleet is not installed", allow_module_level=True)
@@ -37,7 +37,7 @@ def loop() -> Iterator[LoopThread]:
 
 def test_a_replica_killed_under_its_robot_costs_no_word_and_comes_back(loop: LoopThread) -> None:
     served = ServerSettings("127.0.0.1:0", metrics="127.0.0.1:0")
-    fleet = Fleet(toy_replica, served, ScalingLimits(2, 2))
+    fleet = Fleet(lambda: (toy_worker(), lambda: 0.0), served, ScalingLimits(2, 2))
     try:
         address = loop.run(fleet.start(2))
         listening = {where for pid in children(os.getpid()) for where in listens(pid)}
@@ -73,8 +73,8 @@ SERVE = """
 import sys
 from edge_cloud_spec.cloud import command
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.lab.harness.toy import toy_replica
-command.make_worker = lambda args: toy_replica()
+from edge_cloud_spec.lab.harness.toy import toy_worker
+command.make_worker = lambda args: (toy_worker(), lambda: 0.0)
 sys.exit(main(["serve", "--replicas", "1", "--address", "127.0.0.1:0"]))
 """
 

@@ -15,7 +15,7 @@ from ....cloud.model_thread.worker import Worker
 from ....models import EMBEDDED
 from ....models.prompt import PromptSpec, Request
 from ....share import rules_text
-from ..scripted.model import ScriptedPrefill, ScriptedSession
+from ..scripted.model import FakeVlm
 
 if TYPE_CHECKING:
     from ....models.vlm import Vlm
@@ -52,7 +52,7 @@ def record(target: Vlm, drafter: Vlm, spec: PromptSpec, request: Request) -> Rec
     return RecordedDecode(request, prompt.digest, tuple(own), drafted)
 
 
-class RecordedDrafter:
+class RecordedDrafter(FakeVlm):
     """What a robot asks of its draft model, out of recordings; a pass takes ``pass_s``."""
 
     def __init__(
@@ -77,13 +77,9 @@ class RecordedDrafter:
         recording = self._recordings[request.jpeg]
         return SimpleNamespace(digest=recording.prompt_digest, recording=recording)
 
-    def open(self, prompt: Any) -> ScriptedSession:
-        """A session at the beginning of the recorded answer."""
-        return ScriptedSession(self, (prompt.recording, 0))
-
-    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
-        """`open`, which is a single step."""
-        return ScriptedPrefill(lambda: self.open(prompt))
+    def start(self, prompt: Any) -> tuple[RecordedDecode, int]:
+        """The beginning of the recorded answer."""
+        return prompt.recording, 0
 
     def after(self, state: tuple[RecordedDecode, int], token: int) -> tuple[RecordedDecode, int]:
         """The next place of the answer, whatever the token is."""

@@ -29,8 +29,8 @@ from ....models.prompt import PromptSpec, Request
 from ..regimes import Regime
 from .model import (
     AtExit,
+    FakeVlm,
     Logits,
-    NoCaches,
     PassSize,
     ScriptedPrefill,
     ScriptedSession,
@@ -184,64 +184,41 @@ def own_answer(seed: int, policy: SamplingPolicy, tokens: int) -> tuple[int, ...
     return tuple(own)
 
 
-class ScriptedVlm(NoCaches):
+class ScriptedVlm(FakeVlm):
     """What a decode asks of a ``Vlm``: the words are a language's, the times a regime's."""
+
+    prompt_rows, layers = PROMPT_ROWS, LAYERS
 
     def __init__(self, regime: Regime, sleep: Sleep, language: Language) -> None:
         self.regime, self.language = regime, language
         self.identity, self.tokenizer = language.identity, language.tokenizer
         self.tokenizer_digest = language.tokenizer_digest
+        self.crop, self.prompt, self.grammar = language.crop, language.prompt, language.grammar
+        self.start = language.start  # type: ignore[method-assign]
+        self.after = language.after  # type: ignore[method-assign]
+        self.row = language.row  # type: ignore[method-assign]
         self.on_pass: OnPass | None = None
         self._sleep = sleep
 
-    def crop(self, vocabulary: int) -> None:
-        """See `Vlm.crop`."""
-        self.language.crop(vocabulary)
-
-    def prompt(self, request: Request, spec: PromptSpec) -> Any:
-        """See `Vlm.prompt`."""
-        return self.language.prompt(request, spec)
-
-    def grammar(self, text: str, spec: PromptSpec) -> Grammar:
-        """See `Vlm.grammar`."""
-        return self.language.grammar(text, spec)
-
-    def after(self, state: Any, token: int) -> Any:
-        """See ``Language``."""
-        return self.language.after(state, token)
-
-    def row(self, state: Any) -> np.ndarray:
-        """See ``Language``."""
-        return self.language.row(state)
-
-    def open(self, prompt: Any) -> ScriptedSession:
-        """A session at the beginning of the answer, after the time of a prefill."""
-        return self.prefill(prompt).finish()
-
-    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
+    def prefill(self, prompt: Any) -> ScriptedPrefill:
         """`open` in steps."""
 
-        def read() -> ScriptedSession:
+        def finish() -> ScriptedSession:
             if self.prefill_ms:
                 self.passed("prefill", self.prefill_ms)
-            return self._session(prompt)
+            return self.session(prompt)
 
-        return ScriptedPrefill(read, PROMPT_ROWS, self._prefill, LAYERS)
-
-    def _session(self, prompt: Any) -> ScriptedSession:
-        return ScriptedSession(self, self.language.start(prompt))
+        return ScriptedPrefill(finish, self.prompt_rows, self.read, self.layers)
 
     @property
     def prefill_ms(self) -> float:
         """How long a prompt takes."""
         return 0.0
 
-    def _prefill(self, share: float) -> None:
+    def read(self, share: float) -> None:
+        """Let the time of this share of a prompt go by."""
         if self.prefill_ms:
             self.take(share * self.prefill_ms)
-
-    def spend(self, rows: int) -> None:
-        """Nothing: its sessions take the time of a pass."""
 
     def take(self, ms: float) -> None:
         """Let the time of a pass go by."""
@@ -266,8 +243,9 @@ class DraftVlm(ScriptedVlm):
         """How long a prompt takes."""
         return self.regime.draft_prefill_ms
 
-    def _session(self, prompt: Any) -> ScriptedSession:
-        return _DraftSession(self, self.language.start(prompt))
+    def session(self, prompt: Any) -> ScriptedSession:
+        """A session at the beginning of the answer."""
+        return _DraftSession(self, self.start(prompt))
 
 
 class _DraftSession(ScriptedSession):
@@ -298,8 +276,9 @@ class TargetVlm(ScriptedVlm):
         """How long a prompt takes."""
         return self.regime.prefill_ms
 
-    def _session(self, prompt: Any) -> ScriptedSession:
-        return _TargetSession(self, self.language.start(prompt))
+    def session(self, prompt: Any) -> ScriptedSession:
+        """A session at the beginning of the answer."""
+        return _TargetSession(self, self.start(prompt))
 
     def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
         """See ``Vlm.forward_together``: the exits of all sessions look on at the same depth."""
