@@ -7,31 +7,26 @@ The embedded pair over gRPC; verifier, robot and the other clients are a process
 from __future__ import annotations
 
 import argparse
-import asyncio
-import multiprocessing
-import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import count, cycle
 from typing import Any
 
 import numpy as np
 
-from ...edge.client import ClientSettings, VerifierClient
-from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ...edge.runner import DecodeSettings
 from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.load import load
 from ...models.prompt import Request
 from ...presets import load_preset
 from ...share import rules_text
-from ..harness.hostile_clients import ATTACKS, attack
+from ..harness.grpc_robot import GrpcRobot, verifier_options
+from ..harness.hostile_clients import ATTACKS, clients_process, run_attack
 from ..harness.server import VerifierProcess
 from .command import Row
-from .leaks import memory_mb
+from .leaks import memory_mb, sampled
 from .requests import sample_requests
 
 STREAMS = 4
@@ -40,6 +35,7 @@ MAX_TOKENS = 48
 MAX_RATIO = 3.0
 MAX_MB = 200.0  # by which the verifier may grow
 BEHAVED = "behaved"
+SETTINGS = DecodeSettings(load_preset("dsd"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,11 +53,10 @@ def run(args: argparse.Namespace) -> list[Row]:
     if args.seconds <= 0 or args.streams < 1:
         raise UserError("--seconds is above 0, --streams at least 1")
     requests = sample_requests(args.seed, 32)
-    pair = ["--target", str(EMBEDDED / "target"), "--drafter", str(EMBEDDED / "drafter")]
-    options = [*pair, "--threads", "1", "--max-tokens", str(MAX_TOKENS)]
-    with VerifierProcess(options) as cloud, _MeasuredRobot(cloud.address) as robot:
+    options = verifier_options(MAX_TOKENS)
+    with VerifierProcess(options) as cloud, _robot(cloud.address) as robot:
         for request in requests[:3]:
-            robot.decode(request)
+            robot.decode(request, SETTINGS)
         bench = _HostileBench(cloud, robot, requests, args)
         before = bench.measure(BEHAVED)
         rows = [bench.measure(name) for name in names]
@@ -87,25 +82,10 @@ def _row(name: str, found: Row, behaved: list[float], streams: int) -> Row:
     return row | {"passed": within and not found["failed"] and found["messages"] > 0}
 
 
-class _MeasuredRobot:
-    """A robot of preset dsd, with the embedded drafter."""
-
-    def __init__(self, address: str) -> None:
-        model = load(EMBEDDED / "drafter", threads=1)
-        self._client = VerifierClient(ClientSettings(address))
-        self._runner = DecodeRunner(model, model.spec(rules_text(), MAX_TOKENS))
-        self._settings = DecodeSettings(load_preset("dsd"))
-
-    def decode(self, request: Request) -> Outcome:
-        """One decision."""
-        nonce = secrets.randbits(64)
-        return self._runner.run(request, self._settings, nonce, self._client.connect)
-
-    def __enter__(self) -> _MeasuredRobot:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
+def _robot(address: str) -> GrpcRobot:
+    """A robot with the embedded drafter."""
+    model = load(EMBEDDED / "drafter", threads=1)
+    return GrpcRobot(address, model, model.spec(rules_text(), MAX_TOKENS))
 
 
 class _HostileBench:
@@ -114,7 +94,7 @@ class _HostileBench:
     def __init__(
         self,
         cloud: VerifierProcess,
-        robot: _MeasuredRobot,
+        robot: GrpcRobot,
         requests: list[Request],
         args: argparse.Namespace,
     ) -> None:
@@ -127,11 +107,15 @@ class _HostileBench:
         args, address = self._args, self._cloud.address
         before = memory_mb(self._cloud.pid)
         found: Row = {"ms": [], "failed": 0}
-        clients = _clients(name, address, self._others, args.streams, args.seed)
-        with clients as messages, _memory_samples(self._cloud) as mb:
+        if name == BEHAVED:
+            clients = clients_process(_run_robots, name, address, self._others, args.streams)
+        else:
+            attacked = self._others[0], args.streams, args.seed
+            clients = clients_process(run_attack, name, address, *attacked)
+        with clients as messages, sampled(lambda: memory_mb(self._cloud.pid)) as mb:
             end = time.perf_counter() + args.seconds
             while time.perf_counter() < end:
-                outcome = self._robot.decode(next(self._requests))
+                outcome = self._robot.decode(next(self._requests), SETTINGS)
                 found["failed"] += not outcome.completed
                 if outcome.completed:
                     found["ms"].append(1e3 * outcome.seconds)
@@ -142,64 +126,16 @@ class _HostileBench:
         return found
 
 
-@contextmanager
-def _memory_samples(cloud: VerifierProcess) -> Iterator[list[float]]:
-    """MB of the verifier, ten times a second."""
-    sizes, done = [memory_mb(cloud.pid)], threading.Event()
-
-    def sample() -> None:
-        while not done.wait(0.1):
-            sizes.append(memory_mb(cloud.pid))
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    try:
-        yield sizes
-    finally:
-        done.set()
-        sampler.join()
-
-
-@contextmanager
-def _clients(
-    name: str, address: str, requests: list[Request], streams: int, seed: int
-) -> Iterator[Callable[[], int]]:
-    """Clients of this kind in a process of their own; yields a count of the messages sent."""
-    context = multiprocessing.get_context("spawn")
-    sent = context.Value("q", 0)
-    arguments = name, address, requests, streams, seed, sent
-    process = context.Process(target=_run_clients, args=arguments, daemon=True)
-    process.start()
-    try:
-        while not sent.value:
-            if not process.is_alive():
-                raise UserError(f"the {name} clients ended with status {process.exitcode}")
-            time.sleep(0.05)
-        yield lambda: int(sent.value)
-    finally:
-        process.kill()
-        process.join()
-
-
-def _run_clients(
-    name: str, address: str, requests: list[Request], streams: int, seed: int, sent: Any
-) -> None:
-    """Run clients of this kind, until killed."""
-
-    def on_sent(messages: int) -> None:
-        sent.value = messages
-
-    if name != BEHAVED:
-        asyncio.run(attack(name, address, requests[0], streams, seed, on_sent))
-        return
-    robots = [_MeasuredRobot(address) for _ in range(streams)]
+def _run_robots(name: str, address: str, requests: list[Request], streams: int, sent: Any) -> None:
+    """Well-behaved clients that decode without a pause, until killed."""
+    robots = [_robot(address) for _ in range(streams)]
     counts = [0] * streams
 
     def decode_on(place: int) -> None:
         for number in count(place * len(requests) // streams):
-            robots[place].decode(requests[number % len(requests)])
+            robots[place].decode(requests[number % len(requests)], SETTINGS)
             counts[place] += 1
-            on_sent(sum(counts))
+            sent.value = sum(counts)
 
     threads = [threading.Thread(target=decode_on, args=(place,)) for place in range(streams)]
     for thread in threads:

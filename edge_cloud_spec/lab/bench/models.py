@@ -9,11 +9,11 @@ same pictures in turn.
 from __future__ import annotations
 
 import argparse
-import secrets
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,10 +26,9 @@ from ...decoding.policy import GREEDY
 from ...decoding.preset import Preset
 from ...decoding.shape import BestFirst
 from ...decoding.speculation import STOP_AND_WAIT
-from ...edge.client import ClientSettings, VerifierClient
 from ...edge.draft_planner import candidate_pipelines, candidate_shapes
 from ...edge.measures import Measures
-from ...edge.runner import DecodeRunner, DecodeSettings
+from ...edge.runner import DecodeSettings
 from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.device import DTYPES
@@ -42,6 +41,7 @@ from ...models.vocabulary import common_vocabulary
 from ...presets import load_preset, preset_names
 from ...share import rules_text
 from ..harness.emulated_link import BYTES_PER_MBIT, LinkProfile
+from ..harness.grpc_robot import GrpcRobot
 from ..harness.proxy import Proxy
 from ..harness.server import VerifierProcess
 from .command import Row
@@ -293,28 +293,27 @@ def decode_all(
     if preset.drafter == "cloud":
         serve += ["--drafter", args.drafter]
     found = [Decodes() for _ in limits]
-    with VerifierProcess(serve) as cloud:
-        proxy = Proxy(cloud.address, LinkProfile(args.rtt / 2, rate_mbit=args.up_mbps))
-        client = VerifierClient(ClientSettings(proxy.address))
-        runner = DecodeRunner(drafter, drafter.spec(rules_text(), args.max_tokens))
-        settings = DecodeSettings(preset, "greedy", GREEDY, args.max_tokens, patience=120.0)
-        try:
-            for number, request in enumerate([requests[0], *requests]):
-                for place, (limit, into) in enumerate(zip(limits, found, strict=True)):
-                    drafter.limit_picture(limit)
-                    # bytes after a picture's end: it is the same one, and nobody has its rows yet
-                    told = replace(request, jpeg=request.jpeg + bytes(2 + 2 * place + (not number)))
-                    outcome = runner.run(told, settings, secrets.randbits(64), client.connect)
-                    if not outcome.completed:
-                        raise UserError(f"the decode failed: {outcome.text or outcome.reason}")
-                    rounds = outcome.stats.rounds
-                    if number and rounds:  # the first warms up
-                        into.whole.append(outcome.seconds)
-                        into.tokens += len(outcome.tokens)
-                        into.seconds += rounds[-1].settled - rounds[0].start
-        finally:
-            client.close()
-            proxy.close()
+    spec = drafter.spec(rules_text(), args.max_tokens)
+    settings = DecodeSettings(preset, "greedy", GREEDY, args.max_tokens, patience=120.0)
+    link = LinkProfile(args.rtt / 2, rate_mbit=args.up_mbps)
+    with (
+        VerifierProcess(serve) as cloud,
+        closing(Proxy(cloud.address, link)) as proxy,
+        GrpcRobot(proxy.address, drafter, spec) as robot,
+    ):
+        for number, request in enumerate([requests[0], *requests]):
+            for place, (limit, into) in enumerate(zip(limits, found, strict=True)):
+                drafter.limit_picture(limit)
+                # bytes after a picture's end: it is the same one, and nobody has its rows yet
+                told = replace(request, jpeg=request.jpeg + bytes(2 + 2 * place + (not number)))
+                outcome = robot.decode(told, settings)
+                if not outcome.completed:
+                    raise UserError(f"the decode failed: {outcome.text or outcome.reason}")
+                rounds = outcome.stats.rounds
+                if number and rounds:  # the first warms up
+                    into.whole.append(outcome.seconds)
+                    into.tokens += len(outcome.tokens)
+                    into.seconds += rounds[-1].settled - rounds[0].start
     return found
 
 

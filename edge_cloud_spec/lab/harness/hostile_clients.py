@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import multiprocessing
 import socket
 import struct
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -19,6 +22,7 @@ import grpc.aio
 from ...decoding.draft import MAX_NODES, Draft
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.split import Split
+from ...errors import UserError
 from ...models.prompt import Request
 from ...wire.channel import CLIENT_OPTIONS, METHOD
 from ...wire.codec import decode_server, encode_client
@@ -407,3 +411,35 @@ async def attack(
         for task in tasks:
             if task.done():
                 task.result()
+
+
+def run_attack(
+    name: str, address: str, request: Request, streams: int, seed: int, sent: Any
+) -> None:
+    """Attack in this process until it is killed; ``sent``: a shared count of the messages."""
+
+    def on_sent(messages: int) -> None:
+        sent.value = messages
+
+    asyncio.run(attack(name, address, request, streams, seed, on_sent))
+
+
+@contextmanager
+def clients_process(run: Callable[..., None], *arguments: Any) -> Iterator[Callable[[], int]]:
+    """Clients in a process of their own, from their first message on; yields a count of messages.
+
+    run: takes these arguments and the shared count, such as ``run_attack``. Raises UserError.
+    """
+    context = multiprocessing.get_context("spawn")
+    sent = context.Value("q", 0)
+    process = context.Process(target=run, args=(*arguments, sent), daemon=True)
+    process.start()
+    try:
+        while not sent.value:
+            if not process.is_alive():
+                raise UserError(f"the clients {arguments[0]} ended: status {process.exitcode}")
+            time.sleep(0.05)
+        yield lambda: int(sent.value)
+    finally:
+        process.kill()
+        process.join()

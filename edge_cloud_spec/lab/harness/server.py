@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -100,11 +100,6 @@ class ServerHoldings:
     received_bytes: int = 0
     to_send_bytes: int = 0
     kv_bytes: int = 0
-
-    def most(self, other: ServerHoldings) -> ServerHoldings:
-        """The larger of each."""
-        names = [field.name for field in fields(self)]
-        return ServerHoldings(*(max(getattr(self, n), getattr(other, n)) for n in names))
 
 
 class ServerProcess:

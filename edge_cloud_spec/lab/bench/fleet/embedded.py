@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import secrets
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ....cloud.model_thread.sessions import WorkerLimits
-from ....edge.client import ClientSettings, VerifierClient
-from ....edge.runner import DecodeRunner, DecodeSettings
+from ....edge.runner import DecodeSettings
 from ....presets import load_preset
 from ...harness.emulated_link import LinkProfile
 from ...harness.fleet.embedded import (
@@ -30,6 +27,7 @@ from ...harness.fleet.embedded import (
 )
 from ...harness.fleet.load import FleetLoad, RobotActivity
 from ...harness.fleet.robot_processes import RobotPlan, run_robots
+from ...harness.grpc_robot import GrpcRobot
 from ...harness.server import ServerHoldings, ServerProcess
 from ..command import Row, write
 from ..leaks import memory_mb
@@ -67,18 +65,17 @@ def _after_many(recorded: RecordedRobots, args: argparse.Namespace) -> Row:
     Each measurement is written to ``--json`` at once: a run that is ended keeps what it has seen.
     """
     answers, activity = RecordedAnswers(recorded, 0), RobotActivity()
-    runner = DecodeRunner(answers.draft_model, answers.spec)  # type: ignore[arg-type]
     settings = DecodeSettings(load_preset("dsd"), max_tokens=SHORT)
     first, step = max(1, args.sessions // FIRST), max(1, args.sessions // LOOKS)
     sizes: dict[int, float] = {}
     row: Row = {}
     with (
         ServerProcess(partial(embedded_worker, WorkerLimits())) as server,
-        closing(VerifierClient(ClientSettings(server.address))) as client,
+        GrpcRobot(server.address, answers.draft_model, answers.spec) as robot,
     ):
         for number in range(1, args.sessions + 1):
             request, own = answers.next(number - 1)
-            outcome = runner.run(request, settings, secrets.randbits(64), client.connect)
+            outcome = robot.decode(request, settings)
             activity.add(outcome, own[:SHORT])
             if number % step and number not in (first, args.sessions):
                 continue

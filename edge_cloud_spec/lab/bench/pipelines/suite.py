@@ -8,7 +8,6 @@ and agree as often. With ``--regime embedded`` the models are the embedded pair.
 from __future__ import annotations
 
 import argparse
-import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -19,9 +18,8 @@ from typing import TYPE_CHECKING
 from ....decoding.policy import GREEDY, SamplingPolicy
 from ....decoding.preset import Preset
 from ....decoding.rule import seeded_rule
-from ....edge.client import ClientSettings, VerifierClient
 from ....edge.rounds import Round
-from ....edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ....edge.runner import DecodeSettings, Outcome
 from ....errors import UserError
 from ....models import EMBEDDED
 from ....models.prompt import Request
@@ -29,6 +27,7 @@ from ....models.vlm import Vlm
 from ....presets import load_preset
 from ....share import rules_text
 from ...harness.emulated_link import LinkProfile
+from ...harness.grpc_robot import GrpcRobot, verifier_options
 from ...harness.proxy import Proxy
 from ...harness.regimes import CUSTOM, Regime
 from ...harness.server import VerifierProcess
@@ -153,10 +152,8 @@ def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[R
     seeds = range(args.seed, args.seed + len(requests))
     policies = [SamplingPolicy(args.temperature, seed=seed) for seed in seeds]
     drafter = load(EMBEDDED / "drafter", threads=1)
-    target, beside = str(EMBEDDED / "target"), str(EMBEDDED / "drafter")
-    options = ["--target", target, "--drafter", beside, "--threads", "1"]
     rows: list[Row] = []
-    with VerifierProcess([*options, "--max-tokens", str(MAX_TOKENS)]) as cloud:
+    with VerifierProcess(verifier_options(MAX_TOKENS)) as cloud:
         for profile in links:
             with closing(Proxy(cloud.address, profile, args.seed)) as proxy:
                 robots = [
@@ -186,7 +183,7 @@ def _check_embedded(args: argparse.Namespace) -> None:
     check_counts(args, "answers")
 
 
-class EmbeddedRobot:
+class EmbeddedRobot(GrpcRobot):
     """Decodes under one preset, over a channel of its own, and measures its idle time."""
 
     def __init__(self, preset: Preset, model: Vlm, address: str, profile: LinkProfile) -> None:
@@ -196,17 +193,16 @@ class EmbeddedRobot:
         self.robot_s = self.cloud_s = 0.0  # of passes in them
         self._passes: list[tuple[float, float]] = []  # begin and end, of the draft model's
         self._patience = PATIENCE + profile.outage_s
-        self._client = VerifierClient(ClientSettings(address))
-        self._runner = DecodeRunner(model, model.spec(rules_text(), MAX_TOKENS))
-        self._runner.on_pass = lambda begin, end, *_: self._passes.append((begin, end))
+        super().__init__(address, model, model.spec(rules_text(), MAX_TOKENS))
+        self.runner.on_pass = lambda begin, end, *_: self._passes.append((begin, end))
         self._before = ChoiceShares()
 
     def warm_up(self, request: Request, policy: SamplingPolicy) -> None:
         """Decode without a record; measurements of link and models are kept."""
         self._run(request, policy)
-        self._before = ChoiceShares.of(self._runner.measures)
+        self._before = ChoiceShares.of(self.runner.measures)
 
-    def decode(self, request: Request, policy: SamplingPolicy) -> None:
+    def record(self, request: Request, policy: SamplingPolicy) -> None:
         """The next answer."""
         outcome = self._run(request, policy)
         self.outcomes.append(outcome)
@@ -216,17 +212,13 @@ class EmbeddedRobot:
     @property
     def choices(self) -> ChoiceShares:
         """How often the draft model's choices were right in the recorded answers."""
-        return ChoiceShares.of(self._runner.measures) - self._before
-
-    def close(self) -> None:
-        """End the channel."""
-        self._client.close()
+        return ChoiceShares.of(self.runner.measures) - self._before
 
     def _run(self, request: Request, policy: SamplingPolicy) -> Outcome:
         rule = seeded_rule(policy.temperature)
         settings = DecodeSettings(self.preset, rule, policy, patience=self._patience)
         self._passes.clear()
-        return self._runner.run(request, settings, secrets.randbits(64), self._client.connect)
+        return self.decode(request, settings)
 
     def _add_busy_time(self, rounds: Sequence[Round]) -> None:
         """From the first verdict on: before it both prefill, for a time that no message carries."""
@@ -246,7 +238,7 @@ def _decode_in_turn(
             # gets other bytes; those after the picture's end are not decoded.
             own = replace(request, jpeg=request.jpeg + bytes([place]))
             if number:
-                robot.decode(own, policy)
+                robot.record(own, policy)
             else:
                 robot.warm_up(own, policy)
 
