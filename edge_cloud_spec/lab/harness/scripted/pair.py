@@ -194,11 +194,20 @@ class ScriptedVlm(FakeVlm):
         self.identity, self.tokenizer = language.identity, language.tokenizer
         self.tokenizer_digest = language.tokenizer_digest
         self.crop, self.prompt, self.grammar = language.crop, language.prompt, language.grammar
-        self.start = language.start  # type: ignore[method-assign]
-        self.after = language.after  # type: ignore[method-assign]
-        self.row = language.row  # type: ignore[method-assign]
         self.on_pass: OnPass | None = None
         self._sleep = sleep
+
+    def start(self, prompt: Any) -> Any:
+        """The state before the answer's first token."""
+        return self.language.start(prompt)
+
+    def after(self, state: Any, token: int) -> Any:
+        """The state one token later."""
+        return self.language.after(state, token)
+
+    def row(self, state: Any) -> np.ndarray:
+        """Logits float32 [V] after the prefix with this state."""
+        return self.language.row(state)
 
     def prefill(self, prompt: Any) -> ScriptedPrefill:
         """`open` in steps."""
