@@ -13,8 +13,15 @@ import pytest
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench import failover
 from edge_cloud_spec.lab.bench.command import write
-from edge_cloud_spec.lab.bench.failover import KILL, MOST_S, Events, earlier_rows, with_event
-from edge_cloud_spec.lab.harness.fleet.busy_robot import Recovery, RobotLog
+from edge_cloud_spec.lab.bench.failover import (
+    KILL,
+    MOST_S,
+    Events,
+    Recovery,
+    RobotLog,
+    earlier_rows,
+    with_event,
+)
 
 
 def test_a_token_that_was_under_way_is_not_decoding_again() -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("rclpy")
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.command import write
 from edge_cloud_spec.lab.bench.faults import suite
-from edge_cloud_spec.lab.bench.faults.page import BEGIN, END, write_page
+from edge_cloud_spec.lab.bench.faults.suite import BEGIN, END, write_page
 
 
 def arguments(*argv: str) -> argparse.Namespace:

@@ -10,7 +10,8 @@ import pytest
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.lab.bench.faults.events import (
+from edge_cloud_spec.lab.bench.faults.judge import (
+    BASE_TIMEOUT,
     Asked,
     BaseCommand,
     BaseMotion,
@@ -19,9 +20,10 @@ from edge_cloud_spec.lab.bench.faults.events import (
     FromCloud,
     FromRobot,
     Instructed,
+    Judgement,
     Reported,
+    judge,
 )
-from edge_cloud_spec.lab.bench.faults.judge import BASE_TIMEOUT, Judgement, judge
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
 
 WORDS = ("", "action:", " turn", " left", " right", " small", ";")

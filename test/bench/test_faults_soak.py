@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("rclpy")
-from edge_cloud_spec.lab.bench.faults.soak import Samples, quarters
+from edge_cloud_spec.lab.bench.faults.suite import Samples, quarters
 
 
 def sampled(*taken: dict[str, tuple[int, int, float]]) -> dict[str, tuple[int, float]]:

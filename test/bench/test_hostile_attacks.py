@@ -13,8 +13,7 @@ from helpers.cloud.grpc_cloud import Cloud
 from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, opening, settings, toy_robot
 
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.lab.bench.hostile.broken_frames import call_beginning, data_frames
-from edge_cloud_spec.lab.bench.hostile.clients import ATTACKS, attack
+from edge_cloud_spec.lab.harness.hostile_clients import ATTACKS, attack, call_beginning, data_frames
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.codec import decode_client, encode_client
 from edge_cloud_spec.wire.messages import Open

@@ -9,8 +9,7 @@ import pytest
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.suffix_index import BYTES_PER_SUFFIX, SuffixIndex
-from edge_cloud_spec.lab.bench.lookup.replay import RecordedAnswer, Replayed, replay
-from edge_cloud_spec.lab.bench.lookup.suite import HOSTILE
+from edge_cloud_spec.lab.bench.lookup import HOSTILE, RecordedAnswer, Replayed, replay
 
 
 def test_a_room_is_told_again_and_an_index_attacked(tmp_path: Path) -> None:

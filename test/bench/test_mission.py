@@ -11,7 +11,7 @@ import pytest
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.mission.done_shifts import DoneShifts
+from edge_cloud_spec.lab.bench.mission.suite import DoneShifts
 from edge_cloud_spec.lab.sim.episode import CYCLE
 
 

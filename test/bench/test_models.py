@@ -11,8 +11,14 @@ import pytest
 pytest.importorskip("mujoco")
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.cost_model import Costs
-from edge_cloud_spec.lab.bench.models.measure import DEPTH, PairMeasures, measure, opened
-from edge_cloud_spec.lab.bench.models.promise import promised, promises
+from edge_cloud_spec.lab.bench.models import (
+    DEPTH,
+    PairMeasures,
+    measure,
+    opened,
+    promised,
+    promises,
+)
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.random_checkpoint import TINY, make_pair
 from edge_cloud_spec.models.load import load

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.lab.bench.motion import suite as suite
-from edge_cloud_spec.lab.bench.motion.base import Base
-from edge_cloud_spec.lab.bench.motion.odometry import FAULTS
+from edge_cloud_spec.lab.bench import motion
+from edge_cloud_spec.lab.bench.motion import FAULTS, Base
 from edge_cloud_spec.nav import navigator as navigating
 from edge_cloud_spec.nav.budget import Budget
 from edge_cloud_spec.nav.events import Announce, Drive, Halt
@@ -78,9 +77,9 @@ def test_a_defect_is_found_out(
     fault: str,
     field: str,
 ) -> None:
-    assert suite.measure(fault, 12000, seed=5).passed
+    assert motion.measure(fault, 12000, seed=5).passed
     defect(monkeypatch)
-    worst = suite.measure(fault, 12000, seed=5)
+    worst = motion.measure(fault, 12000, seed=5)
     bound = {"ratio": 1.5, "reversed": 0, "overrun": 0.5, "late": 1e-6}[field]
     assert not worst.passed and getattr(worst, field) > bound
 

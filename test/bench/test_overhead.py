@@ -10,14 +10,14 @@ pytest.importorskip("rclpy")
 from rclpy.serialization import serialize_message
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.overhead import suite
-from edge_cloud_spec.lab.bench.overhead.baseline import blob
+from edge_cloud_spec.lab.bench import overhead
+from edge_cloud_spec.lab.bench.bare import blob
 
 
 def arguments(*argv: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
-    suite.add_arguments(parser)
+    overhead.add_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -27,7 +27,7 @@ def test_a_bare_message_weighs_what_ours_weighs(size: int) -> None:
 
 
 def test_both_paths_are_measured_over_the_same_number_of_rounds() -> None:
-    (row,) = suite.run(arguments("--blocks", "1", "--tokens", "24"))
+    (row,) = overhead.run(arguments("--blocks", "1", "--tokens", "24"))
     assert row["rounds"] >= 4
     assert row["ratio"] == row["ours_ms_p50"] / row["bare_ms_p50"]
     for path in ("ours", "bare"):
@@ -38,4 +38,4 @@ def test_both_paths_are_measured_over_the_same_number_of_rounds() -> None:
 
 def test_counts_out_of_range_are_refused() -> None:
     with pytest.raises(UserError, match="--blocks must be 1 or more"):
-        suite.run(arguments("--blocks", "0"))
+        overhead.run(arguments("--blocks", "0"))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_cloud_spec.lab.bench.passes import bits
-from edge_cloud_spec.lab.bench.passes.random_target import SHAPES, RandomTarget
+from edge_cloud_spec.lab.bench import passes
+from edge_cloud_spec.lab.bench.passes import SHAPES, RandomTarget
 
 
 def test_rows_of_twelve_sessions_are_equal_and_one_changed_bit_is_seen(
@@ -16,8 +16,8 @@ def test_rows_of_twelve_sessions_are_equal_and_one_changed_bit_is_seen(
 ) -> None:
     target = RandomTarget(SHAPES["tiny"], "cpu", "float32")
     target.take_over("fixed")
-    assert bits.compared_bits(target, 12, 300)["differ"] == 0
-    together = bits.forward_together
+    assert passes.compared_bits(target, 12, 300)["differ"] == 0
+    together = passes.forward_together
 
     def changed(*given: Any) -> Any:
         first, *rest = together(*given)
@@ -25,5 +25,5 @@ def test_rows_of_twelve_sessions_are_equal_and_one_changed_bit_is_seen(
         first[1, 7] = np.nextafter(first[1, 7], np.float32(9))
         return [first, *rest]
 
-    monkeypatch.setattr(bits, "forward_together", changed)
-    assert bits.compared_bits(target, 12, 300)["differ"] == 1
+    monkeypatch.setattr(passes, "forward_together", changed)
+    assert passes.compared_bits(target, 12, 300)["differ"] == 1

@@ -13,9 +13,14 @@ import pytest
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
-from edge_cloud_spec.lab.bench.payload.cases import Case, cases
-from edge_cloud_spec.lab.bench.payload.round_bytes import RoundBytes
-from edge_cloud_spec.lab.bench.payload.suite import embedded_rows, measure, overlap
+from edge_cloud_spec.lab.bench.payload import (
+    Case,
+    RoundBytes,
+    cases,
+    embedded_rows,
+    measure,
+    overlap,
+)
 from edge_cloud_spec.lab.harness.loopback import LoopbackPair
 from edge_cloud_spec.lab.harness.power_law import TAILS, power_law_pair
 from edge_cloud_spec.presets import load_preset

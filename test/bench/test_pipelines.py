@@ -17,11 +17,10 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.shape import BestFirst, chain
 from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.pipelines.published import formula_speedup
+from edge_cloud_spec.lab.bench.pipelines.suite import formula_speedup
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.regimes import Regime, load_regime, regime_names
-from edge_cloud_spec.lab.harness.robot import DecodedAnswer
-from edge_cloud_spec.lab.harness.virtual import VirtualHarness
+from edge_cloud_spec.lab.harness.virtual import DecodedAnswer, VirtualHarness
 from edge_cloud_spec.presets import load_preset
 
 PRESETS = ("cloud_ar", "dsd", "best_first", "fsd", "picospec", "specedge", "auto")

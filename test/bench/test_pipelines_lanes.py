@@ -11,7 +11,7 @@ from helpers.traced_decode import decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.lab.bench.pipelines.report.timeline import (
+from edge_cloud_spec.lab.bench.pipelines.timeline import (
     DecodeTimeline,
     idle,
     representative_start,

@@ -15,9 +15,8 @@ from helpers.traced_decode import decode
 from PIL import Image
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.lab.bench.pipelines.report.claims import PublishedClaim
-from edge_cloud_spec.lab.bench.pipelines.report.estimate import estimated_speedup
-from edge_cloud_spec.lab.bench.pipelines.report.write import curve_of
+from edge_cloud_spec.lab.bench.pipelines.report import PublishedClaim, curve_of
+from edge_cloud_spec.lab.bench.pipelines.speedup_plot import estimated_speedup
 from edge_cloud_spec.lab.harness.regimes import custom_regime, load_regime
 from edge_cloud_spec.presets import load_preset
 

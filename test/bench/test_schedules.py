@@ -24,7 +24,7 @@ from edge_cloud_spec.lab.bench.schedules import (
     run_schedule,
     single_and_paired_faults,
 )
-from edge_cloud_spec.lab.harness.fault_injection import FAULTS, Conditions
+from edge_cloud_spec.lab.harness.virtual_decode import FAULTS, Conditions
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Resume
 

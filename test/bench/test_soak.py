@@ -18,8 +18,8 @@ from edge_cloud_spec.edge.drafts import Drafts
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.lab.bench import leaks
 from edge_cloud_spec.lab.bench.leaks import count_resources, threads_left
-from edge_cloud_spec.lab.bench.soak.message_counts import MessageCounts, discrepancies
-from edge_cloud_spec.lab.harness import robot
+from edge_cloud_spec.lab.bench.soak import MessageCounts, discrepancies
+from edge_cloud_spec.lab.harness import virtual
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.proxy import Proxy
 from edge_cloud_spec.lab.harness.regimes import custom_regime
@@ -72,7 +72,7 @@ def test_a_thread_that_is_about_to_end_is_not_left_and_one_that_stays_is(
 def test_a_wrong_answer_fails_the_soak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(robot, "own_answer", lambda seed, policy, tokens: (1,) * tokens)
+    monkeypatch.setattr(virtual, "own_answer", lambda seed, policy, tokens: (1,) * tokens)
     options = "--seconds 1 --tokens 9 9 --presets dsd"
     *_, whole = soak(tmp_path, f"{CHEAP} {options}", status=1)
     assert not whole["passed"]

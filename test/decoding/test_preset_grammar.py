@@ -20,8 +20,7 @@ from edge_cloud_spec.decoding.shape import BestFirst
 from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
 from edge_cloud_spec.decoding.split import RESIDUALS
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.fault_injection import Conditions
-from edge_cloud_spec.lab.harness.virtual_decode import Decode
+from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.share import share
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from helpers.cost_units import MS, TIMES
 from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.cost_model import specedge_depth
+
+MS = 1e-3  # seconds
+TIMES = st.floats(1e-4, 10)
 
 
 @pytest.mark.parametrize(("rtt", "depth"), [(15, 7), (40, 5), (50, 4)])

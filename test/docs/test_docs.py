@@ -10,9 +10,15 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from helpers.documents.command_lines import LAUNCH, line_error, mention_error
-from helpers.documents.markdown import Link, Page
-from helpers.documents.symbols import Symbols, defined_in
+from helpers.documents import (
+    LAUNCH,
+    Link,
+    Page,
+    Symbols,
+    defined_in,
+    line_error,
+    mention_error,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -182,7 +188,7 @@ WRONG = {
 RIGHT = """# A `page`, and more
 [x](README.md) [y](#a-page-and-more) [`resample`](edge_cloud_spec/decoding/split.py) [z](https://x.y/z)
 [`Drafts.predict`](edge_cloud_spec/edge/drafts.py)
-[`stop`](edge_cloud_spec/lab/bench/stop/suite.py)
+[`faults`](edge_cloud_spec/lab/bench/faults/suite.py)
 [`rounds.py`](edge_cloud_spec/edge/rounds.py)
 `decoding/accept.py`, `accept.py`, `decoding/accept.py:rejection`, `config/presets/NAME.yaml`,
 `docs/`, `bringup/graph`, `camera/image_raw`, `std_msgs/String`, `/models/small`, `drive.json`,

@@ -18,8 +18,7 @@ from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import MAX_WAITING, Emit, Inbox, Item
 from edge_cloud_spec.edge.runner import MAX_HEARD, DecodeSettings, Outcome
-from edge_cloud_spec.lab.harness.fault_injection import Conditions
-from edge_cloud_spec.lab.harness.virtual_decode import Decode
+from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 from edge_cloud_spec.lab.harness.virtual_time import Timeline, VirtualInbox
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import encode_server

@@ -8,9 +8,8 @@ from random import Random
 import pytest
 
 from edge_cloud_spec.edge.rounds import UNDER_WAY
-from edge_cloud_spec.lab.harness.fault_injection import Conditions
 from edge_cloud_spec.lab.harness.toy import spec_of
-from edge_cloud_spec.lab.harness.virtual_decode import Decode
+from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 
 PASS, WAY, JOB = 0.03, 0.05, 0.02  # s
 CALM = Conditions(delay=WAY, jitter=0.0, cloud_job=JOB, draft_pass=PASS)

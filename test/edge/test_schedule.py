@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy, distribution
 from edge_cloud_spec.decoding.preset import Preset
-from edge_cloud_spec.lab.harness.fault_injection import Conditions
 from edge_cloud_spec.lab.harness.toy import MAX_TOKENS, ToyVlm, own_answer, spec_of
-from edge_cloud_spec.lab.harness.virtual_decode import Decode
+from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Open
 

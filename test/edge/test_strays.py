@@ -14,9 +14,8 @@ from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Emit, Event, Received
-from edge_cloud_spec.lab.harness.fault_injection import Conditions
 from edge_cloud_spec.lab.harness.toy import VOCABULARY
-from edge_cloud_spec.lab.harness.virtual_decode import Decode
+from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     ClientMessage,

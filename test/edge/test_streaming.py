@@ -8,9 +8,8 @@ import pytest
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.events import Event, Received
-from edge_cloud_spec.lab.harness.fault_injection import Conditions
 from edge_cloud_spec.lab.harness.toy import END, spec_of
-from edge_cloud_spec.lab.harness.virtual_decode import Decode
+from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 from edge_cloud_spec.wire.messages import DraftMessage, Verdict
 
 LONGEST = 40

@@ -97,7 +97,7 @@ def run(frames: int, seed: int, target: Target | None = None, progress: bool = F
             limits = WorkerLimits(
                 keep_s=0.0, idle_s=3600.0, batch_rows=100, kv_bytes=ROOM * SESSION_BYTES
             )
-            worker = Worker(target or BoundedTarget(), SPEC, Target(0.5), limits)  # type: ignore[arg-type]
+            worker = Worker(target or BoundedTarget(), SPEC, Target(1.0), limits)  # type: ignore[arg-type]
             with Cloud(worker) as cloud:
                 asyncio.run(_fuzz_cloud(cloud, frames, seed, report, progress))
             report.evictions = worker.kv_memory.evictions

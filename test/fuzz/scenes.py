@@ -75,8 +75,8 @@ class Scene:
 # The scenes, each with the real verifier's own answer
 
 
-def _session(agreement: float, seed: int) -> ScriptedSession:
-    return ScriptedSession(Target(agreement), seed)
+def _session(draft_noise: float, seed: int) -> ScriptedSession:
+    return ScriptedSession(Target(draft_noise), (seed,))
 
 
 def opening_of(preset: Preset, rule: str, policy: SamplingPolicy) -> Open:
@@ -109,9 +109,9 @@ class _Talk:
             max_tokens=MAX_TOKENS,
             vocabulary=VOCABULARY,
         )
-        self._target = _session(1.0, seed)
+        self._target = _session(0.0, seed)
         proposal = preset.proposal(rule, policy)
-        drafter = Drafter(_session(0.5, seed), proposal, (END,))  # type: ignore[arg-type]
+        drafter = Drafter(_session(1.0, seed), proposal, (END,))  # type: ignore[arg-type]
         self._finished = drafter.finished(Branch((), preset.shape))
 
     def robot(self) -> EdgeDecoder:

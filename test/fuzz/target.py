@@ -14,9 +14,7 @@ from edge_cloud_spec.decoding.grammar import masked
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import check_instruction
-from edge_cloud_spec.lab.harness.scripted.model import ScriptedModel, ScriptedSession
-from edge_cloud_spec.lab.harness.scripted.prefill import ScriptedPrefill
-from edge_cloud_spec.lab.harness.toy import ToyGrammar
+from edge_cloud_spec.lab.harness.toy import ToyGrammar, ToyVlm
 from edge_cloud_spec.models.image import ImageSpec, decode_image
 from edge_cloud_spec.models.memory.kv_memory import KvMemory
 from edge_cloud_spec.models.prompt import ORDERS, PromptSpec, Request
@@ -29,17 +27,14 @@ SPEC = PromptSpec(
 JPEG = jpeg(width=8, height=8)
 
 
-class Target(ScriptedModel):
+class Target(ToyVlm):
     """Checks a request as a real target does; its passes cost next to nothing."""
 
     identity = "fuzz"
     tokenizer_digest = TOKENIZER
 
-    def __init__(self, agreement: float = 1.0) -> None:
-        super().__init__(VOCABULARY, 5, agreement)
-
-    def crop(self, vocabulary: int) -> None:
-        assert vocabulary == VOCABULARY
+    def __init__(self, draft_noise: float = 0.0) -> None:
+        super().__init__(5, draft_noise, VOCABULARY)
 
     def prompt(self, request: Request, spec: PromptSpec) -> Any:
         check_instruction(request.instruction)
@@ -54,11 +49,9 @@ class Target(ScriptedModel):
             raise UserError(f"the grammar {text[:60]!r} cannot be used: there is an @ in it")
         return ToyGrammar(text, VOCABULARY)
 
-    def open(self, prompt: Any) -> ScriptedSession:
-        return super().open(prompt.digest)
-
-    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
-        return super().prefill(prompt.digest)
+    def start(self, prompt: Any) -> tuple[int, ...]:
+        """Each prompt has answers of its own."""
+        return tuple(prompt.digest)
 
 
 class BoundedTarget(Target):
@@ -68,8 +61,7 @@ class BoundedTarget(Target):
         self.memory = memory
 
     def prefill(self, prompt: Any) -> Any:
-        state = self._session(prompt.digest)._states[0]
-        return bounded_toy.prefill(self, self.memory, state)
+        return bounded_toy.prefill(self, self.memory, self.start(prompt))
 
 
 def own_answer(opening: Open) -> tuple[int, ...]:

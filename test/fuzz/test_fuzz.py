@@ -41,7 +41,7 @@ from edge_cloud_spec.decoding.split import (
     sparse_residual,
 )
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
-from edge_cloud_spec.edge import resampling
+from edge_cloud_spec.edge import answer
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import decode_server, encode_client, encode_server
 from edge_cloud_spec.wire.messages import (
@@ -89,7 +89,7 @@ def test_a_verifier_that_does_not_check_drafts_is_found_out(
 
 
 def test_a_verifier_whose_verdicts_are_not_the_targets_own_is_found_out() -> None:
-    assert run(2000, 1, Target(agreement=0.9)).failures
+    assert run(2000, 1, Target(0.1)).failures
 
 
 def test_a_verifier_whose_evicted_sessions_come_back_changed_is_found_out(
@@ -113,7 +113,7 @@ def test_a_verifier_that_does_not_answer_is_found_out(monkeypatch: pytest.Monkey
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_robot_that_trusts_what_it_is_told_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resampling, "residual_error", lambda *_: "")
+    monkeypatch.setattr(answer, "residual_error", lambda *_: "")
     failures: list[str] = []
     robot.fuzz_robot(2000, 1, Counter(), failures)
     assert failures

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from edge_cloud_spec.lab.harness.message_proxy import MessageFaults, MessageProxy
+from edge_cloud_spec.lab.harness.proxy import MessageFaults, MessageProxy
 from edge_cloud_spec.wire.channel import METHOD, METHOD_NAME, SERVER_OPTIONS, SERVICE
 
 SENT = [bytes([n]) * 8 for n in range(40)]

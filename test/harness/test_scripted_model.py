@@ -11,43 +11,65 @@ import pytest
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.regimes import custom_regime, load_regime
-from edge_cloud_spec.lab.harness.scripted.model import PassCost, ScriptedModel
-from edge_cloud_spec.lab.harness.scripted.pair import SPEC, DraftVlm, TargetVlm, request_of
+from edge_cloud_spec.lab.harness.scripted.model import FakeVlm
+from edge_cloud_spec.lab.harness.scripted.pair import (
+    SPEC,
+    CalibratedModel,
+    DraftVlm,
+    TargetVlm,
+    request_of,
+)
+from edge_cloud_spec.lab.harness.toy import ToyVlm
+
+
+class Slow(ToyVlm):
+    """A prompt of 100 rows takes a second, a pass 0.1 s and 0.01 s for each row."""
+
+    prompt_rows = 100
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.seconds, self.passes = 0.0, 0
+
+    def read(self, share: float) -> None:
+        self.seconds += share
+
+    def spend(self, rows: int) -> None:
+        self.seconds += 0.1 + 0.01 * rows
+        self.passes += 1
 
 
 def test_logits_depend_on_the_prefix_only() -> None:
-    model = ScriptedModel(50, seed=3)
-    one, two = model.open(b"a"), model.open(b"a")
+    model: FakeVlm = ToyVlm(3)
+    one, two = model.open(None), model.open(None)
     one.extend([4, 5])
-    two.forward([9, 4, 5], [-1, -1, 1])
+    two.forward([6, 4, 5], [-1, -1, 1])
     two.commit([1, 2])
     assert one.tokens == two.tokens == (4, 5)
-    assert np.array_equal(one.forward([7]), two.forward([7]))
-    two.extend([8])
+    assert np.array_equal(one.forward([3]), two.forward([3]))
+    two.extend([6])
     two.truncate(1)
     one.truncate(1)
     assert np.array_equal(one.forward([]), two.forward([]))
-    assert not np.array_equal(one.forward([]), model.open(b"b").forward([]))
+    assert not np.array_equal(one.forward([]), ToyVlm(4).open(None).forward([]))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.6, 0.85, 1.0])
 def test_greedy_agreement_is_the_given_share(share: float) -> None:
-    target, draft = ScriptedModel(64, 1), ScriptedModel(64, 1, share)
-    one, two = target.open(), draft.open()
-    equal = 0
+    target, draft = CalibratedModel(), CalibratedModel(share)
+    state, equal = target.begin(1), 0
     for _ in range(2000):
-        token, guess = int(one.forward([])[0].argmax()), int(two.forward([])[0].argmax())
-        equal += token == guess
-        one.extend([token])
-        two.extend([token])
+        token = int(target.row(state).argmax())
+        equal += token == int(draft.row(state).argmax())
+        state = target.after(state, token)
     assert abs(equal / 2000 - share) < 0.04
 
 
 def test_costs_are_counted_by_rows() -> None:
-    model = ScriptedModel(8, cost=PassCost(prefill=1.0, fixed=0.1, per_row=0.01))
-    session = model.open()
+    model = Slow()
+    session = model.open(None)
     session.forward([])
-    assert model.seconds == 1.0
+    assert model.seconds == pytest.approx(1.0)
     session.extend([1])
     session.forward([2, 3])
     assert model.seconds == pytest.approx(1.0 + 0.1 + 0.03)
@@ -55,7 +77,7 @@ def test_costs_are_counted_by_rows() -> None:
 
 
 def test_misuse_is_refused() -> None:
-    session = ScriptedModel(8).open()
+    session = ToyVlm(1).open(None)
     session.forward([1, 2], [-1, -1])
     with pytest.raises(ValueError, match="not a path"):
         session.commit([0, 1])
@@ -64,8 +86,8 @@ def test_misuse_is_refused() -> None:
 
 
 def test_a_prompt_in_steps_costs_what_it_costs_at_once_and_gives_the_same_rows() -> None:
-    model = ScriptedModel(8, cost=PassCost(prefill=1.0, prompt_rows=100))
-    prefill = model.prefill(b"prompt")
+    model = Slow()
+    prefill = model.prefill(None)
     with pytest.raises(ValueError, match="not computed yet"):
         _ = prefill.session
     spent = []
@@ -73,22 +95,22 @@ def test_a_prompt_in_steps_costs_what_it_costs_at_once_and_gives_the_same_rows()
         spent.append(model.seconds)
     assert spent == pytest.approx([0.3, 0.6, 0.9])
     assert model.seconds == pytest.approx(1.0)
-    assert np.array_equal(prefill.session.forward([1]), model.open(b"prompt").forward([1]))
+    assert np.array_equal(prefill.session.forward([1]), model.open(None).forward([1]))
 
 
 def test_a_pass_over_several_sessions_costs_once_and_a_bad_request_costs_its_own_only() -> None:
-    model = ScriptedModel(8, cost=PassCost(fixed=0.1, per_row=0.01))
-    alone, together = ([model.open(bytes([n])) for n in range(3)] for _ in range(2))
+    model = Slow()
+    alone, together = ([model.open(None) for _ in range(3)] for _ in range(2))
     for session in (alone[0], together[0]):
         session.extend([1])
     asked = [([2, 3], None), ([4], None), ([2, 5], [-1, -1])]
     expected = [s.forward(*each) for s, each in zip(alone, asked, strict=True)]
+    bad = SimpleNamespace(session=model.open(None), tokens=[1], parents=[4], on_layer=None)
     model.seconds, model.passes = 0.0, 0
     requests: list[Any] = [
         SimpleNamespace(session=s, tokens=tokens, parents=parents, on_layer=None)
         for s, (tokens, parents) in zip(together, asked, strict=True)
     ]
-    bad = SimpleNamespace(session=model.open(b"9"), tokens=[1], parents=[4], on_layer=None)
     *found, error, again = model.forward_together([*requests, bad, requests[0]])
     for one, other in zip(expected, found, strict=True):
         assert np.array_equal(one, other)

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from edge_cloud_spec.lab.harness.scripted.model import ScriptedSession
-from edge_cloud_spec.lab.harness.scripted.prefill import ScriptedPrefill
+from edge_cloud_spec.lab.harness.scripted.model import ScriptedPrefill, ScriptedSession
 from edge_cloud_spec.lab.harness.toy import ToyVlm
 from edge_cloud_spec.models.memory.cache import CacheLayout, KeyValueCache
 from edge_cloud_spec.models.memory.cache_owner import SPARE, CacheOwner, Refilled

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from helpers.drill import words
 
-from edge_cloud_spec.lab.bench.motion.base import Base
+from edge_cloud_spec.lab.bench.motion import Base
 from edge_cloud_spec.nav.action import Action
 from edge_cloud_spec.nav.budget import PERIOD
 from edge_cloud_spec.nav.decision_schedule import DecisionSchedule, DueDecision

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.regimes import Regime
-from edge_cloud_spec.lab.harness.robot import DecodedAnswer
 from edge_cloud_spec.lab.harness.trace import Trace
-from edge_cloud_spec.lab.harness.virtual import VirtualHarness
+from edge_cloud_spec.lab.harness.virtual import DecodedAnswer, VirtualHarness
 from edge_cloud_spec.presets import load_preset
 
 

@@ -15,7 +15,7 @@ from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import ProposalConfig
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, Expansion, Shape, chain
-from edge_cloud_spec.lab.harness.scripted.model import PassCost, ScriptedModel
+from edge_cloud_spec.lab.harness.toy import ToyVlm
 from edge_cloud_spec.lookup.lookups import Lookups
 from edge_cloud_spec.models.drafter import MAX_LOOKED_UP, Drafter
 from edge_cloud_spec.wire.messages import Open
@@ -58,12 +58,22 @@ def trees(draw: st.DrawFn) -> Draft:
     return Draft(tuple(tokens), parents_or_none(parents), looked_up=len(tokens))
 
 
-def model(seed: int = 3, vocabulary: int = VOCABULARY) -> ScriptedModel:
-    return ScriptedModel(vocabulary, seed, cost=PassCost(fixed=1.0, per_row=0.01))
+class Counted(ToyVlm):
+    """A pass takes a second, and a hundredth for each row."""
+
+    passes, seconds = 0, 0.0
+
+    def spend(self, rows: int) -> None:
+        self.passes += 1
+        self.seconds += 1 + 0.01 * rows
 
 
-def drafter(of: ScriptedModel, proposal: ProposalConfig, lookup: object = None) -> Drafter:
-    session: Any = of.open()
+def model(seed: int = 3, vocabulary: int = VOCABULARY) -> Counted:
+    return Counted(seed, vocabulary=vocabulary)
+
+
+def drafter(of: ToyVlm, proposal: ProposalConfig, lookup: object = None) -> Drafter:
+    session: Any = of.open(None)
     found: Any = lookup
     return Drafter(session, proposal, (END, 0), lookup=found)
 
@@ -105,7 +115,7 @@ def test_a_draft_is_the_same_whatever_is_looked_up(
         prefix += (*dice.integers(1, VOCABULARY, dice.integers(1, 4)).tolist(),)
 
 
-def known(of: ScriptedModel, proposal: ProposalConfig, tokens: int) -> Any:
+def known(of: ToyVlm, proposal: ProposalConfig, tokens: int) -> Any:
     """A lookup that has learned what the model says."""
     said = drafter(of, proposal).finished(Branch((), chain(tokens))).draft.tokens
     lookup = Lookups(4096, MAX_LOOKED_UP, None, lambda rows: 1 + 0.01 * rows).of("", OPENING)
@@ -171,12 +181,12 @@ def test_it_is_told_how_far_the_model_says_the_same() -> None:
 
 
 def test_an_interrupted_pass_tells_nothing() -> None:
-    class Interrupted(ScriptedModel):
+    class Interrupted(ToyVlm):
         def spend(self, rows: int) -> None:
             raise InterruptedError
 
     lookup = Proposing([Draft((1,)), Draft((1,))])
-    one = drafter(Interrupted(VOCABULARY, 3), PROPOSALS[0], lookup)
+    one = drafter(Interrupted(3, vocabulary=VOCABULARY), PROPOSALS[0], lookup)
     one.want([Branch((), chain(4))])
     one.step()
     with pytest.raises(InterruptedError):

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.bits.company import Company
-from edge_cloud_spec.lab.bench.bits.known_rows import KnownRows
+from edge_cloud_spec.lab.bench.bits import Company, KnownRows
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes.fixed_attention import FixedAttention, paths_of
 from edge_cloud_spec.models.passes.fixed_shapes import RowCounts, common, equal_counts

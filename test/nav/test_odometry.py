@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from helpers.drill import FORWARD, Drill, drives, reports, words
 
-from edge_cloud_spec.lab.bench.motion.base import STANDING, Base
+from edge_cloud_spec.lab.bench.motion import STANDING, Base
 from edge_cloud_spec.nav.budget import BEND, PERIOD
 from edge_cloud_spec.nav.events import Effect, Odometry, Tick
 from edge_cloud_spec.nav.navigator import Navigator

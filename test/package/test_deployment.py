@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers.documents.command_lines import line_error
+from helpers.documents import line_error
 from helpers.sros2_policy import Policy
 
 from edge_cloud_spec.bounds import field_error

@@ -9,8 +9,7 @@ import pytest
 
 from edge_cloud_spec.lab.sim.floor_plan import draw_plan
 from edge_cloud_spec.lab.sim.kinds import KINDS, LOOKALIKES
-from edge_cloud_spec.lab.sim.layout import APART, CLEARANCE, START_DISTANCE
-from edge_cloud_spec.lab.sim.room import make_room
+from edge_cloud_spec.lab.sim.room import APART, CLEARANCE, START_DISTANCE, make_room
 
 SEEDS = range(40)
 

@@ -15,6 +15,13 @@ from edge_cloud_spec.lab.training.tiny.architecture import (
     build_model,
     save_pair_model,
 )
+from edge_cloud_spec.lab.training.tiny.command import (
+    QUESTIONS,
+    SLOT,
+    Trainer,
+    TrainingPlan,
+    learning_rate_share,
+)
 from edge_cloud_spec.lab.training.tiny.data import (
     QuestionEncoder,
     Views,
@@ -22,7 +29,7 @@ from edge_cloud_spec.lab.training.tiny.data import (
     draw_names,
     pixels_of,
 )
-from edge_cloud_spec.lab.training.tiny.generation import (
+from edge_cloud_spec.lab.training.tiny.evaluation import (
     EncodedQuestion,
     accepted_and_tested,
     greedy_answers,
@@ -31,13 +38,6 @@ from edge_cloud_spec.lab.training.tiny.generation import (
 from edge_cloud_spec.lab.training.tiny.language import NAMES, ORDERS, PHRASES, answer
 from edge_cloud_spec.lab.training.tiny.packed import PREFIX, PackedForward
 from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
-from edge_cloud_spec.lab.training.tiny.trainer import (
-    QUESTIONS,
-    SLOT,
-    Trainer,
-    TrainingPlan,
-    learning_rate_share,
-)
 
 TOKENIZER = build_tokenizer()
 ENCODER = QuestionEncoder(TOKENIZER)

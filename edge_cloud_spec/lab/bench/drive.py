@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,8 +15,7 @@ from ...decoding.noise import decision_seed
 from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
 from ...decoding.rule import temperature_of
-from ...edge.client import ClientSettings, VerifierClient
-from ...edge.runner import DecodeRunner, DecodeSettings
+from ...edge.runner import DecodeSettings
 from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.prompt import Request
@@ -26,7 +24,8 @@ from ...nav.action import Action
 from ...nav.answer import NotAnAction, read_answer
 from ...presets import load_preset
 from ...share import rules_text
-from ..harness.verifier_process import VerifierProcess
+from ..harness.grpc_robot import GrpcRobot, verifier_options
+from ..harness.server import VerifierProcess
 from .acceptance import ChoiceShares, Share, cache_hits
 from .command import Row
 from .options import finite
@@ -91,9 +90,8 @@ def drive_rooms(args: argparse.Namespace) -> list[RoomRun]:
     """Each room under each preset and rule; raises UserError."""
     _runs(args.presets)
     rooms = [args.seed * 1_000_003 + i for i in range(args.scenes)]
-    options = ["--target", args.target, "--drafter", args.drafter, "--threads", "1"]
     drives: list[RoomRun] = []
-    with VerifierProcess([*options, "--max-tokens", "48"]) as cloud:
+    with VerifierProcess(verifier_options(48, args.target, args.drafter)) as cloud:
         args.cloud = cloud.address
         workers = multiprocessing.get_context("spawn").Pool(args.processes)
         with workers:
@@ -128,32 +126,21 @@ def _row(drives: Sequence[RoomRun], preset: Preset, rule: str) -> Row:
     }
 
 
-@dataclass
-class _RoomWorker:
-    """What a worker process makes once: a client, and a runner for each preset and rule."""
-
-    client: VerifierClient
-    runners: list[DecodeRunner]
-
-
-_worker: _RoomWorker | None = None
+_robots: list[GrpcRobot] = []  # of a worker process: one for each preset and rule
 
 
 def _drive_room(job: tuple[argparse.Namespace, int]) -> list[RoomRun]:
     args, room = job
     runs = _runs(args.presets)
-    global _worker
-    if _worker is None:
+    if not _robots:
         from ...models.load import load
 
         model = load(args.drafter, threads=1)
         spec = model.spec(rules_text(), 48)
-        _worker = _RoomWorker(
-            VerifierClient(ClientSettings(args.cloud)), [DecodeRunner(model, spec) for _ in runs]
-        )
+        _robots.extend(GrpcRobot(args.cloud, model, spec) for _ in runs)
     return [
-        _drive(args, room, preset, rule, runner, _worker.client)
-        for (preset, rule), runner in zip(runs, _worker.runners, strict=True)
+        _drive(args, room, preset, rule, robot)
+        for (preset, rule), robot in zip(runs, _robots, strict=True)
     ]
 
 
@@ -162,8 +149,7 @@ def _drive(
     number: int,
     preset: Preset,
     rule: str,
-    runner: DecodeRunner,
-    client: VerifierClient,
+    robot: GrpcRobot,
 ) -> RoomRun:
     from ..sim.episode import Episode
     from ..sim.room import make_room
@@ -172,13 +158,13 @@ def _drive(
     settings = DecodeSettings(preset, rule, SamplingPolicy(temperature))
     answers: list[tuple[int, ...]] = []
     seconds, accepted, tested, hits = 0.0, 0, 0, Share()
-    before = ChoiceShares.of(runner.measures)
+    before = ChoiceShares.of(robot.runner.measures)
     with Episode(make_room(number), args.renderer) as episode:
         while len(answers) < MAX_DECISIONS:
             seed = decision_seed(number % 2**32, len(answers))
             seeded = replace(settings, policy=replace(settings.policy, seed=seed))
             request = Request(episode.instruction, episode.frame(), args.order)
-            outcome = runner.run(request, seeded, secrets.randbits(64), client.connect)
+            outcome = robot.decode(request, seeded)
             if not outcome.completed:
                 raise UserError(f"{preset.name} in room {number}: {outcome.text or outcome.reason}")
             answers.append(outcome.tokens)
@@ -186,7 +172,7 @@ def _drive(
             accepted += outcome.stats.accepted
             tested += outcome.stats.tested
             hits += cache_hits(outcome.stats.rounds)
-            action = _action(TextStream(runner.draft_model.tokenizer).add(outcome.tokens))
+            action = _action(TextStream(robot.runner.draft_model.tokenizer).add(outcome.tokens))
             if action is None:
                 continue  # no action, no motion; the next frame may give one
             episode.perform(action)
@@ -206,7 +192,7 @@ def _drive(
         tested,
         tuple(answers),
         hits,
-        ChoiceShares.of(runner.measures) - before,
+        ChoiceShares.of(robot.runner.measures) - before,
     )
 
 

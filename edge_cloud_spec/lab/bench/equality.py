@@ -8,15 +8,13 @@ samples from the target.
 from __future__ import annotations
 
 import argparse
-import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
-from ...edge.client import ClientSettings, VerifierClient
-from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.load import load
@@ -24,7 +22,8 @@ from ...models.prompt import PromptSpec, Request
 from ...models.vlm import Vlm
 from ...presets import load_preset, preset_names
 from ...share import rules_text
-from ..harness.verifier_process import VerifierProcess
+from ..harness.grpc_robot import GrpcRobot, verifier_options
+from ..harness.server import VerifierProcess
 from .chi_square import compare
 from .command import Row
 from .reference import generate, load_reference, sample
@@ -48,17 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass
 class EqualityBench:
-    """Both sides of the comparison: transformers' target, and a runner with its client."""
+    """Both sides of the comparison: transformers' target, and a robot."""
 
     target: Vlm
     reference: Any
     spec: PromptSpec
-    runner: DecodeRunner
-    client: VerifierClient
-
-    def ours(self, request: Request, settings: DecodeSettings) -> Outcome:
-        """An answer decoded with the verifier."""
-        return self.runner.run(request, settings, secrets.randbits(64), self.client.connect)
+    robot: GrpcRobot
 
 
 def run(args: argparse.Namespace) -> list[Row]:
@@ -68,11 +62,12 @@ def run(args: argparse.Namespace) -> list[Row]:
     spec = target.spec(rules_text(), MAX_TOKENS)
     requests = sample_requests(args.seed, args.prompts)
     rows = []
-    options = ["--target", args.target, "--drafter", args.drafter, "--threads", "1"]
-    with VerifierProcess([*options, "--max-tokens", str(MAX_TOKENS)]) as cloud:
-        client = VerifierClient(ClientSettings(cloud.address))
-        runner = DecodeRunner(load(args.drafter), spec)
-        bench = EqualityBench(target, load_reference(args.target, target), spec, runner, client)
+    options = verifier_options(MAX_TOKENS, args.target, args.drafter)
+    with (
+        VerifierProcess(options) as cloud,
+        GrpcRobot(cloud.address, load(args.drafter), spec) as robot,
+    ):
+        bench = EqualityBench(target, load_reference(args.target, target), spec, robot)
         for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
             policies = [
                 SamplingPolicy(temperature, seed=args.seed + i) for i in range(len(requests))
@@ -80,7 +75,6 @@ def run(args: argparse.Namespace) -> list[Row]:
             rows += _token_by_token(bench, presets, rule, requests, policies)
         if args.samples:
             rows += _by_distribution(bench, presets, requests[:SAMPLED_PROMPTS], args)
-        client.close()
     return rows
 
 
@@ -110,7 +104,7 @@ def _token_by_token(
     ]
     rows = []
     for preset in presets:
-        done = [bench.ours(r, DecodeSettings(preset, rule, policy)) for r, policy in cases]
+        done = [bench.robot.decode(r, DecodeSettings(preset, rule, policy)) for r, policy in cases]
         rows.append(
             {
                 "preset": preset.name,
@@ -153,7 +147,7 @@ def _by_distribution(
             for each in range(args.samples):
                 policy = SamplingPolicy(args.temperature, seed=args.seed + 1_000 * i + each)
                 settings = DecodeSettings(preset, "rejection", policy, SAMPLED_TOKENS)
-                done.append(bench.ours(request, settings))
+                done.append(bench.robot.decode(request, settings))
                 found.append((i, done[-1].tokens))
         test = compare(found, own)
         rows.append(

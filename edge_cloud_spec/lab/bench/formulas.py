@@ -1,14 +1,13 @@
 """What a round costs and what it yields: the papers' formulas, without a model or a link.
 
-Times are seconds, sizes bytes, rates bytes per second. ``acceptance`` is the probability that a
+Times are seconds. ``acceptance`` is the probability that a
 drafted token is accepted when all before it were, ``length`` the draft length (gamma; L in TSLT),
 ``draft`` the draft model's time per token, ``verify`` the target's per pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
@@ -63,49 +62,7 @@ def rejection_probability(acceptance: float, length: int) -> float:
     return float(1 - acceptance**length)
 
 
-# -- payloads and their time on the link
-
-
-def dense_row_bytes(vocabulary: int, probability_bits: int = 16) -> float:
-    """A whole distribution (DSSD eq. 4).
-
-    TSLT eq. 3 adds an index to each value, which a dense row does without; the 0.5 Mbit of its
-    section 5 has none.
-    """
-    return vocabulary * probability_bits / 8
-
-
-def sparse_row_bytes(kept: int, vocabulary: int, probability_bits: int = 16) -> float:
-    """``kept`` token ids of ceil(log2 V) bits, each with its probability (TSLT eq. 3, sec. 3.2)."""
-    return kept * (probability_bits + (vocabulary - 1).bit_length()) / 8
-
-
-def tree_rows(expansion: Sequence[int]) -> int:
-    """|Q| of the tree <k1, ..., kL>, a row for each node that has children (TSLT eq. 27)."""
-    return 1 + int(sum(accumulate(expansion[:-1], mul)))
-
-
-def dsd_communication(rows: int, row_bytes: float, rate: float, fixed: float = 0.0) -> float:
-    """A row per drafted token up, and the time that does not depend on the size.
-
-    DSSD eq. 5 (``fixed`` is its NTT), TSLT eq. 4; for a tree ``rows`` is ``tree_rows``.
-    """
-    return rows * row_bytes / rate + fixed
-
-
-def dssd_communication(
-    acceptance: float, length: int, row_bytes: float, rate: float, fixed: float = 0.0
-) -> float:
-    """One row down, and only after a rejection, on average (DSSD eq. 9)."""
-    return rejection_probability(acceptance, length) * row_bytes / rate + fixed
-
-
 # -- time of a round, and of a token
-
-
-def autoregressive_time(target: float, rtt: float, tokens: int) -> float:
-    """Time per token of the target alone, asked once for an answer (FSD table 4, cloud AR)."""
-    return target + rtt / tokens
 
 
 def stop_and_wait_time(length: int, draft: float, communication: float, verify: float) -> float:
@@ -127,12 +84,6 @@ def fsd_time(
     """A round in which a pre-draft is ready unless the cache missed (FSD table 4)."""
     drafting = cache_miss * length * draft + (1 - cache_miss) * synchronize
     return drafting + communication + verify
-
-
-def fsd_speedup(length: int, latency_ratio: float, cache_miss: float) -> float:
-    """SD to FSD where communication is free; ``latency_ratio`` is draft / verify (FSD eq. 9)."""
-    drafting = length * latency_ratio
-    return (drafting + 1) / (cache_miss * drafting + 1)
 
 
 def picospec_time(length: int, draft: float, rtt: float, verify: float, acceptance: float) -> float:
@@ -162,58 +113,3 @@ def speedup(tokens: float, round_time: float, target: float) -> float:
     eq. 9 has a bracket too few around its denominator; eq. 10 is right.
     """
     return tokens * target / round_time
-
-
-# -- choices
-
-
-def best_draft_length(
-    tokens: Callable[[int], float], round_time: Callable[[int], float], lengths: Iterable[int]
-) -> int:
-    """The length of most expected tokens per second, the first of equal ones (cf. DSSD sec. 4.2).
-
-    Raises ValueError where there is no length to choose from.
-    """
-    return max(lengths, key=lambda length: tokens(length) / round_time(length))
-
-
-# -- money
-
-
-@dataclass(frozen=True)
-class Price:
-    """Dollars per token that an API charges for a model (FSD table 1)."""
-
-    input: float
-    output: float
-
-    def dollars(self, tokens_in: float, tokens_out: float) -> float:
-        """The cost of one request."""
-        return self.input * tokens_in + self.output * tokens_out
-
-
-def cloud_ar_dollars(target: Price, tokens_in: int, tokens_out: int) -> float:
-    """One request to the target alone (FSD table 1)."""
-    return target.dollars(tokens_in, tokens_out)
-
-
-def edge_cloud_sd_dollars(target: Price, tokens_in: int, tokens_out: int, tokens: float) -> float:
-    """One request when the robot drafts and a round yields ``tokens`` (FSD table 1).
-
-    A verify pass is billed as one output token, and the drafted tokens that it reads as nothing:
-    the paper's assumption. Its caption calls tau accepted tokens; the figures need all tokens.
-    """
-    return target.dollars(tokens_in, tokens_out / tokens)
-
-
-def cloud_sd_dollars(
-    target: Price, draft: Price, tokens_in: int, tokens_out: int, tokens: float, length: int
-) -> float:
-    """The same when the draft model is billed too (FSD table 1)."""
-    drafting = draft.dollars(tokens_in, length * tokens_out / tokens)
-    return edge_cloud_sd_dollars(target, tokens_in, tokens_out, tokens) + drafting
-
-
-def tokens_per_dollar(tokens_per_second: float, dollars_per_hour: float) -> float:
-    """Cost efficiency of machines rented by the hour (SpecEdge sec. 5)."""
-    return tokens_per_second * 3600 / dollars_per_hour

@@ -9,7 +9,6 @@ over that for the target's passes, where every drafted token is accepted: that n
 from __future__ import annotations
 
 import argparse
-import secrets
 import statistics
 import tempfile
 import time
@@ -23,8 +22,7 @@ from ...cloud.model_thread.worker import Worker
 from ...decoding.grammar import forced_token, masked
 from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
-from ...edge.client import ClientSettings, VerifierClient
-from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ...edge.runner import DecodeSettings, Outcome
 from ...models import EMBEDDED
 from ...models.grammar.compiler import GrammarCompiler
 from ...models.load import load
@@ -34,6 +32,7 @@ from ...nav.answer import NotAnAction, read_answer
 from ...nav.grammar import GRAMMARS, answer_grammar
 from ...presets import load_preset
 from ...share import rules_text
+from ..harness.grpc_robot import GrpcRobot
 from ..harness.random_checkpoint import make_checkpoint
 from ..harness.server import InProcessServer
 from .command import Row
@@ -87,20 +86,18 @@ def _rows(
 ) -> list[Row]:
     spec = target.spec(rules_text(), MAX_TOKENS)
     rows: list[Row] = []
-    with InProcessServer(Worker(target, spec)) as server:
-        client = VerifierClient(ClientSettings(server.address))
-        runner = DecodeRunner(drafter, spec)
+    worker = Worker(target, spec)
+    with InProcessServer(worker) as server, GrpcRobot(server.address, drafter, spec) as robot:
         for order in ORDERS:
             asked = [replace(request, order=order) for request in requests]
             found: dict[str, GrammarAnswers] = {}
             for grammar in GRAMMARS:
                 policy = SamplingPolicy(grammar=answer_grammar(grammar, order))
                 settings = DecodeSettings(preset, "greedy", policy, patience=100.0)
-                found[grammar] = answers = _decode(runner, client, asked, settings)
+                found[grammar] = answers = _decode(robot, asked, settings)
                 rows.append(_row(name, order, grammar, preset.name, answers))
             pairs = zip(found["none"].actions, found["action"].actions, strict=True)
             rows[-1]["same_actions"] = sum(bool(then) and then == now for then, now in pairs)
-        client.close()
     for row in rows:
         if row["grammar"] != "none":
             row |= _costs(target, spec, [replace(r, order=row["order"]) for r in requests[:TIMED]])
@@ -111,17 +108,12 @@ def _rows(
 
 
 def _decode(
-    runner: DecodeRunner,
-    client: VerifierClient,
-    requests: Sequence[Request],
-    settings: DecodeSettings,
+    robot: GrpcRobot, requests: Sequence[Request], settings: DecodeSettings
 ) -> GrammarAnswers:
     passes: list[int] = []
-    runner.on_pass = lambda begin, end, nodes, verified, grown: passes.append(nodes)
-    outcomes = [
-        runner.run(request, settings, secrets.randbits(64), client.connect) for request in requests
-    ]
-    tokenizer = runner.draft_model.tokenizer
+    robot.runner.on_pass = lambda begin, end, nodes, verified, grown: passes.append(nodes)
+    outcomes = [robot.decode(request, settings) for request in requests]
+    tokenizer = robot.runner.draft_model.tokenizer
     texts = [tokenizer.decode(each.tokens, skip_special_tokens=True) for each in outcomes]
     actions = tuple(map(_action, texts))
     return GrammarAnswers(tuple(outcomes), actions, sum(nodes > 0 for nodes in passes))

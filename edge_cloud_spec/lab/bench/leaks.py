@@ -6,9 +6,11 @@ import ctypes
 import gc
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TypeVar
 
 from ...cloud.model_thread.sessions import CloudSession, RobotStream
 from ...edge.client import ClientStream
@@ -16,6 +18,8 @@ from ...edge.decoder import EdgeDecoder
 from ...edge.drafts import Drafts
 from ...models.drafter import Drafter
 from .options import Harness
+
+Sample = TypeVar("Sample")
 
 ENDING_S = 10.0  # that a thread may take to end
 
@@ -79,3 +83,21 @@ def memory_mb(process: int) -> float:
     if not statm.exists():
         return 0.0
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@contextmanager
+def sampled(look: Callable[[], Sample]) -> Iterator[list[Sample]]:
+    """What is seen ten times a second, by a thread of its own, and once before."""
+    samples, done = [look()], threading.Event()
+
+    def sample() -> None:
+        while not done.wait(0.1):
+            samples.append(look())
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        yield samples
+    finally:
+        done.set()
+        sampler.join()

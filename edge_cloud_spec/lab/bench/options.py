@@ -9,7 +9,6 @@ from typing import Any
 
 from ...errors import UserError
 from ..harness.emulated_link import LinkProfile
-from ..harness.real import RealHarness
 from ..harness.regimes import (
     COSTS,
     CUSTOM,
@@ -18,7 +17,7 @@ from ..harness.regimes import (
     load_regime,
     regime_names,
 )
-from ..harness.virtual import VirtualHarness
+from ..harness.virtual import RealHarness, VirtualHarness
 
 HARNESSES = {"virtual": VirtualHarness, "grpc": RealHarness}
 CHANGES = (*COSTS, "exit_hit", "gamma", "runner_up")

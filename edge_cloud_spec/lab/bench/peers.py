@@ -9,7 +9,6 @@ vision pass and prefill are part of everyone's time.
 from __future__ import annotations
 
 import argparse
-import secrets
 import statistics
 import tempfile
 import time
@@ -19,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from ...decoding.policy import GREEDY
-from ...edge.client import ClientSettings, VerifierClient
-from ...edge.runner import DecodeRunner, DecodeSettings
+from ...edge.runner import DecodeSettings
 from ...models import EMBEDDED
 from ...models.load import load
 from ...models.prompt import PromptSpec, Request
 from ...presets import load_preset
 from ...share import rules_text
+from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.random_checkpoint import make_pair
-from ..harness.verifier_process import VerifierProcess
+from ..harness.server import VerifierProcess
 from .command import Row
 from .reference import generate, load_reference
 from .requests import sample_requests
@@ -78,14 +77,12 @@ def _pair(shape: str, args: argparse.Namespace, folder: Path) -> ModelPair:
 def _compare(pair: ModelPair, args: argparse.Namespace) -> list[Row]:
     target, drafter = load(pair.target, threads=1), load(pair.drafter, threads=1)
     spec = target.spec(rules_text(), pair.tokens)
-    options = ["--target", pair.target, "--drafter", pair.drafter, "--threads", "1"]
-    with VerifierProcess([*options, "--max-tokens", str(pair.tokens)]) as cloud:
-        client = VerifierClient(ClientSettings(cloud.address))
-        runner = DecodeRunner(drafter, spec)
+    options = verifier_options(pair.tokens, pair.target, pair.drafter)
+    with VerifierProcess(options) as cloud, GrpcRobot(cloud.address, drafter, spec) as robot:
         peers: dict[str, Decode] = {
             **_transformers(pair, target, spec, args.gamma, args.lookup),
             **{
-                name: _ours(runner, client, name, args.gamma)
+                name: _ours(robot, name, args.gamma)
                 for name in ("cloud_ar", "cloud_lookup", "cloud_sd", "dsd")
             },
         }
@@ -103,7 +100,6 @@ def _compare(pair: ModelPair, args: argparse.Namespace) -> list[Row]:
                 answers[name] = decode(own)
                 speeds[name].append(len(answers[name]) / (time.perf_counter() - started))
                 equal[name] += answers[name] == answers["transformers generate"]
-        client.close()
     medians = {name: statistics.median(speeds[name]) for name in peers}
     best = max(medians[name] for name in peers if "transformers" in name)
     return [
@@ -148,13 +144,9 @@ def _transformers(
     }
 
 
-def _ours(runner: DecodeRunner, client: VerifierClient, name: str, gamma: int) -> Decode:
+def _ours(robot: GrpcRobot, name: str, gamma: int) -> Decode:
     preset = load_preset(name)
     if preset.draft_length:
         preset = replace(preset, draft_length=gamma)
     settings = DecodeSettings(preset)
-
-    def decode(request: Request) -> tuple[int, ...]:
-        return runner.run(request, settings, secrets.randbits(64), client.connect).tokens
-
-    return decode
+    return lambda request: robot.decode(request, settings).tokens

@@ -23,6 +23,7 @@ from ...bringup.processes import Processes, Program
 from ...bringup.running_graph import free_domain
 from ...errors import UserError
 
+STANDING = (0.02, 0.02)  # m/s, rad/s under which the base stands, as the simulator has it
 STARTUP_TIMEOUT = 240.0  # s; on two busy cores, starting takes long
 
 

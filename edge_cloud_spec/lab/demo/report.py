@@ -2,20 +2,303 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import math
+import platform
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+import imageio.v2 as imageio
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
+from ... import __version__
+from ...document import document
+from ...observe.console_view import size
+from ...observe.decision import Decision
+from ...observe.draft_text import branched, joined
 from ...observe.run_log import RunLog
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
-from .figures import figures
-from .film import write_film
-from .page import page
 from .run_result import RunResult
-from .timeline import draw_timeline
+from .timeline import draw_timeline, motions
+
+_SUMS = ("tokens", "rounds", "drafted", "accepted", "stale", "up_bytes", "down_bytes")
+_TIMES = ("draft_ms", "verify_ms", "link_ms", "total_ms")
+
+
+def figures(
+    run: dict[str, Any], run_log: RunLog, result: RunResult, started: float
+) -> dict[str, Any]:
+    """All figures of a run; ``started`` is the seconds that the graph took to start."""
+    decisions = [d for d in run_log.decisions.values() if d.stats]
+    total = {name: sum(d.stats[name] for d in decisions) for name in _SUMS}
+    times = {name: round(sum(d.stats[name] for d in decisions), 2) for name in _TIMES}
+    return {
+        **run,
+        "success": result.success,
+        "ending": result.text,
+        "outcome": run_log.outcome,
+        "start_ms": round(1e3 * started),
+        "drive_ms": round(1e3 * result.seconds),
+        "decisions": len(decisions),
+        **total,
+        "acceptance": round(total["accepted"] / total["drafted"], 4) if total["drafted"] else None,
+        "tokens_per_s": round(1e3 * total["tokens"] / (times["total_ms"] or 1.0), 2),
+        "tokens_per_round": round(total["tokens"] / (total["rounds"] or 1), 3),
+        **times,
+        "path_m": round(path_length(run_log), 3),
+        "versions": {"edge_cloud_spec": __version__, "python": platform.python_version()},
+        "rows": [row(decision) for decision in run_log.decisions.values()],
+    }
+
+
+def row(decision: Decision) -> dict[str, Any]:
+    """One decision, its rounds included."""
+    stats = {k: round(v, 3) if isinstance(v, float) else v for k, v in decision.stats.items()}
+    return {
+        "decision": decision.number,
+        "request": decision.request,
+        "at_ms": round(1e3 * decision.begun),
+        "answer": decision.answer,
+        "action": decision.action,
+        "verified": decision.verified,
+        "distance": decision.pose.get("distance"),
+        "bearing": decision.pose.get("bearing"),
+        **stats,
+        "words": [
+            {
+                "accepted": joined(r.kept),
+                "rejected": branched(r.branches),
+                "other_branches": r.others,
+                "own": r.own if r.drafted else (r.settled or "").strip(),
+            }
+            for r in sorted(decision.rounds.values(), key=lambda r: r.base)
+        ],
+    }
+
+
+def path_length(run_log: RunLog) -> float:
+    """Metres that the robot drove."""
+    places = [complex(o["x"], o["y"]) for _, o in run_log.outcomes]
+    return float(sum(abs(b - a) for a, b in pairwise(places)))
+
+
+def page(numbers: dict[str, Any], film: str) -> str:
+    """The page of a run, from what ``figures.json`` holds and the film's file name."""
+    title = f"Room {numbers['seed']}: {numbers['instruction']}"
+    kind = "end success" if numbers["success"] else "end"
+    body = f"""<p class="{kind}">{escape(numbers["ending"])}</p>
+<p>preset {escape(numbers["preset"])}, rule {escape(numbers["rule"])}, \
+{escape(numbers["order"])}</p>
+<div class="cards">{_cards(numbers)}</div>
+<div class="pictures">{_film(film)}<img src="path.png" alt="the way over the room's plan"></div>
+<h2>Where the time went</h2>
+<img src="timeline.png" alt="timeline of the rounds">
+<h2>Decisions</h2>
+<p>Words that the robot drafted and the cloud accepted are plain, <del>rejected ones</del> are
+struck, <ins>the cloud's own</ins> are bold. Branches of a tree are apart by |, and (+9) are nine
+words of branches that were left before.</p>
+<div class="scroll"><table>
+<tr><th></th><th>distance</th><th>words</th><th>action</th><th>tokens</th><th>round trips</th>
+<th>tokens/s</th><th>up</th><th>down</th></tr>
+{"".join(_row(row) for row in numbers["rows"])}</table></div>
+<h2>Files</h2>
+<p><a href="figures.json">figures.json</a>, <a href="bag/">bag/</a> (MCAP, every topic of the run;
+<code>edge-cloud-spec replay bag</code> plays it back), <a href="logs/">logs/</a></p>
+"""
+    return document(title, body)
+
+
+def _cards(numbers: dict[str, Any]) -> str:
+    share = numbers["acceptance"]
+    cards = [
+        (f"{numbers['outcome'].get('distance', float('nan')):.2f} m", "from the thing in the end"),
+        (f"{numbers['drive_ms'] / 1e3:.1f} s", f"and {numbers['path_m']:.1f} m of way"),
+        (str(numbers["decisions"]), "decisions"),
+        (f"{numbers['tokens_per_s']:.0f}", "tokens per second"),
+        ("-" if share is None else f"{100 * share:.0f} %", "of the drafted tokens accepted"),
+        (f"{numbers['tokens_per_round']:.1f}", "tokens per round trip"),
+        (size(numbers["up_bytes"]), "to the cloud"),
+        (size(numbers["down_bytes"]), "from the cloud"),
+    ]
+    return "".join(f'<div class="card"><b>{a}</b><span>{b}</span></div>' for a, b in cards)
+
+
+def _film(name: str) -> str:
+    if name.endswith(".gif"):
+        return f'<img src="{name}" alt="what the camera saw">'
+    return f'<video src="{name}" controls muted loop playsinline></video>'
+
+
+def _row(row: dict[str, Any]) -> str:
+    words = []
+    for part in row["words"]:
+        words.append(escape(part["accepted"]))
+        words.append(f"<del>{escape(part['rejected'])}</del>" if part["rejected"] else "")
+        words.append(f"(+{part['other_branches']})" if part["other_branches"] else "")
+        words.append(f"<ins>{escape(part['own'])}</ins>" if part["own"] else "")
+    distance = "" if row["distance"] is None else f"{row['distance']:.2f} m"
+    cells = [
+        f"{row.get('tokens', '')}",
+        f"{row.get('rounds', '')}",
+        f"{row['tokens_per_second']:.0f}" if "tokens_per_second" in row else "",
+        size(row["up_bytes"]) if "up_bytes" in row else "",
+        size(row["down_bytes"]) if "down_bytes" in row else "",
+    ]
+    return (
+        f"<tr><td class=n>{row['decision']}</td><td class=n>{distance}</td>"
+        f"<td>{' '.join(word for word in words if word)}</td><td>{escape(row['action'])}</td>"
+        + "".join(f"<td class=n>{cell}</td>" for cell in cells)
+        + "</tr>\n"
+    )
+
+
+SIDE, STRIP = 448, 192  # pixels; multiples of 16, as video encoders like them
+RATE = 10.0  # frames per second
+MAX_FRAMES = 400  # of the film; a longer run gets fewer a second
+HOLD = 1.5  # s on the last frame
+_BACK, _DIM, _INK = (22, 24, 29), (139, 147, 163), (240, 242, 246)
+_ACTION, _OWN, _GOOD, _BAD = (110, 206, 245), (250, 204, 90), (120, 220, 140), (250, 120, 110)
+
+Word = tuple[str, tuple[int, int, int]]
+
+
+def write_film(folder: Path, run_log: RunLog, instruction: str, result: RunResult) -> Path:
+    """``camera.mp4`` in ``folder``, or ``camera.gif`` where there is no video encoder."""
+    rate = min(RATE, MAX_FRAMES / max(1.0, result.seconds))
+    try:
+        return _write(folder / "camera.mp4", run_log, instruction, result, rate)
+    except (ImportError, OSError, RuntimeError):  # imageio-ffmpeg or its program is missing
+        (folder / "camera.mp4").unlink(missing_ok=True)
+        return _write(folder / "camera.gif", run_log, instruction, result, rate / 2)
+
+
+def _write(path: Path, run_log: RunLog, instruction: str, result: RunResult, rate: float) -> Path:
+    options: dict[str, Any] = {"fps": rate}
+    if path.suffix == ".mp4":
+        options["macro_block_size"] = 16
+    caption = Caption(run_log, instruction)
+    with contextlib.closing(imageio.get_writer(path, **options)) as writer:
+        last = None
+        for at, jpeg in _paced(run_log.frames, rate):
+            last = caption.draw(_open(jpeg), at)
+            writer.append_data(last)
+        if last is not None:
+            caption.draw_result(last, result)
+            for _ in range(round(HOLD * rate)):
+                writer.append_data(last)
+    return path
+
+
+def _paced(frames: Sequence[tuple[float, bytes]], rate: float) -> Iterator[tuple[float, bytes]]:
+    """The latest frame at each of ``rate`` times a second."""
+    if not frames:
+        return
+    index, begin = 0, frames[0][0]
+    for tick in range(round((frames[-1][0] - begin) * rate) + 1):
+        while index + 1 < len(frames) and frames[index + 1][0] <= begin + tick / rate:
+            index += 1
+        yield begin + tick / rate, frames[index][1]
+
+
+def _open(jpeg: bytes) -> Image.Image:
+    try:
+        return Image.open(io.BytesIO(jpeg)).convert("RGB")
+    except OSError:  # a truncated frame is part of what happened
+        return Image.new("RGB", (SIDE, SIDE))
+
+
+def last_words(decision: Decision) -> float:
+    """When the last of a decision's words were settled, s."""
+    answered = [r.answered for r in decision.rounds.values() if math.isfinite(r.answered)]
+    return max(answered, default=decision.begun)
+
+
+class Caption:
+    """Draws under each frame what was known at its time."""
+
+    def __init__(self, run_log: RunLog, instruction: str) -> None:
+        self._decisions = list(run_log.decisions.values())
+        self._instruction = instruction
+        self._end = max((at for at, _ in run_log.frames), default=0.0)
+        self._lanes = {
+            "decides": (_OWN, [(d.begun, last_words(d)) for d in self._decisions]),
+            "moves": (_GOOD, [(begin, begin + wide) for begin, wide in motions(run_log)]),
+        }
+        self._small = ImageFont.load_default(15)
+        self._large = ImageFont.load_default(22)
+
+    def draw(self, picture: Image.Image, at: float) -> np.ndarray:
+        """The frame and its caption, uint8 [SIDE + STRIP, SIDE, 3]."""
+        sheet = Image.new("RGB", (SIDE, SIDE + STRIP), _BACK)
+        sheet.paste(picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
+        pen = ImageDraw.Draw(sheet)
+        pen.text((12, SIDE + 8), self._instruction[:60], _DIM, self._small)
+        clock = f"{max(0.0, at):.1f} s"
+        pen.text(
+            (SIDE - 12 - pen.textlength(clock, self._small), SIDE + 8), clock, _DIM, self._small
+        )
+        acting = next((d for d in reversed(self._decisions) if d.acting <= at), None)
+        pen.text((12, SIDE + 30), acting.action if acting else "-", _ACTION, self._large)
+        decoding = next((d for d in reversed(self._decisions) if d.begun <= at), None)
+        if decoding is not None:
+            self._words(pen, self.words_at(decoding, at), SIDE + 64)
+        self._time_line(pen, at)
+        return np.array(sheet)
+
+    def words_at(self, decision: Decision, at: float) -> list[Word]:
+        """The words that were settled by then: drafted ones, and the cloud's own."""
+        words: list[Word] = []
+        for round_ in sorted(decision.rounds.values(), key=lambda r: r.base):
+            if not round_.complete or not round_.answered <= at:
+                break
+            if decision.verified and round_.drafted:
+                words += [(word, _INK) for word in joined(round_.kept).split()]
+                words += [(word, _OWN) for word in round_.own.split()]
+            else:
+                words += [(word, _INK) for word in (round_.settled or "").split()]
+        return words
+
+    def _words(self, pen: ImageDraw.ImageDraw, words: Sequence[Word], top: int) -> None:
+        x, y = 12.0, top
+        for word, colour in words:
+            wide = pen.textlength(f"{word} ", self._small)
+            closing = word[0] in ";:,."
+            if x + wide > SIDE - 12 and not closing:
+                x, y = 12.0, y + 20
+            if closing and x > 12:
+                x -= pen.textlength(" ", self._small)
+            pen.text((x, y), word, colour, self._small)
+            x += wide
+
+    def _time_line(self, pen: ImageDraw.ImageDraw, at: float) -> None:
+        """When it decided and when it moved, as far as the film has got."""
+        left, right = 76, SIDE - 12
+        scale = (right - left) / max(self._end, 1e-3)
+        for row, (name, (colour, spans)) in enumerate(self._lanes.items()):
+            top = SIDE + STRIP - 44 + 20 * row
+            pen.text((12, top - 5), name, _DIM, self._small)
+            for begin, end in spans:
+                if begin < at:
+                    x = left + scale * max(0.0, begin), left + scale * min(at, end)
+                    pen.rectangle([x[0], top, max(x[0], x[1]), top + 10], fill=colour)
+        now = left + scale * min(max(0.0, at), self._end)
+        pen.line([(now, SIDE + STRIP - 48), (now, SIDE + STRIP - 10)], _INK)
+
+    def draw_result(self, sheet: np.ndarray, result: RunResult) -> None:
+        """Write the result over the bottom of the frame."""
+        image = Image.fromarray(sheet)
+        pen = ImageDraw.Draw(image)
+        text, colour = ("done", _GOOD) if result.success else ("not done", _BAD)
+        pen.rectangle([0, SIDE - 34, 40 + pen.textlength(text, self._large), SIDE], fill=_BACK)
+        pen.text((16, SIDE - 31), text, colour, self._large)
+        sheet[:] = np.array(image)
 
 
 def write_report(

@@ -23,14 +23,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .scripted.model import ScriptedSession, mix
+from .scripted.model import FakeVlm, mix
 
 TAILS = {"sharp": 3.0, "typical": 2.0, "heavy": 1.25}
 NOISE = 1.0  # of the draft model
 POOL = 8  # rows that are drawn; a prefix has one of them, rolled, so no two are equal in practice
 
 
-class PowerLaw:
+class PowerLaw(FakeVlm):
     """Logits [V] of one tail; those of the same seed and ``noise`` 0 are the target's."""
 
     def __init__(self, exponent: float, vocabulary: int, seed: int, noise: float = 0.0) -> None:
@@ -43,9 +43,9 @@ class PowerLaw:
             for _ in range(POOL if noise else 0)
         ]
 
-    def open(self, seed: int) -> ScriptedSession:
-        """A session whose prompt is this number."""
-        return ScriptedSession(self, mix(seed, 0))
+    def start(self, prompt: int) -> int:
+        """The prompt is a number."""
+        return mix(prompt, 0)
 
     def after(self, state: int, token: int) -> int:
         """The state of the prefix with one token more."""
@@ -55,9 +55,6 @@ class PowerLaw:
         """Logits float32 [V] after the prefix with this state."""
         row = _rolled(self._rows, mix(state, 1))
         return row + _rolled(self._noise, mix(state, 2)) if self._noise else row
-
-    def spend(self, rows: int) -> None:
-        """A pass costs nothing here."""
 
 
 def _rolled(rows: list[NDArray[np.float32]], state: int) -> NDArray[np.float32]:

@@ -9,11 +9,141 @@ import asyncio
 import contextlib
 import selectors
 import threading
-from collections.abc import Coroutine
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
+import grpc
+import grpc.aio
+
+from ...wire.channel import CLIENT_OPTIONS, METHOD, METHOD_NAME, SERVER_OPTIONS, SERVICE
 from .emulated_link import Direction, LinkProfile
+
+_ENDED = (grpc.aio.UsageError, grpc.aio.InternalError)  # what a write to a stream that ended raises
+HELD_S = 0.3  # that others have to overtake a message that is reordered
+
+
+@dataclass(frozen=True)
+class MessageFaults:
+    """Shares, from 0 to 1, of the messages to which each happens; ``delay_s`` is for all."""
+
+    lost: float = 0.0
+    repeated: float = 0.0
+    reordered: float = 0.0
+    corrupted: float = 0.0  # one bit of it is another
+    truncated: float = 0.0
+    delay_s: float = 0.0
+
+
+class MessageProxy:
+    """Listens at ``address`` and relays each stream to ``to``, with ``faults`` both ways."""
+
+    def __init__(self, to: str, faults: MessageFaults, seed: int = 0) -> None:
+        self._to, self.faults = to, faults
+        self._random = Random(seed)
+        self.counts = {"relayed": 0, "changed": 0}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self.address: str = self._run(self._start())
+
+    def close(self) -> None:
+        """End all streams and the thread."""
+        self._run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _start(self) -> str:
+        self._channel = grpc.aio.insecure_channel(self._to, options=CLIENT_OPTIONS)
+        method = grpc.stream_stream_rpc_method_handler(self._relay)
+        handler = grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server.add_generic_rpc_handlers((handler,))
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        return f"127.0.0.1:{port}"
+
+    async def _stop(self) -> None:
+        await self._server.stop(0.0)
+        await self._channel.close()
+        remaining = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in remaining:
+            task.cancel()
+        await asyncio.gather(*remaining, return_exceptions=True)
+
+    async def _relay(
+        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        call = self._channel.stream_stream(METHOD)(metadata=context.invocation_metadata())
+        up = asyncio.ensure_future(self._pump_up(requests, call))
+        try:
+            await self._pump(call, context.write)
+        except grpc.aio.AioRpcError:
+            await context.abort(await call.code(), await call.details() or "")
+        finally:
+            up.cancel()
+            call.cancel()
+
+    async def _pump_up(self, requests: AsyncIterator[bytes], call: Any) -> None:
+        await self._pump(requests, call.write)
+        await call.done_writing()
+
+    async def _pump(
+        self, messages: AsyncIterator[bytes], write: Callable[[bytes], Awaitable[object]]
+    ) -> None:
+        later: set[asyncio.Task[None]] = set()
+        free = asyncio.Lock()  # gRPC takes one message at a time
+
+        async def send(data: bytes, wait: float) -> None:
+            await asyncio.sleep(wait)
+            async with free:
+                await write(data)
+
+        async def send_later(data: bytes, wait: float) -> None:
+            with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, *_ENDED):
+                await send(data, wait)
+
+        try:
+            async for message in messages:
+                self.counts["relayed"] += 1
+                for data, wait in self._drawn(message):
+                    if not wait:
+                        await send(data, wait)
+                        continue
+                    task = asyncio.ensure_future(send_later(data, wait))
+                    later.add(task)
+                    task.add_done_callback(later.discard)
+            if later:
+                await asyncio.wait(later)
+        finally:
+            for task in later:
+                task.cancel()
+
+    def _drawn(self, message: bytes) -> list[tuple[bytes, float]]:
+        """What is sent in its place, and after how many seconds."""
+        faults, draw = self.faults, self._random.random
+        data, wait = message, faults.delay_s
+        if draw() < faults.lost:
+            self.counts["changed"] += 1
+            return []
+        if data and draw() < faults.corrupted:
+            at = self._random.randrange(len(data))
+            bit = 1 << self._random.randrange(8)
+            data = data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
+        if data and draw() < faults.truncated:
+            data = data[: self._random.randrange(len(data))]
+        if draw() < faults.reordered:
+            wait += HELD_S * draw()
+        copies = 2 if draw() < faults.repeated else 1
+        if (data, wait, copies) != (message, faults.delay_s, 1):
+            self.counts["changed"] += 1
+        return [(data, wait)] * copies
+
 
 CHUNK = 65_536  # bytes
 

@@ -18,9 +18,7 @@ from ...decoding.policy import SamplingPolicy
 from ...decoding.propose import coupled_token
 from ...models.image import ImageSpec
 from ...models.prompt import PromptSpec
-from .scripted.model import ScriptedSession
-from .scripted.passes import Logits, scripted_pass
-from .scripted.prefill import NoCaches, ScriptedPrefill
+from .scripted.model import FakeVlm, ScriptedSession
 
 VOCABULARY = 7
 END = 0
@@ -62,7 +60,7 @@ class ToyPrompt:
     digest: bytes
 
 
-class ToyVlm(NoCaches):
+class ToyVlm(FakeVlm):
     """Logits are a function of seed and prefix.
 
     ``draft_noise`` is the scale of what a draft model adds to the target's logits; 0: the target.
@@ -93,28 +91,9 @@ class ToyVlm(NoCaches):
         """See ``Vlm.grammar``: any text is one."""
         return ToyGrammar(text, self.vocabulary)
 
-    def open(self, prompt: Any) -> ScriptedSession:
-        """A session over a prompt."""
-        return ScriptedSession(self, ())
-
-    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
-        """`open`, which is a single step."""
-        return ScriptedPrefill(lambda: self.open(prompt))
-
-    def after(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
-        """The prefix is its own state."""
-        return (*state, token)
-
     def row(self, state: tuple[int, ...]) -> np.ndarray:
         """Float32 [V] after this prefix."""
         return self.logits(state)
-
-    def spend(self, rows: int) -> None:
-        """A pass costs nothing here; the link and the worker take time."""
-
-    def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
-        """See ``Vlm.forward_together``."""
-        return scripted_pass(requests, lambda size, at_exit: self.spend(size.rows))
 
 
 LAYERS = 2  # of a toy draft model; after each, a pass may be interrupted
@@ -134,6 +113,7 @@ class ToyDrafter(ToyVlm):
         sleep: Callable[[float], None],
     ) -> None:
         super().__init__(seed, draft_noise, vocabulary)
+        self.layers = LAYERS
         self.layer_s, self.sleep = pass_s / LAYERS, sleep
 
     def prompt(self, request: Any, spec: PromptSpec) -> Any:
@@ -141,15 +121,13 @@ class ToyDrafter(ToyVlm):
         self.sleep(PROMPT_S)
         return super().prompt(request, spec)
 
-    def open(self, prompt: Any) -> ScriptedSession:
-        """A session over a prompt, whose last token the first pass computes."""
+    def session(self, prompt: Any) -> ScriptedSession:
+        """A session whose first pass computes the prompt's last token."""
         return _DraftSession(self)
 
-    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
-        """`open`, after the time of a prefill, which may be interrupted after each layer."""
-        return ScriptedPrefill(
-            lambda: self.open(prompt), 1, lambda share: self.sleep(share * PREFILL_S), LAYERS
-        )
+    def read(self, share: float) -> None:
+        """Let the time of this share of a prompt go by."""
+        self.sleep(share * PREFILL_S)
 
 
 class _DraftSession(ScriptedSession):

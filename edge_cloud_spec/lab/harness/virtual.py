@@ -6,21 +6,169 @@ everything else that is due happens.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from ...cloud.model_thread.sessions import WorkerLimits
 from ...cloud.model_thread.worker import Worker
-from ...wire.messages import ClientMessage
+from ...decoding.policy import GREEDY, SamplingPolicy
+from ...decoding.preset import Preset
+from ...decoding.rule import seeded_rule
+from ...edge.client import ClientSettings, VerifierClient
+from ...edge.events import Connect, Inbox, OnReceive, Transport
+from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ...wire.messages import ClientMessage, DraftMessage
 from .emulated_link import Direction, LinkProfile
+from .proxy import Proxy
 from .regimes import Regime
-from .robot import PATIENCE, ScriptedRobot
-from .scripted.pair import BusyTime, scripted_worker
+from .scripted.pair import SPEC, BusyTime, DraftVlm, Sleep, own_answer, request_of, scripted_worker
+from .server import InProcessServer
 from .trace import ModelPass, Trace
-from .virtual_cloud import VirtualCloud
-from .virtual_link import Arrival, VirtualLink
+from .virtual_link import Arrival, VirtualCloud, VirtualLink
 from .virtual_time import Timeline, VirtualInbox
+
+PATIENCE = 60.0  # s
+
+
+@dataclass(frozen=True)
+class DecodedAnswer:
+    """A decode's outcome, and the target's own tokens."""
+
+    outcome: Outcome
+    own: tuple[int, ...]
+    drafts_sent: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether it is complete and has exactly the target's own tokens."""
+        return self.outcome.completed and self.outcome.tokens == self.own
+
+
+def with_regime_length(preset: Preset, regime: Regime) -> Preset:
+    """The preset with chains of the regime's length."""
+    return replace(preset, draft_length=regime.gamma) if preset.draft_length else preset
+
+
+class ScriptedRobot:
+    """Decodes with the draft model of a regime, one answer after the other."""
+
+    def __init__(
+        self,
+        regime: Regime,
+        connect: Connect,
+        clock: Callable[[], float],
+        sleep: Sleep,
+        patience: float = PATIENCE,
+        inbox: Callable[[], Inbox] = Inbox,
+    ) -> None:
+        """patience: seconds that the cloud may take to reply, outages included."""
+        self.regime = regime
+        self._connect, self._inbox, self._patience = connect, inbox, patience
+        self._nonce = 0
+        self.busy = BusyTime(sleep)
+        vlm: Any = DraftVlm(regime, self.busy)
+        self.runner = DecodeRunner(vlm, SPEC, clock)
+        self.runner.remember(SPEC.to_bytes())  # as after any first decode
+
+    def decode(
+        self, preset: Preset, tokens: int, seed: int, policy: SamplingPolicy = GREEDY
+    ) -> DecodedAnswer:
+        """Decode the answer of this seed to this many tokens; chains have the regime's length."""
+        preset = with_regime_length(preset, self.regime)
+        rule = seeded_rule(policy.temperature)
+        settings = DecodeSettings(preset, rule, policy, tokens, self._patience)
+        counted = _Counted(self._connect)
+        self._nonce += 1
+        outcome = self.runner.run(
+            request_of(seed), settings, self._nonce, counted.connect, inbox=self._inbox()
+        )
+        own = own_answer(seed, policy, tokens)
+        return DecodedAnswer(outcome, own, counted.drafts)
+
+
+class _Counted:
+    """A transport that counts the drafts that are sent."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self.drafts = 0
+
+    def connect(self, on_receive: OnReceive) -> Transport:
+        self._transport = self._connect(on_receive)
+        return self
+
+    def send(self, message: ClientMessage) -> int:
+        self.drafts += isinstance(message, DraftMessage)
+        return self._transport.send(message)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+MAX_LATE = 0.01  # seconds
+
+
+class PunctualSleep:
+    """``time.sleep``, shortened by as much as the call before it was late."""
+
+    def __init__(self) -> None:
+        self._late = 0.0
+
+    def __call__(self, seconds: float) -> None:
+        due = time.perf_counter() + seconds - self._late
+        time.sleep(max(0.0, due - time.perf_counter()))
+        self._late = min(MAX_LATE, time.perf_counter() - due)
+
+
+class RealHarness:
+    """A robot and a cloud of a regime; their models sleep as long as real ones would compute."""
+
+    def __init__(
+        self,
+        regime: Regime,
+        profile: LinkProfile,
+        seed: int = 0,
+        limits: WorkerLimits | None = None,
+        cloud_drafts: bool = False,
+    ) -> None:
+        """cloud_drafts: it has a draft model, too."""
+        self._started = time.perf_counter()
+        self.cloud_busy = BusyTime(PunctualSleep())
+        self.worker = scripted_worker(
+            regime, time.perf_counter, self.cloud_busy, limits, drafts=cloud_drafts
+        )
+        self._cloud = InProcessServer(self.worker)
+        self._proxy = Proxy(self._cloud.address, profile, seed)
+        self._client = VerifierClient(ClientSettings(self._proxy.address))
+        patience = PATIENCE + profile.outage_s
+        self.robot = ScriptedRobot(
+            regime, self._client.connect, time.perf_counter, PunctualSleep(), patience
+        )
+
+    def clock(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self._started
+
+    def rest(self, seconds: float) -> None:
+        """Let this much time pass."""
+        time.sleep(seconds)
+
+    def tasks(self) -> int:
+        """How many asyncio tasks there are, at both ends."""
+        counted: Future[int] = Future()
+        self._client.run_soon(lambda: counted.set_result(len(asyncio.all_tasks())))
+        return counted.result() + len(asyncio.all_tasks(self._cloud.loop))
+
+    def close(self) -> None:
+        """End everything; no thread stays."""
+        self._client.close()
+        self._proxy.close()
+        self._cloud.stop()
 
 
 class ProfileImpairments:

@@ -16,11 +16,13 @@ from edge_cloud_spec.decoding.cost_model import profile
 from edge_cloud_spec.decoding.shape import BestFirst
 from edge_cloud_spec.lab.bench.fleet.figures import figures, jain, mean_of
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
-from edge_cloud_spec.lab.harness.fleet.activity import RobotActivity, RoundTime
-from edge_cloud_spec.lab.harness.fleet.load import FleetLoad
-from edge_cloud_spec.lab.harness.fleet.server_only import ServerOnly
-from edge_cloud_spec.lab.harness.fleet.virtual_fleet import VirtualFleet
-from edge_cloud_spec.lab.harness.fleet.virtual_threads import ThreadInbox, VirtualThreads
+from edge_cloud_spec.lab.harness.fleet.load import FleetLoad, RobotActivity, RoundTime
+from edge_cloud_spec.lab.harness.fleet.virtual_fleet import (
+    ServerOnly,
+    ThreadInbox,
+    VirtualFleet,
+    VirtualThreads,
+)
 from edge_cloud_spec.lab.harness.regimes import custom_regime, load_server_regime
 from edge_cloud_spec.lab.harness.scripted.pair import TargetVlm
 from edge_cloud_spec.lab.harness.virtual import VirtualHarness

@@ -23,11 +23,14 @@ from edge_cloud_spec.lab.harness.fleet.embedded import (
     record_robots,
 )
 from edge_cloud_spec.lab.harness.fleet.load import FleetLoad
-from edge_cloud_spec.lab.harness.fleet.robot_processes import RobotPlan, run_robots
-from edge_cloud_spec.lab.harness.fleet.scripted_process import ScriptedAnswers, sleeping_worker
-from edge_cloud_spec.lab.harness.fleet.server_process import ServerProcess
+from edge_cloud_spec.lab.harness.fleet.robot_processes import (
+    RobotPlan,
+    ScriptedAnswers,
+    run_robots,
+    sleeping_worker,
+)
 from edge_cloud_spec.lab.harness.regimes import custom_regime
-from edge_cloud_spec.lab.harness.server import InProcessServer
+from edge_cloud_spec.lab.harness.server import InProcessServer, ServerProcess
 from edge_cloud_spec.presets import load_preset
 
 CHEAP = custom_regime(4.0, draft_ms=3.0, verify_ms=10.0, ar_ms=10.0, alpha=0.7)

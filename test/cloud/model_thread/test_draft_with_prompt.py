@@ -8,7 +8,7 @@ from helpers.cloud.worker_robot import OWN, Costly, Robot, do_all, opening
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.lab.harness.scripted.prefill import ScriptedPrefill
+from edge_cloud_spec.lab.harness.scripted.model import ScriptedPrefill
 from edge_cloud_spec.lab.harness.toy import spec_of
 from edge_cloud_spec.wire.messages import Opened, Verdict
 
@@ -17,7 +17,7 @@ class LongPrompts(Costly):
     """Its prompts are read in two steps, a second for each row."""
 
     def prefill(self, prompt: Any) -> Any:
-        return ScriptedPrefill(lambda: self.open(prompt), 8, self._read)
+        return ScriptedPrefill(lambda: self.session(prompt), 8, self._read)
 
     def _read(self, share: float) -> None:
         self.now += 8 * share

@@ -13,7 +13,7 @@ from helpers.cloud.worker_robot import OWN, POLICY, Costly, Robot, cloud, do_all
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.lab.bench.fleet.equality import replay
+from edge_cloud_spec.lab.bench.fleet.mixed import replay
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.wire.messages import Close, Fault, Generate, Verdict
 

@@ -11,7 +11,7 @@ import pytest
 from helpers.checkpoints import jpeg
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.lab.harness.verifier_process import VerifierProcess
+from edge_cloud_spec.lab.harness.server import VerifierProcess
 
 INSTRUCTION = "find the silver bottle"
 

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import count, cycle
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,12 @@ from ....bringup.running_graph import free_address, is_serving
 from ....errors import UserError
 from ....models import EMBEDDED
 from ...harness.emulated_link import LinkProfile
-from ...harness.message_proxy import MessageFaults, MessageProxy
-from ...harness.proxy import Proxy
+from ...harness.proxy import MessageFaults, MessageProxy, Proxy
 from ...sim.kinds import KINDS
 from ...sim.room import make_room
 from ..leaks import memory_mb
 from ..ros_graph import RosGraph, node_command
-from .relay import gone
-from .watch import ODOMETRY, TRUE, Watch
+from .watch import ODOMETRY, TRUE, Watch, gone
 
 NODES = ("simulator", "cloud_bridge", "navigator", "drafter", "monitor")
 TOKEN = "a token of the bench"
@@ -136,6 +135,10 @@ class Rig:
         python, dash_m, module, *rest = argv
         return [python, dash_m, POISONED, str(self.switch(name)), module, *rest]
 
+    def poison(self, name: str, failure: str) -> None:
+        """Let each pass of this program's model fail so (``poisoned.FAILURES``); empty: no more."""
+        self.switch(name).write_text(failure)
+
     def switch(self, name: str) -> Path:
         """The file that says how passes of this program's model fail."""
         return self.folder / f"{name}.switch"
@@ -230,6 +233,35 @@ class Rig:
             and command.at > since
             and self.watch.last_motion > command.at
         )
+
+
+@dataclass(frozen=True)
+class InjectedFault:
+    """``inject`` and ``clear`` change the rig, and return at once or when that is done; a fault
+    without ``clear`` ends by itself.
+
+    ``injected``, ``robot`` and ``reads`` are the row of ``docs/faults.md``: what is put in, what
+    the robot does, and a pattern of the sentence that the owner reads (on ``/diagnostics``,
+    ``link_state``, ``instruction_status`` or ``nav_status``), which must be published while the
+    fault lasts. ``stops``: the robot stands until it is cleared, so it must come to stand and stay
+    so for ``lasts`` seconds; otherwise the fault is cleared after that time, whatever the robot
+    does. ``reported_s``: the promise is a report within so many seconds, not that nothing moves.
+    ``instructed_again``: the operator's next instruction ends it. ``soak``: of those that the soak
+    draws from. ``quick``: of those that ``make test`` runs.
+    """
+
+    name: str
+    injected: str
+    robot: str
+    inject: Callable[[Rig], None]
+    clear: Callable[[Rig], None] = lambda rig: None
+    lasts: float = 2.0
+    stops: bool = True
+    reads: str = ""
+    reported_s: float | None = None
+    instructed_again: bool = False
+    soak: bool = True
+    quick: bool = False
 
 
 @contextmanager

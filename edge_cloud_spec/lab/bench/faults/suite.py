@@ -11,22 +11,281 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import statistics
 import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 from ....errors import UserError
 from ..command import Row, write
-from . import access, cloud, link, neighbours, nodes, sensors
-from .fault import InjectedFault
-from .page import write_page
-from .rig import Rig, running_rig
-from .soak import soak
-from .trial import Trial, run_trial
+from . import beyond_robot, on_robot
+from .judge import Event, Reported, judge, without_forged
+from .rig import InjectedFault, Rig, running_rig
+
+BEGIN, END = "<!-- table of bench faults -->", "<!-- end of the table -->"
+HEAD = (
+    "| fault | what is injected | what the robot does | what the owner reads "
+    "| told to stand, s | stands, s | goes on, s |\n|---|---|---|---|---|---|---|"
+)
+
+
+def write_page(path: Path, faults: Mapping[str, InjectedFault], rows: Iterable[Row]) -> None:
+    """Put the table between the page's two marks; raises UserError where they are missing."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"the page {path} cannot be read: {error.strerror}") from None
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise UserError(f"the page {path} has no {BEGIN} and {END}, between which the table goes")
+    path.write_text(f"{before}{BEGIN}\n{table(faults, rows)}\n{END}{after}", encoding="utf-8")
+
+
+def table(faults: Mapping[str, InjectedFault], rows: Iterable[Row]) -> str:
+    """A line a fault, with a dash for what was not measured."""
+    measured = {row["fault"]: row for row in rows}
+    lines = [_line(fault, measured.get(fault.name, {})) for fault in faults.values()]
+    return "\n".join([HEAD, *lines])
+
+
+def _line(fault: InjectedFault, row: Row) -> str:
+    said = str(row.get("said", "") if fault.reads else "").replace("|", "/").replace("`", "'")
+    times = [
+        _seconds(row.get(name))
+        for name in ("standstill_s_max", "base_stands_s_max", "recovery_s_max")
+    ]
+    reads = f"`{said}`" if said else "-"
+    return f"| {fault.name} | {fault.injected} | {fault.robot} | {reads} | " + (
+        " | ".join(times) + " |"
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+STAND_TIMEOUT = 45.0  # s in which the robot must have come to stand, and stayed so
+RECOVERY_TIMEOUT = 90.0  # s
+NEEDED = 6.0  # s in which a robot whose mission had just ended needs again what has failed
+SETTLE = 0.3  # s
+THREADS = 4  # more than before count as leaked: gRPC's pool takes and leaves a few
+REMEMBERED = 30.0  # s; longer than any decision
+ENDED = ("done", "not_found", "blocked", "given_up")
+
+
+@dataclass
+class Trial:
+    """What one trial came to; ``problems`` is what was promised and did not hold."""
+
+    unverified: list[str] = field(default_factory=list)
+    standstill_s: float = 0.0
+    base_stands_s: float = 0.0
+    recovery_s: float | None = None
+    reported_s: float | None = None
+    said: str = ""
+    problems: list[str] = field(default_factory=list)
+
+
+def run_trial(rig: Rig, fault: InjectedFault) -> Trial:
+    """Inject, clear, and judge. Raises UserError when the robot did not move before the fault."""
+    trial = Trial()
+    rig.drive()
+    before = rig.resources()
+    begun = time.time()
+    try:
+        fault.inject(rig)
+        injected = time.time()
+        _while_it_lasts(rig, fault, injected, trial)
+        cleared = time.time()
+        fault.clear(rig)
+        trial.recovery_s = _recovery(rig, fault, cleared, trial)
+    finally:
+        rig.endings.close()
+    rig.ros.spin(SETTLE)  # for what was published to arrive
+    _judge(rig, fault, begun, trial)
+    _compare(rig, before, trial)
+    return trial
+
+
+def _while_it_lasts(rig: Rig, fault: InjectedFault, injected: float, trial: Trial) -> None:
+    if not fault.stops:
+        end = time.monotonic() + fault.lasts
+        rig.wait_for(lambda: time.monotonic() > end, "the fault lasts", fault.lasts + 10.0)
+        return
+
+    def stands() -> bool:
+        since = time.time() - fault.lasts
+        return injected < since and rig.watch.last_motion < since
+
+    def is_said() -> bool:
+        return not fault.reads or bool(_said(rig.watch.events, fault.reads, injected)[0])
+
+    try:
+        rig.wait_for(stands, "the robot stands", STAND_TIMEOUT)
+        with suppress(UserError):  # judged below, and some are only said afterwards
+            rig.wait_for(is_said, "it is said", NEEDED)
+    except UserError as error:
+        trial.problems.append(str(error))
+
+
+def _recovery(rig: Rig, fault: InjectedFault, cleared: float, trial: Trial) -> float | None:
+    """Seconds until the robot moves by itself, or has ended its mission."""
+    ended: list[float] = []
+
+    def recovered() -> bool:
+        status = rig.watch.lines.get("instruction_status", "")
+        if status.startswith("failed") and not fault.instructed_again:
+            return False
+        if status.startswith(ENDED):
+            ended.append(time.time())
+        return rig.moved_since(cleared) or bool(ended)
+
+    if fault.instructed_again:
+        rig.instruct_next()
+    try:
+        rig.wait_for(recovered, "the robot goes on", RECOVERY_TIMEOUT)
+    except UserError as error:
+        trial.problems.append(str(error))
+        return None
+    command = rig.watch.last_command
+    at = ended[0] if ended or command is None else command.at
+    return max(0.0, at - cleared)
+
+
+def _judge(rig: Rig, fault: InjectedFault, begun: float, trial: Trial) -> None:
+    events = without_forged(rig.watch.events, rig.forged)
+    now = time.time()
+    found = judge(events, rig.watch.camera.taken_at, rig.decode, rig.judged)
+    rig.judged = now
+    rig.watch.forget(now - REMEMBERED)
+    trial.unverified = found.unverified
+    trial.standstill_s, trial.base_stands_s = found.standstill_s, found.base_stands_s
+    trial.said, at = _said(events, fault.reads, begun)
+    if fault.reads and not trial.said:
+        trial.problems.append(f"nobody said {fault.reads!r}")
+    if fault.reported_s is not None and at is not None:
+        trial.reported_s = at - rig.forged_at
+        if trial.reported_s > fault.reported_s:
+            trial.problems.append(f"reported after {trial.reported_s:.1f} s")
+
+
+def _said(events: Iterable[Event], pattern: str, since: float) -> tuple[str, float | None]:
+    """The first sentence that matches, and when it was published; empty where there is none."""
+    for line in events:
+        if not (pattern and isinstance(line, Reported) and line.at > since):
+            continue
+        if re.search(pattern, line.text):
+            return f"{line.topic}: {line.text}", line.at
+    return "", None
+
+
+def _compare(rig: Rig, before: dict[str, tuple[int, int, float]], trial: Trial) -> None:
+    """Threads of the programs that ran through all of it."""
+    for name, (pid, threads, _) in rig.resources().items():
+        was = before.get(name)
+        if was is not None and was[0] == pid and threads > was[1] + THREADS:
+            trial.problems.append(f"{name} has {threads} threads, {was[1]} before")
+
+
+GROWTH_MB = 16.0  # of a program, from the first to the last quarter; less counts as flat
+FEW = 16  # samples; with fewer, nothing is compared
+LAST = 15.0  # s for the last decisions to end
+WARM_UP = 0.1  # of the samples, which are not counted: caches fill
+
+
+class Samples:
+    """Memory and threads of each program over the soak; one that was started anew begins anew."""
+
+    def __init__(self) -> None:
+        self._taken: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
+
+    def take(self, rig: Rig) -> None:
+        """What the programs hold now."""
+        for name, (pid, threads, megabytes) in rig.resources().items():
+            self._taken[name, pid].append((threads, megabytes))
+
+    def growth(self) -> dict[str, tuple[int, float]]:
+        """By program: how many more threads and MB the last quarter had than the first."""
+        found: dict[str, tuple[int, float]] = {}
+        for (name, _), samples in self._taken.items():
+            first, last = quarters(samples)
+            threads = max(t for t, _ in last) - max(t for t, _ in first)
+            more = statistics.median(m for _, m in last) - statistics.median(m for _, m in first)
+            before = found.get(name, (0, 0.0))
+            found[name] = (max(threads, before[0]), max(more, before[1]))
+        return found
+
+
+def quarters(
+    samples: Sequence[tuple[int, float]],
+) -> tuple[Sequence[tuple[int, float]], Sequence[tuple[int, float]]]:
+    """The first and the last quarter after the warm-up; both all of them where there are few."""
+    warm = samples[int(WARM_UP * len(samples)) :]
+    size = len(warm) // 4 if len(samples) >= FEW else 0
+    return (warm[:size], warm[-size:]) if size else (samples, samples)
+
+
+def soak(rig: Rig, faults: Sequence[InjectedFault], minutes: float, seed: int) -> Row:
+    """Random faults for so many minutes; one row of all."""
+    random, samples, done = Random(seed), Samples(), list[Trial]()
+    began, problems = time.monotonic(), list[str]()
+    while time.monotonic() - began < 60.0 * minutes:
+        fault = random.choice(faults)
+        samples.take(rig)
+        try:
+            done.append(run_trial(rig, fault))
+        except UserError as error:
+            problems.append(f"{fault.name}: {error}")
+            continue
+        found = [*done[-1].problems, *done[-1].unverified]
+        problems += [f"{fault.name}: {problem}" for problem in found]
+        passed = 60.0 * minutes - (time.monotonic() - began)
+        print(f"{len(done)} {fault.name}: {passed:.0f} s left {found}", file=sys.stderr, flush=True)
+    rig.watch.instruct("stop")
+    with suppress(UserError):  # those that are left are told below
+        rig.ros.wait_for(lambda: not rig.watch.unaccounted, "the last decisions end", LAST)
+    samples.take(rig)
+    problems += [f"decision {request} never ended" for request in rig.watch.unaccounted]
+    for name, (threads, more) in samples.growth().items():
+        if threads > THREADS:
+            problems.append(f"{name} has {threads} more threads")
+        if more > GROWTH_MB:
+            problems.append(f"{name} has grown by {more:.1f} MB")
+    return _soak_row(rig, done, problems, samples)
+
+
+def _soak_row(rig: Rig, done: Sequence[Trial], problems: Sequence[str], samples: Samples) -> Row:
+    for problem in problems:
+        print(f"soak: {problem}", file=sys.stderr, flush=True)
+    growth = samples.growth()
+    times = [trial.recovery_s for trial in done if trial.recovery_s is not None]
+    return {
+        "fault": "soak",
+        "trials": len(done),
+        "unverified_motions": sum(len(trial.unverified) for trial in done),
+        "standstill_s_max": max((trial.standstill_s for trial in done), default=0.0),
+        "base_stands_s_max": max((trial.base_stands_s for trial in done), default=0.0),
+        "recovered": len(times) == len(done),
+        "recovery_s_max": max(times, default=None),
+        "decisions": len(rig.watch.begun),
+        "unaccounted": len(rig.watch.unaccounted),
+        "respawned": "; ".join(rig.respawned),
+        **{f"{name}_threads_grown": threads for name, (threads, _) in growth.items()},
+        **{f"{name}_mb_grown": more for name, (_, more) in growth.items()},
+        "problems": "; ".join(problems),
+        "passed": bool(done) and not problems,
+    }
+
 
 FAULTS: dict[str, InjectedFault] = {
-    fault.name: fault
-    for family in (link, cloud, access, sensors, nodes, neighbours)
-    for fault in family.FAULTS
+    fault.name: fault for fault in (*beyond_robot.FAULTS, *on_robot.FAULTS)
 }
 QUICK = tuple(fault.name for fault in FAULTS.values() if fault.quick)
 STANDSTILL = 0.5  # s

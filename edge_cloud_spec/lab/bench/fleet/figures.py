@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 
-from ...harness.fleet.activity import RobotActivity
+from ...harness.fleet.load import RobotActivity
 from ..command import Row
 
 

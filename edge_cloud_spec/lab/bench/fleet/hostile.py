@@ -7,14 +7,10 @@ over those that they have beside as many well-behaved ones, in the run before it
 from __future__ import annotations
 
 import argparse
-import asyncio
-import multiprocessing
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields, replace
 from functools import partial
 from statistics import median
 
@@ -22,14 +18,13 @@ from ....cloud.model_thread.sessions import WorkerLimits
 from ....errors import UserError
 from ....presets import load_preset
 from ...harness.fleet.load import FleetLoad
-from ...harness.fleet.robot_processes import RobotPlan, run_robots
-from ...harness.fleet.scripted_process import ScriptedAnswers, sleeping_worker
-from ...harness.fleet.server_process import ServerHoldings, ServerProcess
+from ...harness.fleet.robot_processes import RobotPlan, ScriptedAnswers, run_robots, sleeping_worker
+from ...harness.hostile_clients import ATTACKS, clients_process, run_attack
 from ...harness.regimes import load_server_regime
 from ...harness.scripted.pair import request_of
+from ...harness.server import ServerHoldings, ServerProcess
 from ..command import Row
-from ..hostile.clients import ATTACKS, attack
-from ..leaks import memory_mb
+from ..leaks import memory_mb, sampled
 from .figures import figures, mean_of
 
 KINDS = ("does_not_read", "byte_a_second", "vanishes", "reconnects", "large_trees")
@@ -127,68 +122,19 @@ def _run(args: argparse.Namespace, kind: str, robots: int, hostile: int, seed: i
     ]
     with ServerProcess(partial(sleeping_worker, regime, limits)) as server:
         before = memory_mb(server.pid)
-        with _attackers(kind, server.address, hostile, seed) as sent, _peaks(server) as peaks:
+        attackers: AbstractContextManager[Callable[[], int]] = nullcontext(lambda: 0)
+        if kind != BEHAVED:
+            attacked = kind, server.address, request_of(seed), hostile, seed
+            attackers = clients_process(run_attack, *attacked)
+        with (
+            attackers as sent,
+            sampled(server.holdings) as held_by,
+            sampled(lambda: memory_mb(server.pid)) as mb,
+        ):
             activities = run_robots(plans, server.address)
             messages = sent()
     kept = activities[: robots - hostile]
     row = figures(kept, WARM_UP * args.seconds, args.seconds)
-    held = {name: getattr(peaks.held, name) for name in HELD}
-    memory = {"memory_mb": peaks.memory_mb, "grown_mb": peaks.memory_mb - before}
+    held = {name: max(getattr(each, name) for each in held_by) for name in HELD}
+    memory = {"memory_mb": max(mb), "grown_mb": max(mb) - before}
     return row | held | memory | {"messages": messages}
-
-
-@dataclass
-class _Peaks:
-    """The most that a server held, and its memory."""
-
-    held: ServerHoldings
-    memory_mb: float
-
-
-@contextmanager
-def _peaks(server: ServerProcess) -> Iterator[_Peaks]:
-    """Looked at ten times a second."""
-    peaks, done = _Peaks(server.holdings(), memory_mb(server.pid)), threading.Event()
-
-    def sample() -> None:
-        while not done.wait(0.1):
-            peaks.held = peaks.held.most(server.holdings())
-            peaks.memory_mb = max(peaks.memory_mb, memory_mb(server.pid))
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    try:
-        yield peaks
-    finally:
-        done.set()
-        sampler.join()
-
-
-@contextmanager
-def _attackers(kind: str, address: str, streams: int, seed: int) -> Iterator[Callable[[], int]]:
-    """Hostile clients in a process of their own; yields a count of the messages sent."""
-    if kind == BEHAVED:
-        yield lambda: 0
-        return
-    context = multiprocessing.get_context("spawn")
-    sent = context.Value("q", 0)
-    process = context.Process(
-        target=_attack, args=(kind, address, streams, seed, sent), daemon=True
-    )
-    process.start()
-    try:
-        while not sent.value:
-            if not process.is_alive():
-                raise UserError(f"the clients of {kind} ended with status {process.exitcode}")
-            time.sleep(0.05)
-        yield lambda: int(sent.value)
-    finally:
-        process.kill()
-        process.join()
-
-
-def _attack(kind: str, address: str, streams: int, seed: int, sent: object) -> None:
-    def on_sent(messages: int) -> None:
-        sent.value = messages  # type: ignore[attr-defined]
-
-    asyncio.run(attack(kind, address, request_of(seed), streams, seed, on_sent))

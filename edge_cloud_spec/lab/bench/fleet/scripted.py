@@ -18,7 +18,7 @@ from ..leaks import resident_mb
 from .figures import figures, mean_of
 
 if TYPE_CHECKING:
-    from ...harness.fleet.activity import RobotActivity
+    from ...harness.fleet.load import RobotActivity
 
 WARM_UP = 0.1  # share of the time that is not counted
 LIMITS = {"batched": WorkerLimits(), "one_at_a_time": WorkerLimits(batch=1)}
@@ -111,8 +111,7 @@ def _run(
     preset: Preset,
     seed: int,
 ) -> Row:
-    from ...harness.fleet.server_only import ServerOnly
-    from ...harness.fleet.virtual_fleet import VirtualFleet
+    from ...harness.fleet.virtual_fleet import ServerOnly, VirtualFleet
 
     load = FleetLoad(args.tokens, args.think, args.seconds, args.jitter, seed)
     run: Callable[[], Sequence[RobotActivity]]

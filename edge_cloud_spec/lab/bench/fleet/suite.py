@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
         return hostile_rows(args)
     if args.sessions or args.storm:
-        from .memory import memory_rows
+        from .embedded import memory_rows
 
         return memory_rows(args)
     if args.mixed:

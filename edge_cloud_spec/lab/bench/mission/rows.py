@@ -3,13 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import mean
 
 import numpy as np
 
+from ...harness.mission.record import MissionRecord
 from ..command import Row
-from .room_result import RoomResult
 from .variant import Variant
+
+# W, all assumed, of what FSD used: a Go2, a Jetson AGX Orin and an A100.
+STANDING_W = 60.0  # motors that hold the body, and the robot's own computer
+WALKING_W = 140.0  # a charge of 432 Wh lasts three to four hours
+JETSON_IDLE_W = 12.0
+JETSON_BUSY_W = 40.0  # while the draft model computes
+GPU_W = 300.0  # while the target computes; others have the GPU between
+
+
+def joules(seconds: float, moving_s: float, draft_busy_s: float, target_busy_s: float) -> float:
+    """Of a mission of so many seconds, and how long of it the base moved and the models ran."""
+    body = STANDING_W * seconds + (WALKING_W - STANDING_W) * moving_s
+    computer = JETSON_IDLE_W * seconds + (JETSON_BUSY_W - JETSON_IDLE_W) * draft_busy_s
+    return body + computer + GPU_W * target_busy_s
+
+
+@dataclass(frozen=True)
+class RoomResult:
+    """One room under one variant; times in seconds, those of decisions their sums.
+
+    ``first_motion_s``: None where the robot never moved. ``answers``: the tokens of each decision;
+    ``actions``: what was done on them.
+    """
+
+    room: int
+    success: bool
+    mission_s: float
+    first_motion_s: float | None
+    moving_s: float
+    first_word_s: float
+    action_s: float
+    answer_s: float
+    target_passes: int
+    up_bytes: int
+    down_bytes: int
+    collisions: int
+    joules: float
+    actions: tuple[str, ...]
+    answers: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, record: MissionRecord) -> RoomResult:
+        """The result of a mission that is over."""
+        first, decisions = record.first_motion, record.decisions
+        spent = joules(record.seconds, record.moving_s, record.draft_busy_s, record.target_busy_s)
+        return cls(
+            room=record.room,
+            success=record.success,
+            mission_s=record.seconds,
+            first_motion_s=None if first is None else first - record.begun,
+            moving_s=record.moving_s,
+            first_word_s=sum(d.first_word - d.begun for d in decisions),
+            action_s=sum((d.settled or d.ended) - d.begun for d in decisions),
+            answer_s=sum(d.ended - d.begun for d in decisions),
+            target_passes=record.target_passes,
+            up_bytes=record.up_bytes,
+            down_bytes=record.down_bytes,
+            collisions=record.contacts,
+            joules=spent,
+            actions=tuple(d.action for d in decisions),
+            answers=tuple(d.tokens for d in decisions),
+        )
+
 
 Results = Mapping[Variant, Sequence[RoomResult]]
 

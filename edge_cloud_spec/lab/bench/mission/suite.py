@@ -8,23 +8,133 @@ but how long the benchmark itself takes.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import multiprocessing
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import edge_cloud_spec
 
 from ....errors import UserError
+from ....models import EMBEDDED
 from ....nav.explain import EXPLAIN, FULL
 from ....nav.grammar import GRAMMARS
+from ....share import share
 from ...harness.regimes import Regime
 from ..command import Row, make_report_folder
 from ..options import add_cost_arguments, check_counts, finite, regimes_of
-from .done_shifts import DoneShifts
-from .room_result import RoomResult
-from .rows import rows_of
-from .shift import Shift, shifts_of, work
+from .rows import RoomResult, rows_of
 from .variant import Variant, variants_of
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The rooms of one robot of each variant: what it measured and heard in one helps it in the
+    next. At the beginning of the first nothing is known, to robot or cloud."""
+
+    rooms: tuple[int, ...]
+    variants: tuple[Variant, ...]
+    regime: Regime
+    renderer: str
+
+
+def shifts_of(
+    rooms: Sequence[int], length: int, variants: Sequence[Variant], regime: Regime, renderer: str
+) -> list[Shift]:
+    """All rooms in shifts of so many."""
+    return [
+        Shift(tuple(rooms[start : start + length]), tuple(variants), regime, renderer)
+        for start in range(0, len(rooms), length)
+    ]
+
+
+def work(shift: Shift) -> dict[Variant, list[RoomResult]]:
+    """Every room under every variant; the models and what they said of a room are shared."""
+    from ...harness.mission.embedded_pair import loaded_pair
+    from ...harness.mission.seen_room import SeenRoom
+    from ...harness.mission.virtual_robot import VirtualRobot
+
+    pair = loaded_pair()
+    robots = {v: VirtualRobot(pair, v.conditions(shift.regime)) for v in shift.variants}
+    results: dict[Variant, list[RoomResult]] = {variant: [] for variant in shift.variants}
+    for number in shift.rooms:
+        with SeenRoom(number, shift.renderer) as seen:
+            for variant, robot in robots.items():
+                results[variant].append(RoomResult.of(robot.carry_out(seen)))
+        pair.forget()
+    return results
+
+
+Done = dict[Variant, list[RoomResult]]
+
+
+class DoneShifts:
+    """A line of JSON for each variant of a shift; other code or costs do not find it."""
+
+    def __init__(self, path: Path | None) -> None:
+        """path: None keeps nothing. Raises UserError."""
+        self._path = path
+        self._known: dict[str, Any] = {}
+        if path is None:
+            return
+        try:
+            path.touch()
+            content = path.read_bytes()
+            whole = content.rfind(b"\n") + 1 or len(content)
+            entries = [json.loads(line) for line in content[:whole].splitlines()]
+            self._known = {each["key"]: each["rooms"] for each in entries}
+        except OSError as error:
+            raise UserError(f"--resume {path} cannot be used: {error.strerror}") from None
+        except (ValueError, LookupError, TypeError):
+            raise UserError(f"--resume {path} is not our own: name another file") from None
+        if whole < len(content):  # the last run ended while it wrote a line
+            with path.open("r+b") as file:
+                file.truncate(whole)
+
+    def missing(self, shift: Shift) -> tuple[Variant, ...]:
+        """The variants of a shift that are not done."""
+        return tuple(v for v in shift.variants if _key(shift, v) not in self._known)
+
+    def results(self, shift: Shift, variant: Variant) -> list[RoomResult]:
+        """Of a shift that is done."""
+        return [_result(fields) for fields in self._known[_key(shift, variant)]]
+
+    def add(self, shift: Shift, done: Done) -> None:
+        """These variants of a shift are done."""
+        for variant, rooms in done.items():
+            key, plain = _key(shift, variant), [asdict(room) for room in rooms]
+            self._known[key] = plain
+            if self._path is not None:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"key": key, "rooms": plain}) + "\n")
+
+
+def _key(shift: Shift, variant: Variant) -> str:
+    content = asdict(variant), asdict(shift.regime), shift.rooms, shift.renderer, _code()
+    return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
+
+
+@cache
+def _code() -> str:
+    """Names the package's code, configuration and embedded models."""
+    whole = hashlib.blake2b(digest_size=16)
+    package = Path(edge_cloud_spec.__file__).parent
+    weights = (path for path in EMBEDDED.rglob("*") if path.is_file())
+    for paths in (package.rglob("*.py"), (share() / "config").rglob("*.yaml"), weights):
+        for path in sorted(paths):
+            whole.update(path.read_bytes())
+    return whole.hexdigest()
+
+
+def _result(fields: dict[str, Any]) -> RoomResult:
+    answers = tuple(tuple(answer) for answer in fields["answers"])
+    return RoomResult(**{**fields, "actions": tuple(fields["actions"]), "answers": answers})
+
 
 COLUMNS = {
     "preset": "preset",
@@ -100,7 +210,7 @@ def run(args: argparse.Namespace) -> list[Row]:
         found = rows_of(regime.name, results)
         rows += found
         if regime.name in folders:
-            from .report.write import write_report
+            from .report import write_report
 
             page = write_report(
                 folders[regime.name], args.seed, regime, results, found, COLUMNS, args.renderer
@@ -114,7 +224,7 @@ def _report_folders(out: Path | None, regimes: Sequence[Regime]) -> dict[str, Pa
     if out is None:
         return {}
     try:
-        from .report.write import write_report  # noqa: F401 (whether it can be imported)
+        from .report import write_report  # noqa: F401 (whether it can be imported)
     except ImportError as error:
         raise UserError(
             f"--out draws with {error.name}; pip install 'edge-cloud-spec[sim]'"

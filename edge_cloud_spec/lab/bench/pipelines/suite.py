@@ -11,30 +11,270 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....decoding.policy import GREEDY, SamplingPolicy
 from ....decoding.preset import Preset
 from ....decoding.rule import seeded_rule
+from ....edge.measures import Round
+from ....edge.runner import DecodeSettings, Outcome
 from ....errors import UserError
+from ....models import EMBEDDED
+from ....models.prompt import Request
+from ....models.vlm import Vlm
 from ....presets import load_preset
+from ....share import rules_text
+from ...harness.emulated_link import LinkProfile
+from ...harness.grpc_robot import GrpcRobot, verifier_options
+from ...harness.proxy import Proxy
 from ...harness.regimes import CUSTOM, Regime
+from ...harness.server import VerifierProcess
+from ...harness.virtual import PATIENCE
+from .. import formulas
+from ..acceptance import ChoiceShares, cache_hits
 from ..command import Row
 from ..options import (
+    CHANGES,
     HARNESSES,
     add_harness_arguments,
     check_counts,
     profile_of,
     regimes_of,
 )
-from .measured import MeasuredAnswers
-from .published import formula_speedup, layer_split_speedup, published_speedup
+from ..requests import sample_requests
 
 if TYPE_CHECKING:
-    from .report.write import ReportFolder
+    from .report import ReportFolder
 
-EMBEDDED = "embedded"  # in place of a regime's name
+
+@dataclass(frozen=True)
+class MeasuredAnswers:
+    """Answers of one preset; ``equal`` of them are token by token the target's.
+
+    Idle is the share of the time in which that side's model computed nothing.
+    """
+
+    outcomes: Sequence[Outcome]
+    equal: int
+    robot_idle: float | None
+    cloud_idle: float | None
+
+    @property
+    def seconds(self) -> float:
+        return sum(outcome.seconds for outcome in self.outcomes)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(outcome.tokens) for outcome in self.outcomes)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def rounds(self) -> list[Round]:
+        return [r for outcome in self.outcomes for r in outcome.stats.rounds]
+
+    def row(self) -> Row:
+        """The fields of a row that need no other preset's answers."""
+        rounds, stats = len(self.rounds), [outcome.stats for outcome in self.outcomes]
+        tested = sum(one.tested for one in stats)
+        hit = cache_hits(self.rounds).value
+        return {
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_round": self.tokens / rounds,
+            "acceptance": sum(one.accepted for one in stats) / tested if tested else None,
+            "cache_miss": None if hit is None else 1 - hit,
+            "robot_idle": self.robot_idle,
+            "cloud_idle": self.cloud_idle,
+            "up_bytes_mean": sum(one.up_bytes for one in stats) / rounds,
+            "down_bytes_mean": sum(one.down_bytes for one in stats) / rounds,
+            "resumed": sum(one.resumed for one in stats),
+            "equal": self.equal,
+        }
+
+
+EDGE_LAYERS = 0.1  # share of the target's on the robot in layer_split (PicoSpec 4.2: 3 of 28)
+EDGE_SLOWDOWN = 4.0  # time of a layer there over its time in the cloud; assumed
+
+
+def formula_speedup(regime: Regime, preset: str) -> float | None:
+    """The paper's own formula with these costs, over the target alone."""
+    length, draft, verify, rtt = regime.gamma, regime.draft_ms, regime.verify_ms, regime.rtt_ms
+    tokens = formulas.expected_tokens(regime.alpha, length)
+    if preset == "dsd":
+        return tokens * regime.ar_ms / formulas.stop_and_wait_time(length, draft, rtt, verify)
+    if preset == "fsd" and regime.exit_hit:
+        miss = 1 - regime.exit_hit
+        return tokens * regime.ar_ms / formulas.fsd_time(length, draft, rtt, verify, miss)
+    if preset == "picospec":
+        time = formulas.picospec_time(length, draft, rtt, verify, regime.alpha)
+        return tokens * regime.ar_ms / time
+    return None
+
+
+def published_speedup(regime: Regime, preset: str) -> float | None:
+    """The paper's measurement, over the target alone."""
+    published = regime.published
+    found = {
+        "dsd": published.get("ar_to_sd", published.get("vanilla")),
+        "fsd": published.get("ar_to_fsd"),
+        "picospec": published.get("picospec"),
+    }
+    if preset == "fsd" and found["fsd"] is None and "sd_to_fsd" in published:
+        return published["ar_to_sd"] * published["sd_to_fsd"]
+    return found.get(preset)
+
+
+def layer_split_speedup(regime: Regime) -> float:
+    """The papers' other baseline by its cost: some layers on the robot, the rest in the cloud."""
+    edge = EDGE_SLOWDOWN * regime.ar_ms
+    return regime.ar_ms / formulas.layer_split_time(EDGE_LAYERS, edge, regime.ar_ms, regime.rtt_ms)
+
+
+EMBEDDED_ANSWERS = 10
+MAX_TOKENS = 48
+BASELINE = "cloud_ar"
+
+Policies = Sequence[SamplingPolicy]
+
+
+def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[Row]:
+    """A row a round-trip time and preset; the first is always ``cloud_ar``."""
+    from ....models.load import load  # torch, which scripted models do without
+
+    _check_embedded(args)
+    links = [LinkProfile(rtt / 2, args.jitter, args.rate, *args.outage) for rtt in args.rtt]
+    presets = [load_preset(BASELINE), *(preset for preset in presets if preset.name != BASELINE)]
+    requests = sample_requests(args.seed, args.answers + 1)
+    seeds = range(args.seed, args.seed + len(requests))
+    policies = [SamplingPolicy(args.temperature, seed=seed) for seed in seeds]
+    drafter = load(EMBEDDED / "drafter", threads=1)
+    rows: list[Row] = []
+    with VerifierProcess(verifier_options(MAX_TOKENS)) as cloud:
+        for profile in links:
+            with closing(Proxy(cloud.address, profile, args.seed)) as proxy:
+                robots = [
+                    EmbeddedRobot(preset, drafter, proxy.address, profile) for preset in presets
+                ]
+                _decode_in_turn(robots, requests, policies)
+                for robot in robots:
+                    robot.close()
+            rows += [
+                _embedded_row(robot, robots[0], 2 * profile.delay_ms, policies) for robot in robots
+            ]
+    return rows
+
+
+def _check_embedded(args: argparse.Namespace) -> None:
+    """UserError where an option does not apply to real models."""
+    if args.regime != "embedded":
+        raise UserError("--regime embedded goes alone: the others are scripted")
+    if args.harness != "grpc":
+        raise UserError("--regime embedded computes, which takes real time; add --harness grpc")
+    if not args.rtt:
+        raise UserError("--regime embedded has no link of its own; give --rtt MS")
+    if given := [name for name in (*CHANGES, "tokens", "out") if getattr(args, name) is not None]:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UserError(f"{flags}: only where models are scripted; not with --regime embedded")
+    args.answers = EMBEDDED_ANSWERS if args.answers is None else args.answers
+    check_counts(args, "answers")
+
+
+class EmbeddedRobot(GrpcRobot):
+    """Decodes under one preset, over a channel of its own, and measures its idle time."""
+
+    def __init__(self, preset: Preset, model: Vlm, address: str, profile: LinkProfile) -> None:
+        self.preset = preset
+        self.outcomes: list[Outcome] = []
+        self.windows = 0.0  # seconds from an answer's first verdict to its last, of all answers
+        self.robot_s = self.cloud_s = 0.0  # of passes in them
+        self._passes: list[tuple[float, float]] = []  # begin and end, of the draft model's
+        self._patience = PATIENCE + profile.outage_s
+        super().__init__(address, model, model.spec(rules_text(), MAX_TOKENS))
+        self.runner.on_pass = lambda begin, end, *_: self._passes.append((begin, end))
+        self._before = ChoiceShares()
+
+    def warm_up(self, request: Request, policy: SamplingPolicy) -> None:
+        """Decode without a record; measurements of link and models are kept."""
+        self._run(request, policy)
+        self._before = ChoiceShares.of(self.runner.measures)
+
+    def record(self, request: Request, policy: SamplingPolicy) -> None:
+        """The next answer."""
+        outcome = self._run(request, policy)
+        self.outcomes.append(outcome)
+        if outcome.stats.rounds:
+            self._add_busy_time(outcome.stats.rounds)
+
+    @property
+    def choices(self) -> ChoiceShares:
+        """How often the draft model's choices were right in the recorded answers."""
+        return ChoiceShares.of(self.runner.measures) - self._before
+
+    def _run(self, request: Request, policy: SamplingPolicy) -> Outcome:
+        rule = seeded_rule(policy.temperature)
+        settings = DecodeSettings(self.preset, rule, policy, patience=self._patience)
+        self._passes.clear()
+        return self.decode(request, settings)
+
+    def _add_busy_time(self, rounds: Sequence[Round]) -> None:
+        """From the first verdict on: before it both prefill, for a time that no message carries."""
+        begin, end = rounds[0].settled, rounds[-1].settled
+        self.windows += end - begin
+        self.cloud_s += sum(r.verify_s for r in rounds[1:])
+        self.robot_s += sum(max(0.0, min(b, end) - max(a, begin)) for a, b in self._passes)
+
+
+def _decode_in_turn(
+    robots: Sequence[EmbeddedRobot], requests: Sequence[Request], policies: Policies
+) -> None:
+    """Every request by every robot in turn, so that all see the same load of this machine."""
+    for number, (request, policy) in enumerate(zip(requests, policies, strict=True)):
+        for place, robot in enumerate(robots):
+            # Cloud and robot cache the last pictures and prompts by the JPEG's bytes, so each robot
+            # gets other bytes; those after the picture's end are not decoded.
+            own = replace(request, jpeg=request.jpeg + bytes([place]))
+            if number:
+                robot.record(own, policy)
+            else:
+                robot.warm_up(own, policy)
+
+
+def _embedded_row(
+    robot: EmbeddedRobot, baseline: EmbeddedRobot, rtt_ms: float, policies: Policies
+) -> Row:
+    expected = [outcome.tokens for outcome in baseline.outcomes]
+    equal = sum(
+        o.completed and o.tokens == t for o, t in zip(robot.outcomes, expected, strict=True)
+    )
+    idle = [
+        1 - s / robot.windows if robot.windows else None for s in (robot.robot_s, robot.cloud_s)
+    ]
+    done = MeasuredAnswers(robot.outcomes, equal, *idle)
+    speedup = (
+        done.tokens_per_s
+        / MeasuredAnswers(baseline.outcomes, len(expected), None, None).tokens_per_s
+    )
+    print(f"{robot.preset.name} at {rtt_ms:g} ms: {speedup:.2f}", file=sys.stderr)
+    return {
+        "regime": "embedded",
+        "preset": robot.preset.name,
+        "rule": seeded_rule(policies[0].temperature),
+        "rtt_ms": rtt_ms,
+        "harness": "grpc",
+        **done.row(),
+        "speedup": speedup,
+        "first_choice": robot.choices.first.value,
+        "second_choice": robot.choices.second.value,
+        "answers": len(expected),
+        "passed": equal == len(expected),
+    }
+
+
+EMBEDDED_PAIR = "embedded"  # in place of a regime's name
 PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto"
 SIZES = {"virtual": (1_000, 3), "grpc": (150, 1)}  # tokens of an answer, answers
 SWEEP = (0.0, 20.0, 50.0, 100.0, 200.0, 400.0)  # ms; a report's round-trip times
@@ -76,9 +316,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     presets = [load_preset(name) for name in args.presets.split(",")]
     if unverified := [preset.name for preset in presets if not preset.verified]:
         raise UserError(f"{', '.join(unverified)} asks no cloud; leave it out of --presets")
-    if args.regime and EMBEDDED in args.regime.split(","):
-        from .embedded import embedded_rows  # torch, which scripted models do without
-
+    if args.regime and EMBEDDED_PAIR in args.regime.split(","):
         return embedded_rows(args, presets)
     tokens, answers = SIZES[args.harness]
     args.tokens = tokens if args.tokens is None else args.tokens
@@ -101,7 +339,7 @@ def _report(args: argparse.Namespace, presets: Sequence[Preset]) -> ReportFolder
     if args.out is None:
         return None
     try:
-        from .report.write import ReportFolder
+        from .report import ReportFolder
     except ImportError as error:
         raise UserError(
             f"--out draws with {error.name}; pip install 'edge-cloud-spec[sim]'"

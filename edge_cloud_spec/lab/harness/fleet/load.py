@@ -2,11 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
+from ....edge.runner import Outcome
 from ..emulated_link import LinkProfile
 from ..regimes import Regime
+
+
+@dataclass(frozen=True)
+class RoundTime:
+    """A verdict: when it settled how many tokens, and how long its round took; s.
+
+    ``first``: of its answer, so that the prompt is in its time. ``draft_s`` passed until its draft
+    of ``drafted`` tokens was sent.
+    """
+
+    settled: float
+    seconds: float
+    tokens: int
+    first: bool = False
+    draft_s: float = 0.0
+    drafted: int = 0
+
+
+@dataclass
+class RobotActivity:
+    """One robot's rounds. ``wrong``: answers that are not the target's own; ``lost``: without end.
+
+    ``spans``: seconds and tokens after the first round, of each complete answer.
+    """
+
+    rounds: list[RoundTime] = field(default_factory=list)
+    spans: list[tuple[float, int]] = field(default_factory=list)
+    answers: int = 0
+    wrong: int = 0
+    lost: int = 0
+    hostile: bool = False
+
+    def add(self, outcome: Outcome, own: tuple[int, ...], offset: float = 0.0) -> None:
+        """An answer; ``own`` are the target's own tokens, ``offset`` s is added to its times."""
+        done = outcome.stats.rounds
+        for place, one in enumerate(done):
+            settled, seconds = one.settled + offset, one.settled - one.start
+            drafting = max(0.0, one.sent - one.start)
+            self.rounds.append(
+                RoundTime(settled, seconds, one.emitted, not place, drafting, one.drafted)
+            )
+        self.answers += 1
+        self.lost += not outcome.completed
+        self.wrong += outcome.completed and outcome.tokens != own
+        if outcome.completed and len(done) > 1:
+            tokens = sum(one.emitted for one in done[1:])
+            self.spans.append((done[-1].settled - done[0].settled, tokens))
+
 
 LINK_SPREAD = 0.5  # a robot's delay is the regime's, this share shorter to this share longer
 

@@ -3,24 +3,49 @@
 from __future__ import annotations
 
 import multiprocessing
-import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import count
 from typing import Any, Protocol
 
+from ....cloud.model_thread.sessions import WorkerLimits
+from ....cloud.model_thread.worker import Worker
+from ....decoding.policy import GREEDY
 from ....decoding.preset import Preset
-from ....edge.client import ClientSettings, VerifierClient
-from ....edge.runner import DecodeRunner, DecodeSettings
+from ....edge.runner import DecodeSettings
 from ....errors import UserError
 from ....models.prompt import PromptSpec, Request
 from ..emulated_link import LinkProfile
+from ..grpc_robot import GrpcRobot
 from ..proxy import Proxy
-from .activity import RobotActivity
-from .load import FleetLoad
+from ..regimes import Regime
+from ..scripted.pair import SPEC, DraftVlm, own_answer, request_of, scripted_worker
+from ..virtual import PunctualSleep
+from .load import FleetLoad, RobotActivity
+
+
+def sleeping_worker(regime: Regime, limits: WorkerLimits) -> Worker:
+    """A worker whose passes sleep as long as the regime's take."""
+    import_module("edge_cloud_spec.models.passes.forward_pass")  # torch: not in the first pass
+    return scripted_worker(regime, time.perf_counter, PunctualSleep(), limits, drafts=True)
+
+
+class ScriptedAnswers:
+    """One robot's draft model, which sleeps, and its requests; see ``Answers``."""
+
+    def __init__(self, regime: Regime, load: FleetLoad, robot: int) -> None:
+        self.spec = SPEC
+        self._load, self._robot = load, robot
+        self.draft_model: Any = DraftVlm(regime, PunctualSleep())
+
+    def next(self, number: int) -> tuple[Request, tuple[int, ...]]:
+        """See ``Answers``."""
+        seed, tokens = self._load.answer_seed(self._robot, number), self._load.tokens
+        return request_of(seed), own_answer(seed, GREEDY, tokens)
+
 
 PATIENCE = 30.0  # s
 START_S = 180.0
@@ -99,26 +124,23 @@ def _run(plan: RobotPlan, address: str, begin: Any, pipe: Any) -> None:
     answers = plan.make_answers()
     proxy = Proxy(address, plan.link, plan.number) if plan.link is not None else None
     reached = proxy.address if proxy is not None else address
-    with closing(VerifierClient(ClientSettings(reached, token=plan.token))) as client:
-        runner = DecodeRunner(answers.draft_model, answers.spec)
-        runner.remember(answers.spec.to_bytes())
+    with GrpcRobot(reached, answers.draft_model, answers.spec, plan.token) as robot:
+        robot.runner.remember(answers.spec.to_bytes())
         pipe.send("ready")
         begin.wait()
-        pipe.send(_decode(plan, answers, runner, client))
+        pipe.send(_decode(plan, answers, robot))
     if proxy is not None:
         proxy.close()
 
 
-def _decode(
-    plan: RobotPlan, answers: Answers, runner: DecodeRunner, client: VerifierClient
-) -> RobotActivity:
+def _decode(plan: RobotPlan, answers: Answers, robot: GrpcRobot) -> RobotActivity:
     load, random, activity = plan.load, plan.load.random(plan.number), RobotActivity()
     settings = DecodeSettings(plan.preset, max_tokens=plan.max_tokens, patience=PATIENCE)
     start = time.perf_counter()
     time.sleep(random.random() * min(0.2, load.seconds))  # not all at once
     for number in count():
         request, own = answers.next(number)
-        outcome = runner.run(request, settings, secrets.randbits(64), client.connect)
+        outcome = robot.decode(request, settings)
         activity.add(outcome, own, -start)
         if load.think_s:
             time.sleep(random.expovariate(1 / load.think_s))

@@ -28,8 +28,7 @@ from ..regimes import Regime
 from ..scripted.pair import BusyTime, DraftVlm
 from ..trace import ModelPass
 from ..virtual import ProfileImpairments
-from ..virtual_cloud import VirtualCloud
-from ..virtual_link import VirtualLink
+from ..virtual_link import VirtualCloud, VirtualLink
 from ..virtual_time import Timeline, VirtualInbox
 from .embedded_pair import EmbeddedPair, embedded_worker
 from .record import DecisionRecord, MissionRecord, MissionTrace

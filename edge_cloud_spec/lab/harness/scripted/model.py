@@ -2,117 +2,175 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from .passes import Logits, scripted_pass
-from .prefill import NoCaches, ScriptedPrefill
+from ....models.memory.kv_memory import KvMemory
 
-_MASK = (1 << 64) - 1
+OnLayer = Callable[[int, Any], None]
+
+
+class ScriptedPrefill:
+    """Spends the prompt's time row by row and layer by layer; then the session is there."""
+
+    def __init__(
+        self,
+        open_session: Callable[[], ScriptedSession],
+        rows: int = 1,
+        spend: Callable[[float], None] = lambda share: None,
+        layers: int = 1,
+    ) -> None:
+        """rows: of the prompt. spend: lets the time of this share of it go by."""
+        self._open_session, self._spend = open_session, spend
+        self.rows_left = self._rows = rows
+        self._layers = layers
+        self._nodes: tuple[Sequence[int], Sequence[int] | None] = ((), None)
+        self._session: ScriptedSession | None = None
+
+    def draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
+        """See `Prefill.draft`; a node takes the time of a row."""
+        self._nodes = (tokens, parents)
+
+    @property
+    def session(self) -> ScriptedSession:
+        """The session after the prompt; ValueError before the last step."""
+        if self._session is None:
+            raise ValueError(f"{self.rows_left} rows of this prompt are not computed yet")
+        return self._session
+
+    def finish(self) -> ScriptedSession:
+        """See `Prefill.finish`."""
+        self.step(self.rows_left)
+        return self.session
+
+    def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
+        """See `Prefill.step`; there is no vision part."""
+        due = min(max(rows, 1), self.rows_left)
+        nodes = len(self._nodes[0]) if due == self.rows_left else 0
+        for layer in range(self._layers if due else 0):
+            self._spend((due + nodes) / self._rows / self._layers)
+            if on_layer is not None:
+                on_layer(layer, None)
+        self.rows_left -= due
+        if not self.rows_left and self._session is None:
+            self._session = self._open_session()
+            if due and nodes:
+                self._session.keep_scored(*self._nodes)
+        return not self.rows_left
+
+
+Logits = np.ndarray  # float32 [1 + n, V], of one session
+AtExit = Callable[[], None]  # lets the sessions' ``on_layer`` see the pass
 
 
 @dataclass(frozen=True)
-class PassCost:
-    """Seconds that a pass takes: of a prompt of so many rows, of any later pass, of a row in it."""
+class PassSize:
+    """What a pass computes: rows of all sessions, and how many of them each session drafted."""
 
-    prefill: float = 0.0
-    prompt_rows: int = 256
-    fixed: float = 0.0
-    per_row: float = 0.0
+    rows: int
+    drafted: tuple[int, ...]
+
+
+def scripted_pass(
+    requests: Sequence[Any], run_pass: Callable[[PassSize, AtExit | None], None]
+) -> list[Logits | Exception]:
+    """See ``Vlm.forward_together``; the requests are ``PassRequest`` of scripted sessions.
+
+    ``run_pass`` takes the time of a pass, and calls what it is given where an exit looks on.
+    """
+    results: list[Logits | Exception] = []
+    rows, drafted, due = 0, [], []
+    seen: set[int] = set()
+    for request in requests:
+        session = request.session
+        size = session.rows_due(request.tokens, request.parents)
+        try:
+            if id(session) in seen:
+                raise ValueError("this session is in this pass already")
+            seen.add(id(session))
+            results.append(session.score(request.tokens, request.parents))
+        except ValueError as error:
+            results.append(error)
+            continue
+        if size:
+            rows += size
+            drafted.append(len(request.tokens))
+            due.append(len(results) - 1)
+    looking = [place for place in due if requests[place].on_layer is not None]
+
+    def at_exit() -> None:
+        for place in looking:
+            try:
+                requests[place].on_layer(results[place])
+            except Exception as error:
+                requests[place].session.drop_nodes()
+                results[place] = error
+
+    if due:
+        run_pass(PassSize(rows, tuple(drafted)), at_exit if looking else None)
+    return results
+
+
+_MASK = (1 << 64) - 1
 
 
 State = Any  # of a prefix, whatever names it to its model
 
 
-class Scripted(Protocol):
-    """What a scripted session needs of its model."""
+class FakeVlm:
+    """In the place of a ``Vlm``: no weights, no keys and values, and no time unless it is taken.
+
+    A state names a prefix; here it is the prefix itself. ``prompt_rows`` and ``layers`` are those
+    of a prompt: after each layer a prefill may be interrupted.
+    """
+
+    identity = "fake"
+    tokenizer: Any = None
+    tokenizer_digest = b"fake"
+    default_kv_bytes = 1
+    prompt_rows = layers = 1
+
+    def use_memory(self, memory: KvMemory) -> None:
+        """See `Vlm.use_memory`."""
+
+    def start(self, prompt: Any) -> State:
+        """The state before the answer's first token."""
+        return ()
 
     def after(self, state: State, token: int) -> State:
-        """The state of the prefix with one token more."""
+        """The state one token later."""
+        return (*state, token)
 
     def row(self, state: State) -> np.ndarray:
         """Logits float32 [V] after the prefix with this state."""
+        raise NotImplementedError
 
-    def spend(self, rows: int) -> None:
-        """A pass over this many rows is made."""
+    def session(self, prompt: Any) -> ScriptedSession:
+        """A session at the beginning of the answer, without the time of a prefill."""
+        return ScriptedSession(self, self.start(prompt))
 
+    def open(self, prompt: Any) -> ScriptedSession:
+        """The same, after the time of a prefill."""
+        return self.prefill(prompt).finish()
 
-class ScriptedModel(NoCaches):
-    """Logits are a seeded function of the prefix.
-
-    `agreement` 1 is the target. A draft model of the same seed has the target's own row at that
-    share of all prefixes, and an unrelated row elsewhere, whose likeliest token is another one: so
-    greedy drafts are accepted with just this probability, independently at each position.
-    """
-
-    def __init__(
-        self,
-        vocabulary: int,
-        seed: int = 0,
-        agreement: float = 1.0,
-        *,
-        sharpness: float = 3.0,
-        cost: PassCost | None = None,
-        sleep: bool = False,
-    ) -> None:
-        """sharpness: standard deviation of the logits. sleep: take the time, not only count it."""
-        if not 0.0 <= agreement <= 1.0 or vocabulary < 2:
-            raise ValueError(f"agreement {agreement}, vocabulary {vocabulary}")
-        self.vocabulary, self.seed, self.agreement = vocabulary, seed, agreement
-        self.sharpness, self.cost, self.sleep = sharpness, cost or PassCost(), sleep
-        self.seconds = 0.0  # of all passes so far
-        self.passes = 0
-
-    def open(self, prompt: bytes = b"") -> ScriptedSession:
-        """A session whose prompt is `prompt` (such as a real prompt's digest)."""
-        self._take(self.cost.prefill)
-        return self._session(prompt)
-
-    def prefill(self, prompt: bytes = b"") -> ScriptedPrefill[ScriptedSession]:
-        """`open` in steps, each of which takes its share of the time."""
+    def prefill(self, prompt: Any) -> ScriptedPrefill:
+        """`open` in steps."""
         return ScriptedPrefill(
-            lambda: self._session(prompt),
-            self.cost.prompt_rows,
-            lambda share: self._take(share * self.cost.prefill),
+            lambda: self.session(prompt), self.prompt_rows, self.read, self.layers
         )
 
-    def _session(self, prompt: bytes) -> ScriptedSession:
-        return ScriptedSession(self, mix(self.seed, int.from_bytes(prompt, "little") & _MASK))
-
-    def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
-        """See ``Vlm.forward_together``: a pass costs ``fixed`` once, and all rows. No exits."""
-        return scripted_pass(requests, lambda size, _: self.spend(size.rows))
+    def read(self, share: float) -> None:
+        """Let the time of this share of a prompt go by."""
 
     def spend(self, rows: int) -> None:
-        self.passes += 1
-        self._take(self.cost.fixed + rows * self.cost.per_row)
+        """Let the time of a pass over this many rows go by."""
 
-    def after(self, state: int, token: int) -> int:
-        return mix(state, token + 3)
-
-    def row(self, state: int) -> np.ndarray:
-        """Logits float32 [V] after the prefix with this state."""
-        target = self._draw(state)
-        if self.agreement == 1.0 or mix(state, 1) / 2**64 < self.agreement:
-            return target
-        other = self._draw(mix(state, 2))
-        best = int(target.argmax())
-        if int(other.argmax()) == best:
-            other[best] = other.min()
-        return other
-
-    def _draw(self, state: int) -> np.ndarray:
-        rng = np.random.Generator(np.random.PCG64(state))
-        return rng.standard_normal(self.vocabulary, np.float32) * np.float32(self.sharpness)
-
-    def _take(self, seconds: float) -> None:
-        self.seconds += seconds
-        if self.sleep and seconds > 0:
-            time.sleep(seconds)
+    def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
+        """See ``Vlm.forward_together``. There are no exits."""
+        return scripted_pass(requests, lambda size, _: self.spend(size.rows))
 
 
 class ScriptedSession:
@@ -121,7 +179,7 @@ class ScriptedSession:
     resident = True  # there is no cache to be evicted
     waits = False
 
-    def __init__(self, model: Scripted, state: State) -> None:
+    def __init__(self, model: FakeVlm, state: State) -> None:
         self._model = model
         self._states = [state]  # after the prompt and after each token of the prefix
         self._tokens: list[int] = []

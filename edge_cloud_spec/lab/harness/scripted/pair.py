@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,14 +23,126 @@ from ....decoding.policy import SamplingPolicy
 from ....decoding.propose import coupled_token
 from ....decoding.random_source import SeededRandomSource
 from ....decoding.target_rows import LogitRows
+from ....errors import UserError
 from ....models.image import ImageSpec
 from ....models.prompt import PromptSpec, Request
 from ..regimes import Regime
-from .calibrated import VOCABULARY, CalibratedModel
-from .language import CalibratedLanguage, Language
-from .model import ScriptedSession, mix
-from .passes import AtExit, Logits, PassSize, scripted_pass
-from .prefill import NoCaches, ScriptedPrefill
+from .model import (
+    AtExit,
+    FakeVlm,
+    Logits,
+    PassSize,
+    ScriptedPrefill,
+    ScriptedSession,
+    mix,
+    scripted_pass,
+)
+
+VOCABULARY = 64
+_SCALE = 2.0**64
+
+
+class CalibratedModel:
+    """Logits are a function of the prefix, which a state names (see ``scripted_model``).
+
+    As target: the right token far above all others. As draft model: the right token first at a
+    share ``alpha`` of all prefixes, and second at a share ``runner_up`` of the others; its
+    probabilities are these shares: they are calibrated.
+    """
+
+    def __init__(self, alpha: float = 1.0, runner_up: float = 0.0) -> None:
+        self._alpha, self._runner_up = alpha, runner_up
+        confidence = min(max(alpha, 0.01), 0.99)
+        second = (1 - confidence) * max(runner_up, 0.02)
+        rest = max(1 - confidence - second, 1e-3) / (VOCABULARY - 2)
+        self._levels = [math.log(level) for level in (confidence, second, rest)]
+
+    def begin(self, seed: int) -> int:
+        """The state before the first token of the answer with this seed."""
+        return mix(seed, 0)
+
+    def after(self, state: int, token: int) -> int:
+        """The state of the prefix with one token more."""
+        return mix(state, token + 3)
+
+    def row(self, state: int) -> np.ndarray:
+        """Logits float32 [V]."""
+        right = mix(state, 1) % VOCABULARY
+        wrong = (right + 1 + mix(state, 2) % (VOCABULARY - 1)) % VOCABULARY
+        other = (right + 1 + mix(state, 5) % (VOCABULARY - 1)) % VOCABULARY
+        if mix(state, 3) / _SCALE < self._alpha:
+            first, second = right, wrong
+        elif mix(state, 4) / _SCALE < self._runner_up:
+            first, second = wrong, right
+        else:
+            first, second = wrong, other if other != wrong else (wrong + 1) % VOCABULARY
+        if second == first:
+            second = (first + 1) % VOCABULARY
+        row = np.full(VOCABULARY, self._levels[2], np.float32)
+        row[second], row[first] = self._levels[1], self._levels[0]
+        return row
+
+
+class Language(Protocol):
+    """What names a model and makes its prompts, and its logits; a state names a prefix.
+
+    ``tokenizer``: None where tokens are no text.
+    """
+
+    identity: str
+    tokenizer: Any
+    tokenizer_digest: bytes
+
+    def crop(self, vocabulary: int) -> None:
+        """See `Vlm.crop`."""
+
+    def prompt(self, request: Request, spec: PromptSpec) -> Any:
+        """See `Vlm.prompt`."""
+
+    def grammar(self, text: str, spec: PromptSpec) -> Grammar:
+        """See `Vlm.grammar`."""
+
+    def start(self, prompt: Any) -> Any:
+        """The state before the answer's first token."""
+
+    def after(self, state: Any, token: int) -> Any:
+        """The state one token later."""
+
+    def row(self, state: Any) -> np.ndarray:
+        """Logits float32 [V] after the prefix with this state."""
+
+
+@dataclass(frozen=True)
+class ScriptedPrompt:
+    """A prompt that is the seed of its answer."""
+
+    seed: int
+    digest: bytes
+
+
+class CalibratedLanguage(CalibratedModel):
+    """That of a calibrated model, for requests made by ``request_of``."""
+
+    identity = "scripted"
+    tokenizer = None
+    tokenizer_digest = b"scripted"
+
+    def crop(self, vocabulary: int) -> None:
+        """There is one vocabulary."""
+        assert vocabulary == VOCABULARY
+
+    def prompt(self, request: Request, spec: PromptSpec) -> ScriptedPrompt:
+        """The request's picture is the seed."""
+        return ScriptedPrompt(int.from_bytes(request.jpeg, "little"), request.image_digest)
+
+    def grammar(self, text: str, spec: PromptSpec) -> Grammar:
+        """There is none: UserError."""
+        raise UserError("a calibrated model's tokens are no text, so no grammar fits them")
+
+    def start(self, prompt: ScriptedPrompt) -> int:
+        """See ``Language``."""
+        return self.begin(prompt.seed)
+
 
 LAYERS = 28  # Qwen2-VL-2B's and Qwen3-0.6B's
 PROMPT_ROWS = 256
@@ -71,64 +184,50 @@ def own_answer(seed: int, policy: SamplingPolicy, tokens: int) -> tuple[int, ...
     return tuple(own)
 
 
-class ScriptedVlm(NoCaches):
+class ScriptedVlm(FakeVlm):
     """What a decode asks of a ``Vlm``: the words are a language's, the times a regime's."""
+
+    prompt_rows, layers = PROMPT_ROWS, LAYERS
 
     def __init__(self, regime: Regime, sleep: Sleep, language: Language) -> None:
         self.regime, self.language = regime, language
         self.identity, self.tokenizer = language.identity, language.tokenizer
         self.tokenizer_digest = language.tokenizer_digest
+        self.crop, self.prompt, self.grammar = language.crop, language.prompt, language.grammar
         self.on_pass: OnPass | None = None
         self._sleep = sleep
 
-    def crop(self, vocabulary: int) -> None:
-        """See `Vlm.crop`."""
-        self.language.crop(vocabulary)
-
-    def prompt(self, request: Request, spec: PromptSpec) -> Any:
-        """See `Vlm.prompt`."""
-        return self.language.prompt(request, spec)
-
-    def grammar(self, text: str, spec: PromptSpec) -> Grammar:
-        """See `Vlm.grammar`."""
-        return self.language.grammar(text, spec)
+    def start(self, prompt: Any) -> Any:
+        """The state before the answer's first token."""
+        return self.language.start(prompt)
 
     def after(self, state: Any, token: int) -> Any:
-        """See ``Language``."""
+        """The state one token later."""
         return self.language.after(state, token)
 
     def row(self, state: Any) -> np.ndarray:
-        """See ``Language``."""
+        """Logits float32 [V] after the prefix with this state."""
         return self.language.row(state)
 
-    def open(self, prompt: Any) -> ScriptedSession:
-        """A session at the beginning of the answer, after the time of a prefill."""
-        return self.prefill(prompt).finish()
-
-    def prefill(self, prompt: Any) -> ScriptedPrefill[ScriptedSession]:
+    def prefill(self, prompt: Any) -> ScriptedPrefill:
         """`open` in steps."""
 
-        def read() -> ScriptedSession:
+        def finish() -> ScriptedSession:
             if self.prefill_ms:
                 self.passed("prefill", self.prefill_ms)
-            return self._session(prompt)
+            return self.session(prompt)
 
-        return ScriptedPrefill(read, PROMPT_ROWS, self._prefill, LAYERS)
-
-    def _session(self, prompt: Any) -> ScriptedSession:
-        return ScriptedSession(self, self.language.start(prompt))
+        return ScriptedPrefill(finish, self.prompt_rows, self.read, self.layers)
 
     @property
     def prefill_ms(self) -> float:
         """How long a prompt takes."""
         return 0.0
 
-    def _prefill(self, share: float) -> None:
+    def read(self, share: float) -> None:
+        """Let the time of this share of a prompt go by."""
         if self.prefill_ms:
             self.take(share * self.prefill_ms)
-
-    def spend(self, rows: int) -> None:
-        """Nothing: its sessions take the time of a pass."""
 
     def take(self, ms: float) -> None:
         """Let the time of a pass go by."""
@@ -153,8 +252,9 @@ class DraftVlm(ScriptedVlm):
         """How long a prompt takes."""
         return self.regime.draft_prefill_ms
 
-    def _session(self, prompt: Any) -> ScriptedSession:
-        return _DraftSession(self, self.language.start(prompt))
+    def session(self, prompt: Any) -> ScriptedSession:
+        """A session at the beginning of the answer."""
+        return _DraftSession(self, self.start(prompt))
 
 
 class _DraftSession(ScriptedSession):
@@ -185,8 +285,9 @@ class TargetVlm(ScriptedVlm):
         """How long a prompt takes."""
         return self.regime.prefill_ms
 
-    def _session(self, prompt: Any) -> ScriptedSession:
-        return _TargetSession(self, self.language.start(prompt))
+    def session(self, prompt: Any) -> ScriptedSession:
+        """A session at the beginning of the answer."""
+        return _TargetSession(self, self.start(prompt))
 
     def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
         """See ``Vlm.forward_together``: the exits of all sessions look on at the same depth."""

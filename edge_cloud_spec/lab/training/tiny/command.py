@@ -7,19 +7,247 @@ import json
 import platform
 import shutil
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import Qwen3VLForConditionalGeneration
 
 from ....errors import UserError, check_writable
 from ....models import EMBEDDED
-from .architecture import SHAPES, load_pair_model, save_pair_model
-from .data import QuestionEncoder, make_views
+from .architecture import SHAPES, ModelShape, build_model, load_pair_model, save_pair_model
+from .data import (
+    BEARINGS,
+    DISTANCES,
+    IGNORE,
+    Batch,
+    QuestionEncoder,
+    Views,
+    draw_batch,
+    make_views,
+    sampling_weights,
+)
 from .evaluation import Evaluation, evaluate
+from .language import NAMES
+from .packed import PackedForward
 from .tokenizer import build_tokenizer
-from .trainer import Trainer, TrainingPlan
+
+QUESTIONS = 2
+SLOT = 36  # at least the tokens of the longest question and answer
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How long and how fast: minutes of the two stages, images a step, peak learning rate.
+
+    A stage ends early when it has seen ``sight_images`` or ``joint_images`` (0: no such limit): a
+    drafter that is to stay weak must not grow strong on a faster machine.
+    """
+
+    sight: float
+    joint: float
+    batch: int
+    rate: float
+    seed: int
+    sight_images: int = 0
+    joint_images: int = 0
+    threads: int = 2
+    compiled: bool = True
+    warmup: float = 0.02
+    flat: float = 0.3
+    floor: float = 0.03
+    auxiliary: float = 0.6
+    save_every: float = 2.0
+
+
+class VisionHead(nn.Module):
+    """The auxiliary head, used in training only: what each visual token shows, and where it is."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(hidden)
+        self.sizes = [4 * (len(NAMES) + 1), len(BEARINGS) + 1, len(DISTANCES) + 1]
+        self.out = nn.Linear(hidden, sum(self.sizes))
+
+    def forward(self, merged: Tensor, batch: Batch) -> Tensor:
+        """The loss over visual tokens [B, 64, H]."""
+        outputs = self.out(self.norm(merged)).float().split(self.sizes, dim=-1)
+        classes = outputs[0].reshape(-1, len(NAMES) + 1)
+        each = F.cross_entropy(classes, batch.classes.flatten(), reduction="none")
+        weight = batch.worth.flatten()
+        loss = 2.0 * (each * weight).sum() / weight.sum()
+        worth = batch.worth.amax(dim=-1).flatten()
+        for logits, truth in zip(outputs[1:], (batch.bearings, batch.distances), strict=True):
+            each = F.cross_entropy(
+                logits.flatten(0, 1), truth.flatten(), ignore_index=IGNORE, reduction="none"
+            )
+            weight = worth * (truth.flatten() != IGNORE)
+            loss = loss + 0.5 * (each * weight).sum() / weight.sum().clamp(min=1)
+        return loss
+
+
+def _optimizers(modules: list[nn.Module], rate: float) -> list[torch.optim.Optimizer]:
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            inner = parameter.ndim == 2 and "embed" not in name and not name.startswith("out.")
+            (matrices if inner else rest).append(parameter)
+    muon = torch.optim.Muon(matrices, lr=rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
+    adam = torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
+    return [muon, adam]
+
+
+def learning_rate_share(progress: float, plan: TrainingPlan) -> float:
+    """The learning rate as a share of its peak, at a share of the stage's time."""
+    if progress < plan.warmup:
+        return (progress + 0.001) / plan.warmup
+    if progress < plan.flat:
+        return 1.0
+    fall = min(1.0, (progress - plan.flat) / (1 - plan.flat))
+    return plan.floor + (1 - plan.floor) * 0.5 * (1 + float(np.cos(np.pi * fall)))
+
+
+class Trainer:
+    """One model in training; owns its weights, optimizers, data order and checkpoint."""
+
+    def __init__(
+        self, shape: ModelShape, views: Views, plan: TrainingPlan, checkpoint: Path
+    ) -> None:
+        torch.set_num_threads(plan.threads)
+        self.views, self.plan, self.checkpoint = views, plan, checkpoint
+        self.model: Qwen3VLForConditionalGeneration = build_model(shape, plan.seed)
+        self.sight = VisionHead(shape.hidden)
+        self.forward = PackedForward(self.model, QUESTIONS, SLOT)
+        self.encoder = QuestionEncoder(build_tokenizer())
+        self.rng = np.random.default_rng(plan.seed)
+        self.spent = {"sight": 0.0, "joint": 0.0}
+        self.seen = {"sight": 0, "joint": 0}
+        self.steps = 0
+        self._order = np.empty(0, np.int64)
+        self._sampling_weights = sampling_weights(views)
+
+    def start_from(self, folder: Path) -> None:
+        """Begin with the weights of the trained model in ``folder``."""
+        self.model.load_state_dict(load_pair_model(folder).state_dict())
+
+    def resume(self) -> bool:
+        """Continue from the checkpoint; False where there is none."""
+        if not self.checkpoint.exists():
+            return False
+        stored = torch.load(self.checkpoint, weights_only=True)
+        self.model.load_state_dict(stored["model"])
+        self.sight.load_state_dict(stored["sight"])
+        self.spent, self.seen, self.steps = stored["spent"], stored["seen"], stored["steps"]
+        self.rng = np.random.default_rng((self.plan.seed, self.steps))
+        return True
+
+    def save(self) -> None:
+        """Write the checkpoint (without the optimizers' moments: a few steps rebuild them)."""
+        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        part = self.checkpoint.with_suffix(".part")
+        kept = {"model": self.model.state_dict(), "sight": self.sight.state_dict()}
+        torch.save({**kept, "spent": self.spent, "seen": self.seen, "steps": self.steps}, part)
+        part.replace(self.checkpoint)
+
+    def run(self) -> Qwen3VLForConditionalGeneration:
+        """Both stages; the model, in evaluation mode."""
+        visual = self.model.model.visual
+        self._stage("sight", 0, [visual, self.sight], self._sight_loss)
+        modules = [self.model, self.sight]
+        self._stage("joint", QUESTIONS, modules, self._joint_loss)
+        return self.model.eval()
+
+    def _progress(self, name: str) -> float:
+        """How much of a stage is done, from 0 to 1 and a little beyond."""
+        plan = self.plan
+        minutes, images = {
+            "sight": (plan.sight, plan.sight_images),
+            "joint": (plan.joint, plan.joint_images),
+        }[name]
+        timed = self.spent[name] / (60 * minutes)
+        return max(timed, self.seen[name] / images if images else 0.0)
+
+    def _next(self, questions: int) -> Batch:
+        if len(self._order) < self.plan.batch:
+            share = self._sampling_weights / self._sampling_weights.sum()
+            self._order = self.rng.choice(len(self.views), len(self.views), p=share)
+        chosen, self._order = np.split(self._order, [self.plan.batch])
+        return draw_batch(self.views, chosen, self.encoder, questions, SLOT, self.rng)
+
+    def _sight_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        merged, features = self.forward.encode_images(batch.pixels)
+        loss = self.sight(merged, batch)
+        # the deepstack mergers are trained by the joint stage only
+        return loss + 0.0 * sum(feature.float().mean() for feature in features), loss.detach()
+
+    def _joint_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        merged, logits = self.forward(batch.pixels, batch.ids)
+        each = F.cross_entropy(
+            logits.float().flatten(0, 1), batch.targets.flatten(), reduction="none"
+        )
+        weights = batch.weights.flatten()
+        loss = (each * weights).sum() / weights.sum()
+        return loss + self.plan.auxiliary * self.sight(merged, batch), loss.detach()
+
+    def _stage(
+        self,
+        name: str,
+        questions: int,
+        modules: list[nn.Module],
+        loss_of: Callable[[Batch], tuple[Tensor, Tensor]],
+    ) -> None:
+        if self._progress(name) >= 1.0:
+            return
+        optimizers = _optimizers(modules, self.plan.rate)
+        parameters = [p for module in modules for p in module.parameters()]
+        compute = torch.compile(loss_of, dynamic=False) if self.plan.compiled else loss_of
+        first = "; its first step is compiled, which takes a minute" * self.plan.compiled
+        print(f"{name}: {self._progress(name):.0%}{first}", flush=True)
+        saved = reported = time.monotonic()
+        mean = count = 0.0
+        resumed = self.spent[name]
+        while self._progress(name) < 1.0:
+            begun = time.monotonic()
+            rate = self.plan.rate * learning_rate_share(self._progress(name), self.plan)
+            if resumed and self.spent[name] - resumed < 20:
+                rate *= 0.05 + (self.spent[name] - resumed) / 21
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+            with torch.autocast("cpu", torch.bfloat16):
+                loss, shown = compute(self._next(questions))
+            torch.autograd.backward(loss)
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            self.steps += 1
+            self.seen[name] += self.plan.batch
+            mean, count = mean + float(shown), count + 1
+            now = time.monotonic()
+            # compiling in the first steps is not training
+            self.spent[name] += min(now - begun, 15.0)
+            if now - reported > 20:
+                print(
+                    f"{name}: {self._progress(name):.0%}, {self.spent[name] / 60:.1f} min, "
+                    f"step {self.steps}, "
+                    f"loss {mean / count:.3f}, "
+                    f"{count * self.plan.batch / (now - reported):.0f} images/s",
+                    flush=True,
+                )
+                reported, mean, count = now, 0.0, 0.0
+            if now - saved > 60 * self.plan.save_every:
+                self.save()
+                saved = now
+        self.save()
+
 
 HELD_OUT = 1_000  # views
 VIEWS = 32_000

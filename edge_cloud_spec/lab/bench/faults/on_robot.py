@@ -1,0 +1,396 @@
+"""Faults on the robot: of its sensors and clocks, its own programs, and its neighbours in ROS."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from geometry_msgs.msg import Twist
+
+from edge_cloud_spec.msg import Verdict as VerdictMessage
+from edge_cloud_spec.msg import VerifiedTokens
+
+from ....nav.budget import PERIOD
+from ....nav.status import Status
+from ....nodes.runtime.qos import DECODE, RELIABLE
+from ....wire.codec import encode_server
+from ....wire.messages import Opened, Verdict
+from .judge import Asked, FromCloud, Reported
+from .rig import InjectedFault, Rig
+from .watch import FOREIGN, Frozen, gone, shifted
+
+BLOCKS = 200  # of 512 bytes: as large as the recorder's file may become
+RECORDER_TIMEOUT = 60.0  # s
+
+
+def _disk_full(rig: Rig) -> None:
+    """Record all topics where a file may have 100 kB, and note what the recorder says at its end.
+
+    (A limit of the process, not a full disk: the same errors without a file system of its own.)
+    """
+    bag = rig.folder / f"bag{next(rig.numbers)}"
+    record = [sys.executable, "-m", "edge_cloud_spec.cli", "record", "--out", str(bag)]
+    limited = ["sh", "-c", f'ulimit -f {BLOCKS}; exec "$@"', "sh", *record]
+    rig.start_other("recorder", limited, bag.exists)
+    end = time.monotonic() + RECORDER_TIMEOUT
+    while not (said := rig.ros.ended("recorder")) and time.monotonic() < end:
+        rig.ros.spin(0.1)
+    rig.watch.note(Reported(time.time(), "record", said))
+
+
+KILLED = {
+    "drafter": "ends its step and stands; a new drafter waits for an instruction",
+    "cloud_bridge": "ends its step and stands",
+    "navigator": "stands by the base's own timeout",
+    "simulator": "is gone; the navigator gives its step up, since odometry is missing",
+}
+HUNG = {
+    "drafter": "ends its step and stands",
+    "cloud_bridge": "ends its step and stands; the decision is given up after `patience`",
+    "navigator": "stands by the base's own timeout, and does not take its step up again",
+    "simulator": "stands still itself; the navigator gives its step up",
+}
+
+NODE_FAULTS: tuple[InjectedFault, ...] = (
+    InjectedFault(
+        "drafter_exception",
+        "every pass of the draft model raises an error",
+        "ends its step and stands",
+        lambda rig: rig.poison("drafter", "error"),
+        lambda rig: rig.poison("drafter", ""),
+        reads="a decision failed",
+    ),
+    InjectedFault(
+        "disk_full",
+        "a recorder's file may not grow beyond 100 kB",
+        "goes on; the recorder ends its bag so that it can be read, and says so",
+        _disk_full,
+        lasts=0.5,
+        stops=False,
+        reads="can be read",
+        soak=False,
+    ),
+    *(
+        InjectedFault(
+            f"{name}_killed",
+            f"the {name} gets SIGKILL, and is started again",
+            robot,
+            partial(Rig.kill, name=name),
+            partial(Rig.restart, name=name),
+            instructed_again=name == "drafter",
+            soak=False,
+        )
+        for name, robot in KILLED.items()
+    ),
+    *(
+        InjectedFault(
+            f"{name}_hung",
+            f"the {name} gets SIGSTOP, and goes on at the end",
+            robot,
+            partial(Rig.hang, name=name),
+            partial(Rig.unhang, name=name),
+            lasts=4.5,
+            reads="" if name == "simulator" else f"/{name} has said nothing",
+        )
+        for name, robot in HUNG.items()
+    ),
+)
+
+
+REPORT = 1.0  # s
+
+
+def _begun(rig: Rig) -> None:
+    rig.forged_at = time.time()
+
+
+def _twists(rig: Rig) -> None:
+    """A second publisher of cmd_vel, with slow turns that the judge knows as its own."""
+    publisher = rig.watch.node.create_publisher(Twist, "cmd_vel", RELIABLE)
+    rig.endings.callback(rig.watch.node.destroy_publisher, publisher)
+    _begun(rig)
+    twist = Twist()
+    twist.angular.z, twist.linear.z = 0.1, FOREIGN
+    for _ in range(20):
+        publisher.publish(twist)
+        rig.ros.spin(0.05)
+
+
+def _forged_verdict(rig: Rig) -> None:
+    """Verdicts for the decode under way that accept nothing and give a token of their own."""
+    publisher = rig.watch.node.create_publisher(VerdictMessage, "verdict", DECODE)
+    rig.endings.callback(rig.watch.node.destroy_publisher, publisher)
+    _begun(rig)
+    end = time.monotonic() + 2.0
+    while time.monotonic() < end:
+        opened = [
+            e
+            for e in rig.watch.events
+            if isinstance(e, FromCloud) and isinstance(e.message, Opened)
+        ]
+        if opened:
+            base = opened[-1].message.base
+            verdict = Verdict(base, (), 5)
+            verdict = replace(verdict, leads_to=base.extend((5,)).short)
+            rig.forged.append(verdict)
+            message = VerdictMessage(
+                request_id=opened[-1].request,
+                base_length=base.length,
+                base_hash=base.hash,
+                payload=encode_server(verdict),
+            )
+            publisher.publish(message)
+        rig.ros.spin(0.1)
+
+
+def _forged_words(rig: Rig) -> None:
+    """Words that nobody verified, marked as verified."""
+    publisher = rig.watch.node.create_publisher(VerifiedTokens, "verified_tokens", DECODE)
+    rig.endings.callback(rig.watch.node.destroy_publisher, publisher)
+    _begun(rig)
+    rig.ros.spin(0.5)
+    asked = [event for event in rig.watch.events if isinstance(event, Asked)]
+    text = "action: turn left small;"
+    message = VerifiedTokens(request_id="forged", text=text, answer=text, tokens=[1])
+    message.verified = message.finished = True
+    message.instruction = asked[-1].instruction if asked else ""
+    message.stops = Status.parse(rig.watch.lines["nav_status"]).stops
+    message.header.stamp = rig.watch.node.get_clock().now().to_msg()
+    publisher.publish(message)
+    rig.ros.spin(0.5)
+
+
+NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
+    InjectedFault(
+        "second_cmd_vel",
+        "another node publishes on `cmd_vel`",
+        "the base obeys both; reported within 1 s, prevented by SROS2 only",
+        _twists,
+        lambda rig: rig.endings.close(),
+        lasts=1.5,
+        stops=False,
+        reads="bystander publishes on .*cmd_vel",
+        reported_s=REPORT,
+        soak=False,
+        quick=True,
+    ),
+    InjectedFault(
+        "forged_verdict",
+        "another node publishes verdicts for the decode under way",
+        "believes the first verdict on its prefix; reported within 1 s, prevented by SROS2 only",
+        _forged_verdict,
+        lambda rig: rig.endings.close(),
+        lasts=1.0,
+        stops=False,
+        reads="bystander publishes on .*verdict",
+        reported_s=REPORT,
+        soak=False,
+    ),
+    InjectedFault(
+        "forged_words",
+        "another node publishes `verified_tokens` with an action",
+        "moves by it; reported within 1 s, prevented by SROS2 only",
+        _forged_words,
+        lambda rig: rig.endings.close(),
+        lasts=1.0,
+        stops=False,
+        reads="bystander publishes on .*verified_tokens",
+        reported_s=REPORT,
+        soak=False,
+    ),
+)
+
+
+Change = Callable[[Any], Any]
+SIDE = 128  # pixels of the black picture
+SKEW = 30.0  # s
+JUMP = 5.0  # m
+
+
+def _on(*sensors: str, change: Callable[[], Change | None]) -> Callable[[Rig], None]:
+    """Publish what ``change`` makes of these sensors' messages; None: the messages as they are."""
+
+    def inject(rig: Rig) -> None:
+        changed = change()
+        for sensor in sensors:
+            getattr(rig.watch, sensor).change = changed
+
+    return inject
+
+
+_camera = partial(_on, "camera")
+_odometry = partial(_on, "odometry")
+_both = partial(_on, "camera", "odometry")
+
+
+def _black() -> Change:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (SIDE, SIDE)).save(file, "JPEG")
+
+    def change(message: Any) -> Any:
+        message.data = file.getvalue()
+        return message
+
+    return change
+
+
+def _no_picture() -> Change:
+    def change(message: Any) -> Any:
+        message.data = message.data[: len(message.data) // 3]
+        return message
+
+    return change
+
+
+def _jumping() -> Change:
+    random = Random(1)
+
+    def change(message: Any) -> Any:
+        if random.random() < PERIOD:
+            message.pose.pose.position.x += JUMP
+        return message
+
+    return change
+
+
+def _not_numbers() -> Change:
+    def change(message: Any) -> Any:
+        message.pose.pose.position.x = float("nan")
+        return message
+
+    return change
+
+
+SOUND_CAMERA, SOUND_ODOMETRY = _camera(change=lambda: None), _odometry(change=lambda: None)
+SOUND = _both(change=lambda: None)
+
+SENSOR_FAULTS: tuple[InjectedFault, ...] = (
+    InjectedFault(
+        "camera_gone",
+        "no picture comes",
+        "ends its step, and one decision on the last frame; then stands",
+        _camera(change=lambda: gone),
+        SOUND_CAMERA,
+        lasts=4.5,
+        quick=True,
+        reads="no picture",
+    ),
+    InjectedFault(
+        "camera_frozen",
+        "the same message comes again and again, with its stamp",
+        "ends its step and stands once the frame is too old or the robot has left its place",
+        _camera(change=lambda: Frozen(stamps=False)),
+        SOUND_CAMERA,
+        lasts=4.5,
+        reads="frozen",
+    ),
+    InjectedFault(
+        "camera_repeats",
+        "the same picture comes again and again, under stamps that go on",
+        "goes on: verified by the target on the pictures that it gets",
+        _camera(change=lambda: Frozen(stamps=True)),
+        SOUND_CAMERA,
+        lasts=10.0,
+        stops=False,
+        reads="frozen",
+    ),
+    InjectedFault(
+        "camera_black",
+        "every picture is black",
+        "goes on as the target decides, which sees no object and searches",
+        _camera(change=_black),
+        SOUND_CAMERA,
+        lasts=5.0,
+        stops=False,
+        reads="black",
+    ),
+    InjectedFault(
+        "picture_damaged",
+        "every JPEG ends after a third, on which the drafter raises an error",
+        "ends its step and stands",
+        _camera(change=_no_picture),
+        SOUND_CAMERA,
+        lasts=3.0,
+        reads="cannot be read|damaged",
+    ),
+    InjectedFault(
+        "odometry_gone",
+        "no odometry comes",
+        "waits after 80 ms, gives the step up after 0.5 s and stands",
+        _odometry(change=lambda: gone),
+        SOUND_ODOMETRY,
+        reads="odometry is missing",
+    ),
+    InjectedFault(
+        "odometry_frozen",
+        "the same odometry comes again and again, with its stamp",
+        "gives the step up after 0.5 s and stands",
+        _odometry(change=lambda: Frozen(stamps=False)),
+        SOUND_ODOMETRY,
+        reads="odometry is missing",
+        quick=True,
+    ),
+    InjectedFault(
+        "odometry_jumps",
+        "one message in twenty says 5 m further ahead",
+        "gives up each step under which it comes",
+        _odometry(change=_jumping),
+        SOUND_ODOMETRY,
+        lasts=5.0,
+        stops=False,
+    ),
+    InjectedFault(
+        "odometry_not_numbers",
+        "the position is not a number",
+        "drops it; as if none came",
+        _odometry(change=_not_numbers),
+        SOUND_ODOMETRY,
+        reads="odometry",
+    ),
+    InjectedFault(
+        "clock_ahead",
+        "the stamps of camera and odometry jump 30 s ahead",
+        "ends its step and stands: no clock that is so far off is allowed for",
+        _both(change=lambda: shifted(SKEW)),
+        SOUND,
+        lasts=4.0,
+        reads="clock",
+    ),
+    InjectedFault(
+        "clock_behind",
+        "the stamps of camera and odometry jump 30 s back",
+        "ends its step and stands: no clock that is so far off is allowed for",
+        _both(change=lambda: shifted(-SKEW)),
+        SOUND,
+        lasts=4.0,
+        reads="clock|stamps",
+    ),
+    InjectedFault(
+        "clock_skew",
+        "the stamps of camera and odometry are 2 s ahead",
+        "goes on: the offset is measured, said and allowed for",
+        _both(change=lambda: shifted(2.0)),
+        SOUND,
+        lasts=6.0,
+        stops=False,
+    ),
+    InjectedFault(
+        "camera_clock",
+        "the camera's stamps are 0.3 s ahead of odometry's",
+        "goes on: within what is tolerated",
+        _camera(change=lambda: shifted(0.3)),
+        SOUND_CAMERA,
+        lasts=4.0,
+        stops=False,
+    ),
+)
+
+FAULTS = (*SENSOR_FAULTS, *NODE_FAULTS, *NEIGHBOUR_FAULTS)

@@ -1,1 +1,0 @@
-"""``bench hostile``: a robot's decode times beside hostile clients."""

@@ -1,1 +1,0 @@
-"""What drafts from earlier answers give, and what the index that they come from costs."""

@@ -1,0 +1,467 @@
+"""``bench models``: what two checkpoints of one's own come to on one's own pictures.
+
+Both models run here, one after the other. The cost model then says which preset to take over a link
+of the given delay and rate, and what it promises; that promise is held against a decode of the same
+pictures through the emulated link. With several picture limits there is a row for each, on the
+same pictures in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from ...decoding.cost_model import Costs, rate, specedge_depth
+from ...decoding.policy import GREEDY
+from ...decoding.preset import Preset
+from ...decoding.shape import BestFirst
+from ...decoding.speculation import STOP_AND_WAIT
+from ...edge.draft_planner import candidate_pipelines, candidate_shapes
+from ...edge.measures import Measures
+from ...edge.runner import DecodeSettings
+from ...errors import UserError
+from ...models import EMBEDDED
+from ...models.device import DTYPES
+from ...models.image import PictureLimits
+from ...models.load import load
+from ...models.prompt import PromptSpec, Request
+from ...models.session import Session
+from ...models.vlm import Vlm
+from ...models.vocabulary import common_vocabulary
+from ...presets import load_preset, preset_names
+from ...share import rules_text
+from ..harness.emulated_link import BYTES_PER_MBIT, LinkProfile
+from ..harness.grpc_robot import GrpcRobot
+from ..harness.proxy import Proxy
+from ..harness.server import VerifierProcess
+from .command import Row
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Tokens per second, once the answer has begun."""
+
+    preset: str
+    tokens_per_s: float
+
+
+def promises(costs: Costs) -> list[Promise]:
+    """Of every preset whose greedy words are the target's, the best first.
+
+    Presets that differ under ``rejection`` only are one: the first by name stands for them. What a
+    lookup finds depends on what was said before: no cost model promises it.
+    """
+    found: dict[object, Promise] = {}
+    for name in ("cloud_ar", "cloud_sd", "dsd", *preset_names()):
+        preset = load_preset(name)
+        if preset.verified and preset.exact and preset.drafter != "lookup":
+            key = (
+                (preset.drafter, preset.shape, preset.speculation, preset.pacing)
+                if (preset.drafter != "none")
+                else "none"
+            )
+            found.setdefault(key, Promise(name, promised(preset, costs)))
+    return sorted(found.values(), key=lambda promise: -promise.tokens_per_s)
+
+
+def promised(preset: Preset, costs: Costs) -> float:
+    """Tokens per second of a preset under these costs.
+
+    Early exits are not counted (``bench exits`` measures them). The cloud's own drafter is taken to
+    cost there what it costs here.
+    """
+    if preset.drafter == "none":
+        return 1 / costs.alone
+    if preset.drafter == "cloud":
+        return rate(preset.shape, STOP_AND_WAIT, replace(costs, one_way=0.0))
+    if preset.pacing == "auto":
+        best = max(
+            rate(shape, pipeline, costs)
+            for shape in candidate_shapes()
+            for pipeline in candidate_pipelines(preset.speculation, shape.depth)
+        )
+        return max(best, 1 / costs.alone)
+    shape = preset.shape
+    if preset.pacing == "verify_bound":
+        width = shape.width if isinstance(shape, BestFirst) else 1
+        verify = costs.verify(shape.max_nodes)
+        shape = shape.within(specedge_depth(costs.draft(width), 2 * costs.one_way, verify))
+    return rate(shape, preset.speculation, costs)
+
+
+T = TypeVar("T")
+
+DEPTH = 8  # tokens of the chains that are drafted
+DRAFT_SIZES = (1, 2, 4, 8, 16)  # nodes of the draft model's passes that are timed
+VERIFY_SIZES = (0, 1, 2, 4, 8, 16, 32)  # drafted tokens of the target's
+REPEATS = 3  # of each size on a picture; the first one warms up
+
+
+@dataclass
+class PairMeasures:
+    """Counts and times (s) of all pictures so far."""
+
+    reached: list[int] = field(default_factory=lambda: [0] * DEPTH)
+    accepted: list[int] = field(default_factory=lambda: [0] * DEPTH)
+    wrong: int = 0  # first choices that were, and those whose second choice was right
+    second: int = 0
+    tokens: int = 0
+    draft: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    verify: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    prefill: list[float] = field(default_factory=list)
+    draft_prefill: list[float] = field(default_factory=list)
+    draft_rows: list[int] = field(default_factory=list)  # of the draft model's prompts
+
+    @property
+    def by_depth(self) -> list[float | None]:
+        """Share of the drafts' tokens that were the target's, where those before them were."""
+        pairs = zip(self.accepted, self.reached, strict=True)
+        return [round(a / r, 4) if r else None for a, r in pairs]
+
+    @property
+    def acceptance(self) -> float:
+        """The same over all depths."""
+        return sum(self.accepted) / max(1, sum(self.reached))
+
+    def median(self, times: dict[int, list[float]], nodes: int) -> float:
+        """Of passes over so many nodes, s."""
+        return statistics.median(times[nodes])
+
+    def costs(self, one_way: float) -> Costs:
+        """As the cost model takes them; ``one_way`` of the link in s."""
+        measures = Measures()
+        for nodes in DRAFT_SIZES:
+            measures.drafted(nodes, self.median(self.draft, nodes))
+        for nodes in VERIFY_SIZES:
+            measures.verified(nodes, self.median(self.verify, nodes), None)
+        measured = measures.costs()
+        return Costs(
+            measured.draft,
+            measured.verify,
+            self.median(self.verify, 0),
+            one_way,
+            min(0.99, self.acceptance),
+            self.second / self.wrong if self.wrong else 0.0,
+        )
+
+
+def opened(model: Vlm, spec: PromptSpec, request: Request) -> tuple[Session, float]:
+    """A session after the prompt, and the seconds that the prompt took.
+
+    Raises UserError where the model cannot take the request.
+    """
+    try:
+        prompt = model.prompt(request, spec)
+    except ValueError as error:
+        raise UserError(f"{model.identity} cannot take the picture: {error}") from None
+    return _timed(partial(model.open, prompt))
+
+
+def measure(ours: Session, theirs: Session, spec: PromptSpec, into: PairMeasures) -> int:
+    """Decode one request greedily with drafted chains, time passes; its answer's tokens.
+
+    ours, theirs: the target's session and the draft model's, both after the prompt.
+    """
+    count = 0
+    while count < spec.max_tokens:
+        chain, second = _chain(theirs)
+        logits = ours.forward(chain)
+        likeliest = logits.argmax(axis=1).tolist()
+        along = next((i for i, t in enumerate(chain) if t != likeliest[i]), len(chain))
+        settled = [*chain[:along], likeliest[along]]
+        end = next((i for i, token in enumerate(settled) if token in spec.end_ids), None)
+        if end is not None:  # what was drafted after the end is not judged
+            along, settled = min(along, end + 1), settled[: end + 1]
+        judged = len(chain) if end is None else min(len(chain), end + 1)
+        _count(into, along, judged, settled, second)
+        ours.commit(range(min(along, len(settled))))
+        ours.extend(settled[along:])
+        theirs.truncate(theirs.length)
+        theirs.extend(settled)
+        count = min(count + len(settled), spec.max_tokens)
+        if end is not None:
+            break
+    into.tokens += count
+    _time_passes(ours, VERIFY_SIZES, into.verify)
+    _time_passes(theirs, DRAFT_SIZES, into.draft)
+    return count
+
+
+def _chain(session: Session) -> tuple[list[int], list[int]]:
+    """The draft model's likeliest tokens after its prefix, and the second likeliest beside them."""
+    row = session.logits_after(-1)
+    first, second = [], []
+    for place in range(DEPTH):
+        best = np.argsort(row)[-2:].tolist()
+        first.append(best[1])
+        second.append(best[0])
+        if place < DEPTH - 1:
+            row = session.grow([best[1]], [place - 1])[-1]
+    return first, second
+
+
+def _count(
+    into: PairMeasures, along: int, judged: int, settled: Sequence[int], second: Sequence[int]
+) -> None:
+    for depth in range(min(along + 1, judged)):
+        into.reached[depth] += 1
+        into.accepted[depth] += depth < along
+    if along < judged:
+        into.wrong += 1
+        into.second += settled[along] == second[along]
+
+
+def _time_passes(session: Session, sizes: Sequence[int], into: dict[int, list[float]]) -> None:
+    """Passes over chains after a last token that is not computed yet, as in a round.
+
+    A pass of ``n`` nodes of the draft model has n rows; one of the target has the last token's,
+    too: it is what the verdict before settled.
+    """
+    last, length = session.tokens[-1], session.length
+    for size in sizes:
+        nodes = [last] * size
+        for repeat in range(REPEATS + 1):
+            session.truncate(length - 1)
+            session.extend([last])
+            _, seconds = _timed(partial(session.forward, nodes))
+            if repeat:
+                into[size].append(seconds)
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    _synchronize()
+    begun = time.perf_counter()
+    result = work()
+    _synchronize()
+    return result, time.perf_counter() - begun
+
+
+def _synchronize() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def memory_mb() -> float:
+    """Of this process (resident), or the most that the GPU held; MB."""
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return float(torch.cuda.max_memory_allocated() / 1e6)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096 / 1e6
+
+
+@dataclass
+class Decodes:
+    """Of all pictures: seconds of each whole decode, and the tokens after its first draft began."""
+
+    whole: list[float] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0  # that these took
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second, from the first draft on."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+def decode_all(
+    args: argparse.Namespace,
+    drafter: Vlm,
+    requests: Sequence[Request],
+    preset: Preset,
+    limits: Sequence[PictureLimits],
+) -> list[Decodes]:
+    """Decode every picture with a drafter that looks as closely as each of ``limits``, in turn.
+
+    Raises UserError.
+    """
+    serve = ["--target", args.target, "--threads", str(args.threads), "--device", args.device]
+    serve += ["--dtype", args.dtype, "--max-tokens", str(args.max_tokens)]
+    if preset.drafter == "cloud":
+        serve += ["--drafter", args.drafter]
+    found = [Decodes() for _ in limits]
+    spec = drafter.spec(rules_text(), args.max_tokens)
+    settings = DecodeSettings(preset, "greedy", GREEDY, args.max_tokens, patience=120.0)
+    link = LinkProfile(args.rtt / 2, rate_mbit=args.up_mbps)
+    with (
+        VerifierProcess(serve) as cloud,
+        closing(Proxy(cloud.address, link)) as proxy,
+        GrpcRobot(proxy.address, drafter, spec) as robot,
+    ):
+        for number, request in enumerate([requests[0], *requests]):
+            for place, (limit, into) in enumerate(zip(limits, found, strict=True)):
+                drafter.limit_picture(limit)
+                # bytes after a picture's end: it is the same one, and nobody has its rows yet
+                told = replace(request, jpeg=request.jpeg + bytes(2 + 2 * place + (not number)))
+                outcome = robot.decode(told, settings)
+                if not outcome.completed:
+                    raise UserError(f"the decode failed: {outcome.text or outcome.reason}")
+                rounds = outcome.stats.rounds
+                if number and rounds:  # the first warms up
+                    into.whole.append(outcome.seconds)
+                    into.tokens += len(outcome.tokens)
+                    into.seconds += rounds[-1].settled - rounds[0].start
+    return found
+
+
+ROUND_BYTES = 80  # of a greedy draft, with its frames on the wire (``bench payload``)
+COLUMNS = {
+    "frames": "frames",
+    "max_pixels": "max pixels",
+    "max_image_tokens": "image tokens",
+    "draft_prompt": "draft prompt",
+    "acceptance": "acceptance",
+    "draft_prefill_ms": "draft prefill ms",
+    "draft_ms": "draft ms",
+    "verify_ms": "verify ms",
+    "alone_ms": "alone ms",
+    "prefill_ms": "prefill ms",
+    "memory_mb": "MB",
+    "preset": "preset",
+    "promised_tokens_per_s": "promised tokens/s",
+    "measured_tokens_per_s": "measured",
+    "ratio": "ratio",
+    "decode_ms": "decode ms",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The suite's options."""
+    parser.add_argument("--target", default=str(EMBEDDED / "target"), help="directory or hub name")
+    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="the same")
+    parser.add_argument("--bag", type=Path, help="pictures and instructions (default: simulated)")
+    parser.add_argument("--camera", default="", metavar="TOPIC", help="the bag's camera")
+    parser.add_argument("--instruction", default="", metavar="TOPIC", help="its instructions")
+    parser.add_argument("--say", default="", metavar="TEXT", help="decode this on all pictures")
+    parser.add_argument("--frames", type=int, default=12, help="at most so many (%(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=48, help="of an answer (%(default)s)")
+    parser.add_argument("--rtt", type=float, default=40.0, metavar="MS", help="of the link")
+    parser.add_argument("--up-mbps", type=float, default=20.0, help="rate of the uplink")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of both models")
+    parser.add_argument("--device", default="cpu", help="of both models, cpu or cuda")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads of each model")
+    about = "pixels of the drafter's own picture; a row for each, beside that of the whole one"
+    parser.add_argument("--max-pixels", type=int, nargs="+", default=[], metavar="N", help=about)
+    about = "tokens of its picture that the drafter keeps; the same"
+    parser.add_argument(
+        "--max-image-tokens", type=int, nargs="+", default=[], metavar="N", help=about
+    )
+    about = "decode with this one (default: the one that promises most)"
+    parser.add_argument("--preset", default="", metavar="NAME", help=about)
+    parser.add_argument("--no-check", action="store_true", help="promise only; nothing is measured")
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row for each picture limit. Raises UserError."""
+    _check(args)
+    limits = [PictureLimits()]
+    limits += [PictureLimits(max_pixels=pixels) for pixels in args.max_pixels]
+    limits += [PictureLimits(max_image_tokens=tokens) for tokens in args.max_image_tokens]
+    requests = _requests(args)
+    options = {"device": args.device, "dtype": args.dtype, "threads": args.threads}
+    before = memory_mb()
+    target = load(args.target, **options)
+    middle = memory_mb()
+    drafter = load(args.drafter, **options)
+    vocabulary = common_vocabulary(drafter.tokenizer, target.tokenizer, None, target.vocabulary)
+    target.crop(vocabulary)
+    drafter.crop(vocabulary)
+    spec = target.spec(rules_text(), args.max_tokens)
+    measures = [PairMeasures() for _ in limits]
+    for number, request in enumerate(requests, 1):
+        ours, seconds = opened(target, spec, request)
+        for limit, into in zip(limits, measures, strict=True):
+            drafter.limit_picture(limit)
+            theirs, draft_seconds = opened(drafter, spec, request)
+            into.prefill.append(seconds)
+            into.draft_prefill.append(draft_seconds)
+            into.draft_rows.append(theirs.prompt_rows)
+            ours.truncate(0)
+            tokens = measure(ours, theirs, spec, into)
+        print(f"  picture {number} of {len(requests)}: {tokens} tokens", flush=True)
+    after = memory_mb()
+    one_way = args.rtt / 2e3 + ROUND_BYTES / (args.up_mbps * BYTES_PER_MBIT)
+    costs = [into.costs(one_way) for into in measures]
+    ranked = promises(costs[0])
+    for promise in ranked:
+        print(f"  {promise.preset:12} {promise.tokens_per_s:8.1f} tokens/s promised")
+    # auto makes this choice while it decodes, and has to learn the costs first
+    best = next(promise.preset for promise in ranked if promise.preset != "auto")
+    chosen = load_preset(args.preset or best)
+    memory = {"memory_mb": round(after - before, 1), "target_memory_mb": round(middle - before, 1)}
+    rows: list[Row] = [
+        {
+            "target": target.identity,
+            "drafter": drafter.identity,
+            "frames": len(requests),
+            "max_pixels": limit.max_pixels,
+            "max_image_tokens": limit.max_image_tokens,
+            **_row(into, cost),
+            **memory,
+            "rtt_ms": args.rtt,
+            "up_mbps": args.up_mbps,
+            "preset": chosen.name,
+            "promised_tokens_per_s": promised(chosen, cost),
+        }
+        for limit, into, cost in zip(limits, measures, costs, strict=True)
+    ]
+    if not args.no_check:
+        decodes = decode_all(args, drafter, requests, chosen, limits)
+        for row, found in zip(rows, decodes, strict=True):
+            row["measured_tokens_per_s"] = found.rate
+            row["ratio"] = found.rate / row["promised_tokens_per_s"]
+            row["decode_ms"] = 1e3 * statistics.median(found.whole)
+    return rows
+
+
+def _row(measured: PairMeasures, costs: Costs) -> Row:
+    return {
+        "tokens": measured.tokens,
+        "acceptance": round(measured.acceptance, 4),
+        "acceptance_by_depth": measured.by_depth,
+        "runner_up": round(costs.runner_up, 4),
+        "draft_ms": 1e3 * costs.draft(1),
+        "verify_ms": 1e3 * costs.verify(4),
+        "alone_ms": 1e3 * costs.alone,
+        "prefill_ms": 1e3 * statistics.median(measured.prefill),
+        "draft_prefill_ms": 1e3 * statistics.median(measured.draft_prefill),
+        "draft_prompt": round(statistics.mean(measured.draft_rows)),
+        "promised_by_preset": {p.preset: round(p.tokens_per_s, 2) for p in promises(costs)},
+    }
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.frames < 1 or args.max_tokens < 2:
+        raise UserError("--frames is at least 1, --max-tokens at least 2")
+    if args.preset and not (preset := load_preset(args.preset)).verified:
+        raise UserError(f"the preset {preset.name} needs no link: give one that is verified")
+    if args.rtt < 0 or args.up_mbps <= 0:
+        raise UserError("--rtt is 0 ms or more, --up-mbps more than 0")
+
+
+def _requests(args: argparse.Namespace) -> list[Request]:
+    """The bag's pictures, spread over it; or simulated views."""
+    if args.bag is None:
+        from .requests import sample_requests
+
+        made = sample_requests(args.seed, args.frames)
+        return [Request(args.say or each.instruction, each.jpeg, each.order) for each in made]
+    from ...replay.recording import Choice, read_recording
+
+    choice = Choice(args.camera, args.instruction, args.say, every=0.5)
+    tasks = read_recording(args.bag, choice).tasks
+    step = max(1, len(tasks) // args.frames)
+    return [Request(task.instruction, task.jpeg) for task in tasks[::step][: args.frames]]

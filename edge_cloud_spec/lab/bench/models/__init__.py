@@ -1,1 +1,0 @@
-"""``bench models``: what two checkpoints come to on pictures of one's own."""

@@ -1,1 +1,0 @@
-"""``bench motion``: the navigator over a base whose odometry fails, in virtual time."""

@@ -1,1 +1,0 @@
-"""``bench overhead``: a round's time outside the models, beside bare gRPC and bare rclpy."""

@@ -1,0 +1,381 @@
+"""``bench passes``: the time of a pass over many sessions, beside the bound of memory.
+
+Random weights of a published shape, on a GPU or, with the tiny shape, anywhere. The bound is the
+weights and the caches that a pass reads, over the device's own bandwidth, measured in the same run.
+Beside it transformers' own step of one session, vLLM's where it is installed, a drafter's step,
+and what early exits cost. In the end rows of ``passes: fixed`` are compared, alone and in company.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import UserError
+from ...models.device import DTYPES
+from ...models.load import quiet_libraries
+from ...models.memory.cache import KeyValueCache
+from ...models.memory.kv_memory import KvMemory
+from ...models.passes.forward_pass import PassRequest, forward_together
+from ...models.passes.target_rows import on_host
+from ...models.passes.transformer import Transformer
+from ...models.session import Session
+from .command import Row
+
+
+@dataclass(frozen=True)
+class TextShape:
+    """The text half of a Qwen2.5-VL."""
+
+    hidden: int
+    mlp: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+
+
+# As the checkpoints' config.json have them; tiny is for machines without a GPU.
+SHAPES = {
+    "tiny": TextShape(64, 128, 3, 4, 2, 512),
+    "qwen2-vl-2b": TextShape(1536, 8960, 28, 12, 2, 151_936),
+    "qwen2.5-vl-3b": TextShape(2048, 11_008, 36, 16, 2, 151_936),
+    "qwen2.5-vl-7b": TextShape(3584, 18_944, 28, 28, 4, 152_064),
+}
+
+
+class RandomTarget:
+    """The model as transformers has it, and after ``take_over`` as ours. Raises UserError."""
+
+    def __init__(self, shape: TextShape, device: str, dtype: str) -> None:
+        from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise UserError("no CUDA device is usable here: choose --device cpu")
+        self.shape, self.device, self.dtype = shape, torch.device(device), DTYPES[dtype]
+        half = shape.hidden // shape.heads // 2
+        side = 3 * half // 8
+        text = {
+            "vocab_size": shape.vocabulary,
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.mlp,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e6,
+                "mrope_section": [half - 2 * side, side, side],
+            },
+        }
+        vision = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32}
+        config = Qwen2_5_VLConfig(
+            text_config=text, vision_config={**vision, "out_hidden_size": shape.hidden}
+        )
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(self.dtype)
+        try:
+            with quiet_libraries(), self.device:
+                self.model: Any = Qwen2_5_VLForConditionalGeneration(config).eval()
+        finally:
+            torch.set_default_dtype(before)
+
+    def take_over(self, passes: str = "free") -> Transformer:
+        """Our transformer of its layers; transformers' own forward does not work afterwards."""
+        model, self.model = self.model, None
+        text = model.model.language_model
+        self.transformer = Transformer(text, model.lm_head, passes=passes)
+        return self.transformer
+
+    @property
+    def weight_bytes(self) -> int:
+        """What a pass reads of the weights: all but the embedding, of which it takes a few rows."""
+        shape, size = self.shape, self.dtype.itemsize
+        attention = shape.hidden * (
+            shape.hidden * 2 + 2 * shape.hidden * shape.kv_heads // shape.heads
+        )
+        layer = attention + 3 * shape.hidden * shape.mlp
+        return size * (shape.layers * layer + shape.hidden * shape.vocabulary)
+
+    def cache_bytes(self, rows: int) -> int:
+        """Of so many rows of a session's keys and values."""
+        return rows * self.transformer.cache_layout.row_bytes
+
+    def session(self, rows: int, seed: int = 0) -> Session:
+        """A session after a prompt of so many rows, whose cache holds random numbers."""
+        cache = KeyValueCache(self.transformer.cache_layout, rows + 128, KvMemory())
+        generator = torch.Generator(self.device).manual_seed(seed)
+        cache.rows(0, rows).normal_(generator=generator)
+        row = np.zeros(self.shape.vocabulary, np.float32)
+        refill: Callable[..., Any] = _no_refill
+        return Session(self.transformer, cache, rows, 0, row, refill)
+
+
+def _no_refill(*_: Any) -> Any:
+    raise AssertionError("nothing is evicted here")
+
+
+DRAFTED = 4  # of each draft
+
+
+def compared_bits(target: RandomTarget, robots: int, prompt: int) -> Row:
+    """Each row alone, the last of a shorter draft, beside all rows in one pass."""
+    sessions = [target.session(prompt, seed) for seed in range(robots)]
+    tokens = list(range(1, DRAFTED + 1))
+    vocabulary = target.shape.vocabulary
+    alone = [[each.forward(tokens[: n + 1])[-1] for n in range(DRAFTED)] for each in sessions]
+    requests = [PassRequest(each, tokens) for each in sessions]
+    differ = 0
+    for expected, rows in zip(
+        alone, forward_together(target.transformer, vocabulary, requests), strict=True
+    ):
+        if isinstance(rows, Exception):
+            raise rows
+        together = on_host(rows)[1:]
+        differ += sum(not np.array_equal(*pair) for pair in zip(expected, together, strict=True))
+    return {"what": "bits", "robots": robots, "rows": robots * DRAFTED, "differ": differ}
+
+
+SHORT, LONG = 16, 144  # tokens; the difference is steps alone
+
+
+def vllm_ms(shape: TextShape, dtype: str, prompt: int) -> float | str:
+    """ms of a step of one session, of the same text layers with random weights; or why not."""
+    if importlib.util.find_spec("vllm") is None:
+        return "vllm is not installed"
+    from transformers import Qwen2Config
+
+    vllm: Any = importlib.import_module("vllm")
+    config = Qwen2Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.mlp,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        architectures=["Qwen2ForCausalLM"],
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        try:
+            engine = vllm.LLM(
+                model=folder,
+                load_format="dummy",
+                skip_tokenizer_init=True,
+                dtype=dtype,
+                max_model_len=prompt + LONG + 1,
+                gpu_memory_utilization=0.5,
+            )
+            took = []
+            for tokens in (SHORT, SHORT, LONG):  # the first warms up
+                sampling = vllm.SamplingParams(
+                    temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False
+                )
+                started = time.perf_counter()
+                engine.generate([{"prompt_token_ids": [1] * prompt}], sampling)
+                took.append(time.perf_counter() - started)
+        except Exception as error:  # its own reasons are many, and the other rows do not need it
+            return f"vllm failed: {error}"
+    return 1e3 * (took[2] - took[1]) / (LONG - SHORT)
+
+
+NODES = (1, 4, 8, 16)
+COPIED = 2**28  # bytes of the copy that the bandwidth is measured with; on a CPU a quarter
+EXIT_DEPTHS = (0.25, 0.5)  # shares of the layers, after which the exits look on
+SHORTLIST = 4096  # tokens of an exit's head
+RANK = 128  # of an exit's adapter
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The suite's options."""
+    parser.add_argument("--shape", default="tiny", help="such as qwen2.5-vl-7b (%(default)s)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
+    parser.add_argument("--drafter", default="", help="shape whose step is timed (none)")
+    parser.add_argument(
+        "--compile", default="", help="torch.compile's backend, as inductor or cudagraphs (none)"
+    )
+    parser.add_argument("--dtype", default="auto", help="auto: bfloat16; on a CPU float32")
+    parser.add_argument("--nodes", default=",".join(map(str, NODES)), help="(%(default)s)")
+    parser.add_argument("--robots", default="1,4,16,64", help="sessions (%(default)s)")
+    parser.add_argument("--prompt", type=int, default=512, help="rows before (%(default)s)")
+    parser.add_argument("--trials", type=int, default=20, help="of each (%(default)s)")
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row for each number of sessions and of nodes; then one of the bits of fixed passes."""
+    from ...models.device import choose
+
+    for shape in filter(None, (args.shape, args.drafter)):
+        if shape not in SHAPES:
+            raise UserError(f"--shape and --drafter are of {', '.join(SHAPES)}, not {shape}")
+    if args.compile == "cudagraphs" and not args.device.startswith("cuda"):
+        raise UserError("--compile cudagraphs needs --device cuda")
+    try:
+        nodes, robots = ([int(n) for n in text.split(",")] for text in (args.nodes, args.robots))
+    except ValueError:
+        raise UserError("--nodes and --robots are whole numbers with commas") from None
+    if min(*nodes, *robots, args.prompt, args.trials) < 1:
+        raise UserError("--nodes, --robots, --prompt and --trials are at least 1")
+    args.device, dtype = choose(args.device, args.dtype)
+    peers: Row = {"dtype": dtype, "compile": args.compile or "none"}
+    peers["vllm_ms"] = vllm_ms(SHAPES[args.shape], dtype, args.prompt)
+    if args.drafter:
+        drafter = RandomTarget(SHAPES[args.drafter], args.device, dtype)
+        drafter.take_over()
+        step = _pass(drafter, [drafter.session(args.prompt)], 1, None)
+        peers |= {"drafter": args.drafter, "draft_ms": _median_ms(drafter, args.trials, step)}
+        del drafter, step
+    target = RandomTarget(SHAPES[args.shape], args.device, dtype)
+    peers["transformers_ms"] = theirs = _transformers_ms(target, args)
+    transformer = target.take_over()
+    if args.compile:
+        _raise_compile_limits()
+        transformer.compile_layers(args.compile)
+    bandwidth = _bandwidth(target)
+    print(f"{bandwidth / 1e9:.0f} GB/s, transformers' step {theirs:.2f} ms", file=sys.stderr)
+    rows = []
+    for count in robots:
+        for size in nodes:
+            rows.append(_row(target, args, count, size, bandwidth) | peers)
+    del target, transformer  # before the weights are made again
+    kind = {"shape": args.shape, "device": args.device, "dtype": dtype, "passes": "fixed"}
+    try:
+        fixed = RandomTarget(SHAPES[args.shape], args.device, dtype)
+        fixed.take_over("fixed")
+    except UserError as error:  # what was measured stands
+        return [*rows, {**kind, "what": "bits", "error": str(error)}]
+    bits = compared_bits(fixed, min(32, max(robots)), args.prompt)
+    return [*rows, {**kind, **bits, "passed": not bits["differ"]}]
+
+
+def _raise_compile_limits() -> None:
+    """A layer is compiled for each number of rows; torch's bound would leave the rest eager."""
+    import torch._dynamo
+
+    config: Any = torch._dynamo.config
+    config.recompile_limit = config.accumulated_recompile_limit = 10_000
+
+
+def _row(
+    target: RandomTarget, args: argparse.Namespace, robots: int, nodes: int, bandwidth: float
+) -> Row:
+    sessions = [target.session(args.prompt) for _ in range(robots)]
+    plain = _median_ms(target, args.trials, _pass(target, sessions, nodes, None))
+    with_exits = _median_ms(target, args.trials, _pass(target, sessions, nodes, _exits(target)))
+    read = target.weight_bytes + robots * target.cache_bytes(args.prompt + nodes)
+    limit = 1e3 * read / bandwidth
+    return {
+        "shape": args.shape,
+        "device": args.device,
+        "robots": robots,
+        "nodes": nodes,
+        "verify_ms": plain,
+        "limit_ms": limit,
+        "limit_ratio": plain / limit,
+        "exits_ratio": with_exits / plain,
+        "passes_per_s": 1e3 * robots / plain,
+    }
+
+
+def _pass(
+    target: RandomTarget, sessions: list[Any], nodes: int, on_layer: Any
+) -> Callable[[], object]:
+    from ...models.passes.forward_pass import PassRequest, forward_together
+
+    tokens = list(range(1, nodes + 1))
+    requests = [PassRequest(session, tokens, None, on_layer) for session in sessions]
+
+    def run_pass() -> object:
+        results = forward_together(target.transformer, target.shape.vocabulary, requests)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+    return run_pass
+
+
+def _exits(target: RandomTarget) -> Callable[[int, Any], None]:
+    """What exits compute: an adapter and a short head after some of the layers."""
+    import torch
+
+    from ...models.exits import Adapter, Exits
+
+    layers = [max(1, round(depth * target.shape.layers)) for depth in EXIT_DEPTHS]
+    adapters = {layer: Adapter(target.shape.hidden, RANK) for layer in layers}
+    vlm: Any = SimpleNamespace(transformer=target.transformer, vocabulary=target.shape.vocabulary)
+    exits = Exits(vlm, adapters, range(min(SHORTLIST, target.shape.vocabulary)))
+
+    def on_layer(layer: int, hidden: Any) -> None:
+        if layer + 1 in exits.adapters:
+            with torch.inference_mode():
+                exits.logits(layer + 1, hidden).argmax(-1)
+
+    return on_layer
+
+
+def _transformers_ms(target: RandomTarget, args: argparse.Namespace) -> float:
+    """A step of one session by transformers' own forward and cache."""
+    import torch
+    from transformers import DynamicCache
+
+    model = target.model
+    ids = torch.zeros(1, args.prompt, dtype=torch.long, device=target.device)
+    with torch.inference_mode():
+        cache = DynamicCache(config=model.config.text_config)
+        model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        kept = cache.get_seq_length()
+
+        def step() -> object:
+            places = torch.full((3, 1, 1), kept, device=target.device)
+            out = model(
+                input_ids=ids[:, :1],
+                position_ids=places,
+                past_key_values=cache,
+                use_cache=True,
+            ).logits.argmax(-1)
+            cache.crop(kept - cache.get_seq_length())
+            return out
+
+        return _median_ms(target, args.trials, step)
+
+
+def _bandwidth(target: RandomTarget) -> float:
+    """Bytes a second that the device reads and writes in a large copy."""
+    import torch
+
+    size = COPIED if target.device.type == "cuda" else COPIED // 4
+    source = torch.zeros(size, dtype=torch.uint8, device=target.device)
+    into = torch.empty_like(source)
+    return 2 * size / (_median_ms(target, 10, lambda: into.copy_(source)) / 1e3)
+
+
+def _median_ms(target: RandomTarget, trials: int, job: Callable[[], object]) -> float:
+    import torch
+
+    def wait() -> None:
+        if target.device.type == "cuda":
+            torch.cuda.synchronize(target.device)
+
+    times = []
+    for trial in range(trials + 3):
+        wait()
+        started = time.perf_counter()
+        job()
+        wait()
+        if trial >= 3:  # the first ones warm up
+            times.append(1e3 * (time.perf_counter() - started))
+    return statistics.median(times)

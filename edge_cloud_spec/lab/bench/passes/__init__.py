@@ -1,1 +1,0 @@
-"""``bench passes``: passes over many sessions, at published shapes."""

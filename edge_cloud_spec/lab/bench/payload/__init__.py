@@ -1,1 +1,0 @@
-"""``bench payload``: serialized bytes a round, up and down."""

@@ -1,1 +1,0 @@
-"""``bench stop``: how fast the robot stops, with real processes."""

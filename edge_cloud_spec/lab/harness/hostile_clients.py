@@ -1,0 +1,445 @@
+"""Hostile clients: streams that repeat one attack as fast as the verifier lets them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import multiprocessing
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ...decoding.draft import MAX_NODES, Draft
+from ...decoding.policy import GREEDY, SamplingPolicy
+from ...decoding.split import Split
+from ...errors import UserError
+from ...models.prompt import Request
+from ...wire.channel import CLIENT_OPTIONS, METHOD
+from ...wire.codec import decode_server, encode_client
+from ...wire.messages import (
+    Alone,
+    ClientMessage,
+    DraftMessage,
+    Fault,
+    Generate,
+    Open,
+    Opened,
+    Resume,
+    RowRequest,
+    ServerMessage,
+    Verdict,
+)
+
+PAUSE_S = 0.01  # after a stream that was ended, or a refusal: a hundred a second
+
+# What the end of a stream or connection raises.
+_ENDED = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, OSError)
+
+
+class Client:
+    """One hostile stream at a time; a new one when it was ended. ``token``: the one it shows."""
+
+    def __init__(self, address: str, request: Request, random: Random, token: str = "") -> None:
+        self.address, self.request, self.random, self.token = address, request, random, token
+        self.sent = 0
+        self._channel = grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+        self._method = self._channel.stream_stream(METHOD)
+        self._open_call: Any = None
+
+    @property
+    def _call(self) -> Any:
+        """The stream; opened where it is first used."""
+        if self._open_call is None:
+            shown = (("authorization", f"Bearer {self.token}"),) if self.token else None
+            self._open_call = self._method(metadata=shown)
+        return self._open_call
+
+    async def repeat(self, attack: Attack) -> None:
+        """Attack until cancelled; when the verifier ends a stream, open another."""
+        while True:
+            with contextlib.suppress(*_ENDED):
+                async with contextlib.aclosing(attack(self)) as steps:
+                    async for _ in steps:
+                        self.sent += 1
+            if self._open_call is not None:
+                self._open_call.cancel()
+                self._open_call = None
+            await asyncio.sleep(PAUSE_S)
+
+    async def send(self, message: ClientMessage | bytes) -> None:
+        """Send a message, once the stream has room."""
+        await self._call.write(message if isinstance(message, bytes) else encode_client(message))
+
+    async def receive(self) -> ServerMessage:
+        """The next message of the verifier."""
+        data = await self._call.read()
+        if data is grpc.aio.EOF:
+            raise grpc.RpcError
+        return decode_server(data)
+
+    async def open(self, opening: Open) -> Opened:
+        """A session; refusals are tried again."""
+        while True:
+            await self.send(opening)
+            if isinstance(answer := await self.receive(), Opened):
+                return answer
+            await asyncio.sleep(PAUSE_S)
+
+    async def drain(self) -> None:
+        """Read messages and drop them."""
+        with contextlib.suppress(grpc.RpcError):
+            while await self._call.read() is not grpc.aio.EOF:
+                pass
+
+    def opening(self, jpeg: bytes = b"", **changes: Any) -> Open:
+        """A valid request, new to the verifier: bytes after a picture's end are not decoded."""
+        jpeg = (jpeg or self.request.jpeg) + self.random.randbytes(8)
+        nonce, request = self.random.getrandbits(64), self.request
+        message = Open(nonce, request.instruction, jpeg, request.order, GREEDY, "greedy")
+        return replace(message, draft_identity="hostile", **changes)
+
+
+Attack = Callable[[Client], AsyncGenerator[None, None]]
+
+
+HALF_OPEN = 16  # connections of one client that say nothing more
+RECONNECTS_PER_S = 100.0
+_SETTINGS, _HEADERS, _DATA = 4, 1, 0
+_END_HEADERS = 4
+_FRAME_BYTES = 16_000  # of a frame; a server takes 16,384 unless it says otherwise
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """One HTTP/2 frame (RFC 9113, section 4.1)."""
+    head = struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream)
+    return head + payload
+
+
+def _literal(name: str, value: str) -> bytes:
+    """A header field without index or compression; both parts shorter than 127 bytes."""
+    return b"\x00" + b"".join(bytes((len(part),)) + part.encode() for part in (name, value))
+
+
+def call_beginning(token: str = "") -> bytes:
+    """The bytes that begin a connection and a decode on its stream 1."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": METHOD,
+        ":authority": "localhost",
+        "content-type": "application/grpc",
+        "te": "trailers",
+        **({"authorization": f"Bearer {token}"} if token else {}),
+    }
+    headers = b"".join(_literal(name, value) for name, value in fields.items())
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b"")
+    return preface + _frame(_HEADERS, _END_HEADERS, 1, headers)
+
+
+def data_frames(message: bytes) -> bytes:
+    """A gRPC message in frames of stream 1."""
+    data = b"\x00" + struct.pack(">I", len(message)) + message
+    parts = (data[at : at + _FRAME_BYTES] for at in range(0, len(data), _FRAME_BYTES))
+    return b"".join(_frame(_DATA, 0, 1, part) for part in parts)
+
+
+@contextlib.asynccontextmanager
+async def _connected(client: Client) -> AsyncIterator[asyncio.StreamWriter]:
+    """A connection on which a decode has begun; what arrives there is not read."""
+    host, _, port = client.address.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(call_beginning(client.token))
+        await writer.drain()
+        yield writer
+    finally:
+        writer.transport.abort()
+
+
+def _request(client: Client) -> bytes:
+    """The frames of a valid request."""
+    return data_frames(encode_client(client.opening()))
+
+
+async def byte_a_second(client: Client) -> AsyncGenerator[None, None]:
+    """Send a valid request, a byte a second."""
+    async with _connected(client) as writer:
+        for byte in _request(client):
+            writer.write(bytes((byte,)))
+            await writer.drain()
+            yield
+            await asyncio.sleep(1.0)
+
+
+async def vanishes(client: Client) -> AsyncGenerator[None, None]:
+    """Vanish in mid-frame: every other time by a reset, else the connection just stays silent."""
+    silent: deque[contextlib.AsyncExitStack] = deque()
+    try:
+        while True:
+            stack = contextlib.AsyncExitStack()
+            silent.append(stack)
+            writer = await stack.enter_async_context(_connected(client))
+            frames = _request(client)
+            writer.write(frames[: client.random.randrange(1, len(frames))])
+            await writer.drain()
+            yield
+            if client.random.random() < 0.5:
+                linger = struct.pack("ii", 1, 0)  # a close sends RST
+                connection = writer.get_extra_info("socket")
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                await silent.pop().aclose()
+            elif len(silent) > HALF_OPEN:
+                await silent.popleft().aclose()
+            await asyncio.sleep(1.0 / RECONNECTS_PER_S)
+    finally:
+        for stack in silent:
+            await stack.aclose()
+
+
+async def reconnects(client: Client) -> AsyncGenerator[None, None]:
+    """Connect, open a session and leave, a hundred times a second."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        async with _connected(client) as writer:
+            writer.write(_request(client))
+            await writer.drain()
+            yield
+        due += 1.0 / RECONNECTS_PER_S
+        await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+TREE = 64  # tokens: a draft that every verifier accepts
+CHAIN = 1024  # and one that none does
+BIG = 8192  # pixels a side
+FRAME = (2048, 1024)  # pixels: the largest that is accepted
+
+
+Step = Callable[[], Awaitable[None]]
+
+
+async def _reading(client: Client, step: Step) -> AsyncGenerator[None, None]:
+    """Repeat the step while draining the answers."""
+    reading = asyncio.ensure_future(client.drain())
+    try:
+        while not reading.done():
+            await step()
+            yield
+    finally:
+        reading.cancel()
+
+
+async def _rejected(client: Client) -> Verdict:
+    """A verdict after which rows may be requested."""
+    split = Split("dense")
+    opening = client.opening(
+        rule="rejection", policy=SamplingPolicy(1.0), payload="probabilities", split=split
+    )
+    while True:
+        base = (await client.open(replace(opening, nonce=client.random.getrandbits(64)))).base
+        for token in range(20, 40):
+            await client.send(DraftMessage(base, Draft((token,), values=(1.0,)), 0))
+            answer = await client.receive()
+            if isinstance(answer, Verdict) and answer.residual is not None:
+                return answer
+            break  # accepted: another session
+
+
+async def does_not_read(client: Client) -> AsyncGenerator[None, None]:
+    """Request rows and read none of them."""
+    request = RowRequest((await _rejected(client)).base)
+    while True:
+        await client.send(request)
+        yield
+
+
+async def row_requests(client: Client) -> AsyncGenerator[None, None]:
+    """Request rows, and read them."""
+    request = RowRequest((await _rejected(client)).base)
+    async for _ in _reading(client, lambda: client.send(request)):
+        yield
+
+
+def _png(width: int, height: int) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), (90, 120, 60)).save(file, "PNG")
+    return file.getvalue()
+
+
+async def large_picture(client: Client) -> AsyncGenerator[None, None]:
+    """A picture of 67 million pixels in 200 kB."""
+    picture = _png(BIG, BIG)
+    async for _ in _reading(client, lambda: client.send(client.opening(picture))):
+        yield
+
+
+async def largest_frame(client: Client) -> AsyncGenerator[None, None]:
+    """The largest picture that is accepted."""
+    picture = _png(*FRAME)
+    async for _ in _reading(client, lambda: client.send(client.opening(picture))):
+        yield
+
+
+async def long_chains(client: Client) -> AsyncGenerator[None, None]:
+    """Chains of 1,024 tokens, which are refused, between the largest drafts that are judged."""
+    opened = await client.open(client.opening())
+    base, wide_tree = opened.base, Draft((20,) * TREE, (-1,) * TREE)
+    while True:
+        for _ in range(4):
+            await client.send(DraftMessage(base, Draft((20,) * CHAIN), 0))
+        await client.send(DraftMessage(base, wide_tree, 0))
+        while not isinstance(answer := await client.receive(), Verdict):
+            pass
+        yield
+        if answer.finish or answer.token is None:
+            base = (await client.open(client.opening())).base
+        else:
+            base = base.extend((*wide_tree.tokens[: len(answer.path)], answer.token))
+
+
+async def large_trees(client: Client) -> AsyncGenerator[None, None]:
+    """Trees of 1,024 nodes without end, as wide as the vocabulary is: judged or refused."""
+    wide = Draft(tuple(range(20, 20 + MAX_NODES)), (-1,) * MAX_NODES)
+    while True:
+        base = (await client.open(client.opening())).base
+        answer: object = None
+        while not (isinstance(answer, Verdict) and (answer.finish or answer.token is None)):
+            await client.send(DraftMessage(base, wide, 0))
+            while not isinstance(answer := await client.receive(), (Verdict, Fault)):
+                pass
+            yield
+            if isinstance(answer, Verdict) and answer.token is not None:
+                base = base.extend((*(wide.tokens[node] for node in answer.path), answer.token))
+
+
+async def opens(client: Client) -> AsyncGenerator[None, None]:
+    """Open one new request after another, each with a new picture."""
+    async for _ in _reading(client, lambda: client.send(client.opening())):
+        yield
+
+
+async def resumes(client: Client) -> AsyncGenerator[None, None]:
+    """Resume the session over and over."""
+    opened = await client.open(client.opening())
+    resume = Resume(opened.session, opened.base)
+    async for _ in _reading(client, lambda: client.send(resume)):
+        yield
+
+
+async def garbage(client: Client) -> AsyncGenerator[None, None]:
+    """Bytes that are no message, and sometimes a draft of a million tokens."""
+    million = b"\x12\xc4\x84\x3d\x12\xc0\x84\x3d" + b"\x01" * 10**6
+
+    def step() -> Awaitable[None]:
+        noise = client.random.randbytes(client.random.randrange(2_000))
+        return client.send(million if client.random.random() < 0.02 else noise)
+
+    async for _ in _reading(client, step):
+        yield
+
+
+async def generates(client: Client) -> AsyncGenerator[None, None]:
+    """Have the cloud's own draft model draft without a limit, answer after answer."""
+    while True:
+        opened = await client.open(client.opening(draft_length=2**32 - 1))
+        await client.send(Generate(opened.base, Alone(speculative=True)))
+        while not (isinstance(answer := await client.receive(), Verdict) and answer.finish):
+            yield
+        yield
+
+
+async def abandoned(client: Client) -> AsyncGenerator[None, None]:
+    """Open a session and leave without Close."""
+    await client.open(client.opening())
+    yield
+
+
+ATTACKS: dict[str, Attack] = {
+    attack.__name__: attack
+    for attack in (
+        does_not_read,
+        row_requests,
+        large_picture,
+        largest_frame,
+        long_chains,
+        large_trees,
+        generates,
+        opens,
+        resumes,
+        garbage,
+        abandoned,
+        byte_a_second,
+        vanishes,
+        reconnects,
+    )
+}
+
+
+async def attack(
+    name: str,
+    address: str,
+    request: Request,
+    streams: int,
+    seed: int,
+    on_sent: Callable[[int], None],
+    tokens: tuple[str, ...] = ("",),
+) -> None:
+    """Attack over so many streams until cancelled; ``on_sent`` receives the messages so far.
+
+    tokens: those that the streams show, in turn.
+    """
+    clients = [
+        Client(address, request, Random(f"{seed} {n}"), tokens[n % len(tokens)])
+        for n in range(streams)
+    ]
+    tasks = [asyncio.ensure_future(client.repeat(ATTACKS[name])) for client in clients]
+    while True:
+        await asyncio.sleep(0.1)
+        on_sent(sum(client.sent for client in clients))
+        for task in tasks:
+            if task.done():
+                task.result()
+
+
+def run_attack(
+    name: str, address: str, request: Request, streams: int, seed: int, sent: Any
+) -> None:
+    """Attack in this process until it is killed; ``sent``: a shared count of the messages."""
+
+    def on_sent(messages: int) -> None:
+        sent.value = messages
+
+    asyncio.run(attack(name, address, request, streams, seed, on_sent))
+
+
+@contextmanager
+def clients_process(run: Callable[..., None], *arguments: Any) -> Iterator[Callable[[], int]]:
+    """Clients in a process of their own, from their first message on; yields a count of messages.
+
+    run: takes these arguments and the shared count, such as ``run_attack``. Raises UserError.
+    """
+    context = multiprocessing.get_context("spawn")
+    sent = context.Value("q", 0)
+    process = context.Process(target=run, args=(*arguments, sent), daemon=True)
+    process.start()
+    try:
+        while not sent.value:
+            if not process.is_alive():
+                raise UserError(f"the clients {arguments[0]} ended: status {process.exitcode}")
+            time.sleep(0.05)
+        yield lambda: int(sent.value)
+    finally:
+        process.kill()
+        process.join()

@@ -1,1 +1,0 @@
-"""What the docs tests read: Markdown, symbols, command lines."""
