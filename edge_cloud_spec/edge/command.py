@@ -7,8 +7,7 @@ import json
 import secrets
 from pathlib import Path
 
-from ..decoding.policy import SamplingPolicy
-from ..decoding.rule import RULES, temperature_of
+from ..decoding.policy import RULES, SamplingPolicy, temperature_of
 from ..errors import UserError
 from ..instruction import check_instruction
 from ..models import EMBEDDED

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ..decoding.growth import FinishedDraft
-from ..decoding.pass_yield import MIN_PASS_S
-from ..decoding.preset import Preset
+from ..decoding.mean import MIN_PASS_S
+from ..decoding.preset import STOP_AND_WAIT, Preset
+from ..decoding.propose import FinishedDraft
 from ..decoding.shape import chain
-from ..decoding.speculation import STOP_AND_WAIT
 from ..wire.messages import Alone, Generate, Verdict
 from .draft_planner import DraftPlan, planner_of
 from .events import Action, Drafted, Emit, Finish, Send

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..decoding.growth import FinishedDraft
+from ..decoding.propose import FinishedDraft
 from ..decoding.shape import Branch
 from ..wire.messages import COMPLETE, ClientMessage, ServerMessage
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ..decoding.digest import PrefixDigest
 from ..decoding.draft import MAX_PUSHED, MAX_PUSHED_BYTES, Draft
-from ..decoding.growth import FinishedDraft
 from ..decoding.preset import Preset
+from ..decoding.propose import FinishedDraft
 from ..wire.messages import DraftMessage
 from .measures import Measures
 from .outstanding import AwaitedVerdict

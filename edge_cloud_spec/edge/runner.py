@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from ..decoding.policy import GREEDY, SamplingPolicy
+from ..decoding.policy import GREEDY, SamplingPolicy, check_rule
 from ..decoding.preset import Preset
-from ..decoding.rule import check_rule
-from ..lookup.lookups import Lookups
+from ..lookup import Lookups
 from ..models.drafter import MAX_LOOKED_UP
 from ..models.prompt import PromptSpec, Request, instruction_tokens
 from ..wire.messages import Open, spec_digest
@@ -25,7 +24,7 @@ from .running_decode import DecodePorts, OnPass, RunningDecode
 from .transport import Connect, Inbox
 
 if TYPE_CHECKING:
-    from ..lookup.answer_lookup import AnswerLookup
+    from ..lookup import AnswerLookup
     from ..models.vlm import Vlm
 
 OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves

@@ -38,7 +38,7 @@ from .perform import perform
 from .transport import Inbox, Item, Transport
 
 if TYPE_CHECKING:
-    from ..lookup.answer_lookup import AnswerLookup
+    from ..lookup import AnswerLookup
     from ..models.prefill import Prefill
     from ..models.session import Session
     from ..models.vlm import Vlm

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count
 
-from ..decoding.growth import FinishedDraft
+from ..decoding.preset import Speculation
+from ..decoding.propose import FinishedDraft
 from ..decoding.shape import Branch, Shape, chain
-from ..decoding.speculation import Speculation
 from .events import Work
 
 Prefix = tuple[int, ...]

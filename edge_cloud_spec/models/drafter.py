@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from ..decoding.accept import follow
 from ..decoding.draft import Draft
 from ..decoding.grammar import Allowed, Grammar, forced_token, masked
-from ..decoding.growth import FinishedDraft, Growth
-from ..decoding.propose import ProposalConfig, candidates
+from ..decoding.propose import FinishedDraft, Growth, ProposalConfig, candidates
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..decoding.shape import Branch
 from .scored_paths import Path, ScoredPaths
 
 if TYPE_CHECKING:
-    from ..lookup.answer_lookup import AnswerLookup
+    from ..lookup import AnswerLookup
     from .passes.transformer import OnLayer
     from .session import Session
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.prefix import common_prefix
+from ..decoding.digest import common_prefix
 
 if TYPE_CHECKING:
     from .passes.transformer import OnLayer

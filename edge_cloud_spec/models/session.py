@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.prefix import common_prefix
+from ..decoding.digest import common_prefix
 from ..errors import MemoryFull
 from .memory.cache import KeyValueCache
 from .memory.cache_owner import SPARE, CacheOwner, RefillCache

@@ -22,7 +22,7 @@ from rich.console import Console
 from .. import __version__
 from ..bringup.graph import LOCAL, GraphSettings, Value, graph
 from ..bringup.running_graph import LaunchConfig, free_address, launch_graph
-from ..decoding.rule import RULES, check_rule
+from ..decoding.policy import RULES, check_rule
 from ..errors import UserError
 from ..models import EMBEDDED
 from ..models.prompt import ORDERS

@@ -13,7 +13,7 @@ import pytest
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.session.counters import Counters
-from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT
+from edge_cloud_spec.decoding.preset import STOP_AND_WAIT
 from edge_cloud_spec.edge.speculator import Speculator
 from edge_cloud_spec.lab.bench import leaks
 from edge_cloud_spec.lab.bench.leaks import count_resources, threads_left

@@ -8,7 +8,7 @@ import pytest
 from helpers.edge_decoder import BASE, OPENED, OPENING, SPEC, sent
 
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.growth import FinishedDraft
+from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.draft_planner import PROBE
 from edge_cloud_spec.edge.events import (

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.growth import FinishedDraft
+from edge_cloud_spec.decoding.preset import Speculation
+from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, chain
-from edge_cloud_spec.decoding.speculation import Speculation
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.edge.speculator import Prefix, Speculator
 

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from functools import partial
 
-from ...lookup.lookups import Lookups
+from ...lookup import Lookups
 from ...models.prompt import PromptSpec
 from ...wire.codec import decode_client
 from ...wire.kinds import kind_of

@@ -17,7 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from ...lookup.lookups import Lookups
+from ...lookup import Lookups
 from ...models.memory.kv_memory import KvMemory
 from ...models.prompt import PromptSpec
 from ...wire.kinds import kind_of

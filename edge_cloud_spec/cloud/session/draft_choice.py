@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...decoding.draft import Draft
-from ...lookup.answer_lookup import AnswerLookup
+from ...lookup import AnswerLookup
 from ...wire.messages import Alone, DraftMessage, Open
 from .counters import Counters
 from .events import Propose, Proposed

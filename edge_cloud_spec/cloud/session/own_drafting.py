@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...decoding.pass_yield import PassYield
+from ...decoding.mean import PassYield
 from .scored_draft import ScoredDraft
 
 FEW = 4  # passes after which a source is judged by what it gave

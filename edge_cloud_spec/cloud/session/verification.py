@@ -13,7 +13,7 @@ from ...decoding.draft import MAX_NODES, BadDraft
 from ...decoding.grammar import Grammar
 from ...decoding.random_source import RandomSource, SeededRandomSource
 from ...decoding.token_distribution import TokenDistribution
-from ...lookup.answer_lookup import AnswerLookup
+from ...lookup import AnswerLookup
 from ...wire.messages import (
     Alone,
     Close,

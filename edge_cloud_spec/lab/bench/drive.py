@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...decoding.noise import decision_seed
-from ...decoding.policy import SamplingPolicy
+from ...decoding.policy import SamplingPolicy, temperature_of
 from ...decoding.preset import Preset
-from ...decoding.rule import temperature_of
 from ...edge.client import ClientSettings, VerifierClient
 from ...edge.runner import DecodeRunner, DecodeSettings
 from ...errors import UserError

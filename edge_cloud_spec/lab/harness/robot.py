@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...decoding.policy import GREEDY, SamplingPolicy
+from ...decoding.policy import GREEDY, SamplingPolicy, seeded_rule
 from ...decoding.preset import Preset
-from ...decoding.rule import seeded_rule
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ...edge.transport import Connect, Inbox, OnReceive, Transport
 from ...wire.messages import ClientMessage, DraftMessage

@@ -7,9 +7,8 @@ from functools import cached_property
 
 from ...bounds import bounded, check_bounds, chosen, described
 from ...decoding.noise import decision_seed
-from ...decoding.policy import SamplingPolicy
+from ...decoding.policy import RULES, SamplingPolicy, temperature_of
 from ...decoding.preset import Preset
-from ...decoding.rule import RULES, temperature_of
 from ...edge.runner import LOOKUP_SUFFIXES, DecodeSettings
 from ...errors import UserError
 from ...models.grammar.compiler import check_installed

@@ -17,8 +17,7 @@ from helpers.cloud.verification import (
 
 from edge_cloud_spec.cloud.session.events import Predicted, Propose, Proposed, Score
 from edge_cloud_spec.cloud.session.scored_draft import EMPTY
-from edge_cloud_spec.lookup.answer_lookup import AnswerLookup
-from edge_cloud_spec.lookup.lookups import Lookups
+from edge_cloud_spec.lookup import AnswerLookup, Lookups
 from edge_cloud_spec.wire.messages import Alone, Generate
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ....decoding.cost_model import Costs, rate, specedge_depth
-from ....decoding.preset import Preset
+from ....decoding.preset import STOP_AND_WAIT, Preset
 from ....decoding.shape import BestFirst
-from ....decoding.speculation import STOP_AND_WAIT
 from ....edge.draft_planner import candidate_pipelines, candidate_shapes
 from ....presets import load_preset, preset_names
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ....decoding.policy import SamplingPolicy
+from ....decoding.policy import RULES, SamplingPolicy
 from ....decoding.preset import Preset
-from ....decoding.rule import RULES
 from ....presets import load_preset, preset_names
 from ..command import Row
 

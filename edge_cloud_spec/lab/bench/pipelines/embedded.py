@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from ....decoding.policy import SamplingPolicy
+from ....decoding.policy import SamplingPolicy, seeded_rule
 from ....decoding.preset import Preset
-from ....decoding.rule import seeded_rule
 from ....edge.client import ClientSettings, VerifierClient
 from ....edge.rounds import Round
 from ....edge.runner import DecodeRunner, DecodeSettings, Outcome

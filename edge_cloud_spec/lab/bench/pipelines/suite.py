@@ -14,9 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ....decoding.policy import GREEDY, SamplingPolicy
+from ....decoding.policy import GREEDY, SamplingPolicy, seeded_rule
 from ....decoding.preset import Preset
-from ....decoding.rule import seeded_rule
 from ....errors import UserError
 from ....presets import load_preset
 from ...harness.regimes import CUSTOM, Regime

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ....decoding.digest import common_prefix
 from ....decoding.grammar import Grammar
-from ....decoding.prefix import common_prefix
 from ....models.prompt import Prompt, PromptSpec, Request
 
 if TYPE_CHECKING:

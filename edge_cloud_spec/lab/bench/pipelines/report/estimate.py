@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .....decoding.cost_model import Costs, rate
-from .....decoding.preset import Preset
-from .....decoding.speculation import STOP_AND_WAIT
+from .....decoding.preset import STOP_AND_WAIT, Preset
 from .....edge.draft_planner import planner_of
 from .....edge.measures import Measures
 from ....harness.regimes import Regime
