@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ..decoding.draft import MAX_DRAFTED, MAX_NODES
 from ..errors import UserError
+from ..instruction import instruction_pattern
 from ..models import EMBEDDED
-from ..models.instruction_pattern import instruction_pattern
 from ..models.prompt import ORDERS
 from ..nav.grammar import answer_grammar
 from ..share import rules_text
@@ -170,7 +170,7 @@ def run_serve(args: argparse.Namespace) -> int:
 
 def _serve_fleet(args: argparse.Namespace, settings: ServerSettings) -> int:
     """A front, and replicas on Ray, which is needed here alone."""
-    from ..models.device import choose
+    from ..models.load import choose
     from .fleet.ray_replicas import ReplicaShare
     from .fleet.scaling import ScalingLimits
     from .fleet.serving import serve_fleet

@@ -14,9 +14,9 @@ import grpc.aio
 
 from ..wire.channel import ASK, AVOID, CLIENT_OPTIONS, LEASE, METHOD, host_of
 from ..wire.codec import encode_client
+from ..wire.frames import MAX_STAMPED, echo_of, with_sent
 from ..wire.messages import ClientMessage, Close
 from ..wire.secret_files import Reloaded
-from ..wire.stamps import MAX_STAMPED, echo_of, with_sent
 from .link.clock_offset import ClockOffset, Offset
 from .link.route import KnownPlace, Place, Route
 from .link.settings import ClientSettings

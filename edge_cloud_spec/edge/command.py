@@ -83,11 +83,11 @@ def run_decode(args: argparse.Namespace) -> int:
         key=args.key,
         replica_hosts=tuple(args.replica_hosts),
     )
+    from ..instruction import known_instructions
     from ..models.image import PictureLimits
-    from ..models.instruction_pattern import known_instructions
     from ..models.load import load
     from ..models.prompt import Request
-    from ..models.text import TextStream
+    from ..models.tokenizer import TextStream
 
     check_instruction(args.instruction, known_instructions(args.drafter))
     options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}

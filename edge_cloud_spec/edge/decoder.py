@@ -12,6 +12,7 @@ from ..decoding.digest import PrefixDigest
 from ..decoding.preset import Preset
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..wire.messages import (
+    ALONE_PROTOCOL,
     Fault,
     Open,
     Opened,
@@ -20,10 +21,11 @@ from ..wire.messages import (
     RowMessage,
     ServerMessage,
     Verdict,
+    VersionError,
     base_digest,
+    check_agreed,
     spec_digest,
 )
-from ..wire.version import ALONE_PROTOCOL, VersionError, check_agreed
 from .admission_wait import AdmissionWait
 from .events import (
     ANSWERED,

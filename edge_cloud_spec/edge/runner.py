@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..decoding.policy import GREEDY, SamplingPolicy, check_rule
 from ..decoding.preset import Preset
 from ..lookup import Lookups
-from ..models.drafter import MAX_LOOKED_UP
+from ..models.draft_model import MAX_LOOKED_UP
 from ..models.prompt import PromptSpec, Request, instruction_tokens
 from ..wire.messages import Open, spec_digest
 from .decoder import EdgeDecoder

@@ -17,7 +17,7 @@ from ..decoding.grammar import Grammar
 from ..decoding.propose import ProposalConfig
 from ..decoding.shape import Branch
 from ..errors import UserError
-from ..models.drafter import Drafter, Grown
+from ..models.draft_model import Drafter, Grown
 from ..models.prompt import PromptSpec, Request
 from ..wire.codec import decode_server
 from ..wire.messages import ClientMessage, Opened, WireError, spec_digest

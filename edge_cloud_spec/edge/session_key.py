@@ -6,7 +6,7 @@ import secrets
 from dataclasses import replace
 
 from ..wire.codec import decode_client, encode_client
-from ..wire.kinds import kind_of
+from ..wire.frames import kind_of
 from ..wire.messages import Open, Resume, key_of
 
 

@@ -30,8 +30,7 @@ from ..observe.console_view import ConsoleView
 from ..observe.draft_text import joined
 from ..observe.observer import Observer
 from ..signals import signals_as_interrupt
-from .comparison import Comparison, compare
-from .difference import identities_of
+from .difference import Comparison, compare, identities_of
 from .player import NAMESPACE, NotPlayed, Player
 from .recording import Choice, Recording, ReplayTask, read_recording
 

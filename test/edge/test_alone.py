@@ -24,6 +24,7 @@ from edge_cloud_spec.edge.events import (
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
+    ALONE_PROTOCOL,
     Alone,
     DraftMessage,
     Generate,
@@ -32,7 +33,6 @@ from edge_cloud_spec.wire.messages import (
     Verdict,
     spec_digest,
 )
-from edge_cloud_spec.wire.version import ALONE_PROTOCOL
 
 ASKED = Generate(BASE, Alone(False, PROBE, True))
 

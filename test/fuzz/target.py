@@ -18,7 +18,7 @@ from edge_cloud_spec.lab.harness.scripted.model import ScriptedModel, ScriptedSe
 from edge_cloud_spec.lab.harness.scripted.prefill import ScriptedPrefill
 from edge_cloud_spec.lab.harness.toy import ToyGrammar
 from edge_cloud_spec.models.image import ImageSpec, decode_image
-from edge_cloud_spec.models.memory.kv_memory import KvMemory
+from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.prompt import ORDERS, PromptSpec, Request
 from edge_cloud_spec.wire.messages import Open
 

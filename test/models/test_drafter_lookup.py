@@ -16,7 +16,7 @@ from edge_cloud_spec.decoding.propose import FinishedDraft, ProposalConfig
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, Expansion, Shape, chain
 from edge_cloud_spec.lab.harness.scripted.model import PassCost, ScriptedModel
 from edge_cloud_spec.lookup import Lookups
-from edge_cloud_spec.models.drafter import MAX_LOOKED_UP, Drafter
+from edge_cloud_spec.models.draft_model import MAX_LOOKED_UP, Drafter
 from edge_cloud_spec.wire.messages import Open
 
 VOCABULARY = END = 12  # no row has the end token: it is outside the vocabulary

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...decoding.draft import Draft
 
 if TYPE_CHECKING:
-    from ...models.memory.cache_owner import Refill
+    from ...models.cache import Refill
     from ...models.prefill import Prefill
     from ...models.session import Session
 

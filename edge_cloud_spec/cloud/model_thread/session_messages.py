@@ -10,7 +10,7 @@ from functools import partial
 from ...lookup import Lookups
 from ...models.prompt import PromptSpec
 from ...wire.codec import decode_client
-from ...wire.kinds import kind_of
+from ...wire.frames import kind_of
 from ...wire.messages import (
     Close,
     Fault,

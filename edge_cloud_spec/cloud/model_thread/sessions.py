@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_DRAFTED
-from ...models.drafter import Drafter
+from ...models.draft_model import Drafter
 from ...wire.codec import encode_server
 from ...wire.messages import Close, Open, ServerMessage, key_of
 from ..session.verification import Verification

@@ -18,9 +18,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from ...lookup import Lookups
-from ...models.memory.kv_memory import KvMemory
+from ...models.kv_memory import KvMemory
 from ...models.prompt import PromptSpec
-from ...wire.kinds import kind_of
+from ...wire.frames import kind_of
 from ..session.counters import Counters
 from ..session.events import Predicted, Scored
 from .model_runner import ModelRunner

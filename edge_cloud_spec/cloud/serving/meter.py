@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from ...wire.kinds import kind_of
+from ...wire.frames import kind_of
 from ...wire.messages import Fault, Opened, ServerMessage, Verdict
 from ..model_thread.sessions import RobotStream
 from .histogram import Histogram

@@ -9,8 +9,7 @@ from ...decoding.policy import check_rule
 from ...decoding.preset import PAYLOADS
 from ...decoding.split import MAX_TOLD, RESIDUALS
 from ...errors import UserError
-from ...wire.messages import DraftMessage, Open
-from ...wire.version import common_protocol
+from ...wire.messages import DraftMessage, Open, common_protocol
 from .verified_answer import VerifiedAnswer
 
 

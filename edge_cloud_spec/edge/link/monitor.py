@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from ...wire.codec import decode_server
-from ...wire.kinds import server_kind_of
+from ...wire.frames import server_kind_of
 from ...wire.messages import Fault, WireError
 from ..events import LinkLost, LinkUp
 from .reply_watch import ReplyWatch

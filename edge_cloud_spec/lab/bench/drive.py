@@ -20,7 +20,7 @@ from ...edge.runner import DecodeRunner, DecodeSettings
 from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.prompt import Request
-from ...models.text import TextStream
+from ...models.tokenizer import TextStream
 from ...nav.action import Action
 from ...nav.answer import NotAnAction, read_answer
 from ...presets import load_preset

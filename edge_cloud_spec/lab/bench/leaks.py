@@ -14,7 +14,7 @@ from ...cloud.model_thread.sessions import CloudSession, RobotStream
 from ...edge.client import ClientStream
 from ...edge.decoder import EdgeDecoder
 from ...edge.speculator import Speculator
-from ...models.drafter import Drafter
+from ...models.draft_model import Drafter
 from .options import Harness
 
 ENDING_S = 10.0  # that a thread may take to end

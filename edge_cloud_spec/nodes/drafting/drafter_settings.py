@@ -11,8 +11,8 @@ from ...decoding.policy import RULES, SamplingPolicy, temperature_of
 from ...decoding.preset import Preset
 from ...edge.runner import LOOKUP_SUFFIXES, DecodeSettings
 from ...errors import UserError
-from ...models.grammar.compiler import check_installed
 from ...models.prompt import ORDERS
+from ...models.token_grammar import check_installed
 from ...nav.explain import EXPLAIN, UNTIL_NEXT
 from ...nav.grammar import GRAMMARS, answer_grammar
 from ...nav.mission import MissionSettings

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....models.passes.forward_pass import PassRequest
 from ....models.passes.target_rows import on_host
-from ....models.session import Session
+from ....models.session import PassRequest, Session
 from ....models.vlm import Vlm
 from .known_rows import PREFIX, KnownRows
 

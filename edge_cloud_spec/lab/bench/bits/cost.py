@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....models.passes.forward_pass import PassRequest
 from ....models.prompt import Prompt
-from ....models.session import Session
+from ....models.session import PassRequest, Session
 from ....models.vlm import Vlm
 from ..command import Row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....bringup.running_graph import free_address, is_serving
-from ....wire.version import OLDEST_PROTOCOL, PROTOCOL
+from ....wire.messages import OLDEST_PROTOCOL, PROTOCOL
 from ...harness.random_checkpoint import TINY, make_pair
 from .fault import InjectedFault
 from .poisoned import PROTOCOLS

@@ -19,8 +19,8 @@ import numpy as np
 from ....decoding.draft import MAX_NODES
 from ....decoding.suffix_index import MAX_TOKEN, SuffixIndex
 from ....errors import UserError
+from ....instruction import instruction_pattern
 from ....lookup import pattern_of
-from ....models.instruction_pattern import instruction_pattern
 from ....models.load import load
 from ....models.prompt import instruction_tokens
 from ...sim.room import make_room

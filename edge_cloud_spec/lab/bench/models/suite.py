@@ -15,11 +15,10 @@ from pathlib import Path
 from ....decoding.cost_model import Costs
 from ....errors import UserError
 from ....models import EMBEDDED
-from ....models.device import DTYPES
 from ....models.image import PictureLimits
-from ....models.load import load
+from ....models.load import DTYPES, load
 from ....models.prompt import Request
-from ....models.vocabulary import common_vocabulary
+from ....models.tokenizer import common_vocabulary
 from ....presets import load_preset
 from ....share import rules_text
 from ...harness.emulated_link import BYTES_PER_MBIT

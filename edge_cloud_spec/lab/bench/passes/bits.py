@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....models.passes.forward_pass import PassRequest, forward_together
 from ....models.passes.target_rows import on_host
+from ....models.session import PassRequest, forward_together
 from ..command import Row
 from .random_target import RandomTarget
 

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 
 from ....errors import UserError
-from ....models.device import DTYPES
-from ....models.load import quiet_libraries
-from ....models.memory.cache import KeyValueCache
-from ....models.memory.kv_memory import KvMemory
+from ....models.cache import KeyValueCache
+from ....models.kv_memory import KvMemory
+from ....models.load import DTYPES, quiet_libraries
 from ....models.passes.transformer import Transformer
 from ....models.session import Session
 

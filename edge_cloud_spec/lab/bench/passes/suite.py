@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row for each number of sessions and of nodes; then one of the bits of fixed passes."""
-    from ....models.device import choose
+    from ....models.load import choose
     from .bits import compared_bits
     from .random_target import SHAPES, RandomTarget
     from .vllm_step import vllm_ms
@@ -126,7 +126,7 @@ def _row(
 def _pass(
     target: RandomTarget, sessions: list[Any], nodes: int, on_layer: Any
 ) -> Callable[[], object]:
-    from ....models.passes.forward_pass import PassRequest, forward_together
+    from ....models.session import PassRequest, forward_together
 
     tokens = list(range(1, nodes + 1))
     requests = [PassRequest(session, tokens, None, on_layer) for session in sessions]

@@ -14,7 +14,7 @@ from ....decoding.propose import ProposalConfig
 from ....decoding.random_source import SeededRandomSource
 from ....decoding.shape import BestFirst, Branch
 from ....decoding.target_rows import LogitRows
-from ....models.drafter import Drafter
+from ....models.draft_model import Drafter
 from ....models.prompt import Request
 from ..regimes import Regime, ServerRegime
 from ..scripted.language import CalibratedLanguage

@@ -7,9 +7,9 @@ from functools import cache
 from typing import Any
 
 from ....cloud.model_thread.worker import Worker
+from ....instruction import instruction_pattern
 from ....models import EMBEDDED
 from ....models.image import PictureLimits
-from ....models.instruction_pattern import instruction_pattern
 from ....models.load import load
 from ....share import rules_text
 from ..regimes import Regime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from ....models.memory.kv_memory import KvMemory
+from ....models.kv_memory import KvMemory
 
 
 class KeepsScored(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .....decoding.digest import PrefixDigest
 from .....edge.runner import Outcome
-from .....models.drafter import Grown
+from .....models.draft_model import Grown
 from .....wire.messages import DraftMessage, Generate, Prediction, Verdict
 from ....harness.trace import DraftPass, Hop, ModelPass, Trace
 
