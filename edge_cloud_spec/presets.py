@@ -8,9 +8,8 @@ from typing import Any
 
 import yaml
 
-from .decoding.preset import Preset
+from .decoding.preset import Preset, Speculation
 from .decoding.shape import BestFirst
-from .decoding.speculation import Speculation
 from .errors import UserError, one_line
 from .share import share
 

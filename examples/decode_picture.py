@@ -22,7 +22,7 @@ from edge_cloud_spec.lab.harness.server import InProcessServer
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Request
-from edge_cloud_spec.models.text import TextStream
+from edge_cloud_spec.models.tokenizer import TextStream
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.share import rules_text
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..decoding.draft import MAX_DRAFTED, MAX_NODES
 from ..errors import UserError
+from ..instruction import instruction_pattern
 from ..models import EMBEDDED
-from ..models.instruction_pattern import instruction_pattern
 from ..models.prompt import ORDERS
 from ..nav.grammar import answer_grammar
 from ..share import rules_text
@@ -186,7 +186,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _serve_fleet(args: argparse.Namespace, settings: ServerSettings) -> int:
     """A front, and replicas on Ray, which is needed here alone."""
-    from ..models.device import choose
+    from ..models.load import choose
     from .fleet.controller import ScalingLimits
     from .fleet.ray_fleet import ReplicaShare, serve_fleet
 

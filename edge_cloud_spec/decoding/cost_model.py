@@ -18,12 +18,11 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from .growth import Growth
 from .policy import GREEDY
-from .propose import ProposalConfig
+from .preset import Speculation
+from .propose import Growth, ProposalConfig
 from .random_source import SeededRandomSource
 from .shape import Shape
-from .speculation import Speculation
 
 Share = tuple[float, bool]  # probability of an end of a round, and whether its bonus is missing
 

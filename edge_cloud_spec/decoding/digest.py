@@ -1,10 +1,11 @@
-"""The prefix digest, by which robot and cloud name a prefix of the answer."""
+"""Prefixes of an answer: the digest that names one on robot and cloud, and what two share."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 _MASK = 2**64 - 1
 
@@ -41,3 +42,9 @@ def request_digest(*parts: bytes | str | float) -> PrefixDigest:
         data = part if isinstance(part, bytes) else str(part).encode()  # numpy's numbers too
         hashed.update(len(data).to_bytes(8, "little") + data)
     return PrefixDigest(0, int.from_bytes(hashed.digest(), "little"))
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with alike."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

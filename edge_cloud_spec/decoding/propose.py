@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .draft import Draft, parents_or_none
 from .noise import Purpose, gumbel
 from .policy import SamplingPolicy, check_top, scaled_logits, softmax
 from .random_source import RandomSource
+from .shape import BestFirst, Expansion, Shape
 from .token_distribution import TokenDistribution, distribution_of
 
 
@@ -110,3 +113,231 @@ def candidates(
         tokens.append(left.draw(random_source, Purpose.DRAFT, position, trial + len(tokens)))
         left = left.without(tokens[-1])
     return tuple(tokens), row
+
+
+@dataclass(frozen=True, eq=False)
+class TreeLevel:
+    """Nodes to be scored in one pass; parents are indices in order of growth, -1 for the prefix."""
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    rows: tuple[TokenDistribution, ...] = ()
+
+
+LikelyTokens = tuple[tuple[int, ...], float]  # tokens after a prefix, and how likely they are
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedDraft:
+    """A draft as it may be sent, and what its own model expects of the verdict.
+
+    ``best`` are the tokens of its likeliest path, which ends in the node ``leaf``, and
+    ``second_choices`` the model's second choices along it. ``leaves`` are the paths to its leaves,
+    and ``recoveries`` the other possible ends of the verdict: the tokens of an accepted path and a
+    recovered token that was not proposed there; both with their probabilities, the likeliest first.
+    """
+
+    draft: Draft
+    best: tuple[int, ...]
+    leaf: int = -1
+    second_choices: tuple[int, ...] = ()
+    leaves: tuple[LikelyTokens, ...] = ()
+    recoveries: tuple[LikelyTokens, ...] = ()
+
+    @property
+    def confidence(self) -> float:
+        """How likely all of the likeliest path is accepted; 0 where that was not computed."""
+        return self.leaves[0][1] if self.leaves else 0.0
+
+    def below(self, tokens: Sequence[int]) -> FinishedDraft | None:
+        """What is left of it where the answer went on with these tokens; None: nothing.
+
+        See ``Draft.below``. What is left is as likely as what it was expected to end
+        with there says, of which only the likeliest are known.
+        """
+        draft = self.draft.below(tokens)
+        if draft is None:
+            return None
+        size = len(tokens)
+
+        def rests(ends: Sequence[LikelyTokens]) -> list[LikelyTokens]:
+            found = ((path[size:], chance) for path, chance in ends if path[:size] == tuple(tokens))
+            return [(path, chance) for path, chance in found if path]
+
+        leaves, recoveries = rests(self.leaves), rests(self.recoveries)
+        whole = sum(chance for _, chance in (*leaves, *recoveries)) or 1.0
+        follows = self.best[:size] == tuple(tokens) and len(self.best) > size
+        best = self.best[size:] if follows else leaves[0][0] if leaves else draft.tokens[:1]
+        leaf = draft.node_of(best)
+        return FinishedDraft(
+            draft,
+            best,
+            -1 if leaf is None else leaf,
+            self.second_choices[size:] if follows else (),
+            tuple((path, chance / whole) for path, chance in leaves),
+            tuple((path, chance / whole) for path, chance in recoveries),
+        )
+
+
+NEAR = 3  # tokens beyond the proposed ones that are looked at after each node
+MAX_ENDS = 16
+
+
+class Growth:
+    """One unfinished draft. ``grow`` takes the logits after the frontier and returns new nodes."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        proposal: ProposalConfig,
+        position: int,
+        end_tokens: Sequence[int],
+        random_source: RandomSource,
+        with_likelihoods: bool = False,
+    ) -> None:
+        """position: of the first drafted token in the answer. Nothing follows an end token.
+
+        with_likelihoods: of its possible verdicts.
+        """
+        self._with_likelihoods = with_likelihoods
+        self._shape, self._proposal, self._position = shape, proposal, position
+        self._ends, self._random_source = frozenset(end_tokens), random_source
+        self._frontier: list[int] = [-1]
+        self._open: list[int] = []  # nodes whose children are not known
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+        self._depths: list[int] = []  # tokens before a node
+        self._rows: list[TokenDistribution] = []
+        self._likelihood: list[float] = []  # cumulative, of each node
+        self._near: dict[int, list[tuple[int, float]]] = {}  # after a node: tokens, likelihoods
+        self._level = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to grow."""
+        return self._level == self._shape.depth or not self._frontier
+
+    @property
+    def frontier(self) -> tuple[int, ...]:
+        """The nodes (-1: the prefix) whose logits the next ``grow`` needs, in this order."""
+        return tuple(self._frontier)
+
+    def grow(self, logits: NDArray[np.float32]) -> TreeLevel:
+        """The next level's nodes; ``logits`` [m, V] are those after the m nodes of the frontier."""
+        begin = len(self._tokens)
+        level = (
+            self._expand(logits, self._shape.sizes[self._level])
+            if isinstance(self._shape, Expansion)
+            else self._best(logits, self._shape)
+        )
+        self._tokens += level.tokens
+        self._parents += level.parents
+        self._rows += level.rows
+        self._level += 1
+        grown = range(begin, len(self._tokens))
+        self._open += [node for node in grown if self._tokens[node] not in self._ends]
+        if isinstance(self._shape, BestFirst):
+            self._open.sort(key=lambda node: -self._likelihood[node])
+            width = self._shape.width
+        else:
+            width = len(self._open)
+        self._frontier, self._open = self._open[:width], self._open[width:]
+        return level
+
+    def finished(self) -> FinishedDraft:
+        """All of it as it is sent: a chain without parents, a best-first tree within its budget."""
+        kept = self._kept()
+        place = {-1: -1, **{node: i for i, node in enumerate(kept)}}
+        tokens = [self._tokens[node] for node in kept]
+        parents = [place[self._parents[node]] for node in kept]
+        rows = tuple(self._rows) or None
+        draft = Draft(tuple(tokens), parents_or_none(parents), rows)
+        paths: dict[int, tuple[int, ...]] = {-1: ()}
+        for node in kept:
+            paths[node] = (*paths[self._parents[node]], self._tokens[node])
+        ends = self._leaves(kept)
+        leaf = ends[0]
+        if not self._with_likelihoods:
+            return FinishedDraft(draft, paths[leaf], place[leaf])
+        leaves = tuple((paths[node], self._likelihood[node]) for node in ends[:MAX_ENDS])
+        second_choices, recoveries = self._second_choices(leaf), self._recoveries(paths)
+        return FinishedDraft(draft, paths[leaf], place[leaf], second_choices, leaves, recoveries)
+
+    def _second_choices(self, leaf: int) -> tuple[int, ...]:
+        """The second choice at each place of the path to this node."""
+        found: list[int] = []
+        while leaf >= 0:
+            leaf, token = self._parents[leaf], self._tokens[leaf]
+            found.append(next((t for t, _ in self._near[leaf] if t != token), -1))
+        return tuple(reversed(found))
+
+    def likelihoods(self) -> list[float]:
+        """How likely each node of the draft is to be accepted, by the model's own beliefs."""
+        return [self._likelihood[node] for node in self._kept()]
+
+    def _kept(self) -> list[int]:
+        """The nodes within the budget; no node is likelier than its parent, so they are a tree."""
+        nodes = list(range(len(self._tokens)))
+        if not isinstance(self._shape, BestFirst) or len(nodes) <= self._shape.nodes:
+            return nodes
+        order = np.argsort(-np.array(self._likelihood), kind="stable")  # parents come first
+        return sorted(order[: self._shape.nodes].tolist())
+
+    def _leaves(self, kept: Sequence[int]) -> list[int]:
+        """The likeliest first; the end of the first children, where that is not known."""
+        inner = {self._parents[node] for node in kept}
+        if self._likelihood:
+            leaves = [node for node in kept if node not in inner]
+            return sorted(leaves, key=lambda node: -self._likelihood[node])
+        node = -1
+        while node in inner:
+            node = self._parents.index(node)
+        return [node]
+
+    def _recoveries(self, paths: dict[int, tuple[int, ...]]) -> tuple[LikelyTokens, ...]:
+        """Ends of the verdict where a token is recovered that is not in the draft."""
+        drafted = set(paths.values())
+        found = [
+            ((*paths[node], token), likelihood)
+            for node, near in self._near.items()
+            if node in paths
+            for token, likelihood in near
+            if (*paths[node], token) not in drafted
+        ]
+        return tuple(sorted(found, key=lambda end: -end[1])[:MAX_ENDS])
+
+    def _expand(self, logits: NDArray[np.float32], count: int) -> TreeLevel:
+        at = self._position + self._level
+        tokens: list[int] = []
+        parents: list[int] = []
+        rows: list[TokenDistribution] = []
+        for i, (node, row) in enumerate(zip(self._frontier, logits, strict=True)):
+            found, drawn = candidates(
+                row, self._proposal, at, count, self._random_source, i * count
+            )
+            if self._with_likelihoods:
+                before = 1.0 if node < 0 else self._likelihood[node]
+                chances = beliefs(row, self._proposal, at)
+                self._likelihood += [before * float(chances[token]) for token in found]
+                near = likeliest(chances, count + NEAR)
+                self._near[node] = [(token, before * float(chances[token])) for token in near]
+            tokens += found
+            parents += [node] * len(found)
+            rows += [drawn] if drawn is not None else []
+        return TreeLevel(tuple(tokens), tuple(parents), tuple(rows))
+
+    def _best(self, logits: NDArray[np.float32], shape: BestFirst) -> TreeLevel:
+        tokens: list[int] = []
+        parents: list[int] = []
+        for node, row in zip(self._frontier, logits, strict=True):
+            before = 1.0 if node < 0 else self._likelihood[node]
+            depth = 0 if node < 0 else self._depths[node] + 1
+            chances = beliefs(row, self._proposal, self._position + depth)
+            near = likeliest(chances, shape.width + NEAR)
+            self._near[node] = [(token, before * float(chances[token])) for token in near]
+            for token, likelihood in self._near[node][: shape.width]:
+                tokens.append(token)
+                parents.append(node)
+                self._likelihood.append(likelihood)
+                self._depths.append(depth)
+        return TreeLevel(tuple(tokens), tuple(parents))

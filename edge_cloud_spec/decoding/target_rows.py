@@ -1,23 +1,263 @@
 """What an acceptance rule asks of the target's rows: a token, or P as the rule needs it.
 
-The rows themselves may stay on another device; numpy's are here.
+The rows themselves may stay on another device; numpy's are here. Of a long row the tokens that
+count are found in float32, and what they decide is computed in float64: ``screened_token`` gives
+the token of ``coupled_token``, always, and ``screened_support`` the tokens of ``truncated``, in a
+fraction of the time, as nearly all of a row's tokens are out of the question.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .grammar import AllowedAfter, masked
-from .noise import Purpose
-from .policy import SamplingPolicy
+from .noise import GUMBEL_MAX, LOG_2_31, GumbelBounds, Purpose, gumbel
+from .policy import SamplingPolicy, check_top, scaled_logits, softmax
 from .propose import coupled_token
-from .random_source import RandomSource
-from .screen import screened_distribution, screened_token
+from .random_source import BLOCK, RandomSource, block_sums
 from .token_distribution import TokenDistribution, distribution_of
+
+PART = 32 * BLOCK  # tokens at a time: their numbers stay in a core's own cache
+DEEP = 4  # Qs taken, after which what is left becomes a row: k of them cost k squared
+
+
+class LongRow(TokenDistribution):
+    """A dense row of P, float32 [V], of which rejections leave a ``LongResidual``."""
+
+    def residual(self, draft: TokenDistribution) -> TokenDistribution | LongResidual:  # type: ignore[override]
+        """See ``TargetRow``."""
+        left = LongResidual(self, ((draft, self.total / draft.total),))
+        return left if left.total else self
+
+
+@dataclass(frozen=True, eq=False)
+class LongResidual:
+    """A ``TargetRow``: twice max(0, P - f1 Q1 - f2 Q2 ...) after as many rejections.
+
+    As no Q is below 0, that is max(0, ... max(0, P - f1 Q1) - f2 Q2 ...), of which each rejection
+    adds one step. taken: each Q and its factor; a Q that was rejected twice is there once.
+    """
+
+    target: TokenDistribution
+    taken: tuple[tuple[TokenDistribution, float], ...]
+
+    @cached_property
+    def _sums(self) -> NDArray[np.float64]:
+        size, workspace = len(self.target.probabilities), _workspace(PART)
+        parts = (self._part(start, PART, workspace) for start in range(0, size, PART))
+        return np.concatenate([block_sums(part) for part in parts])
+
+    @cached_property
+    def total(self) -> float:
+        """The float64 sum of the numbers."""
+        return float(self._sums.sum())
+
+    def at(self, token: int) -> float:
+        """See ``TargetRow``."""
+        return float(self._block(token // BLOCK)[token % BLOCK]) / self.total
+
+    def residual(self, draft: TokenDistribution) -> TokenDistribution | LongResidual:
+        """See ``TargetRow``."""
+        taken, factor = self.taken, self.total / 2 / draft.total
+        if taken[-1][0] is draft:
+            factor += taken[-1][1]
+            taken = taken[:-1]
+        elif len(taken) == DEEP:
+            return self.told().residual(draft)
+        left = LongResidual(self.target, (*taken, (draft, factor)))
+        return left if left.total else self
+
+    def draw(
+        self, random_source: RandomSource, purpose: Purpose, position: int, trial: int = 0
+    ) -> int:
+        """See ``TargetRow``."""
+        return random_source.draw_from_blocks(self._sums, self._block, purpose, position, trial)
+
+    def told(self) -> TokenDistribution:
+        """See ``TargetRow``."""
+        size = len(self.target.probabilities)
+        return TokenDistribution(self._part(0, size, _workspace(size)))
+
+    def _block(self, index: int) -> NDArray[np.float64]:
+        return self._part(index * BLOCK, BLOCK, _workspace(BLOCK))
+
+    def _part(self, start: int, count: int, workspace: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The numbers of so many tokens from ``start`` on, fewer at the end, in the workspace."""
+        target = self.target.probabilities[start : start + count]
+        left: NDArray[np.float64] = workspace[0, : len(target)]
+        amount: NDArray[np.float64] = workspace[1, : len(target)]
+        np.copyto(left, target)
+        for draft, factor in self.taken:
+            if draft.ids is None:
+                np.copyto(amount, draft.probabilities[start : start + count])
+                amount *= factor
+                left -= amount
+            else:
+                first, end = np.searchsorted(draft.ids, (start, start + len(left)))
+                left[draft.ids[first:end] - start] -= draft.probabilities[first:end] * factor
+        left += np.abs(left, out=amount)  # twice the maximum with 0, in half of that one's time
+        return left
+
+
+def _workspace(count: int) -> NDArray[np.float64]:
+    """What is left, and what is taken, of so many tokens."""
+    return np.empty((2, count))
+
+
+Logits = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+MARGIN = 1e-3  # of scores, see ``_loudest_few``
+CHUNK = 8192  # tokens whose words stay in a core's own cache
+MOST = 1e30  # what float32 logits are multiplied by, at most, so that 0 stays 0
+FEW = 8  # noise is computed at once where no more than one in so many tokens can win
+UNSURE = 1e-9  # of a probability, whose float64 sum depends on the order
+
+
+def screened_token(logits: Logits, policy: SamplingPolicy, position: int) -> int:
+    """``coupled_token`` of logits float32 [V]: the same token, whatever they hold."""
+    best = int(logits.argmax())  # a NaN is the largest
+    check_top(logits[best])
+    if policy.temperature == 0:
+        return best
+    if policy.top_k or policy.top_p < 1:
+        ids = screened_support(logits, policy)
+    else:
+        ids = _loudest_few(logits, best, policy, position)
+    return int(ids[_scores(logits, best, ids, policy, position).argmax()])
+
+
+def _scaled(logits: Logits, best: int, ids: Ids | slice, temperature: float) -> NDArray[np.float64]:
+    """Of these tokens what ``scaled_logits`` has of them, to the last bit."""
+    with np.errstate(over="ignore"):
+        scaled: NDArray[np.float64] = (
+            logits[ids].astype(np.float64) - np.float64(logits[best])
+        ) / temperature
+    return scaled
+
+
+def scores_of(
+    few: Logits, top: np.float32, ids: Ids, policy: SamplingPolicy, position: int
+) -> NDArray[np.float64]:
+    """log P + G but for a constant, float64: the very numbers that decide.
+
+    few: the logits of these ids. top: the row's largest.
+    """
+    with np.errstate(over="ignore"):
+        scaled = (few.astype(np.float64) - np.float64(top)) / policy.temperature
+    scores: NDArray[np.float64] = scaled + gumbel(policy.seed, position, ids)
+    return scores
+
+
+def _scores(
+    logits: Logits, best: int, ids: Ids, policy: SamplingPolicy, position: int
+) -> NDArray[np.float64]:
+    return scores_of(logits[ids], logits[best], ids, policy, position)
+
+
+def _loudest_few(logits: Logits, best: int, policy: SamplingPolicy, position: int) -> Ids:
+    """Ascending ids, among them every token whose score s + G is the largest.
+
+    s = (logit - top) / T is at most 0. Let b be one token's own score in float64, so that a winner
+    has s + G >= b. G < GUMBEL_MAX, so it has s > b - GUMBEL_MAX > -41, as b is at least -3.7 for
+    the likeliest token and below GUMBEL_MAX for any. ``GumbelBounds`` gives B >= G up to 1e-5. In
+    float32 s is computed by a subtraction, a multiplication, and a 1 / T of one rounding (2**-24)
+    each: for s > -41 that is 41 * 3 * 2**-24 < 1e-5. The sum s + B, below 78, adds 78 * 2**-24 <
+    1e-5. So a winner has s + B > b - 3e-5 in float32, and MARGIN is 30 times that. Where 1 / T is
+    above MOST, or flushed to 0, the float32 s is larger than the true one, and only more tokens
+    stay. Float64 rounding is far below all that.
+    """
+    temperature = policy.temperature
+    first = np.array([best])
+    least = _scores(logits, best, first, policy, position)[0] - MARGIN
+    floor = np.float64(logits[best]) + (least - GUMBEL_MAX) * temperature
+    with np.errstate(over="ignore"):
+        possible = logits >= np.nextafter(np.float32(floor), np.float32(-np.inf))
+    if np.count_nonzero(possible) * FEW <= len(logits):
+        return np.flatnonzero(possible)
+    noise = GumbelBounds(policy.seed, position, CHUNK)
+    scores = np.empty(CHUNK, np.float32)
+    few = []
+    with np.errstate(all="ignore"):  # -inf + inf is NaN, which is not possible
+        for start in range(0, len(logits), CHUNK):
+            part = logits[start : start + CHUNK]
+            bounds = np.subtract(part, logits[best], out=scores[: len(part)])
+            bounds *= np.float32(min(1 / temperature, MOST))
+            bounds -= noise.logs(start, len(part))
+            loudest = int(bounds.argmax())
+            if not bounds[loudest] < least - LOG_2_31:
+                few.append(start + np.flatnonzero(bounds >= np.float32(least - LOG_2_31)))
+                own = _scores(logits, best, np.array([start + loudest]), policy, position)[0]
+                least = max(least, own - MARGIN)
+    return np.concatenate(few)
+
+
+def screened_support(logits: Logits, policy: SamplingPolicy) -> Ids:
+    """Ascending ids of the tokens that a policy above temperature 0 keeps: those of ``truncated``.
+
+    Logits float32 [V]. Raises ValueError where a logit is NaN or the largest is infinite.
+    """
+    best = int(logits.argmax())
+    check_top(logits[best])
+    temperature, size = policy.temperature, len(logits)
+    if 0 < policy.top_k < size:
+        # Scaling is monotone, but may make equal what is less by rounding: 2**-50 is above that.
+        kth = np.partition(logits, -policy.top_k)[-policy.top_k]
+        slack = 2.0**-50 * (abs(float(kth)) + abs(float(logits[best])))
+        with np.errstate(over="ignore"):
+            least = np.nextafter(np.float32(float(kth) - slack), np.float32(-np.inf))
+            smallest = (np.float64(kth) - np.float64(logits[best])) / temperature
+        ids = np.flatnonzero(logits >= least)
+        scaled = _scaled(logits, best, ids, temperature)
+        kept = scaled >= smallest
+        ids, scaled = ids[kept], scaled[kept]
+    else:
+        ids, scaled = np.arange(size), _scaled(logits, best, slice(None), temperature)
+    if policy.top_p < 1:
+        weights = np.exp(scaled)
+        total = weights.sum()
+        # Those below have less than 1 - top_p together, so the likelier ones hold top_p.
+        likely = weights >= 0.999 * (1 - policy.top_p) * total / len(weights)
+        ids, scaled, ranked = ids[likely], scaled[likely], weights[likely] / total
+        order = np.argsort(-scaled, kind="stable")
+        ranked = ranked[order]
+        before = np.cumsum(ranked) - ranked
+        if (np.abs(before - policy.top_p) < UNSURE).any():
+            return np.flatnonzero(scaled_logits(logits, policy) > -np.inf)
+        inside = np.sort(order[before < policy.top_p])
+        ids, scaled = ids[inside], scaled[inside]
+    return ids[scaled > -np.inf]
+
+
+def screened_distribution(logits: Logits, policy: SamplingPolicy) -> TokenDistribution:
+    """``distribution_of`` logits float32 [V]; its very numbers where the policy cuts tokens off.
+
+    Else they are exponentials in float32, within 1e-5 of their size down to 1e-17. They are P then:
+    what is tested, subtracted, drawn and told is this row.
+    """
+    best = int(logits.argmax())
+    check_top(logits[best])
+    temperature = policy.temperature
+    if temperature * MOST < 1:
+        return distribution_of(logits, policy)
+    with np.errstate(over="ignore"):
+        lowest = (np.float64(logits.min()) - np.float64(logits[best])) / temperature
+    if policy.top_k or policy.top_p < 1 or lowest == -np.inf:
+        ids = screened_support(logits, policy)
+        probabilities = softmax(_scaled(logits, best, ids, temperature)).astype(np.float32)
+        return TokenDistribution(probabilities, ids if len(ids) < len(logits) else None)
+    with np.errstate(over="ignore"):
+        weights = logits - logits[best]
+        weights *= np.float32(1 / temperature)
+    np.exp(weights, out=weights)
+    weights /= weights.sum()
+    return LongRow(weights)
+
 
 SMALL = 4096  # tokens of a vocabulary for which it is quicker to compute all in float64
 

@@ -20,10 +20,9 @@ import grpc.aio
 
 from ..wire.channel import ASK, AVOID, CLIENT_OPTIONS, LEASE, METHOD, host_of
 from ..wire.codec import decode_client, encode_client
-from ..wire.kinds import kind_of
+from ..wire.frames import MAX_STAMPED, echo_of, kind_of, with_sent
 from ..wire.messages import ClientMessage, Close, Open, Resume, key_of
 from ..wire.secret_files import Reloaded
-from ..wire.stamps import MAX_STAMPED, echo_of, with_sent
 from .events import OnReceive
 from .link.route import ClientSettings, KnownPlace, Place, Route
 from .link.stream import LINGER_S, ClientStream

@@ -7,8 +7,7 @@ import json
 import secrets
 from pathlib import Path
 
-from ..decoding.policy import SamplingPolicy
-from ..decoding.rule import RULES, temperature_of
+from ..decoding.policy import RULES, SamplingPolicy, temperature_of
 from ..errors import UserError
 from ..instruction import check_instruction
 from ..models import EMBEDDED
@@ -84,11 +83,11 @@ def run_decode(args: argparse.Namespace) -> int:
         key=args.key,
         replica_hosts=tuple(args.replica_hosts),
     )
+    from ..instruction import known_instructions
     from ..models.image import PictureLimits
-    from ..models.instruction_pattern import known_instructions
     from ..models.load import load
     from ..models.prompt import Request
-    from ..models.text import TextStream
+    from ..models.tokenizer import TextStream
 
     check_instruction(args.instruction, known_instructions(args.drafter))
     options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}

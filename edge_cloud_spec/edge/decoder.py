@@ -12,6 +12,7 @@ from ..decoding.digest import PrefixDigest
 from ..decoding.preset import Preset
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..wire.messages import (
+    ALONE_PROTOCOL,
     Fault,
     Open,
     Opened,
@@ -19,10 +20,11 @@ from ..wire.messages import (
     RowMessage,
     ServerMessage,
     Verdict,
+    VersionError,
     base_digest,
+    check_agreed,
     spec_digest,
 )
-from ..wire.version import ALONE_PROTOCOL, VersionError, check_agreed
 from .events import (
     ANSWERED,
     CUT,

@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..decoding.cost_model import Costs, rate, signature, specedge_depth
-from ..decoding.mean import Mean
-from ..decoding.pass_yield import MIN_PASS_S
-from ..decoding.preset import Preset
+from ..decoding.mean import MIN_PASS_S, Mean
+from ..decoding.preset import Preset, Speculation
 from ..decoding.shape import BestFirst, Shape, chain
-from ..decoding.speculation import Speculation
 from .measures import Measures
 
 # Each constant says what goes wrong without it.

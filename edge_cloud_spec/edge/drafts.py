@@ -15,10 +15,9 @@ from itertools import count
 
 from ..decoding.digest import PrefixDigest
 from ..decoding.draft import MAX_PUSHED, MAX_PUSHED_BYTES, Draft
-from ..decoding.growth import FinishedDraft
-from ..decoding.preset import Preset
+from ..decoding.preset import Preset, Speculation
+from ..decoding.propose import FinishedDraft
 from ..decoding.shape import Branch, Shape, chain
-from ..decoding.speculation import Speculation
 from ..wire.messages import DraftMessage
 from .answer import Answer, Prefix, Request
 from .events import Work

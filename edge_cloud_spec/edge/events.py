@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol
 
-from ..decoding.growth import FinishedDraft
+from ..decoding.propose import FinishedDraft
 from ..decoding.shape import Branch
 from ..wire.codec import encode_server
 from ..wire.messages import COMPLETE, ClientMessage, Fault, ServerMessage

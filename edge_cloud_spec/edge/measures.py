@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.cost_model import Costs
-from ..decoding.growth import FinishedDraft
-from ..decoding.mean import Mean
-from ..decoding.pass_yield import MIN_PASS_S, PassYield
-from ..decoding.prefix import common_prefix
+from ..decoding.digest import common_prefix
+from ..decoding.mean import MIN_PASS_S, Mean, PassYield
+from ..decoding.propose import FinishedDraft
 from ..wire.messages import Verdict
 
 TIME_DECAY = 0.97  # weight of a time, one observation later

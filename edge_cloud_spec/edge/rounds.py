@@ -12,12 +12,11 @@ from enum import Enum
 
 from ..decoding.digest import PrefixDigest
 from ..decoding.draft import Draft
-from ..decoding.growth import FinishedDraft
-from ..decoding.pass_yield import MIN_PASS_S
-from ..decoding.preset import Preset
+from ..decoding.mean import MIN_PASS_S
+from ..decoding.preset import STOP_AND_WAIT, Preset
+from ..decoding.propose import FinishedDraft
 from ..decoding.random_source import RandomSource
 from ..decoding.shape import chain
-from ..decoding.speculation import STOP_AND_WAIT
 from ..decoding.token_distribution import TokenDistribution
 from ..wire.messages import (
     Alone,

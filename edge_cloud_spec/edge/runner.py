@@ -17,13 +17,12 @@ from queue import Empty
 from typing import TYPE_CHECKING, Protocol
 
 from ..decoding.grammar import Grammar
-from ..decoding.policy import GREEDY, SamplingPolicy
+from ..decoding.policy import GREEDY, SamplingPolicy, check_rule
 from ..decoding.preset import Preset
-from ..decoding.rule import check_rule
 from ..decoding.shape import Branch
 from ..errors import UserError
-from ..lookup.lookups import Lookups
-from ..models.drafter import MAX_LOOKED_UP, Drafter, Grown
+from ..lookup import Lookups
+from ..models.draft_model import MAX_LOOKED_UP, Drafter, Grown
 from ..models.prompt import PromptSpec, Request, instruction_tokens
 from ..wire.codec import decode_server
 from ..wire.messages import Open, Opened, WireError, spec_digest
@@ -52,7 +51,7 @@ from .measures import DecodeStats, Measures
 from .rounds import server_generation
 
 if TYPE_CHECKING:
-    from ..lookup.answer_lookup import AnswerLookup
+    from ..lookup import AnswerLookup
     from ..models.prefill import Prefill
     from ..models.session import Session
     from ..models.vlm import Vlm

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .cache import KeyValueCache
 from .image import Grid
-from .memory.cache import KeyValueCache
 from .passes.node_tree import NodeTree
 from .passes.target_rows import on_device, on_host
 from .passes.transformer import Deepstack, OnLayer, Transformer

@@ -1,4 +1,4 @@
-"""A loaded vision-language model: makes prompts and opens sessions on them."""
+"""Which of a picture's tokens a draft model can do without; nothing is trained for it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,42 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..errors import UserError
-from .grammar.compiler import GrammarCompiler
-from .grammar.token_grammar import TokenGrammar
+from .cache import SPARE, KeyValueCache, PrefixStore, PromptParts, Refilled
 from .image import Grid, ImageSpec, PictureLimits, decode_image, grid_of, patches
-from .memory.cache import KeyValueCache
-from .memory.cache_owner import SPARE, Refilled
-from .memory.kv_memory import MB, KvMemory
-from .memory.lru_cache import LruCache
-from .memory.prefix_store import PrefixStore, PromptParts
-from .passes.forward_pass import PassRequest, forward_together
+from .kv_memory import MB, KvMemory, LruCache
 from .passes.target_rows import DeviceRows
 from .passes.transformer import Transformer
 from .prefill import EncodedPicture, Prefill, PrefillRows, picture_positions, positions_of
 from .prompt import Prompt, PromptSpec, Request, prompt_digest, render
-from .session import Session
-from .token_pruning import diverse_tokens
-from .vocabulary import tokenizer_digest, tokens_of
+from .session import PassRequest, Session, forward_together
+from .token_grammar import GrammarCompiler, TokenGrammar
+from .tokenizer import tokenizer_digest, tokens_of
+
+
+def diverse_tokens(features: Tensor, count: int) -> NDArray[np.int64]:
+    """Indices [count], ascending, of the tokens [m, E] that are least like each other.
+
+    DivPrune (Alvar et al., CVPR 2025, arXiv 2503.02175): the least distance between two tokens is
+    made as large as it can be, greedily: whatever is farthest from all that are taken comes next,
+    by the cosine. ValueError: there are fewer tokens.
+    """
+    if not 0 < count <= len(features):
+        raise ValueError(f"{count} of {len(features)} tokens cannot be kept")
+    if count == len(features):
+        return np.arange(count)
+    unit = torch.nn.functional.normalize(features.float(), dim=1)
+    likeness = (unit @ unit.T).cpu().numpy()  # [m, m]
+    taken = [int(likeness.sum(axis=1).argmin())]
+    nearest = likeness[taken[0]].copy()  # [m]: to the most like of those that are taken
+    while len(taken) < count:
+        nearest[taken[-1]] = np.inf
+        taken.append(int(nearest.argmin()))
+        np.maximum(nearest, likeness[taken[-1]], out=nearest)
+    return np.sort(np.asarray(taken))
+
 
 CPU_KV_BYTES = 2048 * MB
 CUDA_KV_SHARE = 0.7  # the rest is for what a pass computes

@@ -18,12 +18,11 @@ from edge_cloud_spec.msg import DecodeStats, VerifiedTokens
 
 from ..edge.runner import DecodeRunner, Outcome
 from ..errors import UserError
-from ..instruction import check_instruction, is_stop
+from ..instruction import check_instruction, instruction_pattern, is_stop, known_instructions
 from ..models import EMBEDDED
 from ..models.image import PictureLimits
-from ..models.instruction_pattern import instruction_pattern, known_instructions
 from ..models.load import load
-from ..models.text import TokenTexts
+from ..models.tokenizer import TokenTexts
 from ..nav.events import Instruction, Tick
 from ..nav.followed_goal import INACTIVE, STARTED
 from ..nav.holds import TOLD

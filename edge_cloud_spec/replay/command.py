@@ -22,7 +22,7 @@ from rich.console import Console
 from .. import __version__
 from ..bringup.graph import LOCAL, GraphSettings, Value, graph
 from ..bringup.running_graph import LaunchConfig, free_address, launch_graph
-from ..decoding.rule import RULES, check_rule
+from ..decoding.policy import RULES, check_rule
 from ..errors import UserError
 from ..models import EMBEDDED
 from ..models.prompt import ORDERS
@@ -30,8 +30,7 @@ from ..observe.console_view import ConsoleView
 from ..observe.draft_text import joined
 from ..observe.observer import Observer
 from ..signals import signals_as_interrupt
-from .comparison import Comparison, compare
-from .difference import identities_of
+from .difference import Comparison, compare, identities_of
 from .player import NAMESPACE, NotPlayed, Player
 from .recording import Choice, Recording, ReplayTask, read_recording
 

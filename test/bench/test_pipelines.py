@@ -14,8 +14,8 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.cost_model import Costs, profile, rate
 from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Speculation
 from edge_cloud_spec.decoding.shape import BestFirst, chain
-from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.pipelines.suite import formula_speedup
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile

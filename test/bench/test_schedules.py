@@ -10,7 +10,7 @@ import pytest
 from edge_cloud_spec.cloud.session.events import Action as CloudAction
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.decoding.growth import FinishedDraft
+from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafts import Drafts
 from edge_cloud_spec.edge.events import Action, Work

@@ -17,9 +17,9 @@ from edge_cloud_spec.decoding.cost_model import (
     rate,
     signature,
 )
-from edge_cloud_spec.decoding.growth import MAX_ENDS, NEAR
+from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Speculation
+from edge_cloud_spec.decoding.propose import MAX_ENDS, NEAR
 from edge_cloud_spec.decoding.shape import BestFirst, Expansion, Shape, chain
-from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
 
 WORDS = 12  # of the vocabulary that a profile is grown over
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.digest import request_digest
 from edge_cloud_spec.decoding.draft import MAX_NODES, BadDraft, Draft, check_draft
-from edge_cloud_spec.decoding.growth import Growth
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.preset import Preset
-from edge_cloud_spec.decoding.propose import ProposalConfig
+from edge_cloud_spec.decoding.propose import Growth, ProposalConfig
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.shape import BestFirst
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution

@@ -11,9 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.growth import MAX_ENDS, NEAR, FinishedDraft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.propose import ProposalConfig, candidates, coupled_token
+from edge_cloud_spec.decoding.propose import (
+    MAX_ENDS,
+    NEAR,
+    FinishedDraft,
+    ProposalConfig,
+    candidates,
+    coupled_token,
+)
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.shape import BestFirst, Expansion, chain
 

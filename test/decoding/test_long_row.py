@@ -10,12 +10,16 @@ from numpy.typing import NDArray
 from edge_cloud_spec.decoding import target_rows
 from edge_cloud_spec.decoding.accept import accept
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.long_row import DEEP, LongResidual, LongRow
 from edge_cloud_spec.decoding.noise import Purpose
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.random_source import BLOCK, SeededRandomSource
-from edge_cloud_spec.decoding.screen import screened_distribution
-from edge_cloud_spec.decoding.target_rows import LogitRows
+from edge_cloud_spec.decoding.target_rows import (
+    DEEP,
+    LogitRows,
+    LongResidual,
+    LongRow,
+    screened_distribution,
+)
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
 
 ONE = SamplingPolicy(1.0)

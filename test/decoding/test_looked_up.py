@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.draft import BadDraft, Draft, check_distinct, check_draft
-from edge_cloud_spec.decoding.looked_up import with_looked_up
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
+from edge_cloud_spec.lookup import with_looked_up
 
 VOCABULARY = 4
 ROW = TokenDistribution(np.full(VOCABULARY, 0.25, np.float32))

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.accept import Acceptance, accept
 from edge_cloud_spec.decoding.draft import Draft, check_distinct, check_draft
-from edge_cloud_spec.decoding.growth import Growth
-from edge_cloud_spec.decoding.looked_up import with_looked_up
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.decoding.propose import Growth
 from edge_cloud_spec.decoding.random_source import RandomSource, SeededRandomSource
 from edge_cloud_spec.decoding.split import resample_from
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
+from edge_cloud_spec.lookup import with_looked_up
 
 PRESETS = {
     "chain": Preset("chain", "", "edge", draft_length=2),

@@ -15,9 +15,8 @@ from hypothesis import Phase, assume, example, find, given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.policy import SamplingPolicy
-from edge_cloud_spec.decoding.preset import PAYLOADS, Preset
+from edge_cloud_spec.decoding.preset import PAYLOADS, STOP_AND_WAIT, Preset, Speculation
 from edge_cloud_spec.decoding.shape import BestFirst
-from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
 from edge_cloud_spec.decoding.split import RESIDUALS
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode

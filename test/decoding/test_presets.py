@@ -9,10 +9,9 @@ import pytest
 import yaml
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Preset, Speculation
 from edge_cloud_spec.decoding.propose import ProposalConfig
 from edge_cloud_spec.decoding.shape import BestFirst, Expansion, chain
-from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.presets import load_preset, preset_names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_cloud_spec.decoding.rule import RULES, check_rule, temperature_of
+from edge_cloud_spec.decoding.policy import RULES, check_rule, temperature_of
 from edge_cloud_spec.errors import UserError
 
 

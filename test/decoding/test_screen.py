@@ -16,8 +16,7 @@ from edge_cloud_spec.decoding.noise import GUMBEL_MAX, LOG_2_31, GumbelBounds, P
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
-from edge_cloud_spec.decoding.screen import screened_distribution, screened_token
-from edge_cloud_spec.decoding.target_rows import LogitRows
+from edge_cloud_spec.decoding.target_rows import LogitRows, screened_distribution, screened_token
 from edge_cloud_spec.decoding.token_distribution import distribution_of
 
 KINDS = ("normal", "equal", "rounded", "nearly equal", "cut off", "tiny", "one huge", "huge")

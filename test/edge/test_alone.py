@@ -8,7 +8,7 @@ import pytest
 from helpers.edge_decoder import BASE, OPENED, OPENING, SPEC, sent
 
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.growth import FinishedDraft
+from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.draft_planner import PROBE
 from edge_cloud_spec.edge.events import (
@@ -24,6 +24,7 @@ from edge_cloud_spec.edge.events import (
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
+    ALONE_PROTOCOL,
     Alone,
     DraftMessage,
     Generate,
@@ -32,7 +33,6 @@ from edge_cloud_spec.wire.messages import (
     Verdict,
     spec_digest,
 )
-from edge_cloud_spec.wire.version import ALONE_PROTOCOL
 
 ASKED = Generate(BASE, Alone(False, PROBE, True))
 

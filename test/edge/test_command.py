@@ -21,7 +21,7 @@ from edge_cloud_spec.edge.measures import DecodeStats, Round
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Request
-from edge_cloud_spec.models.text import TextStream
+from edge_cloud_spec.models.tokenizer import TextStream
 
 INSTRUCTION = "find the silver bottle"
 

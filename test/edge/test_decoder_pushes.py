@@ -10,8 +10,8 @@ from helpers.edge_decoder import BASE, OPENED, PROMPT, SPEC, decoder, drafted, d
 from edge_cloud_spec.cloud.session.counters import Counters
 from edge_cloud_spec.cloud.session.drafts import PushedDrafts
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
-from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.decoding.mean import Mean
+from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.edge.answer import Answer
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafts import Drafts

@@ -23,8 +23,8 @@ from helpers.edge_decoder import (
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.decoding.shape import chain
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution

@@ -8,9 +8,8 @@ import pytest
 
 from edge_cloud_spec.decoding.cost_model import rate
 from edge_cloud_spec.decoding.mean import Mean
-from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Preset, Speculation
 from edge_cloud_spec.decoding.shape import BestFirst, chain
-from edge_cloud_spec.decoding.speculation import STOP_AND_WAIT, Speculation
 from edge_cloud_spec.edge.draft_planner import (
     GAIN,
     PROBE,

@@ -7,9 +7,9 @@ import pytest
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.growth import FinishedDraft
+from edge_cloud_spec.decoding.preset import Speculation
+from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, chain
-from edge_cloud_spec.decoding.speculation import Speculation
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.edge.answer import Answer, Prefix
 from edge_cloud_spec.edge.drafts import Drafts

@@ -7,8 +7,8 @@ from dataclasses import replace
 from helpers.edge_decoder import BASE, OPENING, PROMPT, SPEC, sent
 
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.decoding.mean import Mean
+from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.draft_planner import HINTED, PROBE
 from edge_cloud_spec.edge.events import Action, Drafted, Emit, Prefilled, Received, Work

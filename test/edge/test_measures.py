@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.growth import FinishedDraft
+from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.edge.measures import (
     FEW_PASSES,
     FLAT_NODES,

@@ -14,7 +14,7 @@ from edge_cloud_spec.edge.events import Abort, Emit
 from edge_cloud_spec.edge.runner import DecodeRunner
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.lab.harness.virtual_decode import Decode
-from edge_cloud_spec.lookup.lookups import Lookups
+from edge_cloud_spec.lookup import Lookups
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Open
 

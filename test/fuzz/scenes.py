@@ -18,7 +18,7 @@ from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Action, Drafted, PromptReady, Received, Send
 from edge_cloud_spec.lab.harness.scripted.model import ScriptedSession
-from edge_cloud_spec.models.drafter import Drafter
+from edge_cloud_spec.models.draft_model import Drafter
 from edge_cloud_spec.wire.codec import (
     decode_client,
     decode_server,

@@ -16,7 +16,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.lab.harness.toy import ToyGrammar, ToyVlm
 from edge_cloud_spec.models.image import ImageSpec, decode_image
-from edge_cloud_spec.models.memory.kv_memory import KvMemory
+from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.prompt import ORDERS, PromptSpec, Request
 from edge_cloud_spec.wire.messages import Open
 

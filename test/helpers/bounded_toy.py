@@ -10,9 +10,14 @@ import torch
 
 from edge_cloud_spec.lab.harness.scripted.model import ScriptedPrefill, ScriptedSession
 from edge_cloud_spec.lab.harness.toy import ToyVlm
-from edge_cloud_spec.models.memory.cache import CacheLayout, KeyValueCache
-from edge_cloud_spec.models.memory.cache_owner import SPARE, CacheOwner, Refilled
-from edge_cloud_spec.models.memory.kv_memory import KvMemory
+from edge_cloud_spec.models.cache import (
+    SPARE,
+    CacheLayout,
+    CacheOwner,
+    KeyValueCache,
+    Refilled,
+)
+from edge_cloud_spec.models.kv_memory import KvMemory
 
 LAYOUT = CacheLayout(1, 1, 1, torch.float32, torch.device("cpu"))
 PROMPT_ROWS = 300

@@ -8,10 +8,9 @@ from functools import cache
 import numpy as np
 from helpers.exactness import Model
 
-from edge_cloud_spec.decoding.growth import FinishedDraft, Growth
 from edge_cloud_spec.decoding.noise import gumbel
 from edge_cloud_spec.decoding.policy import scaled_logits
-from edge_cloud_spec.decoding.propose import ProposalConfig
+from edge_cloud_spec.decoding.propose import FinishedDraft, Growth, ProposalConfig
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.shape import Shape
 

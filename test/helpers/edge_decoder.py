@@ -6,8 +6,8 @@ from typing import Any
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.decoding.shape import Branch, Expansion, chain
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import (

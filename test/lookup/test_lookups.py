@@ -12,8 +12,7 @@ from edge_cloud_spec.cloud.session.events import Score
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.split import Split
-from edge_cloud_spec.lookup.answer_lookup import AnswerLookup
-from edge_cloud_spec.lookup.lookups import MAX_CREDENTIALS, Lookups
+from edge_cloud_spec.lookup import MAX_CREDENTIALS, AnswerLookup, Lookups
 from edge_cloud_spec.wire.messages import Alone, Close, Generate, Open
 
 ASKING = Open(1, "find the box", b"", "action first", GREEDY, "greedy", lookup=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_cloud_spec.lookup.node_budget import NodeBudget
+from edge_cloud_spec.lookup import NodeBudget
 
 MOST = 16
 

@@ -11,9 +11,8 @@ from helpers.checkpoints import FAMILIES, full_logits, prompt_of, vlm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.models.passes.forward_pass import PassRequest
 from edge_cloud_spec.models.passes.transformer import OnLayer
-from edge_cloud_spec.models.session import Session
+from edge_cloud_spec.models.session import PassRequest, Session
 
 CLOSE = 1e-4
 PLACES = 4  # sessions of a pass in the property test

@@ -13,14 +13,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from edge_cloud_spec.models.cache import KeyValueCache
+from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.memory.cache import KeyValueCache
-from edge_cloud_spec.models.memory.kv_memory import KvMemory
-from edge_cloud_spec.models.passes import fixed_attention, fixed_pass
-from edge_cloud_spec.models.passes.fixed_shapes import ROW_COUNTS
-from edge_cloud_spec.models.passes.forward_pass import PassRequest
-from edge_cloud_spec.models.passes.padded_attention import PaddedAttention
-from edge_cloud_spec.models.session import Session
+from edge_cloud_spec.models.passes import fixed_pass
+from edge_cloud_spec.models.passes.attention import PaddedAttention
+from edge_cloud_spec.models.passes.fixed_pass import ROW_COUNTS
+from edge_cloud_spec.models.session import PassRequest, Session
 from edge_cloud_spec.models.vlm import Vlm
 
 PROMPTS = (20, 23, 21)  # rows that are computed
@@ -79,9 +78,8 @@ def test_a_pass_reads_nothing_of_its_device_and_sends_all_to_it_before_its_layer
 ) -> None:
     """Each read waits for the device; so does, in CUDA, each write from ordinary memory."""
     monkeypatch.setattr(PaddedAttention, "pays", lambda *_: how == "padded")
-    for module in (fixed_pass, fixed_attention):  # bits are measured, and "meta" has none
-        monkeypatch.setattr(module, "equal_counts", lambda *_: frozenset(ROW_COUNTS))
-    monkeypatch.setattr(fixed_pass, "linear_counts", lambda *_: frozenset(ROW_COUNTS))
+    for name in ("equal_counts", "linear_counts"):  # bits are measured, and "meta" has none
+        monkeypatch.setattr(fixed_pass, name, lambda *_: frozenset(ROW_COUNTS))
     model = load(checkpoint(family), device="meta", passes="fixed" if how == "fixed" else "free")
     sessions = sessions_of(model)
     crossed_by_layers(model, sessions, tree)  # makes what later passes share

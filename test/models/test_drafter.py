@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from helpers.checkpoints import FAMILIES, prompt_of, vlm
 
-from edge_cloud_spec.decoding.growth import Growth
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.propose import ProposalConfig, likeliest
+from edge_cloud_spec.decoding.propose import Growth, ProposalConfig, likeliest
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, Expansion, Shape, chain
-from edge_cloud_spec.models.drafter import Drafter
+from edge_cloud_spec.models.draft_model import Drafter
 from edge_cloud_spec.models.session import Session
 
 RECIPES = (

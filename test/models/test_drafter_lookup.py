@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.draft import Draft, parents_or_none
-from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.propose import ProposalConfig
+from edge_cloud_spec.decoding.propose import FinishedDraft, ProposalConfig
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, Expansion, Shape, chain
 from edge_cloud_spec.lab.harness.toy import ToyVlm
-from edge_cloud_spec.lookup.lookups import Lookups
-from edge_cloud_spec.models.drafter import MAX_LOOKED_UP, Drafter
+from edge_cloud_spec.lookup import Lookups
+from edge_cloud_spec.models.draft_model import MAX_LOOKED_UP, Drafter
 from edge_cloud_spec.wire.messages import Open
 
 VOCABULARY = END = 12  # no row has the end token: it is outside the vocabulary

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.errors import MemoryFull
-from edge_cloud_spec.models.memory.kv_memory import KvMemory
+from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
 
@@ -156,7 +156,7 @@ def test_the_session_that_was_used_the_longest_ago_gives_way(family: str) -> Non
 
 
 def test_sessions_of_one_pass_keep_their_caches_and_who_finds_no_room_is_told_alone() -> None:
-    from edge_cloud_spec.models.passes.forward_pass import PassRequest
+    from edge_cloud_spec.models.session import PassRequest
 
     model = bounded(FAMILIES[0], 2.5)
     prompts = [prompt_of(model, seed) for seed in (1, 2, 3)]

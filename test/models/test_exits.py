@@ -25,8 +25,7 @@ from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.toy import ToyGrammar
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.exit_predictor import ExitPrediction
-from edge_cloud_spec.models.exits import Adapter, Exits
+from edge_cloud_spec.models.exits import Adapter, ExitPrediction, Exits
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm

@@ -18,8 +18,13 @@ from torch import Tensor, nn
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.bits import Company, KnownRows
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.passes.fixed_attention import FixedAttention, paths_of
-from edge_cloud_spec.models.passes.fixed_shapes import RowCounts, common, equal_counts
+from edge_cloud_spec.models.passes.fixed_pass import (
+    FixedAttention,
+    RowCounts,
+    common,
+    equal_counts,
+    paths_of,
+)
 from edge_cloud_spec.models.vlm import Vlm
 
 CLOSE = 1e-4

@@ -11,9 +11,8 @@ from helpers.checkpoints import vlm
 from edge_cloud_spec.decoding.grammar import forced_token
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
-from edge_cloud_spec.models.grammar.compiler import GrammarCompiler
-from edge_cloud_spec.models.grammar.token_grammar import TokenGrammar
 from edge_cloud_spec.models.prompt import ORDERS
+from edge_cloud_spec.models.token_grammar import GrammarCompiler, TokenGrammar
 from edge_cloud_spec.nav.action import every_action
 from edge_cloud_spec.nav.answer import read_answer
 from edge_cloud_spec.nav.grammar import answer_grammar

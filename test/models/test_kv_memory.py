@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.errors import MemoryFull
-from edge_cloud_spec.models.memory.kv_memory import KvBuffer, KvMemory
+from edge_cloud_spec.models.kv_memory import KvBuffer, KvMemory
 
 ROW = 10  # bytes
 
@@ -175,8 +175,8 @@ import resource, torch
 from pathlib import Path
 from edge_cloud_spec.cloud.model_thread.engine import fault_of
 from edge_cloud_spec.errors import MemoryFull
-from edge_cloud_spec.models.memory.cache import CacheLayout, KeyValueCache
-from edge_cloud_spec.models.memory.kv_memory import KvMemory
+from edge_cloud_spec.models.cache import CacheLayout, KeyValueCache
+from edge_cloud_spec.models.kv_memory import KvMemory
 
 torch.set_num_threads(1)
 layout = CacheLayout(6, 2, 64, torch.float32, torch.device("cpu"))

@@ -20,12 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from edge_cloud_spec.cloud.command import add_serve_arguments
 from edge_cloud_spec.edge.command import add_decode_arguments
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.models.device import choose
-from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.memory.cache import KeyValueCache
-from edge_cloud_spec.models.memory.kv_memory import KvMemory
-from edge_cloud_spec.models.passes.quantize import quantize_linears
-from edge_cloud_spec.models.passes.segment import Segment
+from edge_cloud_spec.models.cache import KeyValueCache
+from edge_cloud_spec.models.kv_memory import KvMemory
+from edge_cloud_spec.models.load import choose, load
+from edge_cloud_spec.models.passes.attention import Segment
+from edge_cloud_spec.models.passes.layer import quantize_linears
 from edge_cloud_spec.models.passes.transformer import Transformer
 from edge_cloud_spec.nodes.drafting.drafter_settings import ModelSettings
 from edge_cloud_spec.share import share

@@ -10,13 +10,11 @@ from helpers.checkpoints import FAMILIES, prompt_of, vlm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.models.memory.cache import KeyValueCache
-from edge_cloud_spec.models.memory.kv_memory import KvMemory
-from edge_cloud_spec.models.passes import padded_attention
-from edge_cloud_spec.models.passes.forward_pass import PassRequest
-from edge_cloud_spec.models.passes.padded_attention import PaddedAttention
-from edge_cloud_spec.models.passes.segment import Segment
-from edge_cloud_spec.models.session import Session
+from edge_cloud_spec.models.cache import KeyValueCache
+from edge_cloud_spec.models.kv_memory import KvMemory
+from edge_cloud_spec.models.passes import attention as attention_module
+from edge_cloud_spec.models.passes.attention import PaddedAttention, Segment
+from edge_cloud_spec.models.session import PassRequest, Session
 from edge_cloud_spec.models.vlm import Vlm
 
 CLOSE = 1e-4
@@ -84,7 +82,7 @@ def test_small_sessions_of_like_sizes_are_padded_and_others_are_not(
         cache = KeyValueCache(layout, 1, KvMemory())
         return [Segment(cache, start, count) for start, count in sizes]
 
-    monkeypatch.setattr(padded_attention, "SMALL", 200 * layout.row_bytes)
+    monkeypatch.setattr(attention_module, "SMALL", 200 * layout.row_bytes)
     assert PaddedAttention.pays(segments((90, 5), (100, 5), (70, 3)), layout)
     assert not PaddedAttention.pays(segments((90, 5)), layout)  # alone
     assert not PaddedAttention.pays(segments((190, 5), (190, 11)), layout)  # too large

@@ -13,11 +13,10 @@ from helpers.checkpoints import FAMILIES, checkpoint, full_logits, jpeg, prompt_
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.image import PictureLimits
+from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.memory.kv_memory import KvMemory
 from edge_cloud_spec.models.prompt import Prompt, Request
-from edge_cloud_spec.models.token_pruning import diverse_tokens
-from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.models.vlm import Vlm, diverse_tokens
 
 CLOSE = 1e-4
 TOKENS = [5, 90, 33]

@@ -10,7 +10,7 @@ from helpers.checkpoints import FAMILIES, full_logits, prompt_of, vlm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.models.memory.kv_memory import KvMemory
+from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.prefill import ALL_ROWS, Prefill
 from edge_cloud_spec.models.prompt import Prompt
 from edge_cloud_spec.models.vlm import Vlm

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.checkpoints import FAMILIES, full_logits, prompt_of, vlm
 
-from edge_cloud_spec.models.memory.kv_memory import KvMemory
+from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.prefill import ALL_ROWS
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm

@@ -21,9 +21,9 @@ from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.decoding.token_distribution import distribution_of
 from edge_cloud_spec.lab.harness.toy import ToyGrammar
-from edge_cloud_spec.models.passes import forward_pass
-from edge_cloud_spec.models.passes.forward_pass import PassRequest
+from edge_cloud_spec.models import session as session_module
 from edge_cloud_spec.models.passes.target_rows import TensorRows, joined, on_host, target_rows
+from edge_cloud_spec.models.session import PassRequest
 
 SCALES = (0.0, 1e-7, 0.1, 1.0, 5.0, 100.0, 1e34)
 KEPT = (SamplingPolicy(1.0, 5), SamplingPolicy(0.7, 0, 0.9), SamplingPolicy(1.0, 50, 0.5))
@@ -169,7 +169,7 @@ def test_a_session_whose_rows_stay_on_a_device_is_the_same_session(
     for tokens, parents in (([3, 4, 5], None), ([3, 4, 5], [-1, -1, 0]), ([7], None)):
         expected = plain.forward(tokens, parents)
         with monkeypatch.context() as patched:
-            patched.setattr(forward_pass, "on_device", lambda rows: rows)
+            patched.setattr(session_module, "on_device", lambda rows: rows)
             (rows,) = model.forward_together([PassRequest(kept, tokens, parents)])
         assert isinstance(rows, torch.Tensor)
         assert np.abs(on_host(rows) - expected).max() < 1e-5

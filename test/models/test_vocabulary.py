@@ -6,7 +6,7 @@ import pytest
 from helpers.checkpoints import prompt_of, vlm
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.models.vocabulary import (
+from edge_cloud_spec.models.tokenizer import (
     common_vocabulary,
     tokenizer_digest,
     tokens_of,

@@ -9,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.instruction import KnownInstructions, check_instruction, is_stop
+from edge_cloud_spec.instruction import (
+    KnownInstructions,
+    check_instruction,
+    is_stop,
+    known_instructions,
+)
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.instruction_pattern import known_instructions
 
 KNOWN = KnownInstructions(
     re.compile(r"(?:[Ff]ind|go to) the (silver bottle|red chair)[.?!]?"),

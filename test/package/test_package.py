@@ -27,11 +27,10 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.doctor.finding import OK
 from edge_cloud_spec.doctor.machine import check_simulator
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.instruction import check_instruction
+from edge_cloud_spec.instruction import check_instruction, known_instructions
 from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.instruction_pattern import known_instructions
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
 from edge_cloud_spec.nodes.drafting.drafter_settings import DrafterSettings
 from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings

@@ -16,8 +16,14 @@ from helpers.bags import changed, make_bag
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.image import decode_image
-from edge_cloud_spec.replay.recording import Choice, read_recording
-from edge_cloud_spec.replay.topic_choice import COMPRESSED, RAW, TEXT, choose_topics
+from edge_cloud_spec.replay.recording import (
+    COMPRESSED,
+    RAW,
+    TEXT,
+    Choice,
+    choose_topics,
+    read_recording,
+)
 
 OURS = {
     "verified_tokens": "edge_cloud_spec/msg/VerifiedTokens",

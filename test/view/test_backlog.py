@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.view.backlog import Backlog
+from edge_cloud_spec.view.live_messages import Backlog
 
 TOPICS = st.lists(st.sampled_from(["words", "verdict", "camera", "raw"]), max_size=40)
 

@@ -19,7 +19,7 @@ pytest.importorskip("rosbags")
 from helpers.run_bag import write_run
 
 from edge_cloud_spec.bringup.running_graph import free_address
-from edge_cloud_spec.view.server import ViewerAddress
+from edge_cloud_spec.view.command import ViewerAddress
 
 OTHER = "127.0.0.2"  # an address of this machine that only who listens on all of them answers
 

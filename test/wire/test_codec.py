@@ -16,7 +16,14 @@ from edge_cloud_spec.decoding.split import RESIDUALS, SparseResidual, Split
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.channel import MAX_RETRY_S
-from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client, encode_server
+from edge_cloud_spec.wire.codec import (
+    decode_client,
+    decode_server,
+    encode_client,
+    encode_server,
+    pack_ids,
+    unpack_ids,
+)
 from edge_cloud_spec.wire.messages import (
     Alone,
     ClientMessage,
@@ -35,7 +42,6 @@ from edge_cloud_spec.wire.messages import (
     WireError,
     base_digest,
 )
-from edge_cloud_spec.wire.rows import pack_ids, unpack_ids
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)

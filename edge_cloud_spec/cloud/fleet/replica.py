@@ -23,7 +23,7 @@ import grpc.aio
 
 from ...wire.channel import LEASE, is_loopback
 from ...wire.codec import encode_server
-from ...wire.kinds import ends_decode, server_kind_of
+from ...wire.frames import ends_decode, server_kind_of
 from ...wire.messages import MOVED, Fault
 from ..model_thread.worker import Worker
 from ..serving.access import AccessSettings, raise_file_limit

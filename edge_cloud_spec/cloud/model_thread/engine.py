@@ -15,10 +15,10 @@ from dataclasses import replace
 
 from ...decoding.target_rows import TargetRows
 from ...errors import MemoryFull, UserError, is_out_of_memory
-from ...lookup.lookups import Lookups
+from ...lookup import Lookups
 from ...models.prompt import PromptSpec
 from ...wire.codec import decode_client
-from ...wire.kinds import kind_of
+from ...wire.frames import kind_of
 from ...wire.messages import (
     Close,
     Fault,

@@ -12,16 +12,15 @@ from ...decoding.propose import ProposalConfig
 from ...decoding.shape import Branch, chain
 from ...decoding.target_rows import TargetRows
 from ...errors import UserError
-from ...models.drafter import Drafter
-from ...models.memory.kv_memory import KvMemory
+from ...models.draft_model import Drafter
+from ...models.kv_memory import KvMemory
 from ...models.prompt import Prompt, PromptSpec, Request, instruction_tokens
 from ...wire.messages import Open
 from ..session.events import Predicted
 from .sessions import CloudSession, DuePass
 
 if TYPE_CHECKING:
-    from ...models.exit_predictor import ExitPrediction, ExitPredictor
-    from ...models.exits import Exits
+    from ...models.exits import ExitPrediction, ExitPredictor, Exits
     from ...models.vlm import Vlm
 
 OnPredicted = Callable[[CloudSession, Predicted], None]
@@ -99,8 +98,8 @@ class ModelRunner:
 
         Raises what the pass itself raises; then none has a result.
         """
-        from ...models.passes.forward_pass import PassRequest  # torch
         from ...models.passes.target_rows import target_rows
+        from ...models.session import PassRequest  # torch
 
         requests = []
         for due in batch:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_DRAFTED, Draft
-from ...models.drafter import Drafter
+from ...models.draft_model import Drafter
 from ...wire.channel import MAX_RETRY_S
 from ...wire.codec import encode_server
 from ...wire.messages import Close, Open, ServerMessage, key_of
 from ..session.verification import Verification
 
 if TYPE_CHECKING:
-    from ...models.memory.cache_owner import Refill
+    from ...models.cache import Refill
     from ...models.prefill import Prefill
     from ...models.session import Session
 

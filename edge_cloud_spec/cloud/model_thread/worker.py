@@ -16,8 +16,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ParamSpec
 
-from ...lookup.lookups import Lookups
-from ...models.memory.kv_memory import KvMemory
+from ...lookup import Lookups
+from ...models.kv_memory import KvMemory
 from ...models.prompt import PromptSpec
 from ..session.counters import Counters
 from ..session.events import Scored

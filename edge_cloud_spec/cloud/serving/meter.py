@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from weakref import WeakKeyDictionary
 
-from ...wire.kinds import kind_of
+from ...wire.frames import kind_of
 from ...wire.messages import Fault, Opened, ServerMessage, Verdict
 from ..model_thread.sessions import RobotStream
 

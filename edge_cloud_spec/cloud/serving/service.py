@@ -14,8 +14,8 @@ import grpc.aio
 
 from ...presets import preset_names
 from ...wire.channel import METHOD_NAME, SERVICE
+from ...wire.frames import MAX_STAMPED, Echo, sent_of, with_echo
 from ...wire.messages import Fault, Opened, ServerMessage
-from ...wire.stamps import MAX_STAMPED, Echo, sent_of, with_echo
 from ..model_thread.sessions import RobotStream
 from ..model_thread.worker import Worker
 from .access import AccessSettings, Gate, retry_after

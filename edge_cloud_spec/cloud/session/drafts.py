@@ -8,8 +8,8 @@ from typing import Literal
 
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_PUSHED, MAX_PUSHED_BYTES, BadDraft, Draft
-from ...decoding.pass_yield import PassYield
-from ...lookup.answer_lookup import AnswerLookup
+from ...decoding.mean import PassYield
+from ...lookup import AnswerLookup
 from ...wire.messages import Alone, DraftMessage, Open
 from .counters import Counters
 from .events import Propose, Proposed

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...decoding.draft import BadDraft, check_distinct, check_draft
+from ...decoding.policy import check_rule
 from ...decoding.preset import PAYLOADS
-from ...decoding.rule import check_rule
 from ...decoding.split import MAX_TOLD, RESIDUALS
 from ...errors import UserError
-from ...wire.messages import DraftMessage, Open
-from ...wire.version import common_protocol
+from ...wire.messages import DraftMessage, Open, common_protocol
 from .verified_answer import VerifiedAnswer
 
 

@@ -16,7 +16,7 @@ from ...decoding.grammar import Grammar
 from ...decoding.random_source import RandomSource, SeededRandomSource
 from ...decoding.split import Split, largest, sparse_residual
 from ...decoding.token_distribution import TokenDistribution
-from ...lookup.answer_lookup import AnswerLookup
+from ...lookup import AnswerLookup
 from ...wire.messages import (
     Alone,
     Close,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ...wire.codec import decode_server
-from ...wire.kinds import server_kind_of
+from ...wire.frames import server_kind_of
 from ...wire.messages import Fault, WireError
 from ..events import LinkLost, LinkUp
 

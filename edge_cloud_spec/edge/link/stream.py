@@ -14,7 +14,7 @@ import grpc.aio
 
 from ...wire.channel import is_loopback, retry_after_s
 from ...wire.codec import decode_server, encode_server
-from ...wire.kinds import ends_decode, kind_of, server_kind_of
+from ...wire.frames import ends_decode, kind_of, server_kind_of
 from ...wire.messages import MOVED, Fault, ServerMessage, WireError
 from ..events import LinkLost, LinkUp, OnReceive
 from ..reply_deadline import spread

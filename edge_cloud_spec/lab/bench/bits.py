@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.load import load
-from ...models.passes.forward_pass import PassRequest
 from ...models.passes.target_rows import on_host
 from ...models.prompt import Prompt
-from ...models.session import Session
+from ...models.session import PassRequest, Session
 from ...models.vlm import Vlm
 from ...share import rules_text
 from .command import Row

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...decoding.noise import decision_seed
-from ...decoding.policy import SamplingPolicy
+from ...decoding.policy import SamplingPolicy, temperature_of
 from ...decoding.preset import Preset
-from ...decoding.rule import temperature_of
 from ...edge.runner import DecodeSettings
 from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.prompt import Request
-from ...models.text import TextStream
+from ...models.tokenizer import TextStream
 from ...nav.action import Action
 from ...nav.answer import NotAnAction, read_answer
 from ...presets import load_preset

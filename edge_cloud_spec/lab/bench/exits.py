@@ -25,14 +25,13 @@ from ...decoding.shape import Branch, chain
 from ...decoding.target_rows import LogitRows
 from ...errors import UserError
 from ...models import EMBEDDED
-from ...models.drafter import Drafter
-from ...models.exit_predictor import ExitPrediction
-from ...models.exits import Exits, shape_of
+from ...models.draft_model import Drafter
+from ...models.exits import ExitPrediction, Exits, shape_of
 from ...models.load import load
 from ...models.prompt import PromptSpec, Request
 from ...models.session import Session
+from ...models.tokenizer import common_vocabulary
 from ...models.vlm import Vlm
-from ...models.vocabulary import common_vocabulary
 from ...share import rules_text
 from .command import Row
 from .requests import sample_requests

@@ -24,9 +24,9 @@ from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
 from ...edge.runner import DecodeSettings, Outcome
 from ...models import EMBEDDED
-from ...models.grammar.compiler import GrammarCompiler
 from ...models.load import load
 from ...models.prompt import ORDERS, PromptSpec, Request
+from ...models.token_grammar import GrammarCompiler
 from ...models.vlm import Vlm
 from ...nav.answer import NotAnAction, read_answer
 from ...nav.grammar import GRAMMARS, answer_grammar

@@ -16,7 +16,7 @@ from ...cloud.model_thread.sessions import CloudSession, RobotStream
 from ...edge.client import ClientStream
 from ...edge.decoder import EdgeDecoder
 from ...edge.drafts import Drafts
-from ...models.drafter import Drafter
+from ...models.draft_model import Drafter
 from .options import Harness
 
 Sample = TypeVar("Sample")

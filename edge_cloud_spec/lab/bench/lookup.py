@@ -21,8 +21,8 @@ from ...decoding.accept import follow
 from ...decoding.draft import MAX_NODES, Draft
 from ...decoding.suffix_index import MAX_TOKEN, SuffixIndex
 from ...errors import UserError
-from ...lookup.lookups import pattern_of
-from ...models.instruction_pattern import instruction_pattern
+from ...instruction import instruction_pattern
+from ...lookup import pattern_of
 from ...models.load import load
 from ...models.prompt import instruction_tokens
 from ..sim.room import make_room

@@ -23,21 +23,19 @@ import numpy as np
 
 from ...decoding.cost_model import Costs, rate, specedge_depth
 from ...decoding.policy import GREEDY
-from ...decoding.preset import Preset
+from ...decoding.preset import STOP_AND_WAIT, Preset
 from ...decoding.shape import BestFirst
-from ...decoding.speculation import STOP_AND_WAIT
 from ...edge.draft_planner import candidate_pipelines, candidate_shapes
 from ...edge.measures import Measures
 from ...edge.runner import DecodeSettings
 from ...errors import UserError
 from ...models import EMBEDDED
-from ...models.device import DTYPES
 from ...models.image import PictureLimits
-from ...models.load import load
+from ...models.load import DTYPES, load
 from ...models.prompt import PromptSpec, Request
 from ...models.session import Session
+from ...models.tokenizer import common_vocabulary
 from ...models.vlm import Vlm
-from ...models.vocabulary import common_vocabulary
 from ...presets import load_preset, preset_names
 from ...share import rules_text
 from ..harness.emulated_link import BYTES_PER_MBIT, LinkProfile

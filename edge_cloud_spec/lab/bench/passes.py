@@ -24,14 +24,12 @@ import numpy as np
 import torch
 
 from ...errors import UserError
-from ...models.device import DTYPES
-from ...models.load import quiet_libraries
-from ...models.memory.cache import KeyValueCache
-from ...models.memory.kv_memory import KvMemory
-from ...models.passes.forward_pass import PassRequest, forward_together
+from ...models.cache import KeyValueCache
+from ...models.kv_memory import KvMemory
+from ...models.load import DTYPES, quiet_libraries
 from ...models.passes.target_rows import on_host
 from ...models.passes.transformer import Transformer
-from ...models.session import Session
+from ...models.session import PassRequest, Session, forward_together
 from .command import Row
 
 
@@ -216,7 +214,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row for each number of sessions and of nodes; then one of the bits of fixed passes."""
-    from ...models.device import choose
+    from ...models.load import choose
 
     for shape in filter(None, (args.shape, args.drafter)):
         if shape not in SHAPES:
@@ -293,7 +291,7 @@ def _row(
 def _pass(
     target: RandomTarget, sessions: list[Any], nodes: int, on_layer: Any
 ) -> Callable[[], object]:
-    from ...models.passes.forward_pass import PassRequest, forward_together
+    from ...models.session import PassRequest, forward_together
 
     tokens = list(range(1, nodes + 1))
     requests = [PassRequest(session, tokens, None, on_layer) for session in sessions]

@@ -19,9 +19,8 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ...decoding.policy import SamplingPolicy
+from ...decoding.policy import RULES, SamplingPolicy
 from ...decoding.preset import Preset
-from ...decoding.rule import RULES
 from ...decoding.token_distribution import distribution_of
 from ...errors import UserError
 from ...presets import load_preset, preset_names

@@ -19,9 +19,8 @@ from functools import cache
 from itertools import chain
 from random import Random
 
-from ...decoding.policy import GREEDY, SamplingPolicy
+from ...decoding.policy import GREEDY, RULES, SamplingPolicy
 from ...decoding.preset import Preset
-from ...decoding.rule import RULES
 from ...errors import UserError
 from ...presets import load_preset, preset_names
 from ...wire.messages import COMPLETE, Close

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ...bringup.graph import LOCAL, GraphSettings, Value
 from ...bringup.running_graph import LaunchConfig, RunningGraph, free_address, launch_graph
-from ...decoding.rule import RULES, check_rule, temperature_of
+from ...decoding.policy import RULES, check_rule, temperature_of
 from ...errors import UserError
 from ...models.prompt import ORDERS
 from ...nav.status import Status

@@ -18,7 +18,7 @@ from ...decoding.target_rows import LogitRows
 from ...edge.decoder import EdgeDecoder
 from ...edge.events import Drafted, Emit, Event, PromptReady, Received, Send, Work
 from ...edge.runner import DecodeSettings, opening_of
-from ...models.drafter import Drafter
+from ...models.draft_model import Drafter
 from ...models.prompt import Request
 from ...wire.codec import decode_client, decode_server, encode_client, encode_server
 from ...wire.messages import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...models.drafter import Grown
+from ...models.draft_model import Grown
 from ...wire.messages import ClientMessage, ServerMessage
 
 

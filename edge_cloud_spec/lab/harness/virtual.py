@@ -16,9 +16,8 @@ from typing import Any
 
 from ...cloud.model_thread.sessions import WorkerLimits
 from ...cloud.model_thread.worker import Worker
-from ...decoding.policy import GREEDY, SamplingPolicy
+from ...decoding.policy import GREEDY, SamplingPolicy, seeded_rule
 from ...decoding.preset import Preset
-from ...decoding.rule import seeded_rule
 from ...edge.client import ClientSettings, VerifierClient
 from ...edge.events import Connect, Inbox, OnReceive, Transport
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome

@@ -1,12 +1,36 @@
-"""Attention of one session's rows over its own cache, in as few operations as it takes."""
+"""Attention of a session's rows over its own cache, and of several sessions' in one call.
+
+Where caches are small a pass spends more on the calls for each session and layer than on what they
+compute; a copy of the caches for the pass, side by side and padded alike, costs less than that.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .segment import Segment
+from ..cache import CacheLayout, KeyValueCache
+from ..kv_memory import MB
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """`count` rows of one session in a pass; they are written to `cache` from row `start` on.
+
+    mask: additive float [count, start + count], or None: causal from row 0, or a single row.
+    parents: of all nodes of a tree, those of earlier passes too (see ``NodeTree``); the last of
+    them are the last rows of the segment. None: the rows are a chain.
+    """
+
+    cache: KeyValueCache
+    start: int
+    count: int
+    mask: Tensor | None = None
+    parents: tuple[int, ...] | None = None
 
 
 def attend(index: int, qk: Tensor, values: Tensor, segment: Segment, heads: int) -> Tensor:
@@ -59,3 +83,88 @@ def causal(positions: Tensor, keys: int, dtype: torch.dtype) -> Tensor:
     later = torch.arange(keys, device=positions.device) > positions[:, None]
     mask = torch.zeros(later.shape, dtype=dtype, device=positions.device)
     return mask.masked_fill_(later, float("-inf"))
+
+
+SMALL = 2 * MB  # of a session's rows: to copy more costs a CPU as much as the calls that it saves
+PADDED = 2  # times the rows that there are, at most
+
+
+class PaddedAttention:
+    """One pass over the rows of several sessions; to be made anew for each.
+
+    Each session's part of the copy holds its cached rows, zeros up to the longest of them, and the
+    pass's own rows.
+    """
+
+    def __init__(self, segments: Sequence[Segment], layout: CacheLayout, heads: int) -> None:
+        """heads: of the queries; the layout's share them equally."""
+        self._segments, self._heads = segments, heads
+        self._sessions = len(segments)
+        self._before = before = max(segment.start for segment in segments)
+        self._count = count = max(segment.count for segment in segments)
+        self._dim, self._kv_heads = layout.size, layout.heads
+        device, dtype = layout.device, layout.dtype
+        shape = (layout.layers, 2, len(segments), layout.heads, before + count, layout.size)
+        self._copy = torch.empty(shape, dtype=dtype, device=device)
+        group = heads // layout.heads
+        attention = (len(segments), group, count, before + count)
+        mask = torch.full(attention, float("-inf"), dtype=dtype, device=device)
+        places: list[int] = []  # of the rows in the padded pass
+        for place, segment in enumerate(segments):
+            start, rows = segment.start, segment.count
+            self._copy[:, :, place, :, :start] = segment.cache.rows(0, start)
+            self._copy[:, :, place, :, start:before] = 0  # masked, but 0 * nan is nan
+            attends = segment.mask
+            if attends is None:
+                where = torch.arange(start, start + rows, device=device)
+                attends = causal(where, start + rows, dtype)
+            mask[place, :, :rows, :start] = attends[:, :start]
+            mask[place, :, :rows, before : before + rows] = attends[:, start:]
+            mask[place, :, rows:, before : before + rows] = 0  # padding sees all of them
+            places += range(place * count, place * count + rows)
+        self._mask = mask.view(len(segments), 1, group * count, before + count)
+        self._own = self._padded = None
+        if len(places) < len(segments) * count:
+            self._own = torch.tensor(places, device=device)
+            # Padding is the first row again: what it attends to is a number, and nobody reads it.
+            self._padded = torch.zeros(len(segments) * count, dtype=torch.long, device=device)
+            self._padded[self._own] = torch.arange(len(places), device=device)
+        self._layers = [(layer[0], layer[1]) for layer in self._copy]
+
+    @staticmethod
+    def pays(segments: Sequence[Segment], layout: CacheLayout) -> bool:
+        """Whether these are several, small, and of about equal sizes."""
+        if len(segments) < 2:
+            return False
+        starts, counts = [one.start for one in segments], [one.count for one in segments]
+        padded = max(starts) + max(counts)
+        return (
+            padded * layout.row_bytes <= SMALL
+            and padded * len(segments) <= PADDED * (sum(starts) + sum(counts))
+            and max(counts) * len(segments) <= PADDED * sum(counts)
+        )
+
+    def attend(self, index: int, qk: Tensor, values: Tensor) -> Tensor:
+        """[n, heads * dim] of the layer ``index``, of the rows of all sessions.
+
+        qk: [n, heads + kv_heads, dim], values: [n, kv_heads, dim].
+        """
+        sessions, count, heads, dim = self._sessions, self._count, self._heads, self._dim
+        if self._padded is not None:
+            qk, values = qk.index_select(0, self._padded), values.index_select(0, self._padded)
+        keys, kept_values = self._layers[index]
+        qk = qk.view(sessions, count, -1, dim).transpose(1, 2)  # [sessions, heads, n, dim]
+        values = values.view(sessions, count, -1, dim).transpose(1, 2)
+        keys.narrow(2, self._before, count).copy_(qk[:, heads:])
+        kept_values.narrow(2, self._before, count).copy_(values)
+        query = qk[:, :heads].reshape(sessions, self._kv_heads, -1, dim)
+        out = F.scaled_dot_product_attention(query, keys, kept_values, attn_mask=self._mask)
+        out = out.view(sessions, heads, count, dim).transpose(1, 2).reshape(sessions * count, -1)
+        return out if self._own is None else out.index_select(0, self._own)
+
+    def keep(self) -> None:
+        """Write the pass's keys and values, of all layers, into the caches of their sessions."""
+        for place, segment in enumerate(self._segments):
+            start, end = segment.start, segment.start + segment.count
+            new = self._copy[:, :, place, :, self._before : self._before + segment.count]
+            segment.cache.rows(start, end).copy_(new)

@@ -1,14 +1,301 @@
-"""One transformer block: what each row computes by itself, before and after attention."""
+"""One transformer block: its linear layers, norms and rotary positions, in their fastest form.
+
+Every row computes this by itself, before and after attention.
+"""
 
 from __future__ import annotations
 
+import math
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .linear import RmsNorm, join, pack_linears
-from .quantize import quantize_linears
+from ...errors import UserError, library_errors
+
+KINDS = ("none", "int8", "int4", "dynamic-int8")
+GROUP, SMALLEST_GROUP = 128, 32  # weights of a row that share an int4 scale
+CAPABILITY = (8, 0)  # of a GPU, from which on torch has the int4 product
+
+
+def check_quantization(kind: str, device: str, dtype: str, config: dict[str, Any]) -> None:
+    """Raise UserError when `kind` is unknown, or cannot be had here of this checkpoint."""
+    if kind not in KINDS:
+        raise UserError(f"quantization {kind!r} is unknown: choose one of {', '.join(KINDS)}")
+    if kind == "none":
+        return
+    if "quantization_config" in config:
+        method = config["quantization_config"].get("quant_method", "already")
+        raise UserError(
+            f"the checkpoint is {method} quantized: load it as it is, with quantization 'none'"
+        )
+    on_cpu = torch.device(device).type == "cpu"
+    if kind == "int4" and on_cpu:
+        raise UserError("int4 weights do not run on a CPU: choose int8, or a CUDA device")
+    if kind == "dynamic-int8" and not on_cpu:
+        raise UserError("dynamic-int8 runs on a CPU only: choose int8 or int4")
+    if kind == "int4" and dtype != "bfloat16":
+        raise UserError(f"int4 weights compute in bfloat16, not in {dtype}: choose dtype auto")
+    if kind == "int4" and (found := torch.cuda.get_device_capability(device)) < CAPABILITY:
+        raise UserError(
+            f"int4 weights need a GPU of compute capability {_dotted(CAPABILITY)} and {device} has "
+            f"{_dotted(found)}: choose int8"
+        )
+    if kind != "dynamic-int8":
+        _torchao_config(kind)
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def quantize_linears(module: nn.Module, kind: str) -> None:
+    """Quantize the linear layers below `module` in place.
+
+    `kind` is one of KINDS. For text layers only: embeddings, head and the vision part, which runs
+    once a frame, stay as they are. Raises UserError where a layer cannot be quantized.
+    """
+    if kind == "none":
+        return
+    if kind == "dynamic-int8":
+        from torch.ao.quantization import quantize_dynamic
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecated, and still the fastest on a CPU
+            quantize_dynamic(  # type: ignore[no-untyped-call]  # torch's
+                module, {nn.Linear}, dtype=torch.qint8, inplace=True
+            )
+        return
+    inputs = [each.in_features for each in module.modules() if isinstance(each, nn.Linear)]
+    group = math.gcd(GROUP, *inputs)  # torchao leaves out, silently, what groups do not divide
+    if kind == "int4" and group < SMALLEST_GROUP:
+        raise UserError(
+            f"int4 weights need layers of whole groups of {SMALLEST_GROUP} inputs, and this model "
+            f"has {', '.join(map(str, sorted(set(inputs))))}: choose int8"
+        )
+    from torchao.quantization import quantize_
+
+    quantize_(module, _torchao_config(kind, group))
+
+
+def _torchao_config(kind: str, group: int = GROUP) -> Any:
+    """UserError: torchao is missing, or does not know it."""
+    remedy = "pip install torchao, of the version in requirements/base.txt"
+    with library_errors(f"quantization {kind} needs torchao", remedy):
+        from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig
+
+        if kind == "int8":
+            return Int8WeightOnlyConfig(set_inductor_config=False)
+        # torch's own int4 product; the default packing needs mslk, of which there is no release
+        return Int4WeightOnlyConfig(
+            group, set_inductor_config=False, int4_packing_format="tile_packed_to_4d"
+        )
+
+
+PACK_ROWS = 8  # that the packed layout is made for: a drafted chain, not a prefill
+FEW_ROWS = 4  # with as many rows a large product is faster than with one (4.3 to 3.2 ms)
+LARGE = 1 << 19  # weights
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether this is an ordinary linear layer; quantized weights are tensor subclasses."""
+    return type(module) is nn.Linear and type(module.weight.data) is Tensor
+
+
+def join(parts: Sequence[nn.Module]) -> nn.Module:
+    """One product in place of several of the same input; quantized parts stay apart."""
+    if not all(is_plain(part) for part in parts):
+        return _Apart(parts)
+    linears = [part for part in parts if isinstance(part, nn.Linear)]
+    weight = torch.cat([part.weight.data for part in linears])
+    joined = nn.Linear(1, 1, bias=any(part.bias is not None for part in linears))
+    joined.in_features, joined.out_features = weight.shape[1], weight.shape[0]
+    joined.weight = nn.Parameter(weight, requires_grad=False)
+    if joined.bias is not None:
+        none = [weight.new_zeros(part.weight.shape[0]) for part in linears]
+        biases = [
+            zero if part.bias is None else part.bias.data
+            for part, zero in zip(linears, none, strict=True)
+        ]
+        joined.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
+    return joined
+
+
+class _Apart(nn.Module):
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return torch.cat([part(rows) for part in self.parts], -1)
+
+
+class PackedLinear(nn.Module):
+    """y = x W^T + b with W in oneDNN's own layout: five rows cost a CPU hardly more than one.
+
+    MKL's product, which `nn.Linear` uses, takes about three times as long for five rows, and
+    speculation depends on scoring a draft in the time of one token.
+    """
+
+    def __init__(self, linear: nn.Linear, rows: int | None = None) -> None:
+        super().__init__()
+        weight = linear.weight.data[:rows].contiguous()
+        self.shape = tuple(weight.shape)  # [out, in]
+        self._large = weight.numel() >= LARGE
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
+        self.bias = None if linear.bias is None else linear.bias.data[:rows].contiguous()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]; float32 on a CPU."""
+        rows = x.shape[0]
+        if self._large and rows < FEW_ROWS and x.dim() == 2:
+            x = F.pad(x, (0, 0, 0, FEW_ROWS - rows))
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return y[:rows]
+
+
+def can_pack(module: nn.Module) -> bool:
+    """Whether this is plain float32 on a CPU, and torch's oneDNN takes packed weights."""
+    return (
+        isinstance(module, nn.Linear)
+        and is_plain(module)
+        and module.weight.device.type == "cpu"
+        and module.weight.dtype == torch.float32
+        and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]  # torch's
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
+
+
+def pack_linears(module: nn.Module) -> None:
+    """Replace, in place, the linear layers below `module` that can be packed."""
+    for name, child in module.named_children():
+        if can_pack(child):
+            assert isinstance(child, nn.Linear)
+            setattr(module, name, PackedLinear(child))
+        else:
+            pack_linears(child)
+
+
+class PatchLinear(nn.Module):
+    """The vision part's patch embedding, a convolution whose stride is its kernel, as a product.
+
+    Convolutions of this shape fall into slow general code on CPUs and GPUs alike.
+    """
+
+    def __init__(self, conv: nn.Conv3d) -> None:
+        super().__init__()
+        if conv.kernel_size != conv.stride:
+            raise ValueError(f"patches overlap: {conv}")
+        weight = conv.weight.data.flatten(1)
+        self.linear = nn.Linear(1, 1, bias=conv.bias is not None)
+        self.linear.weight = nn.Parameter(weight, requires_grad=False)
+        if conv.bias is not None:
+            self.linear.bias = nn.Parameter(conv.bias.data, requires_grad=False)
+
+    @property
+    def weight(self) -> Tensor:
+        """[hidden, values of a patch]; the vision part reads its dtype."""
+        return self.linear.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, channels, time, height, width] of one patch a row -> [n, hidden]"""
+        y: Tensor = self.linear(x.flatten(1))
+        return y
+
+
+class RmsNorm:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis; `weight` may be [heads, dim]."""
+
+    def __init__(self, weight: Tensor, eps: float, fixed: bool = False) -> None:
+        """fixed: round each number alike wherever it stands; a vector's hypot is not a number's."""
+        size = weight.shape[-1]
+        self.weight, self._eps, self._shape = weight, eps, (size,)
+        self._scaled = weight * size**0.5
+        self._floor = torch.tensor((eps * size) ** 0.5, dtype=weight.dtype, device=weight.device)
+        self._floor_square = self._floor.square()
+        self._lean = weight.device.type == "cpu" and weight.dtype == torch.float32
+        self._flat, self._fixed = weight.dim() == 1, fixed
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._lean:  # half as many operations as torch's composite on a CPU
+            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            if self._fixed:
+                length = length.square_().add_(self._floor_square).sqrt_()
+            else:
+                length = torch.hypot(length, self._floor)
+            return torch.div(x, length).mul_(self._scaled)
+        if self._flat:
+            return F.rms_norm(x, self._shape, self.weight, self._eps)
+        return F.rms_norm(x, self._shape, None, self._eps) * self.weight
+
+    @classmethod
+    def of(cls, norm: Any, fixed: bool = False) -> RmsNorm:
+        """The same as a norm module of transformers."""
+        return cls(norm.weight.data, norm.variance_epsilon, fixed)
+
+
+TABLE = 2048  # positions
+
+
+class RotaryEmbedding:
+    """cos and sign-folded sin of positions, for queries and keys of one model.
+
+    A text row has three equal positions (time, height, width), so its angles are a row of a table.
+    """
+
+    def __init__(self, rotary: Any, config: Any, dtype: torch.dtype) -> None:
+        """rotary, config: of the language model, as transformers has them."""
+        self._dtype = dtype
+        self._frequency = rotary.inv_freq.detach().float()  # [dim / 2]
+        self._scaling = float(getattr(rotary, "attention_scaling", 1.0))
+        half = len(self._frequency)
+        section = list(config.rope_parameters.get("mrope_section") or [half])
+        axis = torch.zeros(half, dtype=torch.long)
+        if "qwen3" in config.model_type:  # interleaved: t h w t h w ... then t
+            for which, offset in ((1, 1), (2, 2)):
+                axis[offset : section[which] * 3 : 3] = which
+        else:  # one block of frequencies an axis
+            ends = torch.tensor(section).cumsum(0)
+            axis = (torch.arange(half)[:, None] >= ends[None, :]).sum(1).clamp(max=2)
+        self._axis = axis.to(self._frequency.device)
+        self._places = torch.arange(half, device=self._frequency.device)
+        self._cos = self._sin = torch.empty(0, half, dtype=dtype, device=self._frequency.device)
+        self._reach(TABLE - 1)
+
+    def _reach(self, top: int) -> None:
+        """Let the tables reach this position; they grow by equal parts, whose numbers are always
+        the same (cos of the end of a vector may differ in its last bit)."""
+        while top >= len(self._cos):
+            first = len(self._cos)
+            positions = torch.arange(first, first + TABLE, device=self._axis.device)
+            angle = positions[:, None].float() * self._frequency  # [TABLE, dim / 2]
+            cos, sin = angle.cos() * self._scaling, angle.sin() * self._scaling
+            self._cos = torch.cat([self._cos, cos.to(self._dtype)])
+            self._sin = torch.cat([self._sin, sin.to(self._dtype)])
+            self._text = _folded(self._cos, self._sin)
+
+    def __call__(self, positions: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
+        """[n, 1, dim] each, of int64 [3, n] (time, height, width) or one text position per row."""
+        if isinstance(positions, Tensor):
+            self._reach(int(positions.max()))
+            rows = positions.to(self._axis.device)[self._axis].T  # [n, dim / 2]
+            return _folded(self._cos[rows, self._places], self._sin[rows, self._places])
+        first, count, top = positions[0], len(positions), max(positions)
+        self._reach(top)
+        cos, sin = self._text
+        if top - first + 1 == count and list(positions) == list(range(first, top + 1)):
+            return cos.narrow(0, first, count), sin.narrow(0, first, count)
+        index = torch.tensor(positions, device=self._axis.device)
+        return cos.index_select(0, index), sin.index_select(0, index)
+
+
+def _folded(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, 1, dim] each, of [n, dim / 2]: rotate_half(x) * sin == roll(x, dim / 2) * (-sin, sin)."""
+    return torch.cat([cos, cos], -1)[:, None], torch.cat([-sin, sin], -1)[:, None]
 
 
 class Layer:

@@ -18,8 +18,16 @@ from ...decoding.grammar import AllowedAfter
 from ...decoding.noise import GOLDEN, LOG_2_31, MIXERS, Purpose, coupled_key
 from ...decoding.policy import SamplingPolicy, check_top
 from ...decoding.random_source import RandomSource
-from ...decoding.screen import MARGIN, MOST, scores_of, screened_distribution, screened_token
-from ...decoding.target_rows import LogitRows, TargetRow, TargetRows
+from ...decoding.target_rows import (
+    MARGIN,
+    MOST,
+    LogitRows,
+    TargetRow,
+    TargetRows,
+    scores_of,
+    screened_distribution,
+    screened_token,
+)
 from ...decoding.token_distribution import TokenDistribution
 
 DeviceRows = NDArray[np.float32] | Tensor  # float32 [..., V], numpy's where the device is a CPU

@@ -18,15 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..memory.cache import CacheLayout, KeyValueCache
-from .attention import attend
+from ..cache import CacheLayout, KeyValueCache
+from .attention import PaddedAttention, Segment, attend
 from .fixed_pass import FixedPasses
-from .layer import Layer
-from .linear import PackedLinear, RmsNorm, can_pack, is_plain
+from .layer import Layer, PackedLinear, RmsNorm, RotaryEmbedding, can_pack, is_plain
 from .node_tree import NodeTree
-from .padded_attention import PaddedAttention
-from .rotary import RotaryEmbedding
-from .segment import Segment
 
 PASSES = ("free", "fixed")  # fixed: the same bits for a row whoever else is in its pass
 

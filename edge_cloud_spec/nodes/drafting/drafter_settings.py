@@ -7,13 +7,12 @@ from functools import cached_property
 
 from ...bounds import bounded, check_bounds, chosen, described
 from ...decoding.noise import decision_seed
-from ...decoding.policy import SamplingPolicy
+from ...decoding.policy import RULES, SamplingPolicy, temperature_of
 from ...decoding.preset import Preset
-from ...decoding.rule import RULES, temperature_of
 from ...edge.runner import LOOKUP_SUFFIXES, DecodeSettings
 from ...errors import UserError
-from ...models.grammar.compiler import check_installed
 from ...models.prompt import ORDERS
+from ...models.token_grammar import check_installed
 from ...nav.explain import EXPLAIN, UNTIL_NEXT
 from ...nav.grammar import GRAMMARS, answer_grammar
 from ...nav.mission import MissionSettings

@@ -11,7 +11,7 @@ from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
 from ...edge.events import OnReceive
 from ...errors import UserError
-from ...models.text import TokenTexts
+from ...models.tokenizer import TokenTexts
 from ...wire.messages import ClientMessage, DraftMessage
 from ..bridge.bridge_messages import from_verdict, to_draft, to_request
 from ..runtime.qos import DECODE

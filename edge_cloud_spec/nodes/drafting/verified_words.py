@@ -9,7 +9,7 @@ from rclpy.publisher import Publisher
 from edge_cloud_spec.msg import VerifiedTokens
 
 from ...edge.events import Emit
-from ...models.text import TextStream
+from ...models.tokenizer import TextStream
 from .decision_gate import DecisionTask
 
 

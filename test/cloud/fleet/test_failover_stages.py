@@ -22,7 +22,7 @@ from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.wire.channel import CLIENT_OPTIONS
-from edge_cloud_spec.wire.kinds import server_kind_of
+from edge_cloud_spec.wire.frames import server_kind_of
 from edge_cloud_spec.wire.messages import DraftMessage
 
 STAGES = ("connecting", "opened", "waiting", "between rounds", "draining")

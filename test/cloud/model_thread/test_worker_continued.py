@@ -12,7 +12,7 @@ from edge_cloud_spec.decoding.policy import SamplingPolicy, distribution
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.edge.client import SessionKey
 from edge_cloud_spec.lab.harness.toy import END, VOCABULARY, ToyVlm
-from edge_cloud_spec.wire.codec import decode_client, encode_client
+from edge_cloud_spec.wire.codec import MAX_VERIFIED, decode_client, encode_client
 from edge_cloud_spec.wire.messages import (
     ClientMessage,
     DraftMessage,
@@ -25,7 +25,6 @@ from edge_cloud_spec.wire.messages import (
     Verdict,
     WireError,
 )
-from edge_cloud_spec.wire.opening import MAX_VERIFIED
 
 
 class Keyed(Robot):

@@ -16,11 +16,19 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.wire import decode_pb2 as pb
-from edge_cloud_spec.wire import version
+from edge_cloud_spec.wire import messages
 from edge_cloud_spec.wire.codec import decode_client, encode_client, encode_server
-from edge_cloud_spec.wire.messages import Alone, Close, Fault, Generate, Opened, Verdict
-from edge_cloud_spec.wire.stamps import echo_of, sent_of, with_sent
-from edge_cloud_spec.wire.version import OLDEST_PROTOCOL, PROTOCOL
+from edge_cloud_spec.wire.frames import echo_of, sent_of, with_sent
+from edge_cloud_spec.wire.messages import (
+    OLDEST_PROTOCOL,
+    PROTOCOL,
+    Alone,
+    Close,
+    Fault,
+    Generate,
+    Opened,
+    Verdict,
+)
 
 UNKNOWN_FIELD = b"\xf2\x07\x05later"  # field 126, with five bytes
 
@@ -61,11 +69,11 @@ def test_a_newer_robot_that_speaks_the_clouds_protocol_too_is_served_in_it(toy: 
 def test_a_robot_of_today_works_with_a_newer_cloud_that_still_speaks_its_protocol(
     toy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(version, "PROTOCOL", PROTOCOL + 1)
+    monkeypatch.setattr(messages, "PROTOCOL", PROTOCOL + 1)
     opened = answer_to(toy)
     assert opened.protocol == PROTOCOL
     assert decode(toy.address).tokens == OWN
-    monkeypatch.setattr(version, "OLDEST_PROTOCOL", PROTOCOL + 1)
+    monkeypatch.setattr(messages, "OLDEST_PROTOCOL", PROTOCOL + 1)
     assert answer_to(toy).text.endswith("update edge_cloud_spec on the robot")
 
 

@@ -8,8 +8,7 @@ from helpers.cloud.verification import BASE, OPENING, cloud_of, draft, play, say
 
 from edge_cloud_spec.cloud.session.events import Predicted, Propose, Proposed
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.lookup.answer_lookup import AnswerLookup
-from edge_cloud_spec.lookup.lookups import Lookups
+from edge_cloud_spec.lookup import AnswerLookup, Lookups
 from edge_cloud_spec.wire.messages import Alone, Generate
 
 

@@ -16,7 +16,7 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
-from edge_cloud_spec.lookup.answer_lookup import AnswerLookup
+from edge_cloud_spec.lookup import AnswerLookup
 from edge_cloud_spec.wire.messages import DraftMessage, Fault, Open, Verdict
 
 BASE = PrefixDigest(0, 77)

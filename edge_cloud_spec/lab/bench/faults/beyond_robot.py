@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ....bringup.running_graph import free_address, is_serving
 from ....errors import UserError
-from ....wire.version import OLDEST_PROTOCOL, PROTOCOL
+from ....wire.messages import OLDEST_PROTOCOL, PROTOCOL
 from ...harness.proxy import MessageFaults
 from ...harness.random_checkpoint import TINY, make_pair
 from .poisoned import PROTOCOLS

@@ -53,7 +53,7 @@ def poison(file: Path) -> None:
 
 def speak(oldest: int, newest: int) -> None:
     """Speak these versions of the protocol; before anything else is imported that knows them."""
-    version: Any = importlib.import_module("edge_cloud_spec.wire.version")
+    version: Any = importlib.import_module("edge_cloud_spec.wire.messages")
     version.OLDEST_PROTOCOL, version.PROTOCOL = oldest, newest
 
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+from ....decoding.policy import RULES, temperature_of
 from ....decoding.preset import Preset
-from ....decoding.rule import RULES, temperature_of
 from ....errors import UserError
 from ....nav.explain import EXPLAIN, FULL
 from ....nav.grammar import GRAMMARS

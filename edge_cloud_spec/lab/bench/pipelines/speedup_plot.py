@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from ....decoding.cost_model import Costs, rate
-from ....decoding.preset import Preset
-from ....decoding.speculation import STOP_AND_WAIT
+from ....decoding.preset import STOP_AND_WAIT, Preset
 from ....drawing import plain
 from ....edge.draft_planner import planner_of
 from ....edge.measures import Measures

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ....decoding.policy import GREEDY, SamplingPolicy
+from ....decoding.policy import GREEDY, SamplingPolicy, seeded_rule
 from ....decoding.preset import Preset
-from ....decoding.rule import seeded_rule
 from ....edge.measures import Round
 from ....edge.runner import DecodeSettings, Outcome
 from ....errors import UserError

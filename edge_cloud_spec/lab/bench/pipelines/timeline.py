@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from ....decoding.digest import PrefixDigest
 from ....drawing import COLOURS, plain
 from ....edge.runner import Outcome
-from ....models.drafter import Grown
+from ....models.draft_model import Grown
 from ....wire.messages import DraftMessage, Generate, Prediction, Verdict
 from ...harness.regimes import Regime
 from ...harness.trace import DraftPass, Hop, ModelPass, Trace

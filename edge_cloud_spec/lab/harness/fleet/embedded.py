@@ -172,8 +172,8 @@ def embedded_worker(limits: WorkerLimits, with_drafter: bool = False) -> Worker:
 
 def session_bytes(requests: Sequence[Request], target: Vlm | None = None) -> int:
     """The most bytes that a session of these requests takes in the embedded target's caches."""
+    from ....models.kv_memory import KvMemory
     from ....models.load import load
-    from ....models.memory.kv_memory import KvMemory
 
     target = target or load(EMBEDDED / "target", threads=1)
     spec = target.spec(rules_text(), MAX_TOKENS)

@@ -22,7 +22,7 @@ from ....decoding.shape import BestFirst, Branch
 from ....decoding.target_rows import LogitRows
 from ....edge.events import Inbox, Item
 from ....errors import UserError
-from ....models.drafter import Drafter
+from ....models.draft_model import Drafter
 from ....models.prompt import Request
 from ..regimes import Regime, ServerRegime
 from ..scripted.model import ScriptedSession

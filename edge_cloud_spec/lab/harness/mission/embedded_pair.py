@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ....cloud.model_thread.worker import Worker
+from ....decoding.digest import common_prefix
 from ....decoding.grammar import Grammar
-from ....decoding.prefix import common_prefix
+from ....instruction import instruction_pattern
 from ....models import EMBEDDED
 from ....models.image import PictureLimits
-from ....models.instruction_pattern import instruction_pattern
 from ....models.load import load
 from ....models.prompt import Prompt, PromptSpec, Request
 from ....share import rules_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....edge.events import Emit
-from ....models.text import TextStream
+from ....models.tokenizer import TextStream
 from ....nav.decision_schedule import DueDecision
 from ....nav.events import Words
 from .record import DecisionRecord

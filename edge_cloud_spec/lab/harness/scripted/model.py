@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ....models.memory.kv_memory import KvMemory
+from ....models.kv_memory import KvMemory
 
 OnLayer = Callable[[int, Any], None]
 

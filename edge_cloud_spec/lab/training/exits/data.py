@@ -19,10 +19,9 @@ from torch import Tensor
 from ....decoding.policy import GREEDY, SamplingPolicy
 from ....decoding.propose import coupled_token
 from ....errors import UserError
-from ....models.passes.forward_pass import PassRequest
 from ....models.passes.target_rows import on_host
 from ....models.prompt import ORDERS, PromptSpec, Request
-from ....models.session import Session
+from ....models.session import PassRequest, Session
 from ....models.vlm import Vlm
 
 GROUP = 32  # requests that are answered together, and whose rows are one file

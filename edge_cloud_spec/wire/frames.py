@@ -1,7 +1,8 @@
-"""Times that ride on messages, by which the robot compares its clock with the cloud's.
+"""What is read from an encoded message, or added to it, without decoding all of it.
 
 A stamp is a few bytes behind an encoded message: a field of its own, which older peers skip. So a
-message is stamped where it leaves, and nothing is encoded again. Times are integers in ns.
+message is stamped where it leaves, and nothing is encoded again. The robot compares its clock with
+the cloud's by these times, which are integers in ns.
 """
 
 from __future__ import annotations
@@ -11,6 +12,32 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from . import decode_pb2 as pb
+
+# By the first byte: the tag of a field with a length.
+_CLIENT = {field.number << 3 | 2: field.name for field in pb.ClientMessage.DESCRIPTOR.fields}
+_SERVER = {field.number << 3 | 2: field.name for field in pb.ServerMessage.DESCRIPTOR.fields}
+
+
+def kind_of(data: bytes) -> str:
+    """The kind of a client's message (draft, open, ...), by its first byte; empty: unknown."""
+    return _CLIENT.get(data[0], "") if data else ""
+
+
+def server_kind_of(data: bytes) -> str:
+    """The kind of a cloud's message (verdict, fault, ...), by its first byte; empty: unknown."""
+    return _SERVER.get(data[0], "") if data else ""
+
+
+def ends_decode(data: bytes) -> bool:
+    """Whether a cloud's message is the last of a decode: a verdict that ends it, or a fault."""
+    kind = server_kind_of(data)
+    if kind != "verdict":
+        return kind == "fault"
+    try:
+        return bool(pb.ServerMessage.FromString(data).verdict.finish != pb.GOES_ON)
+    except DecodeError:
+        return False
+
 
 # A larger message takes long to send, one way only, which would pass for a difference of clocks.
 MAX_STAMPED = 4096  # bytes

@@ -1,8 +1,9 @@
-"""Do two checkpoints mean the same by a token id? Families pad their vocabularies differently."""
+"""Text to tokens and back, and whether two checkpoints mean the same by a token id."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import UserError
@@ -38,3 +39,36 @@ def common_vocabulary(
                 f"draft model and {theirs[index]!r} for the target; choose two models of one family"
             )
     return size
+
+
+class TextStream:
+    """Text of a growing answer, without the last character while its bytes are incomplete."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self.text = ""
+
+    def add(self, tokens: Sequence[int]) -> str:
+        """The text that these tokens add."""
+        self._tokens += tokens
+        whole: str = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
+        whole = whole.rstrip("\N{REPLACEMENT CHARACTER}")
+        new = whole[len(self.text) :]
+        self.text = whole
+        return new
+
+
+class TokenTexts:
+    """The text of each token by itself, for people to read; cached, since drafts wait for it."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+
+    def of(self, tokens: Sequence[int]) -> list[str]:
+        """The texts of these tokens, one each."""
+        for token in tokens:
+            if token not in self._known:
+                self._known[token] = self._tokenizer.decode([token])
+        return [self._known[token] for token in tokens]

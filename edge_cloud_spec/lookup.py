@@ -1,0 +1,212 @@
+"""Drafts without a model, for robot and cloud: what verified answers said before.
+
+Every credential has an index of its own; nothing crosses credentials.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from .decoding.draft import Draft, parents_or_none
+from .decoding.suffix_index import MAX_TOKEN, SuffixIndex
+from .wire.messages import Open
+
+RECENT = 0.1  # weight of the last pass, in how often each node was right
+RETRY = 0.0005  # of the first place, where it was not tried: so that it is tried again
+PRIOR = 0.8  # how often a node is taken to be right where the one before it is, before it was tried
+
+
+class NodeBudget:
+    """Nodes come the likeliest first, so that a smaller budget keeps the first ones.
+
+    So how often each place in this order was accepted is the gain of one more node, and what that
+    costs is a pass's time by its rows (``PassEstimator.seconds``).
+    """
+
+    def __init__(self, most: int) -> None:
+        """most: nodes at the most; 0: none."""
+        self._gains = [PRIOR ** (1 + place) for place in range(most)]
+        self._tried = [1] * most  # passes; what is taken for granted counts as one
+        self._others = 1.0  # tokens of a pass that are not due to looked-up nodes
+
+    def nodes(self, rows: int, seconds: Callable[[int], float]) -> int:
+        """The best number for a pass that has this many rows without them; seconds: by rows."""
+        tokens, best = self._others, 0
+        best_rate = tokens / max(seconds(rows), 1e-9)
+        for nodes, gain in enumerate(self._gains, start=1):
+            tokens += gain
+            rate = tokens / max(seconds(rows + nodes), 1e-9)
+            if rate > best_rate:
+                best, best_rate = nodes, rate
+        return best
+
+    def judged(self, nodes: int, accepted: tuple[int, ...], tokens: int) -> None:
+        """Of so many nodes these places were accepted, in a pass that settled ``tokens``."""
+        self._others += RECENT * (tokens - len(accepted) - self._others)
+        before = 1.0
+        for place, gain in enumerate(self._gains):
+            if place < nodes:
+                self._tried[place] += 1
+                recent = max(RECENT, 1 / self._tried[place])
+                self._gains[place] += recent * ((place in accepted) - gain)
+            else:  # a place behind one that gains nothing is not worth a try
+                recent = RECENT if place else RETRY
+                self._gains[place] += recent * (PRIOR * before - gain)
+            before = self._gains[place]
+
+
+def with_looked_up(draft: Draft, looked_up: Draft, nodes: int, open_at: int | None = None) -> Draft:
+    """A draft with what is looked up for the same prefix, ``nodes`` in all at the most.
+
+    Walking down equal tokens, the looked-up tree's others are appended in their order; the draft's
+    own nodes keep their indices. Left out is what no rule could follow: nodes after the leaf
+    ``open_at``, whose verdict is left open, and beside a token that is sent with its probability
+    alone, since where that is rejected the robot resamples (DSSD).
+    """
+    tokens = list(draft.tokens)
+    parents = [draft.parent(node) for node in range(len(draft))]
+    found: dict[tuple[int, int], int] = {}
+    for node, token in enumerate(tokens):
+        found.setdefault((parents[node], token), node)
+    closed = {open_at} if draft.values is None else {open_at, *draft.inner}
+    places: dict[int, int | None] = {-1: -1}
+    for node, token in enumerate(looked_up.tokens):
+        parent = places[looked_up.parent(node)]
+        place = None if parent is None else found.get((parent, token))
+        if place is None and parent is not None and parent not in closed and len(tokens) < nodes:
+            place = found[parent, token] = len(tokens)
+            tokens.append(token)
+            parents.append(parent)
+        places[node] = place
+    added = len(tokens) - len(draft)
+    return replace(
+        draft,
+        tokens=tuple(tokens),
+        parents=parents_or_none(parents),
+        looked_up=draft.looked_up + added,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SaidBefore:
+    """A credential's verified answers, and what looked-up nodes gained it lately.
+
+    ``alone``: of passes without another draft; ``beside``: as further branches of one.
+    """
+
+    index: SuffixIndex
+    alone: NodeBudget
+    beside: NodeBudget
+
+
+class AnswerLookup:
+    """Drafts for one answer. Belongs to the model's thread."""
+
+    def __init__(
+        self,
+        said: SaidBefore,
+        pattern: str,
+        words: Sequence[int],
+        most: int,
+        seconds: Callable[[int], float],
+    ) -> None:
+        """pattern, words: of the instruction, the words as tokens. most: nodes of a pass. seconds:
+        of a pass, by its rows."""
+        self._said, self._pattern, self._words = said, pattern, words
+        self._most, self._seconds = most, seconds
+
+    def draft(self, tokens: Sequence[int], depth: int, rows: int = 1) -> Draft:
+        """What followed text like this, at most so deep; empty where it is known not to pay.
+
+        rows: of the pass without it.
+        """
+        nodes = self._said.alone.nodes(rows, self._seconds)
+        return self._said.index.look_up(self._pattern, tokens, nodes, depth, self._words)
+
+    def beside(
+        self, draft: Draft, tokens: Sequence[int], depth: int, open_at: int | None = None
+    ) -> Draft:
+        """A draft after these tokens, with further branches that pay."""
+        nodes = self._said.beside.nodes(1 + len(draft), self._seconds)
+        if not nodes:
+            return draft
+        found = self._said.index.look_up(self._pattern, tokens, self._most, depth, self._words)
+        return with_looked_up(draft, found, len(draft) + nodes, open_at)
+
+    def judged(self, draft: Draft, given: int, path: tuple[int, ...], tokens: int) -> None:
+        """The path was accepted, and so many tokens settled; its first ``given`` nodes were not
+        looked up."""
+        budget = self._said.beside if given else self._said.alone
+        accepted = tuple(node - given for node in path if node >= given)
+        budget.judged(len(draft) - given, accepted, tokens)
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """This is a verified answer, or its beginning."""
+        if tokens:
+            self._said.index.add(self._pattern, tokens, self._words)
+
+
+MAX_CREDENTIALS = 64  # that have an index; the one that was used the longest ago gives way
+
+
+class Lookups:
+    """One index for each credential; all robots without one share another.
+
+    Memory is bounded by ``MAX_CREDENTIALS`` indexes of so many suffixes, whatever is asked.
+    Belongs to the model's thread.
+    """
+
+    def __init__(
+        self,
+        suffixes: int,
+        nodes: int,
+        instructions: re.Pattern[str] | None,
+        seconds: Callable[[int], float],
+        vocabulary: int = MAX_TOKEN + 1,
+    ) -> None:
+        """suffixes: of each index; 0: nothing is looked up. nodes: of a pass, at the most.
+        instructions: that the target was trained on, if it says so; answers to all of these begin
+        alike. seconds: of a pass, by its rows. vocabulary: of both models; an instruction with
+        other tokens is not looked into. ValueError: fewer than none."""
+        if suffixes < 0 or nodes < 0:
+            raise ValueError(
+                f"suffixes and nodes are 0 (nothing is looked up) or more, not {suffixes}, {nodes}"
+            )
+        self._suffixes, self._most = suffixes, nodes
+        self._instructions, self._seconds = instructions, seconds
+        self._vocabulary = vocabulary
+        self._said: OrderedDict[str, SaidBefore] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._said)
+
+    def of(self, credential: str, opening: Open, words: Sequence[int] = ()) -> AnswerLookup | None:
+        """What an answer to this request looks up; None where its robot does not ask for that.
+
+        words: the instruction's tokens.
+        """
+        if not (opening.lookup and self._suffixes):
+            return None
+        said = self._said.pop(credential, None)
+        if said is None:
+            budgets = NodeBudget(self._most), NodeBudget(self._most)
+            said = SaidBefore(SuffixIndex(self._suffixes), *budgets)
+        self._said[credential] = said
+        while len(self._said) > MAX_CREDENTIALS:
+            self._said.popitem(last=False)
+        if any(word >= self._vocabulary for word in words):
+            words = ()
+        pattern = pattern_of(opening.order, opening.instruction, self._instructions)
+        return AnswerLookup(said, pattern, words, self._most, self._seconds)
+
+
+def pattern_of(order: str, instruction: str, known: re.Pattern[str] | None) -> str:
+    """What answers begin alike after: instructions of one pattern, answered in one order.
+
+    known: instructions that the target was trained on.
+    """
+    matches = known is not None and known.fullmatch(instruction) is not None
+    return f"{order}: {known.pattern if known and matches else instruction}"

@@ -1,0 +1,367 @@
+"""Keys and values of a session: preallocated rows, whose they are, and prefixes that are kept.
+
+A cache is rolled back by lowering a number. Who owns one can do without it, and has it again at its
+next use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import MemoryFull
+from .kv_memory import MB, KvBuffer, KvHolder, KvMemory
+
+STEP = 128  # rows; capacity is a multiple
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """What one row of a model's cache is."""
+
+    layers: int
+    heads: int
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the keys and values of one token."""
+        return prod((self.layers, 2, self.heads, self.size, self.dtype.itemsize))
+
+    def take(self, rows: int, memory: KvMemory, *, evicts: bool = True) -> KvBuffer:
+        """A buffer [layers, 2, heads, rows, size] for at least so many rows; see ``KvMemory``."""
+        return memory.take(self, rows, self.row_bytes, self._allocate, evicts=evicts)
+
+    def _allocate(self, rows: int) -> Tensor:
+        shape = (self.layers, 2, self.heads, rows, self.size)
+        with torch.inference_mode(False):  # it is written by passes and outside of them
+            return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+
+class KeyValueCache:
+    """One buffer [layers, 2, kv_heads, capacity, head_dim]; its owner knows which rows are valid.
+
+    transformers' DynamicCache concatenates (copies) all rows at each step and layer; here a step
+    writes its own rows only, and rolling back writes nothing.
+    """
+
+    _held: KvBuffer | None = None
+
+    def __init__(self, layout: CacheLayout, rows: int, memory: KvMemory) -> None:
+        """MemoryFull: there is no room for so many rows."""
+        self._layout, self._memory = layout, memory
+        self._holder: KvHolder | None = None
+        self._take(rows)
+
+    def _take(self, rows: int) -> None:
+        """Hold another buffer."""
+        self._held = self._layout.take(_rounded(rows), self._memory)
+        if self._holder is not None:
+            self._memory.hold(self._held, self._holder)
+        self._buffer: Tensor = self._held.data
+        # Views made once: indexing the buffer per layer and step would cost more than the copy.
+        self.keys: list[Tensor] = [layer[0] for layer in self._buffer]  # [kv_heads, capacity, dim]
+        self.values: list[Tensor] = [layer[1] for layer in self._buffer]
+
+    @property
+    def capacity(self) -> int:
+        """Rows there is room for."""
+        return self._buffer.shape[3]
+
+    def reserve(self, rows: int, valid: int) -> None:
+        """Make room for `rows` rows in all, keeping the first `valid`; MemoryFull: there is none.
+
+        It grows by a quarter at least: by little, since memory is bounded, but not at each step.
+        """
+        if rows <= self.capacity:
+            return
+        held, old = self._held, self._buffer
+        self._take(max(rows, self.capacity * 5 // 4))
+        self._buffer[:, :, :, :valid] = old[:, :, :, :valid]
+        if held is not None:
+            self._memory.give(held)
+
+    def clear(self, start: int, end: int) -> None:
+        """Zeros in these rows: what a masked row holds must be a number."""
+        self._buffer[:, :, :, start:end] = 0
+
+    def gather(self, start: int, rows: Sequence[int]) -> None:
+        """Move `rows` (absolute, in order) to start, start + 1, ...: commit of a path."""
+        if list(rows) != list(range(start, start + len(rows))):
+            index = torch.tensor(rows, device=self._buffer.device)
+            kept = self._buffer.index_select(3, index)
+            self._buffer[:, :, :, start : start + len(rows)] = kept
+
+    def rows(self, start: int, end: int) -> Tensor:
+        """A view [layers, 2, kv_heads, end - start, head_dim] of these rows."""
+        return self._buffer[:, :, :, start:end]
+
+    def keep_for(self, holder: KvHolder) -> None:
+        """From now on this holder may be asked to do without it."""
+        self._holder = holder
+        if self._held is not None:
+            self._memory.hold(self._held, holder)
+
+    def touch(self) -> None:
+        """It is used now."""
+        if self._held is not None:
+            self._memory.touch(self._held)
+
+    def release(self) -> None:
+        """Give the memory back; nothing may use the rows any more."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._memory.give(held)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def _rounded(rows: int) -> int:
+    return (rows + STEP - 1) // STEP * STEP
+
+
+SPARE = 128  # rows that a new cache has room for, beyond those of the prompt and the answer
+
+
+class Refill(Protocol):
+    """The steps of a ``Prefill``, after which the owner has its cache."""
+
+    def draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
+        """Score these nodes with the prompt's last rows."""
+
+    def step(self, rows: int) -> bool:
+        """Compute so many rows more at most; True: done."""
+
+    @property
+    def session(self) -> Any:
+        """The owner; ValueError before the last step."""
+
+    def finish(self) -> Any:
+        """All steps at once."""
+
+
+Refilled = Callable[[KeyValueCache, int, NDArray[np.float32]], Any]
+# Given the answer's tokens and how many rows more are wanted, it fills a cache and calls the last.
+RefillCache = Callable[[Sequence[int], int, Refilled], Refill]
+
+
+class CacheOwner(ABC):
+    """A prefix of a prompt and ``tokens``, and its cache, unless that is evicted."""
+
+    def __init__(self, cache: KeyValueCache, refill: RefillCache) -> None:
+        self._refill = refill
+        self._in_pass = False
+        self.waits = False  # for a pass: the cache is not taken away
+        self._own(cache)
+
+    def _own(self, cache: KeyValueCache) -> None:
+        self._cache: KeyValueCache | None = cache
+        self._spare = SPARE
+        cache.keep_for(self)
+
+    @property
+    @abstractmethod
+    def tokens(self) -> tuple[int, ...]:
+        """The prefix after the prompt."""
+
+    @abstractmethod
+    def _forget_rows(self) -> None:
+        """The cache is gone."""
+
+    @abstractmethod
+    def _adopt(self, cache: KeyValueCache, tokens: list[int], row: NDArray[np.float32]) -> None:
+        """Continue with a cache of the prompt and these tokens; row: the logits [V] after them."""
+
+    @property
+    def resident(self) -> bool:
+        """Whether it has its cache."""
+        return self._cache is not None
+
+    @property
+    def pinned(self) -> bool:
+        """See ``KvHolder``."""
+        return self._in_pass or self.waits
+
+    def evict(self) -> bool:
+        """Give the cache back, and keep tokens and nodes; False during a pass."""
+        if self._cache is None or self._in_pass:
+            return False
+        self._cache.release()
+        self._cache = None
+        self._forget_rows()
+        return True
+
+    def restore(self) -> Refill:
+        """The steps after which it has its cache again; MemoryFull: there is no room."""
+        tokens = list(self.tokens)
+
+        def adopt(cache: KeyValueCache, delta: int, row: NDArray[np.float32]) -> CacheOwner:
+            if self._cache is None:
+                self._adopt(cache, tokens, row)
+            return self
+
+        return self._refill(tokens, self._spare, adopt)
+
+    def _come_back(self) -> None:
+        """Have a cache, with the rows of the nodes."""
+        if self._cache is None:
+            self.restore().finish()
+
+
+UNBOUND = 256 * MB  # of prefixes, where memory has no bound
+SHARE = 4  # else this part of it at most
+FEW = 8  # a smaller part of the prompt is not worth a pass that does not begin at row 0
+
+
+@dataclass(frozen=True)
+class PromptPart:
+    """The rows from ``start`` to ``end`` of a prompt; ``key`` names all rows up to the end."""
+
+    key: bytes
+    start: int
+    end: int
+
+
+class PromptParts:
+    """The text before the picture, the picture and the text after it."""
+
+    def __init__(self, ids: np.ndarray, image: np.ndarray, name: bytes) -> None:
+        """ids: int64 [n]. image: the indices of the picture's rows, and ``name`` names it."""
+        self.rows = len(ids)
+        self.parts: list[PromptPart] = []
+        first, last = (int(image[0]), int(image[-1])) if len(image) else (len(ids), len(ids))
+        key, start = b"", 0
+        for end in (first, last + 1, len(ids)):
+            if start < end <= len(ids):
+                seen = name if end > first else b""
+                tokens = np.asarray(ids[start:end], "<i8").tobytes()
+                key = hashlib.blake2b(key + seen + tokens, digest_size=16).digest()
+                self.parts.append(PromptPart(key, start, end))
+                start = end
+
+
+class _Kept:
+    """One part's rows, until the memory is needed."""
+
+    pinned = False
+
+    def __init__(self, store: PrefixStore, key: bytes, buffer: KvBuffer) -> None:
+        self._store, self._key, self.buffer = store, key, buffer
+        self.row: NDArray[np.float32] | None = None  # logits [V] after it, where it ends a prompt
+
+    @property
+    def size(self) -> int:
+        """Bytes of its rows and of the logits after them."""
+        return self.buffer.size + (0 if self.row is None else self.row.nbytes)
+
+    def evict(self) -> bool:
+        self._store.drop(self._key)
+        return True
+
+
+class PrefixStore:
+    """Parts of prompts by their keys; those that were not used for longest give way."""
+
+    def __init__(self, layout: CacheLayout, memory: KvMemory) -> None:
+        self._layout, self._memory = layout, memory
+        self._kept: dict[bytes, _Kept] = {}  # the part used last stands last
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """How many parts are kept."""
+        return len(self._kept)
+
+    def paste(
+        self, cache: KeyValueCache, prompt: PromptParts, vocabulary: int
+    ) -> tuple[int, NDArray[np.float32] | None]:
+        """Copy the rows that are known of this prompt; how many of the first there are now, and the
+        logits [vocabulary] after the last one.
+
+        Where these are not known the last row is not copied: a pass over it gives them.
+        """
+        found = list(takewhile(lambda part: part.key in self._kept, prompt.parts))
+        row = self._kept[prompt.parts[-1].key].row if len(found) == len(prompt.parts) else None
+        if row is not None and len(row) != vocabulary:
+            row = None
+        count = min(found[-1].end, prompt.rows - (row is None)) if found else 0
+        if count * FEW < prompt.rows:
+            return 0, None
+        with torch.inference_mode():
+            for part in found:
+                end = min(part.end, count)
+                kept = self._kept[part.key].buffer.data
+                cache.rows(part.start, end).copy_(kept[:, :, :, : end - part.start])
+        self._touch(found)
+        self._memory.prefix_hits += 1
+        self._memory.prefix_rows += count
+        return count, row
+
+    def keep(
+        self, cache: KeyValueCache, prompt: PromptParts, row: NDArray[np.float32] | None
+    ) -> None:
+        """Keep the parts of this prompt, whose rows are in the cache, as far as there is room.
+
+        row: the logits [V] after it, if they are known.
+        """
+        kept: list[PromptPart] = []
+        for part in prompt.parts:
+            if part.key not in self._kept:
+                buffer = self._take(part.end - part.start, [part.key for part in kept])
+                if buffer is None:
+                    break
+                with torch.inference_mode():
+                    rows = cache.rows(part.start, part.end)
+                    buffer.data[:, :, :, : part.end - part.start].copy_(rows)
+                self._kept[part.key] = _Kept(self, part.key, buffer)
+                self._bytes += self._kept[part.key].size
+                self._memory.hold(buffer, self._kept[part.key])
+            kept.append(part)
+        self._touch(kept)
+        if row is not None and len(kept) == len(prompt.parts):
+            last = self._kept[kept[-1].key]
+            self._bytes -= last.size
+            last.row = row.copy()  # of a pass over one row, not of all of its logits
+            self._bytes += last.size
+
+    def drop(self, key: bytes) -> None:
+        """Forget a part and give its memory back."""
+        kept = self._kept.pop(key)
+        self._bytes -= kept.size
+        self._memory.give(kept.buffer)
+
+    def _take(self, rows: int, beside: Collection[bytes]) -> KvBuffer | None:
+        """Room for another part, in the place of older ones but not of these; None: there is none.
+
+        No session gives way for what may never be asked for.
+        """
+        limit = self._memory.limit
+        most = UNBOUND if limit is None else limit // SHARE
+        older = [key for key in self._kept if key not in beside]
+        while True:
+            if self._bytes + rows * self._layout.row_bytes <= most:
+                try:
+                    return self._layout.take(rows, self._memory, evicts=False)
+                except MemoryFull:
+                    pass
+            if not older:
+                return None
+            self.drop(older.pop(0))
+
+    def _touch(self, parts: list[PromptPart]) -> None:
+        """These are used now; the first, which the others begin with, is the last to go."""
+        for part in reversed(parts):
+            self._kept[part.key] = kept = self._kept.pop(part.key)
+            self._memory.touch(kept.buffer)

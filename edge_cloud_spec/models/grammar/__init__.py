@@ -1,1 +1,0 @@
-"""Grammars over a tokenizer's tokens, by llguidance (the extra ``grammar``); no model."""

@@ -1,1 +1,0 @@
-"""Keys and values: caches within one bound of bytes, whose they are, prefixes that are shared."""
