@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from ....errors import UserError
 from ..command import Row
 from .fault import InjectedFault
 
+LONGEST = 100  # characters of what the owner reads
 BEGIN, END = "<!-- table of bench faults -->", "<!-- end of the table -->"
 HEAD = (
     "| fault | what is injected | what the robot does | what the owner reads "
@@ -42,10 +44,16 @@ def _line(fault: InjectedFault, row: Row) -> str:
         _seconds(row.get(name))
         for name in ("standstill_s_max", "base_stands_s_max", "recovery_s_max")
     ]
-    reads = f"`{said}`" if said else "-"
+    reads = f"`{_shortened(said)}`" if said else "-"
     return f"| {fault.name} | {fault.injected} | {fault.robot} | {reads} | " + (
         " | ".join(times) + " |"
     )
+
+
+def _shortened(said: str) -> str:
+    """Without the instruction, and as much as tells one sentence from another."""
+    said = re.sub(r"following (.+?): no decision on '\1': ", "", said)
+    return said if len(said) <= LONGEST else f"{said[:LONGEST].rpartition(' ')[0]} ..."
 
 
 def _seconds(value: float | None) -> str:
