@@ -14,7 +14,7 @@ LONGEST = 100  # characters of what the owner reads
 BEGIN, END = "<!-- table of bench faults -->", "<!-- end of the table -->"
 HEAD = (
     "| fault | what is injected | what the robot does | what the owner reads "
-    "| told to stand, s | stands, s | goes on, s |\n|---|---|---|---|---|---|---|"
+    "| stop command, s | stands, s | goes on, s |\n|---|---|---|---|---|---|---|"
 )
 
 
