@@ -16,7 +16,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version
 INSTALL := $(PIP) install --quiet
 REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt grammar.txt metrics.txt sim.txt view.txt ros.txt dev.txt)
 
-.PHONY: demo gif test fuzz lint format messages wire setup
+.PHONY: demo gif figures test fuzz lint format messages wire setup
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -28,6 +28,10 @@ gif: setup
 	$(BIN)/edge-cloud-spec demo --out reports/gif $(ARGS)
 	"$$($(BIN)/python -c 'import imageio_ffmpeg as f; print(f.get_ffmpeg_exe())')" -loglevel error -y \
 	  -i reports/gif/camera.mp4 -vf "$(GIF)" docs/demo.gif
+
+# The pictures of docs/benchmarks.md, from the JSON beside them.
+figures: setup
+	$(BIN)/python -m edge_cloud_spec.lab.bench.figures docs/figures
 
 test: setup
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(ARGS)

@@ -143,7 +143,7 @@ def _connections(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
 
 def _mismatch(publisher: Endpoint, subscription: Endpoint, why: str) -> Finding:
     found = f"{subscription.node} hears nothing of {publisher.node}: {why}"
-    advice = "give both ends the same type and QoS (docs/architecture.md lists ours)"
+    advice = "give both ends the same type and QoS (docs/interfaces.md lists ours)"
     return Finding(f"topic {publisher.topic}", FAIL, found, advice)
 
 

@@ -156,6 +156,27 @@ def test_every_page_of_docs_is_linked_from_the_readme() -> None:
     assert {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md")} <= linked
 
 
+def spoken() -> str:
+    """Each string of the package, a line each, with a NUL for each value that is put into it."""
+    lines = []
+    for file in sorted((ROOT / "edge_cloud_spec").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [part.value if isinstance(part, ast.Constant) else "\0" for part in parts]
+            lines.append("".join(text for text in texts if isinstance(text, str)))
+    return "\n".join(lines)
+
+
+def test_the_sentences_of_the_page_by_symptom_are_the_programs_own() -> None:
+    blocks = (DOCS / "troubleshooting.md").read_text().split("\n\n")
+    tables = [block for block in blocks if block.startswith("| what you read")]
+    cells = [row.split(" | ")[0] for table in tables for row in table.splitlines()]
+    spans = [span for cell in cells for span in re.findall(r"`([^`]+ [^`]+)`", cell)]
+    parts = [part.strip() for span in spans for part in re.split(r"\b[A-Z]{3,}\b", span)]
+    said = spoken()
+    assert len(parts) > 40 and not [part for part in parts if part not in said]
+
+
 WRONG = {
     "a file": ("[x](edge_cloud_spec/decoding/none.py)", "no such file"),
     "an image": ("![x](docs/none.gif)", "no such file"),

@@ -21,6 +21,8 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.wire.channel import DEFAULT_ADDRESS
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -52,6 +54,20 @@ def test_a_picture_is_decoded_and_a_cloud_that_is_not_there_is_no_success(pictur
     tokens, rounds = map(int, re.findall(r"(\d+) (?:tokens|rounds)", cost))
     assert 0 < rounds <= tokens
     assert decode_picture(str(picture), "find\x01it").returncode != 0
+
+
+@pytest.mark.skipif(not (EMBEDDED / "target").is_dir(), reason="no embedded pair in this checkout")
+def test_the_readmes_lines_decode_a_picture_against_a_running_verifier(
+    picture: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    target = load(EMBEDDED / "target", threads=1)
+    with Cloud(Worker(target, target.spec(rules_text(), 128))) as cloud:
+        for written, real in ((DEFAULT_ADDRESS, cloud.address), ("PICTURE.jpg", str(picture))):
+            assert written in lines
+            lines = lines.replace(written, real)
+        exec(lines, {})
+    assert re.match(r"action: \w+", capsys.readouterr().out)
 
 
 def test_the_examples_preset_decodes_to_the_words_of_another_preset(

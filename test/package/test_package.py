@@ -291,7 +291,7 @@ def test_without_the_lab_the_launch_and_the_doctor_say_so(monkeypatch: pytest.Mo
 
 def test_the_readmes_first_ros_example_can_succeed() -> None:
     """What it asks for is the task of the room that the launch file starts with."""
-    example = re.search(r'/instruction std_msgs/msg/String "data: (.+)"', README)
+    example = re.search(r'NavigateByInstruction "\{instruction: (.+)\}"', README)
     assert example is not None
     room = make_room(0)  # the simulator's own, where no seed is given
     for model in ("drafter", "target"):

@@ -28,10 +28,11 @@ from . import beyond_robot, on_robot
 from .judge import Event, Reported, judge, without_forged
 from .rig import InjectedFault, Rig, running_rig
 
+LONGEST = 100  # characters of what the owner reads
 BEGIN, END = "<!-- table of bench faults -->", "<!-- end of the table -->"
 HEAD = (
     "| fault | what is injected | what the robot does | what the owner reads "
-    "| told to stand, s | stands, s | goes on, s |\n|---|---|---|---|---|---|---|"
+    "| stop command, s | stands, s | goes on, s |\n|---|---|---|---|---|---|---|"
 )
 
 
@@ -61,10 +62,16 @@ def _line(fault: InjectedFault, row: Row) -> str:
         _seconds(row.get(name))
         for name in ("standstill_s_max", "base_stands_s_max", "recovery_s_max")
     ]
-    reads = f"`{said}`" if said else "-"
+    reads = f"`{_shortened(said)}`" if said else "-"
     return f"| {fault.name} | {fault.injected} | {fault.robot} | {reads} | " + (
         " | ".join(times) + " |"
     )
+
+
+def _shortened(said: str) -> str:
+    """Without the instruction, and as much as tells one sentence from another."""
+    said = re.sub(r"following (.+?): no decision on '\1': ", "", said)
+    return said if len(said) <= LONGEST else f"{said[:LONGEST].rpartition(' ')[0]} ..."
 
 
 def _seconds(value: float | None) -> str:
