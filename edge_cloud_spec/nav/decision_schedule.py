@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from .holds import AWAITING
-from .status import Status
+from .status import AWAITING, Status
 
 SETTLE_S = 3.0  # s; an idle navigator that has not settled a decision by then did not receive it
 

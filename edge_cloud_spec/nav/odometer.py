@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
 from .clock_offset import FARTHEST_CLOCK, OffsetReport, StampOffset, clock_problem
 from .events import Odometry
-from .pose import Pose
+from .pose import Pose, between, wrap
 from .settings import Settings
-from .track import Track
 
 AWAY = 1.0  # m since a frame: the decision is about another place
 FAR = math.radians(90)  # the same for a turn
@@ -89,3 +89,102 @@ class Odometer:
         if metres > AWAY or radians > turned:
             return MOVED_AWAY
         return ""
+
+
+KEPT = 400  # poses, to find the one of a frame
+APART = 25_000_000  # ns between them at least, so that they reach back for ten seconds
+SAME_TIME = 200_000_000  # ns between a frame and the odometry that stands for it
+SOONEST = 0.08  # s; no silence shorter than this is one
+PERIODS = 1.8  # of odometry, without which it falters
+LEARNING = 0.2  # weight of the newest period in their mean
+
+
+class Track:
+    """Poses by time (ns), of a source that is as fresh as its stamps are.
+
+    A driver that hangs sends its last message again and again, so a stamp that stands still is no
+    news, however often it comes. One that goes back is late, or that of a driver (a clock, a
+    simulator) that began anew: it is dropped, and only when nothing else has come for ``timeout``
+    and the stamps go on from there, the track begins anew with them. Times are steady seconds.
+    """
+
+    def __init__(self) -> None:
+        self._poses: deque[tuple[int, Pose]] = deque(maxlen=KEPT)
+        self._stamp = 0  # of the newest
+        self._went_on = -math.inf  # when a stamp last was news
+        self._came = -math.inf  # when anything last came
+        self._behind: int | None = None  # the last stamp that went back
+        self._period = 0.0
+
+    @property
+    def begun(self) -> bool:
+        """Whether odometry was ever heard."""
+        return bool(self._poses)
+
+    @property
+    def newest(self) -> Pose:
+        """The last pose that was news; there must be one."""
+        return self._poses[-1][1]
+
+    def add(
+        self, pose: Pose, stamp: int, now: float, timeout: float, at: int | None = None
+    ) -> bool:
+        """Odometry came; ``timeout`` seconds of silence make it missing. Whether it was news.
+
+        ``at``: when the base was there, if not at ``stamp``.
+        """
+        silence, self._came = self.silence(now), now
+        if self._poses and stamp <= self._stamp:
+            if not self._began_anew(stamp, silence > timeout):
+                return False
+            self._poses.clear()
+        self._behind, self._stamp = None, stamp
+        if silence <= timeout:
+            self._period += (LEARNING if self._period else 1.0) * (silence - self._period)
+        if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < APART:
+            self._poses.pop()
+        self._poses.append((stamp if at is None else at, pose))
+        self._went_on = now
+        return True
+
+    def silence(self, now: float) -> float:
+        """Seconds since odometry last went on."""
+        return now - self._went_on
+
+    def falters(self, now: float) -> bool:
+        """Whether a message that was due has not come."""
+        return self.silence(now) > max(SOONEST, PERIODS * self._period)
+
+    def hangs(self, now: float, timeout: float) -> bool:
+        """Whether messages come without going on."""
+        return self.silence(now) > timeout >= now - self._came
+
+    def at(self, time: int) -> Pose | None:
+        """Where the base was at ``time``, between the poses about it; None: it is not known."""
+        if not self._poses:
+            return None
+        at, nearest = min(self._poses, key=lambda entry: abs(entry[0] - time))
+        if abs(at - time) > SAME_TIME:
+            return None
+        others = [e for e in self._poses if (e[0] > time) != (at > time) and e[0] != at]
+        if not others:
+            return nearest
+        other, pose = min(others, key=lambda entry: abs(entry[0] - time))
+        if abs(other - at) > SAME_TIME:
+            return nearest
+        return between(nearest, pose, (time - at) / (other - at))
+
+    def moved_since(self, time: int) -> tuple[float, float]:
+        """Metres and radians between where the base was at ``time`` and where it is."""
+        then = self.at(time)
+        if then is None:
+            return 0.0, 0.0
+        here = self.newest
+        return math.hypot(here.x - then.x, here.y - then.y), abs(wrap(here.yaw - then.yaw))
+
+    def _began_anew(self, stamp: int, missing: bool) -> bool:
+        """Whether a stamp that is no later than the newest begins the track anew."""
+        if stamp == self._stamp:
+            return False
+        before, self._behind = self._behind, stamp
+        return missing and before is not None and stamp > before

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass, field, replace
 
 from ..bounds import bounded, check_bounds, chosen, described
-from .lead_time import BY_ITSELF, MOST
 from .motion import Goal, Limits, Steps
+
+BY_ITSELF = -1.0  # the setting lead_time: from what decisions took lately
+MOST = 2.0  # s; whatever decisions take, none begins earlier
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,8 @@ from ..models.instruction_pattern import instruction_pattern, known_instructions
 from ..models.load import load
 from ..models.text import TokenTexts
 from ..nav.events import Instruction, Tick
-from ..nav.followed_goal import INACTIVE, STARTED
-from ..nav.holds import TOLD
-from ..nav.mission import Began, Decided, End, Failed, concluded
-from ..nav.status import Status
+from ..nav.mission import INACTIVE, STARTED, Began, Decided, End, Failed, concluded
+from ..nav.status import TOLD, Status
 from ..share import rules_text
 from .drafting.camera_input import CameraInput
 from .drafting.decision_gate import DecisionGate

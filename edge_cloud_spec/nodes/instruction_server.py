@@ -22,7 +22,7 @@ from edge_cloud_spec.msg import VerifiedTokens
 
 from ..bounds import bounded, check_bounds
 from ..instruction import is_stop, normalized
-from ..nav.followed_goal import INACTIVE, STARTED, FollowedGoal, GoalEnd
+from ..nav.mission import INACTIVE, STARTED, FollowedGoal, GoalEnd
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import DECODE, EVERY_PUBLISHER, RELIABLE

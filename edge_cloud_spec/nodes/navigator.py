@@ -22,7 +22,6 @@ from visualization_msgs.msg import MarkerArray
 from edge_cloud_spec.msg import NavCommand, VerifiedTokens
 
 from ..bounds import bounded, described
-from ..nav.budget import PERIOD
 from ..nav.events import (
     Announce,
     Drive,
@@ -38,10 +37,11 @@ from ..nav.events import (
     Tick,
     Words,
 )
-from ..nav.holds import START
+from ..nav.motion import PERIOD
 from ..nav.navigator import Navigator
 from ..nav.pose import Pose
 from ..nav.settings import Settings
+from ..nav.status import START
 from ..nav.watchdog import REPEATS, Watchdog
 from .health.navigator import NavigatorFacts, navigator_health
 from .navigation.base_output import Output, OutputSettings, make_output

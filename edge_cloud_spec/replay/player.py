@@ -15,8 +15,7 @@ from std_msgs.msg import String
 
 from ..bringup.graph import Value
 from ..errors import UserError
-from ..nav.holds import TOLD
-from ..nav.status import NOBODY, Status
+from ..nav.status import NOBODY, TOLD, Status
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..observe.decision import Decision
 from ..observe.observer import Observer

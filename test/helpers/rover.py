@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from helpers.drill import words
 
 from edge_cloud_spec.lab.bench.motion.base import Base
-from edge_cloud_spec.nav.action import Action
-from edge_cloud_spec.nav.budget import PERIOD
+from edge_cloud_spec.nav.answer import Action
 from edge_cloud_spec.nav.decision_schedule import DecisionSchedule, DueDecision
 from edge_cloud_spec.nav.events import (
     Announce,
@@ -23,7 +22,7 @@ from edge_cloud_spec.nav.events import (
     Tick,
     Words,
 )
-from edge_cloud_spec.nav.motion import Goal, goal_of
+from edge_cloud_spec.nav.motion import PERIOD, Goal, goal_of
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose, wrap
 from edge_cloud_spec.nav.settings import Settings

@@ -14,9 +14,7 @@ from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
 from edge_cloud_spec.models.grammar.compiler import GrammarCompiler
 from edge_cloud_spec.models.grammar.token_grammar import TokenGrammar
 from edge_cloud_spec.models.prompt import ORDERS
-from edge_cloud_spec.nav.action import every_action
-from edge_cloud_spec.nav.answer import read_answer
-from edge_cloud_spec.nav.grammar import answer_grammar
+from edge_cloud_spec.nav.answer import answer_grammar, every_action, read_answer
 
 TINY = build_tokenizer()
 TOKENIZERS = {"embedded": TINY, "random": vlm().tokenizer}

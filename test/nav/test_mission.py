@@ -9,7 +9,7 @@ from helpers.drill import Drill
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.action import Action, every_action
+from edge_cloud_spec.nav.answer import Action, every_action
 from edge_cloud_spec.nav.events import Effect, EStop, Instruction, Odometry, Show, Tick
 from edge_cloud_spec.nav.mission import (
     Began,

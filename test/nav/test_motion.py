@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.action import Action, every_action, parse_action
+from edge_cloud_spec.nav.answer import Action, every_action, parse_action
 from edge_cloud_spec.nav.motion import (
     Goal,
     Limits,

@@ -10,8 +10,7 @@ from helpers.rover import Rover
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.action import Action
-from edge_cloud_spec.nav.budget import PERIOD
+from edge_cloud_spec.nav.answer import Action
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
@@ -23,7 +22,7 @@ from edge_cloud_spec.nav.events import (
     Odometry,
     Tick,
 )
-from edge_cloud_spec.nav.motion import Limits, Motion, Steps, goal_of
+from edge_cloud_spec.nav.motion import PERIOD, Limits, Motion, Steps, goal_of
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.nav.status import Status

@@ -9,12 +9,12 @@ import pytest
 from helpers.drill import FORWARD, Drill, drives, reports, words
 
 from edge_cloud_spec.lab.bench.motion.base import STANDING, Base
-from edge_cloud_spec.nav.budget import BEND, PERIOD
 from edge_cloud_spec.nav.events import Effect, Odometry, Tick
+from edge_cloud_spec.nav.motion import BEND, PERIOD
 from edge_cloud_spec.nav.navigator import Navigator
+from edge_cloud_spec.nav.odometer import Track
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import Settings
-from edge_cloud_spec.nav.track import Track
 
 
 def test_odometry_that_goes_missing_stops_the_motion() -> None:

@@ -11,11 +11,9 @@ from helpers.drill import Drill, drives, reports, words
 from helpers.rover import BOX, Rover
 
 from edge_cloud_spec.nav.events import Announce, EStop, Event, Instruction, Odometry
-from edge_cloud_spec.nav.lead_time import MOST
-from edge_cloud_spec.nav.odometer import Odometer
+from edge_cloud_spec.nav.odometer import Odometer, Track
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.settings import Settings
-from edge_cloud_spec.nav.track import Track
+from edge_cloud_spec.nav.settings import MOST, Settings
 
 ACTIONS = (
     *(f"move forward {size}" for size in ("small", "medium", "large")),

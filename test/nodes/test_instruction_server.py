@@ -21,7 +21,7 @@ from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.msg import VerifiedTokens
-from edge_cloud_spec.nav.followed_goal import INACTIVE, STARTED
+from edge_cloud_spec.nav.mission import INACTIVE, STARTED
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
 BOX, BALL = "find the red box", "find the yellow ball"

@@ -14,8 +14,8 @@ from ...edge.runner import LOOKUP_SUFFIXES, DecodeSettings
 from ...errors import UserError
 from ...models.grammar.compiler import check_installed
 from ...models.prompt import ORDERS
+from ...nav.answer import GRAMMARS, answer_grammar
 from ...nav.explain import EXPLAIN, UNTIL_NEXT
-from ...nav.grammar import GRAMMARS, answer_grammar
 from ...nav.mission import MissionSettings
 from ...presets import load_preset
 

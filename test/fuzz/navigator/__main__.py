@@ -15,9 +15,9 @@ from random import Random
 from fuzz.navigator.checker import Broken, Checker
 from fuzz.navigator.scene import Scene, settings
 
-from edge_cloud_spec.nav.holds import AWAITS
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.settings import Settings
+from edge_cloud_spec.nav.status import AWAITS
 
 EPISODE = 2000  # events, then another navigator
 

@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("rclpy")
 from builtin_interfaces.msg import Time
 
-from edge_cloud_spec.nav.holds import AWAITS
-from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nav.status import AWAITS, Status
 from edge_cloud_spec.nodes.drafting import decision_gate
 from edge_cloud_spec.nodes.drafting.decision_gate import CameraFrame, DecisionGate, DecisionTask
 

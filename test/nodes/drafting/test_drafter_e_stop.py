@@ -12,7 +12,7 @@ from helpers.navigator_bench import PATIENCE, Bench
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import Bool, String
 
-from edge_cloud_spec.nav.followed_goal import STARTED
+from edge_cloud_spec.nav.mission import STARTED
 
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 # A drafter that waits long for a release, as messages take long on a loaded machine.

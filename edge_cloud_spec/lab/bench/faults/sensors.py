@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from ....nav.budget import PERIOD
+from ....nav.motion import PERIOD
 from .fault import InjectedFault
 from .relay import Frozen, gone, shifted
 from .rig import Rig

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ....errors import UserError
+from ....nav.answer import GRAMMARS
 from ....nav.explain import EXPLAIN, FULL
-from ....nav.grammar import GRAMMARS
 from ...harness.regimes import Regime
 from ..command import Row, make_report_folder
 from ..options import add_cost_arguments, check_counts, finite, regimes_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from ....decoding.preset import Preset
 from ....decoding.rule import RULES, temperature_of
 from ....errors import UserError
+from ....nav.answer import GRAMMARS
 from ....nav.explain import EXPLAIN, FULL
-from ....nav.grammar import GRAMMARS
 from ....nav.settings import Settings
 from ....presets import load_preset
 from ...harness.emulated_link import LinkProfile

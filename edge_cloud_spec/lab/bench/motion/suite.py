@@ -23,13 +23,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ....errors import UserError
-from ....nav.action import every_action
-from ....nav.budget import ASIDE, BEND, PERIOD
+from ....nav.answer import every_action
 from ....nav.events import Announce, Drive, EStop, Event, Hold, Instruction, Tick, Words
-from ....nav.lead_time import BY_ITSELF, MOST
-from ....nav.motion import Goal
+from ....nav.motion import ASIDE, BEND, PERIOD, Goal
 from ....nav.navigator import Navigator
-from ....nav.settings import Settings
+from ....nav.settings import BY_ITSELF, MOST, Settings
 from ..command import Row
 from .base import Base
 from .odometry import FAULTS, FaultyOdometry

@@ -10,7 +10,7 @@ import numpy as np
 
 from ....bringup.graph import GraphSettings
 from ....errors import UserError
-from ....nav.followed_goal import STARTED
+from ....nav.mission import STARTED
 from ...harness.random_checkpoint import TINY, make_pair
 from ...harness.verifier_process import VerifierProcess
 from ..ros_graph import RosGraph, node_command

@@ -15,10 +15,10 @@ from ....decoding.preset import Preset
 from ....edge.events import Cut, Emit
 from ....edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ....models.prompt import Request
+from ....nav.answer import GRAMMARS, answer_grammar
 from ....nav.decision_schedule import DecisionSchedule, DueDecision
 from ....nav.events import Instruction
 from ....nav.explain import FULL, has_action, is_enough
-from ....nav.grammar import GRAMMARS, answer_grammar
 from ....nav.mission import Began, Decided, End, Event, Mission, MissionSettings, concluded
 from ....nav.settings import Settings
 from ....nav.status import Status
