@@ -99,6 +99,14 @@ def read_answer(text: str) -> Answer:
     return Answer(action, reason)
 
 
+def action_of(text: str) -> Action | None:
+    """The action that a text says completely, with its delimiter; None: it says none."""
+    try:
+        return read_answer(text).action
+    except NotAnAction:
+        return None
+
+
 def _shortened(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:77] + "...")
 

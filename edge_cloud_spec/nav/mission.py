@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..bounds import bounded, check_bounds
 from ..instruction import is_stop, normalized
-from .answer import Action, NotAnAction, read_answer
+from .answer import Action, action_of
 from .events import EStop, Instruction, Tick
 from .motion import Steps
 from .status import Status
@@ -73,10 +73,7 @@ def concluded(request: str, answer: str, why: str = "", by_link: bool = False) -
     why: they were broken off; empty: they were not. An action that they hold counts all the same,
     for the navigator has heard it: what follows it moves nothing.
     """
-    try:
-        action = read_answer(answer).action
-    except NotAnAction:
-        action = None
+    action = action_of(answer)
     if why and action is None:
         return Failed(request, why, by_link)
     return Decided(request, action)
@@ -127,7 +124,8 @@ class Mission:
             self.held = f"the robot is held: {event.detail}" if event.state == "stopped" else ""
         if self.instruction and isinstance(event, Began | Decided | Failed | Status):
             self._count(event)
-        end = self._end(now) if self.instruction else None
+        goes_on = not self.instruction or isinstance(event, Began)
+        end = None if goes_on else self._end(now)
         if end is not None:
             self._begin("", now)
         return end

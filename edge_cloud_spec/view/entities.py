@@ -17,7 +17,7 @@ from PIL import Image
 
 from ..errors import UserError
 from ..nav.status import Status
-from ..nodes.drafting.frame import encode_frame
+from ..nodes.drafting.camera import encode_frame
 from ..observe.annotated_picture import COLOURS, GREY, NAMES, DecisionCaption, draw_caption
 from ..observe.draft_text import joined
 from ..observe.draft_words import words_of_decision, words_of_round

@@ -27,7 +27,7 @@ from edge_cloud_spec.models.memory.kv_memory import KvMemory
 from edge_cloud_spec.models.passes.quantize import quantize_linears
 from edge_cloud_spec.models.passes.segment import Segment
 from edge_cloud_spec.models.passes.transformer import Transformer
-from edge_cloud_spec.nodes.drafting.drafter_settings import ModelSettings
+from edge_cloud_spec.nodes.drafting.settings import ModelSettings
 from edge_cloud_spec.share import share
 
 

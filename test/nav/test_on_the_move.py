@@ -161,7 +161,7 @@ def test_what_stops_the_robot_voids_what_was_decided_on_the_move(stop: str, when
     rover.on(STOPS[stop])
     assert not rover.navigator.moving
     if rover.deciding is not None:
-        rover.say(*rover.deciding[1:])
+        rover.say(rover.deciding[1])
     rover.deciding = math.inf, "none", None  # type: ignore[assignment]
     rover.on(EStop(False))
     rover.on(Instruction(BOX if stop != "another" else "find the door"))

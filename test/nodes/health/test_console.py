@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nodes.drafting.health import drafter_health
 from edge_cloud_spec.nodes.health.camera import CameraTopics, no_picture
 from edge_cloud_spec.nodes.health.console import ERROR_S, WARNING_S, WELL_S, HealthConsole
-from edge_cloud_spec.nodes.health.drafter import DrafterFacts, drafter_health
 from edge_cloud_spec.nodes.health.health import Health, Level, worst_of
 from edge_cloud_spec.nodes.health.heartbeats import Heartbeats
 from edge_cloud_spec.nodes.health.navigator import NavigatorFacts, navigator_health
@@ -86,7 +86,7 @@ def test_the_nodes_own_healths_are_what_is_told() -> None:
     status = Status("idle")
     camera = no_picture(CameraTopics(("/image/compressed", "/image")), None)
     for health, *lines in (
-        (drafter_health(DrafterFacts("", camera)), "camera: no picture on /image/compressed"),
+        (drafter_health("", camera), "camera: no picture on /image/compressed"),
         (navigator_health(NavigatorFacts(status, "/odom", timed=True)), "odometry: no odometry on"),
         (navigator_health(NavigatorFacts(status, "/odom", "silent")), "odometry: silent (/odom)"),
         (monitored(True), "/drafter: /drafter is gone", "/cmd_vel: /joystick publishes on"),

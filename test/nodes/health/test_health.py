@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nodes.drafting.health import drafter_health
 from edge_cloud_spec.nodes.health.camera import CameraTopics, CameraWatch
-from edge_cloud_spec.nodes.health.drafter import DrafterFacts, drafter_health
 from edge_cloud_spec.nodes.health.health import Health, Level, RecentProblem, worst_of
 from edge_cloud_spec.nodes.health.navigator import NavigatorFacts, navigator_health
 from edge_cloud_spec.nodes.health.rate import Rate
@@ -157,7 +157,7 @@ def test_a_told_stop_is_no_fault_and_missing_odometry_outweighs_an_e_stop() -> N
 
 def drafter(**given: object) -> Health:
     camera = Health(Level.OK, "pictures come")
-    return drafter_health(DrafterFacts(**{"instruction": "find it", "camera": camera, **given}))  # type: ignore[arg-type]
+    return drafter_health(**{"instruction": "find it", "camera": camera, **given})  # type: ignore[arg-type]
 
 
 def test_a_drafter_says_the_worst_of_camera_thread_and_decision() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ....errors import UserError
 from ....nav.answer import GRAMMARS
-from ....nav.explain import EXPLAIN, FULL
+from ....nav.decision_loop import EXPLAIN, FULL
 from ...harness.regimes import Regime
 from ..command import Row, make_report_folder
 from ..options import add_cost_arguments, check_counts, finite, regimes_of

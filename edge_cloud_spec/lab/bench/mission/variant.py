@@ -10,7 +10,7 @@ from ....decoding.preset import Preset
 from ....decoding.rule import RULES, temperature_of
 from ....errors import UserError
 from ....nav.answer import GRAMMARS
-from ....nav.explain import EXPLAIN, FULL
+from ....nav.decision_loop import EXPLAIN, FULL
 from ....nav.settings import Settings
 from ....presets import load_preset
 from ...harness.emulated_link import LinkProfile

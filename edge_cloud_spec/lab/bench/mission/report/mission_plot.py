@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from .....drawing import COLOURS, plain
-from .....nav.explain import has_action
+from .....nav.answer import action_of
 from .....wire.messages import ClientMessage
 from .shown_mission import ShownMission
 
@@ -81,13 +81,13 @@ def _words(axes: Axes, mission: ShownMission, length: float, written: bool) -> N
     for decision in mission.record.decisions:
         answer = ""
         for at, text in decision.said:
-            time, acts = at - begun, not has_action(answer)
+            time, acts = at - begun, action_of(answer) is None
             answer += text
             if time > length:
                 return
             colour = ACTION if acts else REST
             axes.plot([time, time], [WORDS, WORDS + TALL], color=colour, lw=1.1)
-            known = decision.action if acts and has_action(answer) else ""
+            known = decision.action if acts and action_of(answer) else ""
             wanted = text.strip() if written else known
             if wanted:
                 line = min(range(3), key=lambda number: (free[number] > time, free[number]))

@@ -15,7 +15,7 @@ from ...errors import UserError
 from ...models.grammar.compiler import check_installed
 from ...models.prompt import ORDERS
 from ...nav.answer import GRAMMARS, answer_grammar
-from ...nav.explain import EXPLAIN, UNTIL_NEXT
+from ...nav.decision_loop import EXPLAIN, UNTIL_NEXT, LoopSettings
 from ...nav.mission import MissionSettings
 from ...presets import load_preset
 
@@ -110,6 +110,11 @@ class DrafterSettings:
     def grammar_text(self) -> str:
         """The grammar of the answers; empty: none."""
         return answer_grammar(self.grammar, self.order)
+
+    @property
+    def loop(self) -> LoopSettings:
+        """How decisions follow each other."""
+        return LoopSettings(self.explain, self.retry, self.camera_lag, self.mission)
 
     def decode_settings(self, number: int, *, without_cloud: bool = False) -> DecodeSettings:
         """The settings of the decode for this decision."""

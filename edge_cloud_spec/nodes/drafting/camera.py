@@ -1,8 +1,9 @@
-"""Raw camera messages as the JPEG that both models receive."""
+"""Camera frames as both models receive them."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +12,22 @@ from PIL import Image as Picture
 from ...errors import UserError
 
 if TYPE_CHECKING:
+    from builtin_interfaces.msg import Time
     from sensor_msgs.msg import Image  # a bag's are read without ROS
 
 _CHANNELS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}
+
+
+@dataclass(frozen=True)
+class CameraFrame:
+    """A camera frame as both models receive it, and the ROS time at which it was taken.
+
+    ``clock_offset``: seconds by which the stamps' clock is ahead of this computer's.
+    """
+
+    jpeg: bytes
+    stamp: Time
+    clock_offset: float = 0.0
 
 
 def encode_frame(message: Image, quality: int = 90) -> bytes:
