@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..bounds import bounded, check_bounds
+from ..bounds import Bounded, bounded
 from ..instruction import is_stop, normalized
 from .answer import Action, action_of
 from .events import EStop, Instruction, Tick
@@ -25,7 +25,7 @@ def frames_all_around(search: float) -> int:
 
 
 @dataclass(frozen=True)
-class MissionSettings:
+class MissionSettings(Bounded):
     """What ends an instruction. Raises ValueError naming a field that is out of its range."""
 
     search_frames: int = bounded(
@@ -37,9 +37,6 @@ class MissionSettings:
     )
     max_decisions: int = bounded(100, 1, 100_000, "it is given up after so many decisions")
     max_seconds: float = bounded(600.0, 1.0, 86_400.0, "it is given up after this long, s")
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
 
 @dataclass(frozen=True)

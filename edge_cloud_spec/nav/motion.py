@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ..bounds import bounded, check_bounds
+from ..bounds import Bounded, bounded
 from .answer import Action
 from .pose import STILL, Pose, Velocity, wrap
 
@@ -35,7 +35,7 @@ REST = 0.2  # of a step's size, at most, that may be left where the next frame i
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(Bounded):
     """How fast the base may be asked to go. Raises ValueError naming a field out of its range."""
 
     speed: float = bounded(0.6, 0.05, 1.5, "forward and backward speed at most, m/s")
@@ -45,12 +45,9 @@ class Limits:
     turn_acceleration: float = bounded(6.0, 0.2, 20.0, "speeding up and braking a turn, rad/s^2")
     response: float = bounded(0.1, 0.0, 1.0, "time constant with which the base follows, s")
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
 
 @dataclass(frozen=True)
-class Steps:
+class Steps(Bounded):
     """What the sizes of the action language mean. Raises ValueError naming a field out of range."""
 
     move_small: float = bounded(0.2, 0.02, 3.0, "move small, m")
@@ -60,9 +57,6 @@ class Steps:
     turn_medium: float = bounded(24.0, 1.0, 180.0, "turn medium, degrees")
     turn_large: float = bounded(48.0, 1.0, 180.0, "turn large, degrees")
     search: float = bounded(48.0, -180.0, 180.0, "turn of a search, degrees, left positive")
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
 
 @dataclass(frozen=True)

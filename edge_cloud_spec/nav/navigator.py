@@ -334,8 +334,8 @@ class Navigator:
         if not settled.verified:
             limits, goal = settings.unverified.limits(limits), settings.unverified.goal(goal)
         closed_loop = self._odometer.locates(now)
-        pose = self._odometer.newest if closed_loop else None
-        anchor = self._odometer.at(self._frame_time(settled).at) if closed_loop else None
+        pose = self._odometer.track.newest if closed_loop else None
+        anchor = self._odometer.track.at(self._frame_time(settled).at) if closed_loop else None
         motion = Motion(goal, limits, now, pose, None if action.verb == "search" else anchor)
         if not motion.in_reach:
             return self._refuse(settled, MOVED_AWAY)
@@ -363,10 +363,10 @@ class Navigator:
             return self._end(f"gave up {run.action}: the navigator stood still for {gap:.1f} s")
         if run.closed_loop and not self._odometer.locates(now):
             return self._end(f"gave up {run.action}: {self._odometer.missing(now)}")
-        if run.closed_loop and self._odometer.falters(now):
+        if run.closed_loop and self._odometer.track.falters(now):
             step = run.motion.wait(now)
         else:
-            step = run.motion.step(now, self._odometer.newest if run.closed_loop else None)
+            step = run.motion.step(now, self._odometer.track.newest if run.closed_loop else None)
         if step.done:
             if step.arrived:
                 return [*self._end("", f"done: {run.action}"), *self._go_on(now)]

@@ -25,14 +25,9 @@ class Odometer:
 
     def __init__(self) -> None:
         self.settings = Settings()
-        self._track = Track()
+        self.track = Track()
         self._clock = StampOffset()
         self._report = OffsetReport("odometry's")
-
-    @property
-    def newest(self) -> Pose:
-        """The last pose that was news; there must be one."""
-        return self._track.newest
 
     @property
     def clock_offset(self) -> float | None:
@@ -45,32 +40,24 @@ class Odometer:
             return "odometry that is not a number, or no place, was dropped"
         late = min(LATE, max(0.0, event.age + (self._clock.value or 0.0)))
         at = event.stamp + round((event.age - late) * 1e9)
-        if self._track.add(event.pose, event.stamp, now, self.settings.odometry_timeout, at):
+        if self.track.add(event.pose, event.stamp, now, self.settings.odometry_timeout, at):
             self._clock.add(-event.age, now)
         return self._report.sentence(self._clock.value) if self._clock.known else ""
 
     def locates(self, now: float) -> bool:
         """Whether it tells where the base is."""
         settings = self.settings
-        return settings.odometry != "off" and self._track.silence(now) <= settings.odometry_timeout
-
-    def falters(self, now: float) -> bool:
-        """Whether a message that was due has not come."""
-        return self._track.falters(now)
+        return settings.odometry != "off" and self.track.silence(now) <= settings.odometry_timeout
 
     def missed(self, now: float) -> bool:
         """Whether it is needed and does not tell."""
-        needed = {"off": False, "required": True, "auto": self._track.begun}
+        needed = {"off": False, "required": True, "auto": self.track.begun}
         return needed[self.settings.odometry] and not self.locates(now)
 
     def missing(self, now: float) -> str:
         """What to tell people while it does not tell."""
-        hung = self._track.hangs(now, self.settings.odometry_timeout)
+        hung = self.track.hangs(now, self.settings.odometry_timeout)
         return "odometry is missing" + (": its stamps do not go on" if hung else "")
-
-    def at(self, time: int) -> Pose | None:
-        """Where the base was at ``time`` (ns, this computer's ROS clock); None: not known."""
-        return self._track.at(time)
 
     def lost_since(self, time: int, now: float, turned: float, on_the_move: bool) -> str:
         """Why a step cannot count from where the base was at ``time``; empty if it can.
@@ -83,9 +70,9 @@ class Odometer:
         located, limit = self.locates(now), self.settings.clock_offset_limit
         if located and (problem := clock_problem("odometry's", self.clock_offset or 0.0, limit)):
             return problem
-        if on_the_move and not (located and self.at(time)):
+        if on_the_move and not (located and self.track.at(time)):
             return "its frame was taken on the move, and it is not known where"
-        metres, radians = self._track.moved_since(time)
+        metres, radians = self.track.moved_since(time)
         if metres > AWAY or radians > turned:
             return MOVED_AWAY
         return ""

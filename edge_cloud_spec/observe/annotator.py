@@ -28,7 +28,7 @@ from ..nodes.runtime.qos import DECODE, LATCHED, SENSOR_DATA
 from ..nodes.runtime.run import spin
 from ..nodes.topics import DRAWN, TOPICS
 from .annotated_picture import DecisionCaption, annotate, draw_caption
-from .draft_words import words_of_decision
+from .decision import words_of_decision
 from .run_log import RunLog
 
 DECISIONS = 2  # that are remembered

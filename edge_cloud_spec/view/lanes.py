@@ -8,7 +8,7 @@ from typing import Any
 import rerun as rr
 
 from ..observe.annotated_picture import BAD, COLOURS, DOUBTFUL, GOOD, GREY
-from ..observe.draft_text import joined
+from ..observe.decision import joined
 from .entity import Entity
 
 ROOT = "timeline"

@@ -102,7 +102,16 @@ def test_without_a_navigator_no_answer_is_in_the_way_of_the_next() -> None:
     loop.on(Seen("second"), 0.2)
     assert not loop.is_due(0.2)
     loop.on(Ended(SEARCH), 0.3)
-    assert loop.is_due(0.3)
+    assert loop.take("r2", 0.3)
+    loop.on(Ended(SEARCH), 0.4)
+    assert not loop.is_due(0.4), "a frame is decided on once"
+
+
+def test_a_decision_that_an_idle_navigator_did_not_receive_is_made_anew() -> None:
+    loop = deciding()
+    loop.on(Ended(SEARCH), 2.0)
+    loop.on(Seen("second"), 2.1)
+    assert not loop.is_due(2.0 + SETTLE_S) and loop.is_due(2.1 + SETTLE_S)
 
 
 @pytest.mark.parametrize("state", ["idle", "stopped"])

@@ -23,7 +23,7 @@ from edge_cloud_spec.nav.decision_loop import DecisionLoop, Ended, LoopSettings,
 from edge_cloud_spec.nav.events import Drive, EStop, Halt, Instruction
 from edge_cloud_spec.nav.motion import Limits
 from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.nodes.navigation.base_output import SportOutput
+from edge_cloud_spec.nodes.base_output import SportOutput
 from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 from edge_cloud_spec.share import share
 

@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from ... import __version__
-from ...observe.decision import Decision
-from ...observe.draft_text import branched, joined
+from ...observe.decision import Decision, branched, joined
 from ...observe.run_log import RunLog
 from .run_result import RunResult
 

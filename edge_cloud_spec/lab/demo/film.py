@@ -13,8 +13,7 @@ import imageio.v2 as imageio
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from ...observe.decision import Decision
-from ...observe.draft_text import joined
+from ...observe.decision import Decision, joined
 from ...observe.run_log import RunLog
 from .run_result import RunResult
 from .timeline import motions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ...bounds import bounded, check_bounds, chosen, described
+from ...bounds import Bounded, bounded, chosen, described
 from ...decoding.noise import decision_seed
 from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
@@ -46,7 +46,7 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
-class DrafterSettings:
+class DrafterSettings(Bounded):
     """How decisions are decoded. Each decision uses the values of the moment it starts."""
 
     preset: str = described("auto", "name of a preset, or the path of its YAML file")
@@ -83,7 +83,7 @@ class DrafterSettings:
     mission: MissionSettings = field(default_factory=MissionSettings)
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        super().__post_init__()
         try:
             _ = self.loaded_preset
         except UserError as error:

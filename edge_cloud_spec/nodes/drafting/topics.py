@@ -31,7 +31,7 @@ from ...errors import UserError
 from ...models.text import TextStream, TokenTexts
 from ...nav.decision_loop import Decide
 from ...wire.messages import ClientMessage, DraftMessage
-from ..bridge.bridge_messages import from_verdict, to_draft, to_request
+from ..bridge_messages import from_verdict, to_draft, to_request
 from ..runtime.qos import DECODE, LATCHED
 from ..runtime.subscription_thread import SubscriptionThread
 from .camera import CameraFrame

@@ -26,6 +26,9 @@ OWNERS = {
 }
 """Topic -> the one node that publishes it; all relative to one robot's namespace."""
 
+NODES = tuple(dict.fromkeys(OWNERS.values()))
+"""The nodes that a robot cannot do without."""
+
 
 @dataclass
 class PublisherWatch:

@@ -8,11 +8,18 @@ from hypothesis import strategies as st
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.drafting.health import drafter_health
 from edge_cloud_spec.nodes.health.camera import CameraTopics, no_picture
-from edge_cloud_spec.nodes.health.console import ERROR_S, WARNING_S, WELL_S, HealthConsole
-from edge_cloud_spec.nodes.health.health import Health, Level, worst_of
-from edge_cloud_spec.nodes.health.heartbeats import Heartbeats
-from edge_cloud_spec.nodes.health.navigator import NavigatorFacts, navigator_health
+from edge_cloud_spec.nodes.health.health import (
+    ERROR_S,
+    WARNING_S,
+    WELL_S,
+    Health,
+    HealthConsole,
+    Level,
+    worst_of,
+)
 from edge_cloud_spec.nodes.health.publishers import PublisherWatch
+from edge_cloud_spec.nodes.monitor import Heartbeats
+from edge_cloud_spec.nodes.navigator import navigator_health
 
 CHECKS, REMEDIES = ("cloud", "camera"), ("start it", "give another token", "")
 WELL = "well again"
@@ -87,8 +94,8 @@ def test_the_nodes_own_healths_are_what_is_told() -> None:
     camera = no_picture(CameraTopics(("/image/compressed", "/image")), None)
     for health, *lines in (
         (drafter_health("", camera), "camera: no picture on /image/compressed"),
-        (navigator_health(NavigatorFacts(status, "/odom", timed=True)), "odometry: no odometry on"),
-        (navigator_health(NavigatorFacts(status, "/odom", "silent")), "odometry: silent (/odom)"),
+        (navigator_health(status, "/odom", timed=True), "odometry: no odometry on"),
+        (navigator_health(status, "/odom", "silent"), "odometry: silent (/odom)"),
         (monitored(True), "/drafter: /drafter is gone", "/cmd_vel: /joystick publishes on"),
         (monitored(False),),
     ):
