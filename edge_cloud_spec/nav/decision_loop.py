@@ -17,7 +17,7 @@ from .answer import action_of
 from .events import EStop, Instruction, Report, Tick
 from .mission import Began, End, Mission, MissionSettings, concluded
 from .mission import Event as MissionEvent
-from .status import AWAITING, TOLD, Status
+from .status import AWAITING, TOLD_TO_STOP, Status
 
 SETTLE_S = 3.0  # s; an idle navigator that has not settled a decision by then did not receive it
 RELEASE_S = 0.5  # s at least by which an instruction may overtake the release before it
@@ -207,7 +207,7 @@ class DecisionLoop(Generic[Frame]):
         actions = self._drop("another instruction came", now)
         self._early = (text, now) if self._e_stop and not is_stop(text) else None
         if is_stop(text):
-            return [*actions, self._say(f"idle {TOLD}")]
+            return [*actions, self._say(f"idle {TOLD_TO_STOP}")]
         return actions if self._early else actions + self._follow(text, now)
 
     def _on_e_stop(self, on: bool, now: float) -> list[Action]:

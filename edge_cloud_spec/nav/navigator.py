@@ -29,7 +29,7 @@ from .events import (
 from .motion import BEND, PERIOD, Goal, Motion, goal_of
 from .odometer import FAR, MOVED_AWAY, Odometer
 from .settings import BY_ITSELF, MOST, Settings
-from .status import E_STOP, INSTRUCTION, NOBODY, TOLD, Holds, Status, is_request
+from .status import E_STOP, INSTRUCTION, NOBODY, TOLD_TO_STOP, Holds, Status, is_request
 
 FUTURE = 0.5  # s that a frame's stamp may lie ahead of the clock
 STALL = 0.5  # s without a tick, after which a motion is not taken up again
@@ -219,9 +219,9 @@ class Navigator:
 
     def _instruct(self, event: Instruction, now: float) -> list[Effect]:
         if is_stop(event.text):
-            return self._latch(INSTRUCTION, TOLD, now)
-        if self._holds.deaf:
-            return [Report(f"an instruction was not taken: {self._holds.deaf}")]
+            return self._latch(INSTRUCTION, TOLD_TO_STOP, now)
+        if self._holds.refusal:
+            return [Report(f"an instruction was not taken: {self._holds.refusal}")]
         before, self._instruction = self._instruction, normalized(event.text)
         if self._instruction != before:
             self._next = None

@@ -62,9 +62,9 @@ class Status:
 
 
 E_STOP, INSTRUCTION, START = "e_stop", "instruction", "start"
-AWAITS = "released; publish an instruction to go on"
-TOLD = "told to stop"
-AWAITING = (AWAITS, TOLD)  # reasons to stand that a newer instruction ends
+AWAITS_INSTRUCTION = "released; publish an instruction to go on"
+TOLD_TO_STOP = "told to stop"
+AWAITING = (AWAITS_INSTRUCTION, TOLD_TO_STOP)  # reasons to stand that a newer instruction ends
 
 
 class Holds:
@@ -84,10 +84,10 @@ class Holds:
     @property
     def why(self) -> str:
         """Why nothing may move, for people; empty if it may."""
-        return "; ".join(self._causes.values()) or (AWAITS if self._awaits else "")
+        return "; ".join(self._causes.values()) or (AWAITS_INSTRUCTION if self._awaits else "")
 
     @property
-    def deaf(self) -> str:
+    def refusal(self) -> str:
         """Why an instruction would not be taken now; empty if it would."""
         return "; ".join(
             why for cause, why in self._causes.items() if cause not in (INSTRUCTION, START)
@@ -113,7 +113,7 @@ class Holds:
 
     def instruct(self, now: float) -> bool:
         """An instruction came; whether it ended the waiting for one."""
-        if self.deaf or not self._awaits:
+        if self.refusal or not self._awaits:
             return False
         self._causes.pop(INSTRUCTION, None)
         self._awaits = False

@@ -50,7 +50,7 @@ class ShownRound:
 
     ``drafting`` and ``sent`` bound the drafting, ``answered`` ends the waiting; ``verify`` seconds
     of the waiting were the target's pass. ``settled`` is the text that the verdict made final.
-    ``alone``: the tokens that the cloud said in a pass that it made alone, over nodes of its own;
+    ``generated``: the tokens of a pass that the server made without the robot, over its own nodes;
     of what the robot had drafted there until then, so much is shown as accepted as they have.
     """
 
@@ -66,7 +66,7 @@ class ShownRound:
     verify: float = 0.0
     accepted: int | None = None
     settled: str | None = None
-    alone: tuple[int, ...] | None = None
+    generated: tuple[int, ...] | None = None
     missed: int = 0  # tokens after its prefix that were not received; then it has no words
 
     @property
@@ -145,10 +145,10 @@ class Decision:
     def attach_draft(self, round_: ShownRound) -> None:
         """Give a round the draft that its verdict is about; others were pushed on predictions."""
         draft = self.drafts.get((round_.base, -1 if round_.hash is None else round_.hash))
-        if draft is None or (round_.alone is not None and draft.sent > round_.answered):
+        if draft is None or (round_.generated is not None and draft.sent > round_.answered):
             return
-        if round_.alone is not None:
-            round_.path = draft.path_of(round_.alone)
+        if round_.generated is not None:
+            round_.path = draft.path_of(round_.generated)
         round_.drafted, round_.parents = draft.words, draft.parents
         round_.drafting, round_.sent = draft.drafting, draft.sent
 

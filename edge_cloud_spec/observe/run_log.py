@@ -126,7 +126,7 @@ class RunLog:
         if round_.accepted is None:
             round_.accepted, round_.answered = message.accepted, now
             round_.hash = message.base_hash
-            round_.path, round_.alone = _accepted(message)
+            round_.path, round_.generated = _accepted(message)
             decision.attach_draft(round_)
             round_.verify = _seconds(message.verify_time)
             if round_.complete:

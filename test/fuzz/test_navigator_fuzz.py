@@ -28,7 +28,7 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
 
 
 def _remembers_an_instruction(patch: Patch) -> None:
-    patch.setattr(Holds, "deaf", "")
+    patch.setattr(Holds, "refusal", "")
 
 
 def _forgets_to_wait(patch: Patch) -> None:

@@ -27,7 +27,7 @@ from edge_cloud_spec.nav.decision_loop import (
 )
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
 from edge_cloud_spec.nav.mission import End
-from edge_cloud_spec.nav.status import AWAITS, Status
+from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, Status
 
 IT = "find it"
 SEARCH = "action: search;"
@@ -105,6 +105,15 @@ def test_without_a_navigator_no_answer_is_in_the_way_of_the_next() -> None:
     assert loop.take("r2", 0.3)
     loop.on(Ended(SEARCH), 0.4)
     assert not loop.is_due(0.4), "a frame is decided on once"
+
+
+def test_a_frame_from_before_the_instruction_is_not_decided_on() -> None:
+    loop: DecisionLoop[str] = DecisionLoop()
+    loop.on(Seen("before"), 0.0)
+    loop.on(Instruction(IT), 0.1)
+    assert not loop.is_due(0.2)
+    loop.on(Seen("after"), 0.3)
+    assert loop.is_due(0.3)
 
 
 def test_a_decision_that_an_idle_navigator_did_not_receive_is_made_anew() -> None:
@@ -244,12 +253,14 @@ def test_an_instruction_under_e_stop_waits_for_a_release_that_it_may_have_overta
 
 
 def test_an_instruction_that_the_navigator_will_not_take_is_found_out() -> None:
-    loop = following(Status("stopped", "-", AWAITS, 8))
+    loop = following(Status("stopped", "-", AWAITS_INSTRUCTION, 8))
     assert loop.on(Tick(), SETTLE_S) == [], "it may only have not heard it yet"
     [said] = loop.on(Tick(), SETTLE_S + 0.1)
     assert said == Say("failed the robot was stopped; publish the instruction again")
     assert not loop.instruction
-    loop = following(Status("stopped", "-", AWAITS, 8), Status("idle", "-", "released", 9))
+    loop = following(
+        Status("stopped", "-", AWAITS_INSTRUCTION, 8), Status("idle", "-", "released", 9)
+    )
     assert loop.on(Tick(), 2 * SETTLE_S) == []
 
 
