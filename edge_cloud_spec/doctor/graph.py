@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..nodes.health.camera import CameraTopics, no_picture
-from ..nodes.health.health import Level
-from ..nodes.health.publishers import NODES, OWNERS, PublisherWatch
+from ..nodes.drafting.camera import CameraTopics, no_picture
+from ..nodes.health import NODES, OWNERS, Level, PublisherWatch
 from .finding import FAIL, OK, WARN, Finding
 
 PICTURES = ("sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image")

@@ -30,7 +30,7 @@ from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.codec import encode_server
 from ..wire.messages import Fault
 from .bridge_messages import to_topic
-from .health.health import Health, Level
+from .health import Health, Level
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, LATCHED
 from .runtime.run import spin

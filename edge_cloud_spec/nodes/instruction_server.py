@@ -23,7 +23,7 @@ from edge_cloud_spec.msg import VerifiedTokens
 from ..bounds import Bounded, bounded
 from ..instruction import is_stop, normalized
 from ..nav.mission import INACTIVE, STARTED, FollowedGoal, GoalEnd
-from .health.health import Health, Level
+from .health import Health, Level
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import DECODE, EVERY_PUBLISHER, RELIABLE

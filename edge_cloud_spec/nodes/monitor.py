@@ -17,8 +17,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
 from ..bounds import Bounded, bounded, described
-from .health.health import Health, Level, worst_of
-from .health.publishers import NODES, OWNERS, PublisherWatch
+from .health import NODES, OWNERS, Health, Level, PublisherWatch, worst_of
 from .runtime.diagnostics import INSTANCE, PERIOD_S, Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE

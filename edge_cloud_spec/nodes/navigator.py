@@ -47,7 +47,7 @@ from ..nav.status import START, Status
 from ..nav.watchdog import REPEATS, Watchdog
 from ..throttle import Throttle, with_more
 from .base_output import Output, OutputSettings, make_output
-from .health.health import Health, Level, RecentProblem, worst_of
+from .health import Health, Level, RecentProblem, worst_of
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin

@@ -22,7 +22,7 @@ from std_msgs.msg import Header, String
 from ..errors import UserError
 from ..nav.status import Status
 from ..nodes.drafting.camera import encode_frame
-from ..nodes.health.health import Health, Level
+from ..nodes.health import Health, Level
 from ..nodes.runtime.diagnostics import Diagnostics
 from ..nodes.runtime.qos import DECODE, LATCHED, SENSOR_DATA
 from ..nodes.runtime.run import spin

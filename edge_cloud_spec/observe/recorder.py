@@ -25,7 +25,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from ..bounds import described
 from ..errors import UserError
-from ..nodes.health.health import Health, Level
+from ..nodes.health import Health, Level
 from ..nodes.runtime.diagnostics import Diagnostics
 from ..nodes.runtime.parameters import Parameters
 from ..nodes.runtime.run import spin

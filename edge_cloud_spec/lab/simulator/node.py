@@ -18,7 +18,7 @@ from rclpy.node import Node
 
 from ...bounds import Bounded, bounded, chosen, described
 from ...errors import UserError
-from ...nodes.health.health import Health, Level
+from ...nodes.health import Health, Level
 from ...nodes.runtime.diagnostics import Diagnostics
 from ...nodes.runtime.parameters import Parameters, refuse_unknown_parameters
 from ...nodes.runtime.qos import RELIABLE

@@ -12,8 +12,8 @@ from edge_cloud_spec.msg import DecodeStats
 
 from ...nav.clock_offset import clock_sentence
 from ...nav.status import Status
-from ..health.camera import CameraTopics, CameraWatch
-from ..health.health import Health, Level, RecentProblem, worst_of
+from ..health import Health, Level, RecentProblem, worst_of
+from .camera import CameraTopics, CameraWatch
 
 COMPRESSED, RAW = "camera/image_raw/compressed", "camera/image_raw"
 TYPES = {COMPRESSED: "sensor_msgs/msg/CompressedImage", RAW: "sensor_msgs/msg/Image"}

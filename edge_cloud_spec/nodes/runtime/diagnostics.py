@@ -12,7 +12,7 @@ from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
-from ..health.health import Health, HealthConsole, Level
+from ..health import Health, HealthConsole, Level
 from .qos import RELIABLE
 
 PERIOD_S = 1.0

@@ -11,7 +11,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
 from ...errors import UserError
-from ..health.health import Health, Level
+from ..health import Health, Level
 from .diagnostics import Diagnostics
 from .heartbeat import Pulse
 from .parameters import Parameters, refuse_unknown_parameters

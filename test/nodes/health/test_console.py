@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nodes.drafting.camera import CameraTopics, no_picture
 from edge_cloud_spec.nodes.drafting.health import drafter_health
-from edge_cloud_spec.nodes.health.camera import CameraTopics, no_picture
-from edge_cloud_spec.nodes.health.health import (
+from edge_cloud_spec.nodes.health import (
     ERROR_S,
     WARNING_S,
     WELL_S,
     Health,
     HealthConsole,
     Level,
+    PublisherWatch,
     worst_of,
 )
-from edge_cloud_spec.nodes.health.publishers import PublisherWatch
 from edge_cloud_spec.nodes.monitor import Heartbeats
 from edge_cloud_spec.nodes.navigator import navigator_health
 

@@ -12,9 +12,9 @@ from PIL import Image
 
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.cloud_bridge import Rate
+from edge_cloud_spec.nodes.drafting.camera import CameraTopics, CameraWatch
 from edge_cloud_spec.nodes.drafting.health import drafter_health
-from edge_cloud_spec.nodes.health.camera import CameraTopics, CameraWatch
-from edge_cloud_spec.nodes.health.health import Health, Level, RecentProblem, worst_of
+from edge_cloud_spec.nodes.health import Health, Level, RecentProblem, worst_of
 from edge_cloud_spec.nodes.navigator import navigator_health
 
 TOPIC = "/camera/image_raw/compressed"
