@@ -1,7 +1,7 @@
 """Configuration fields with their range and their purpose.
 
-A frozen dataclass built from these checks itself with ``check_bounds`` in ``__post_init__``; the
-ROS nodes declare the same fields as parameters with the same ranges
+A frozen dataclass of these that is ``Bounded`` checks itself; the ROS nodes declare the same fields
+as parameters with the same ranges
 (``nodes/runtime/parameters.py``).
 """
 
@@ -30,12 +30,14 @@ def described(default: bool | str, about: str, fixed: bool = False) -> Any:
     return field(default=default, metadata={"about": about, "fixed": fixed})
 
 
-def check_bounds(config: Any) -> None:
-    """Raise ValueError naming the first field of a dataclass that is out of its range."""
-    for item in fields(config):
-        error = field_error(item.name, getattr(config, item.name), item.metadata)
-        if error:
-            raise ValueError(error)
+class Bounded:
+    """A dataclass that raises ValueError naming its first field that is out of its range."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):  # type: ignore[arg-type]
+            error = field_error(item.name, getattr(self, item.name), item.metadata)
+            if error:
+                raise ValueError(error)
 
 
 def field_error(name: str, value: Any, metadata: Any) -> str:

@@ -66,7 +66,7 @@ def _view(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
 
 
 def _record(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .observe.record_command import add_record_arguments, run_record
+    from .observe.recorder import add_record_arguments, run_record
 
     add_record_arguments(parser)
     return run_record

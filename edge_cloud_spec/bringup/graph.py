@@ -8,17 +8,20 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from ..errors import UserError
+import yaml
+
+from ..errors import UserError, one_line
 from ..models import EMBEDDED
 from ..presets import load_preset
 from ..share import share
 from .exits import Role
-from .parameter_file import ParameterFile, full_name
 
 PACKAGE = "edge_cloud_spec"
 LOCAL = "local"
@@ -39,6 +42,7 @@ NODES = (  # those that a parameter file may name
 )
 
 Value = bool | int | float | str
+PARAMETERS = "ros__parameters"
 
 
 @dataclass(frozen=True)
@@ -228,3 +232,94 @@ def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
     for name, value in spec.parameters:
         argv += ["-p", f"{name}:={json.dumps(value)}"]
     return argv
+
+
+@dataclass(frozen=True)
+class ParameterFile:
+    """``sections``: the names of nodes as they stand in the file (``/**/drafter``), and values."""
+
+    path: Path
+    sections: tuple[tuple[str, Mapping[str, Any]], ...]
+
+    @classmethod
+    def read(cls, path: Path) -> ParameterFile:
+        """Read it; raises UserError where it cannot be read or is no parameter file."""
+        try:
+            content = yaml.safe_load(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"there is no parameter file {path}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"the parameter file {path} cannot be read: {error}") from None
+        except yaml.YAMLError as error:
+            raise UserError(f"the parameter file {path} is not YAML: {one_line(error)}") from None
+        if content is not None and not isinstance(content, dict):
+            raise UserError(f"the parameter file {path} names no nodes")
+        return cls(path, tuple(_sections(content or {}, path)))
+
+    def of(self, node: str) -> dict[str, Any]:
+        """The values, by dotted name, for a node of this full name; a later section goes before."""
+        values: dict[str, Any] = {}
+        for name, given in self.sections:
+            if _matches(name, node):
+                values |= given
+        return values
+
+    def check_names(self, names: Sequence[str], namespace: str) -> None:
+        """Raise UserError for a section that is meant for one of these nodes and misses it.
+
+        Sections for nodes of other packages are nobody's concern here.
+        """
+        for section, _ in self.sections:
+            name = section.rpartition("/")[2]
+            if "*" in name:
+                continue
+            nearest = get_close_matches(name, names, 1, 0.75)
+            if not nearest:
+                continue
+            if name not in names:
+                raise UserError(
+                    f"the parameter file {self.path} has a node {section}, which the graph has not;"
+                    f" did you mean {nearest[0]}?"
+                )
+            full = full_name(namespace, name)
+            mine = [s for s, _ in self.sections if s.rpartition("/")[2] == name]
+            if not any(_matches(one, full) for one in mine):
+                raise UserError(
+                    f"the parameter file {self.path} has parameters of {section}, but the node is"
+                    f" {full}; /**/{name} fits any namespace"
+                )
+
+
+def full_name(namespace: str, name: str) -> str:
+    """``/namespace/name``."""
+    return "/" + "/".join(part for part in (namespace.strip("/"), name) if part)
+
+
+def _sections(tree: dict[Any, Any], path: Path, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = f"{prefix}/{str(key).strip('/')}"
+        if not isinstance(value, dict):
+            raise UserError(f"the parameter file {path} has {key!r} where a node is expected")
+        if PARAMETERS in value:
+            given = value[PARAMETERS]
+            if given is not None and not isinstance(given, dict):
+                raise UserError(f"the parameter file {path} has no parameters under {name}")
+            yield name, _flat(given or {})
+        else:
+            yield from _sections(value, path, name)
+
+
+def _flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def _matches(section: str, node: str) -> bool:
+    """Whether rcl gives this section's parameters to the node: ``*`` is one name, ``**`` any."""
+    pattern = ""
+    for part in section.strip("/").split("/"):
+        pattern += {"**": r"(/\w+)*", "*": r"/\w+"}.get(part, "/" + re.escape(part))
+    return re.fullmatch(pattern, node) is not None

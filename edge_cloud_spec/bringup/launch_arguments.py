@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..share import check_lab, share
-from .graph import PACKAGE, GraphSettings, NodeSpec
-from .parameter_file import ParameterFile
+from .graph import PACKAGE, GraphSettings, NodeSpec, ParameterFile
 
 # name -> default, description. An empty one was not given; then the parameter file decides.
 ARGUMENTS = {

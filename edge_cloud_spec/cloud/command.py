@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..instruction import instruction_pattern
 from ..models import EMBEDDED
 from ..models.prompt import ORDERS
-from ..nav.grammar import answer_grammar
+from ..nav.answer import answer_grammar
 from ..share import rules_text
 from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.secret_files import read_tokens

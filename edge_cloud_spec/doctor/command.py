@@ -12,13 +12,13 @@ from .. import __version__
 from ..edge.client import ClientSettings
 from ..errors import UserError
 from ..models import EMBEDDED
-from .checkpoint import check_model
-from .cloud import check_cloud
 from .finding import FAIL, Finding
-from .live import check_live
+from .graph import check_live
 from .machine import (
+    check_cloud,
     check_libraries,
     check_messages,
+    check_model,
     check_python,
     check_ros,
     check_simulator,

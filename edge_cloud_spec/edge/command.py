@@ -11,7 +11,7 @@ from ..decoding.policy import RULES, SamplingPolicy, temperature_of
 from ..errors import UserError
 from ..instruction import check_instruction
 from ..models import EMBEDDED
-from ..nav.grammar import GRAMMARS, answer_grammar
+from ..nav.answer import GRAMMARS, answer_grammar
 from ..presets import load_preset, preset_names
 from ..share import rules_text
 from ..wire.channel import DEFAULT_ADDRESS

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from .action import Action
-from .answer import NotAnAction, read_answer
+from .answer import Action, NotAnAction, read_answer
 from .events import Words
 
 REMEMBERED = 64  # requests that came before the current one

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .action import Action
+from .answer import Action
 from .motion import Goal
 from .pose import Pose, Velocity
 from .status import Status

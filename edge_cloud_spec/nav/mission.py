@@ -1,14 +1,17 @@
-"""When an instruction is over: found, not found, blocked, given up. No I/O, no clock, no thread."""
+"""When an instruction is over: found, not found, blocked, given up; and how others learn of it.
+
+``Mission`` decides it and says it on the topic ``instruction_status``; ``FollowedGoal`` reads those
+lines. No I/O, no clock, no thread, no ROS.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from ..bounds import bounded, check_bounds
+from ..bounds import Bounded, bounded
 from ..instruction import is_stop, normalized
-from .action import Action
-from .answer import NotAnAction, read_answer
+from .answer import Action, action_of
 from .events import EStop, Instruction, Tick
 from .motion import Steps
 from .status import Status
@@ -22,7 +25,7 @@ def frames_all_around(search: float) -> int:
 
 
 @dataclass(frozen=True)
-class MissionSettings:
+class MissionSettings(Bounded):
     """What ends an instruction. Raises ValueError naming a field that is out of its range."""
 
     search_frames: int = bounded(
@@ -34,9 +37,6 @@ class MissionSettings:
     )
     max_decisions: int = bounded(100, 1, 100_000, "it is given up after so many decisions")
     max_seconds: float = bounded(600.0, 1.0, 86_400.0, "it is given up after this long, s")
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,7 @@ def concluded(request: str, answer: str, why: str = "", by_link: bool = False) -
     why: they were broken off; empty: they were not. An action that they hold counts all the same,
     for the navigator has heard it: what follows it moves nothing.
     """
-    try:
-        action = read_answer(answer).action
-    except NotAnAction:
-        action = None
+    action = action_of(answer)
     if why and action is None:
         return Failed(request, why, by_link)
     return Decided(request, action)
@@ -124,7 +121,8 @@ class Mission:
             self.held = f"the robot is held: {event.detail}" if event.state == "stopped" else ""
         if self.instruction and isinstance(event, Began | Decided | Failed | Status):
             self._count(event)
-        end = self._end(now) if self.instruction else None
+        goes_on = not self.instruction or isinstance(event, Began)
+        end = None if goes_on else self._end(now)
         if end is not None:
             self._begin("", now)
         return end
@@ -222,3 +220,70 @@ class Mission:
         else:
             return None
         return End("given_up", self.instruction, why)
+
+
+STARTED = "the drafter has started; publish an instruction"
+INACTIVE = "the drafter is not active"
+"""What a drafter says of itself while it follows nothing: whatever was followed is lost."""
+
+OUTCOMES = {
+    "done": "found",
+    "not_found": "not_found",
+    "blocked": "blocked",
+    "given_up": "given_up",
+    "failed": "failed",
+}
+"""State of ``instruction_status`` that ends an instruction -> outcome of the goal."""
+
+
+@dataclass(frozen=True)
+class GoalEnd:
+    """An ``outcome`` of the action NavigateByInstruction, and its sentence."""
+
+    outcome: str
+    message: str
+
+
+class FollowedGoal:
+    """One instruction from its publication on; ``state`` is ``waiting``, then ``following``.
+
+    While it waits, only the drafter's taking or refusing it counts: what is said of an earlier
+    instruction may still arrive. Then any other state of the drafter ends it.
+    """
+
+    def __init__(self, instruction: str) -> None:
+        self.instruction = normalized(instruction)
+        self.state, self.words = "waiting", ""
+        self._finished: set[str] = set()
+
+    @property
+    def decisions(self) -> int:
+        """How many decisions were made for it."""
+        return len(self._finished)
+
+    def on_status(self, line: str) -> GoalEnd | None:
+        """Take a line of ``instruction_status``; how that ends the goal, None: it goes on."""
+        state, _, detail = line.partition(" ")
+        if state == "following" and self._is_about_it(detail):
+            self.state = "following"
+            return None
+        if self.state == "waiting":
+            return GoalEnd("failed", detail) if state == "failed" else None
+        if state == "following":
+            return GoalEnd("cancelled", f"another instruction came: {detail}")
+        if state == "idle" and detail in (STARTED, INACTIVE):
+            return GoalEnd("failed", "the drafter was started again, or ended; send the goal again")
+        return GoalEnd(OUTCOMES.get(state, "cancelled"), detail)
+
+    def on_words(self, request: str, instruction: str, answer: str, finished: bool) -> bool:
+        """Take the words of a decision; whether they are about this goal."""
+        if self.state == "waiting" or normalized(instruction) != self.instruction:
+            return False
+        self.words = answer or self.words
+        if finished:
+            self._finished.add(request)
+        return True
+
+    def _is_about_it(self, detail: str) -> bool:
+        """Whether a detail is the instruction, alone or with something said of it."""
+        return detail == self.instruction or detail.startswith(f"{self.instruction}: ")

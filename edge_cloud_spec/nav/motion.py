@@ -12,14 +12,18 @@ Odometry can be wrong. So a step is never commanded against its own direction, e
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..bounds import bounded, check_bounds
-from .action import Action
-from .budget import BEND, MORE, PERIOD, Budget
+from ..bounds import Bounded, bounded
+from .answer import Action
 from .pose import STILL, Pose, Velocity, wrap
-from .profile import Profile
 
+PERIOD = 0.05  # s between commands, and how long one is valid
+SHARE = 1.4  # of the step's size, and MORE: room for slip, below the promised 1.5 and 5 cm, 5 deg
+MORE = (0.04, math.radians(4))  # m, rad
+ASIDE = 0.1  # m sideways that holding the line of a move may take
+BEND = math.radians(10)  # rad of turning that holding the heading of a move may take
+LEFT = (0.002, math.radians(0.2))  # m, rad; with less left a step is at its bound
 GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop is damped by 0.7
 NEARING = 12.0  # 1/s; speed at most, over the way that is left
 HALF = PERIOD / 2  # s; a command holds for a period, so it is taken from the middle of it
@@ -31,7 +35,7 @@ REST = 0.2  # of a step's size, at most, that may be left where the next frame i
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(Bounded):
     """How fast the base may be asked to go. Raises ValueError naming a field out of its range."""
 
     speed: float = bounded(0.6, 0.05, 1.5, "forward and backward speed at most, m/s")
@@ -41,12 +45,9 @@ class Limits:
     turn_acceleration: float = bounded(6.0, 0.2, 20.0, "speeding up and braking a turn, rad/s^2")
     response: float = bounded(0.1, 0.0, 1.0, "time constant with which the base follows, s")
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
 
 @dataclass(frozen=True)
-class Steps:
+class Steps(Bounded):
     """What the sizes of the action language mean. Raises ValueError naming a field out of range."""
 
     move_small: float = bounded(0.2, 0.02, 3.0, "move small, m")
@@ -56,9 +57,6 @@ class Steps:
     turn_medium: float = bounded(24.0, 1.0, 180.0, "turn medium, degrees")
     turn_large: float = bounded(48.0, 1.0, 180.0, "turn large, degrees")
     search: float = bounded(48.0, -180.0, 180.0, "turn of a search, degrees, left positive")
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
 
 @dataclass(frozen=True)
@@ -261,3 +259,122 @@ def _sped_up(given: float, wanted: float, most: float) -> float:
 
 def _clip(value: float, bound: float) -> float:
     return max(-bound, min(bound, value))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A trapezoid of speed with area ``length`` >= 0, from rest to rest."""
+
+    length: float
+    speed: float
+    acceleration: float
+
+    @property
+    def peak(self) -> float:
+        return min(self.speed, math.sqrt(self.length * self.acceleration))
+
+    @property
+    def duration(self) -> float:
+        return self.length / self.peak + self.peak / self.acceleration if self.length else 0.0
+
+    def at(self, time: float) -> tuple[float, float]:
+        """(covered, speed) at ``time`` seconds after the start."""
+        ramp, total = self.peak / self.acceleration, self.duration
+        if time <= 0.0:
+            return 0.0, 0.0
+        if time >= total:
+            return self.length, 0.0
+        if time > total - ramp:
+            left = total - time
+            return (
+                self.length - self.acceleration * left * left / 2,
+                self.acceleration * left,
+            )
+        if time < ramp:
+            return self.acceleration * time * time / 2, self.acceleration * time
+        return self.peak * (time - ramp / 2), self.peak
+
+    def time_of_last(self, length: float) -> float:
+        """How long before its end so much of it is left, s; ``duration`` if it is no longer."""
+        if length >= self.length:
+            return self.duration
+        if length > self.length / 2:  # as long after the start as the other part before the end
+            return self.duration - self.time_of_last(self.length - length)
+        braking = self.peak * self.peak / (2 * self.acceleration)
+        if length <= braking:
+            return math.sqrt(2 * length / self.acceleration)
+        return self.peak / self.acceleration + (length - braking) / self.peak
+
+
+class Budget:
+    """Bounds on what the commands of one step add up to, whatever odometry says meanwhile:
+    metres of path, of these sideways, and radians of turning.
+
+    A base that follows commands with a lag covers, once it stands, what was commanded: so a bound
+    on the commands bounds the step.
+    ``grant`` what is to be commanded now, with ``now`` in steady seconds; a command counts until
+    the next one, late or not. ``path`` and ``turn`` are what was commanded so far.
+    """
+
+    def __init__(self, distance: float, angle: float) -> None:
+        self._turns = angle != 0.0
+        if self._turns:
+            self._most = (0.0, 0.0, SHARE * abs(angle) + MORE[1])
+        else:
+            self._most = (SHARE * abs(distance) + MORE[0], ASIDE, BEND)
+        self._left = self._most
+        self._given, self._since = STILL, -math.inf
+
+    @property
+    def path(self) -> float:
+        """Metres commanded so far."""
+        return self._most[0] - self._left[0]
+
+    @property
+    def turn(self) -> float:
+        """Radians commanded so far, to either side."""
+        return self._most[2] - self._left[2]
+
+    @property
+    def used_up(self) -> bool:
+        """Whether the step is at its bound."""
+        left = self._left[2] if self._turns else self._left[0]
+        return left <= LEFT[self._turns]
+
+    @property
+    def lasts(self) -> float:
+        """Seconds for which the command in force stays within what is left."""
+        return min(
+            (
+                left / rate
+                for left, rate in zip(self._left, _rates(self._given), strict=True)
+                if rate
+            ),
+            default=math.inf,
+        )
+
+    def count(self, now: float) -> None:
+        """Take what the command in force has used by ``now`` off what is left."""
+        time = max(0.0, now - self._since) if self._given != STILL else 0.0
+        self._since = now
+        used = _rates(self._given)
+        path, aside, turn = (max(0.0, a - b * time) for a, b in zip(self._left, used, strict=True))
+        self._left = path, aside, turn
+
+    def grant(self, wanted: Velocity, now: float) -> Velocity:
+        """``wanted``, slowed down so far that two periods of it fit; in force from now on."""
+        self.count(now)
+        path, aside, turn = (left / (2 * PERIOD) for left in self._left)
+        vy = max(-aside, min(aside, wanted.vy))
+        wz = max(-turn, min(turn, wanted.wz))
+        given = replace(wanted, vy=vy, wz=wz)
+        if given.speed > path:
+            slower = path / given.speed
+            given = replace(given, vx=given.vx * slower, vy=vy * slower)
+        self._given = given
+        return given
+
+
+def _rates(velocity: Velocity) -> tuple[float, float, float]:
+    """Use per second of the path, of the way aside and of the turning."""
+    return velocity.speed, abs(velocity.vy), abs(velocity.wz)

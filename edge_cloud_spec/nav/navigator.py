@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
+from dataclasses import dataclass
 
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop, normalized
-from .action import Action
+from .answer import Action
 from .answer_assembler import AnswerAssembler, Settled
-from .budget import BEND, PERIOD
-from .clock_offset import FARTHEST_CLOCK
+from .clock_offset import FARTHEST_CLOCK, camera_clock, clock_problem
 from .events import (
     Announce,
     Drive,
@@ -26,16 +26,103 @@ from .events import (
     Tick,
     Words,
 )
-from .frame_time import FrameTime
-from .holds import E_STOP, INSTRUCTION, TOLD, Holds
-from .lead_time import LeadTime
-from .motion import Goal, Motion, goal_of
+from .motion import BEND, PERIOD, Goal, Motion, goal_of
 from .odometer import FAR, MOVED_AWAY, Odometer
-from .run import Run
-from .settings import Settings
-from .status import NOBODY, Status, is_request
+from .settings import BY_ITSELF, MOST, Settings
+from .status import E_STOP, INSTRUCTION, NOBODY, TOLD_TO_STOP, Holds, Status, is_request
 
+FUTURE = 0.5  # s that a frame's stamp may lie ahead of the clock
 STALL = 0.5  # s without a tick, after which a motion is not taken up again
+
+
+REMEMBERED = 8  # decisions, for LeadTime
+SHARE = 0.75  # of them, whose actions are to be there as the motion ends
+WORTH = 0.25  # of a decision's time, at least, that must fall into the motion
+
+
+@dataclass(frozen=True)
+class FrameTime:
+    """When a decision's frame was taken, by this computer's clocks, and whether it may still count.
+
+    ``at`` is the instant, ns of this computer's ROS clock, to compare with odometry's.
+
+    ``taken`` (steady seconds) is to tell whether the frame is old. A clock ahead is allowed for in
+    both. One that is behind is not in ``taken``: it may be a driver that lags, whose frames must
+    not pass for fresh ones. ``ahead`` is the camera's clock, s.
+    """
+
+    at: int
+    taken: float
+    ahead: float
+
+    @classmethod
+    def of(cls, settled: Settled, base_offset: float | None) -> FrameTime:
+        """Of a decision's frame; ``base_offset`` is that of odometry's clock, None: not known."""
+        ahead = camera_clock(settled.camera_offset, base_offset)
+        return cls(settled.stamp - round(ahead * 1e9), settled.frame_time - max(0.0, ahead), ahead)
+
+    def problem(self, settings: Settings, now: float) -> str:
+        """Why it does not count at ``now``; empty if it does."""
+        age = now - self.taken
+        if problem := clock_problem("the camera's", self.ahead, settings.clock_offset_limit):
+            return problem
+        if not age >= -FUTURE:
+            return f"its frame's stamp is {-age:.1f} s ahead; synchronize the clocks"
+        if not age <= settings.frame_age:
+            return f"its frame is {age:.1f} s old (parameter frame_age)"
+        return ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A motion under way: whose it is, until when, and when the next decision may begin.
+
+    ``expiry`` and ``ready_at`` (when the next decision is welcome) in steady seconds."""
+
+    request: str
+    action: Action
+    motion: Motion
+    expiry: float
+    ready_at: float
+    closed_loop: bool
+
+
+class LeadTime:
+    """When, before a motion's end, the next decision may begin (parameter ``lead_time``).
+
+    The time from a decision's frame to its verified action: a high quantile of the last ones.
+
+    An action that is there too early waits and has an older frame; for one that is late the robot
+    stands. So the quantile is a high one. 0 before the first decision: it is made standing.
+    """
+
+    def __init__(self) -> None:
+        self._took: deque[float] = deque(maxlen=REMEMBERED)
+
+    def took(self, seconds: float) -> None:
+        """A decision's action is known, ``seconds`` after its frame was taken."""
+        if math.isfinite(seconds):
+            self._took.append(max(0.0, seconds))
+
+    @property
+    def seconds(self) -> float:
+        """What a decision takes, s."""
+        if not self._took:
+            return 0.0
+        ordered = sorted(self._took)
+        return ordered[math.ceil(SHARE * len(ordered)) - 1]
+
+    def before_end(self, motion: Motion, lead_time: float) -> float:
+        """How long before this motion's planned end the next decision may begin, s; 0: not before.
+
+        Not earlier than ``Motion.leads``. By itself, only where it is worth it: a decision on the
+        move that comes to nothing (the base moved on, out of its reach) delays the one after it
+        by what of it does not fall into the motion.
+        """
+        if lead_time != BY_ITSELF:
+            return motion.leads(lead_time)
+        seconds = motion.leads(min(MOST, self.seconds))
+        return seconds if seconds >= WORTH * self.seconds else 0.0
 
 
 class Navigator:
@@ -132,9 +219,9 @@ class Navigator:
 
     def _instruct(self, event: Instruction, now: float) -> list[Effect]:
         if is_stop(event.text):
-            return self._latch(INSTRUCTION, TOLD, now)
-        if self._holds.deaf:
-            return [Report(f"an instruction was not taken: {self._holds.deaf}")]
+            return self._latch(INSTRUCTION, TOLD_TO_STOP, now)
+        if self._holds.refusal:
+            return [Report(f"an instruction was not taken: {self._holds.refusal}")]
         before, self._instruction = self._instruction, normalized(event.text)
         if self._instruction != before:
             self._next = None
@@ -247,8 +334,8 @@ class Navigator:
         if not settled.verified:
             limits, goal = settings.unverified.limits(limits), settings.unverified.goal(goal)
         closed_loop = self._odometer.locates(now)
-        pose = self._odometer.newest if closed_loop else None
-        anchor = self._odometer.at(self._frame_time(settled).at) if closed_loop else None
+        pose = self._odometer.track.newest if closed_loop else None
+        anchor = self._odometer.track.at(self._frame_time(settled).at) if closed_loop else None
         motion = Motion(goal, limits, now, pose, None if action.verb == "search" else anchor)
         if not motion.in_reach:
             return self._refuse(settled, MOVED_AWAY)
@@ -276,10 +363,10 @@ class Navigator:
             return self._end(f"gave up {run.action}: the navigator stood still for {gap:.1f} s")
         if run.closed_loop and not self._odometer.locates(now):
             return self._end(f"gave up {run.action}: {self._odometer.missing(now)}")
-        if run.closed_loop and self._odometer.falters(now):
+        if run.closed_loop and self._odometer.track.falters(now):
             step = run.motion.wait(now)
         else:
-            step = run.motion.step(now, self._odometer.newest if run.closed_loop else None)
+            step = run.motion.step(now, self._odometer.track.newest if run.closed_loop else None)
         if step.done:
             if step.arrived:
                 return [*self._end("", f"done: {run.action}"), *self._go_on(now)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
 from .clock_offset import FARTHEST_CLOCK, OffsetReport, StampOffset, clock_problem
 from .events import Odometry
-from .pose import Pose
+from .pose import Pose, between, wrap
 from .settings import Settings
-from .track import Track
 
 AWAY = 1.0  # m since a frame: the decision is about another place
 FAR = math.radians(90)  # the same for a turn
@@ -25,14 +25,9 @@ class Odometer:
 
     def __init__(self) -> None:
         self.settings = Settings()
-        self._track = Track()
+        self.track = Track()
         self._clock = StampOffset()
         self._report = OffsetReport("odometry's")
-
-    @property
-    def newest(self) -> Pose:
-        """The last pose that was news; there must be one."""
-        return self._track.newest
 
     @property
     def clock_offset(self) -> float | None:
@@ -45,32 +40,24 @@ class Odometer:
             return "odometry that is not a number, or no place, was dropped"
         late = min(LATE, max(0.0, event.age + (self._clock.value or 0.0)))
         at = event.stamp + round((event.age - late) * 1e9)
-        if self._track.add(event.pose, event.stamp, now, self.settings.odometry_timeout, at):
+        if self.track.add(event.pose, event.stamp, now, self.settings.odometry_timeout, at):
             self._clock.add(-event.age, now)
         return self._report.sentence(self._clock.value) if self._clock.known else ""
 
     def locates(self, now: float) -> bool:
         """Whether it tells where the base is."""
         settings = self.settings
-        return settings.odometry != "off" and self._track.silence(now) <= settings.odometry_timeout
-
-    def falters(self, now: float) -> bool:
-        """Whether a message that was due has not come."""
-        return self._track.falters(now)
+        return settings.odometry != "off" and self.track.silence(now) <= settings.odometry_timeout
 
     def missed(self, now: float) -> bool:
         """Whether it is needed and does not tell."""
-        needed = {"off": False, "required": True, "auto": self._track.begun}
+        needed = {"off": False, "required": True, "auto": self.track.begun}
         return needed[self.settings.odometry] and not self.locates(now)
 
     def missing(self, now: float) -> str:
         """What to tell people while it does not tell."""
-        hung = self._track.hangs(now, self.settings.odometry_timeout)
+        hung = self.track.hangs(now, self.settings.odometry_timeout)
         return "odometry is missing" + (": its stamps do not go on" if hung else "")
-
-    def at(self, time: int) -> Pose | None:
-        """Where the base was at ``time`` (ns, this computer's ROS clock); None: not known."""
-        return self._track.at(time)
 
     def lost_since(self, time: int, now: float, turned: float, on_the_move: bool) -> str:
         """Why a step cannot count from where the base was at ``time``; empty if it can.
@@ -83,9 +70,108 @@ class Odometer:
         located, limit = self.locates(now), self.settings.clock_offset_limit
         if located and (problem := clock_problem("odometry's", self.clock_offset or 0.0, limit)):
             return problem
-        if on_the_move and not (located and self.at(time)):
+        if on_the_move and not (located and self.track.at(time)):
             return "its frame was taken on the move, and it is not known where"
-        metres, radians = self._track.moved_since(time)
+        metres, radians = self.track.moved_since(time)
         if metres > AWAY or radians > turned:
             return MOVED_AWAY
         return ""
+
+
+KEPT = 400  # poses, to find the one of a frame
+APART = 25_000_000  # ns between them at least, so that they reach back for ten seconds
+SAME_TIME = 200_000_000  # ns between a frame and the odometry that stands for it
+SOONEST = 0.08  # s; no silence shorter than this is one
+PERIODS = 1.8  # of odometry, without which it falters
+LEARNING = 0.2  # weight of the newest period in their mean
+
+
+class Track:
+    """Poses by time (ns), of a source that is as fresh as its stamps are.
+
+    A driver that hangs sends its last message again and again, so a stamp that stands still is no
+    news, however often it comes. One that goes back is late, or that of a driver (a clock, a
+    simulator) that began anew: it is dropped, and only when nothing else has come for ``timeout``
+    and the stamps go on from there, the track begins anew with them. Times are steady seconds.
+    """
+
+    def __init__(self) -> None:
+        self._poses: deque[tuple[int, Pose]] = deque(maxlen=KEPT)
+        self._stamp = 0  # of the newest
+        self._went_on = -math.inf  # when a stamp last was news
+        self._came = -math.inf  # when anything last came
+        self._behind: int | None = None  # the last stamp that went back
+        self._period = 0.0
+
+    @property
+    def begun(self) -> bool:
+        """Whether odometry was ever heard."""
+        return bool(self._poses)
+
+    @property
+    def newest(self) -> Pose:
+        """The last pose that was news; there must be one."""
+        return self._poses[-1][1]
+
+    def add(
+        self, pose: Pose, stamp: int, now: float, timeout: float, at: int | None = None
+    ) -> bool:
+        """Odometry came; ``timeout`` seconds of silence make it missing. Whether it was news.
+
+        ``at``: when the base was there, if not at ``stamp``.
+        """
+        silence, self._came = self.silence(now), now
+        if self._poses and stamp <= self._stamp:
+            if not self._began_anew(stamp, silence > timeout):
+                return False
+            self._poses.clear()
+        self._behind, self._stamp = None, stamp
+        if silence <= timeout:
+            self._period += (LEARNING if self._period else 1.0) * (silence - self._period)
+        if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < APART:
+            self._poses.pop()
+        self._poses.append((stamp if at is None else at, pose))
+        self._went_on = now
+        return True
+
+    def silence(self, now: float) -> float:
+        """Seconds since odometry last went on."""
+        return now - self._went_on
+
+    def falters(self, now: float) -> bool:
+        """Whether a message that was due has not come."""
+        return self.silence(now) > max(SOONEST, PERIODS * self._period)
+
+    def hangs(self, now: float, timeout: float) -> bool:
+        """Whether messages come without going on."""
+        return self.silence(now) > timeout >= now - self._came
+
+    def at(self, time: int) -> Pose | None:
+        """Where the base was at ``time``, between the poses about it; None: it is not known."""
+        if not self._poses:
+            return None
+        at, nearest = min(self._poses, key=lambda entry: abs(entry[0] - time))
+        if abs(at - time) > SAME_TIME:
+            return None
+        others = [e for e in self._poses if (e[0] > time) != (at > time) and e[0] != at]
+        if not others:
+            return nearest
+        other, pose = min(others, key=lambda entry: abs(entry[0] - time))
+        if abs(other - at) > SAME_TIME:
+            return nearest
+        return between(nearest, pose, (time - at) / (other - at))
+
+    def moved_since(self, time: int) -> tuple[float, float]:
+        """Metres and radians between where the base was at ``time`` and where it is."""
+        then = self.at(time)
+        if then is None:
+            return 0.0, 0.0
+        here = self.newest
+        return math.hypot(here.x - then.x, here.y - then.y), abs(wrap(here.yaw - then.yaw))
+
+    def _began_anew(self, stamp: int, missing: bool) -> bool:
+        """Whether a stamp that is no later than the newest begins the track anew."""
+        if stamp == self._stamp:
+            return False
+        before, self._behind = self._behind, stamp
+        return missing and before is not None and stamp > before

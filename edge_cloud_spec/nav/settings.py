@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from ..bounds import bounded, check_bounds, chosen, described
-from .lead_time import BY_ITSELF, MOST
+from ..bounds import Bounded, bounded, chosen, described
 from .motion import Goal, Limits, Steps
+
+BY_ITSELF = -1.0  # the setting lead_time: from what decisions took lately
+MOST = 2.0  # s; whatever decisions take, none begins earlier
 
 
 @dataclass(frozen=True)
-class Unverified:
+class Unverified(Bounded):
     """Bounds of motion on words that nobody has verified. Raises ValueError naming a field."""
 
     speed: float = bounded(0.2, 0.05, 1.5, "speed at most on unverified words, m/s")
     turn_speed: float = bounded(0.6, 0.1, 2.5, "turning speed at most on unverified words, rad/s")
     move: float = bounded(0.25, 0.02, 3.0, "longest move on unverified words, m")
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def limits(self, limits: Limits) -> Limits:
         """``limits``, within these bounds."""
@@ -38,7 +37,7 @@ class Unverified:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Bounded):
     """How the navigator behaves. Raises ValueError naming a field that is out of its range."""
 
     limits: Limits = field(default_factory=Limits)
@@ -68,6 +67,6 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        super().__post_init__()
         if BY_ITSELF < self.lead_time < 0.0:
             raise ValueError(f"lead_time must be -1, or 0 to {MOST:g}, not {self.lead_time!r}")

@@ -9,26 +9,26 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import OrderedDict
-from dataclasses import dataclass, replace
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from rclpy.clock import Clock, ClockType
 from std_msgs.msg import String
 
 from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
-from ..bounds import bounded, check_bounds, described
-from ..edge.client import ClientSettings, VerifierClient
+from ..bounds import Bounded, bounded, described
+from ..edge.client import ClientSettings, ClientStream, SessionKey, VerifierClient
 from ..edge.events import LinkLost, LinkUp
 from ..edge.link.state import LinkLimits, LinkMonitor, LinkQuality
 from ..edge.probe import CloudState
 from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.codec import encode_server
 from ..wire.messages import Fault
-from .bridge.bridge_messages import to_topic
-from .bridge.request_stream import RequestStream, Sent
-from .health.bridge import BridgeHealth
-from .health.health import Health, Level
+from .bridge_messages import to_topic
+from .health import Health, Level
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, LATCHED
 from .runtime.run import spin
@@ -37,10 +37,12 @@ from .runtime.subscription_thread import SubscriptionThread
 MAX_REQUESTS = 16  # open streams; one more closes the oldest
 MAX_ENDED = 256  # requests that are over, whose late messages open no stream
 CHECK_S = 0.1  # between two looks at the state of the link
+MAX_WAITING = 256  # messages that wait for an earlier one; with more, that one is given up
+WINDOW_S = 5.0
 
 
 @dataclass(frozen=True)
-class BridgeSettings:
+class BridgeSettings(Bounded):
     """Where the verifier is, and how robot and verifier authenticate each other."""
 
     cloud: str = described(DEFAULT_ADDRESS, "the verifier's HOST:PORT", fixed=True)
@@ -55,9 +57,6 @@ class BridgeSettings:
     )
     startup: float = bounded(0.0, 0.0, 600.0, "the cloud has so long to appear, s", fixed=True)
     reply_deadline: float = bounded(2.0, 0.05, 60.0, "s in which an answer is in time", fixed=True)
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
 
 class CloudBridge(ManagedNode):
@@ -215,6 +214,103 @@ def client_settings(settings: BridgeSettings) -> ClientSettings:
         key=settings.key,
         replica_hosts=tuple(filter(None, map(str.strip, settings.replica_hosts.split(",")))),
     )
+
+
+class Sent(Enum):
+    """What became of a message."""
+
+    SENT = "sent"
+    KEPT = "kept until its turn; after a restart of the bridge that never comes"
+    LAST = "sent, and it was the request's last one"
+    GAP = "too many wait for one that never came: the request is lost"
+
+
+class RequestStream:
+    """One request's way to the cloud: its messages in their order, on one stream.
+
+    They arrive on two topics, in any order; ``sequence`` is their own."""
+
+    def __init__(self, stream: ClientStream) -> None:
+        self._stream = stream
+        self._key = SessionKey()
+        self._next = 0
+        self._waiting: dict[int, tuple[bytes, bool]] = {}  # payload, and whether it is the last
+
+    def send(self, sequence: int, payload: bytes, last: bool) -> Sent:
+        """Send all messages whose turn it is."""
+        if sequence > self._next and len(self._waiting) >= MAX_WAITING:
+            return Sent.GAP
+        if sequence >= self._next:
+            self._waiting[sequence] = (payload, last)
+        outcome = Sent.KEPT
+        while self._next in self._waiting:
+            data, ends = self._waiting.pop(self._next)
+            self._next += 1
+            signed = self._key.sign(data)
+            if ends:
+                self._stream.close(signed)
+                return Sent.LAST
+            self._stream.send(signed)
+            outcome = Sent.SENT
+        return outcome
+
+    def close(self) -> None:
+        """End the stream."""
+        self._stream.close()
+
+
+@dataclass
+class Rate:
+    """How fast a count grows over the last ``WINDOW_S``; to be asked about once a second."""
+
+    _seen: deque[tuple[float, float]] = field(default_factory=deque)  # when (s), and the count
+
+    def per_second(self, count: float, now: float) -> float:
+        """Growth per second up to now; ``count`` never shrinks. 0 before the second look."""
+        while len(self._seen) > 1 and now - self._seen[1][0] >= WINDOW_S:
+            self._seen.popleft()
+        self._seen.append((now, count))
+        begun, first = self._seen[0]
+        return (count - first) / (now - begun) if now > begun else 0.0
+
+
+@dataclass
+class BridgeHealth:
+    """Remembers since when the link is not good, and how fast the counts grow."""
+
+    _up: Rate = field(default_factory=Rate)
+    _down: Rate = field(default_factory=Rate)
+    _bad_since: float | None = None
+
+    def look(
+        self,
+        link: Health,
+        up_bytes: int,
+        down_bytes: int,
+        now: float,
+        measured: Mapping[str, object],
+    ) -> Health:
+        """``link`` with the figures of this second; to be asked about once a second.
+
+        ``up_bytes`` and ``down_bytes``: so far; ``measured``: what else there is.
+        """
+        if link.level == Level.OK:
+            self._bad_since = None
+        elif self._bad_since is None:
+            self._bad_since = now
+        values: dict[str, object] = {
+            **measured,
+            "up_bytes": up_bytes,
+            "down_bytes": down_bytes,
+            "up_bytes_per_s": round(self._up.per_second(up_bytes, now)),
+            "down_bytes_per_s": round(self._down.per_second(down_bytes, now)),
+        }
+        message = link.message
+        if self._bad_since is not None:
+            seconds = round(now - self._bad_since)
+            values["not_good_for_s"] = seconds
+            message += f" (for {seconds} s)" if seconds else ""
+        return replace(link, message=message, values=values)
 
 
 def main() -> int:

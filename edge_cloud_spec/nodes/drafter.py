@@ -1,78 +1,97 @@
 """The drafter node: camera and instruction in, drafts out, verified tokens to the navigator.
 
-``python -m edge_cloud_spec.nodes.drafter --ros-args ...``; the decoding is ``edge.DecodeRunner``.
+``python -m edge_cloud_spec.nodes.drafter --ros-args ...``; ``nav.DecisionLoop`` says when to decide
+and on what, ``edge.DecodeRunner`` decodes.
 """
 
 from __future__ import annotations
 
+import secrets
 import sys
 import threading
 import time
-from functools import partial
+from collections.abc import Callable
 from itertools import count
 
-from rclpy.clock import Clock, ClockType
+from builtin_interfaces.msg import Time as TimeMsg
+from rclpy.node import Node
+from rclpy.time import Time
+from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.msg import DecodeStats, VerifiedTokens
 
+from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive
 from ..edge.runner import DecodeRunner, Outcome
 from ..errors import UserError
-from ..instruction import check_instruction, instruction_pattern, is_stop, known_instructions
+from ..instruction import known_instructions
 from ..models import EMBEDDED
 from ..models.image import PictureLimits
 from ..models.load import load
+from ..models.prompt import Request
 from ..models.tokenizer import TokenTexts
-from ..nav.events import Instruction, Tick
-from ..nav.followed_goal import INACTIVE, STARTED
-from ..nav.holds import TOLD
-from ..nav.mission import Began, Decided, End, Failed, concluded
+from ..nav.clock_offset import SourceClock
+from ..nav.decision_loop import (
+    Abandon,
+    Action,
+    Answered,
+    Decide,
+    DecisionLoop,
+    Ended,
+    Event,
+    Paused,
+    Seen,
+    StopAnswering,
+)
+from ..nav.events import EStop, Instruction, Report, Tick
+from ..nav.mission import INACTIVE, STARTED
 from ..nav.status import Status
 from ..share import rules_text
-from .drafting.camera_input import CameraInput
-from .drafting.decision_gate import DecisionGate
-from .drafting.decision_thread import DecisionMade, DecisionThread
-from .drafting.decode_stats import to_decode_stats
-from .drafting.drafter_health import DrafterHealth, blindness
-from .drafting.drafter_settings import DrafterSettings
-from .drafting.link_policy import LINK_STATE, LinkPolicy
-from .drafting.mission_status import MissionStatus
-from .drafting.run_info import RunInfo
-from .drafting.topic_transport import BridgeTopics
-from .drafting.verified_words import VerifiedWords
+from .drafting.camera import CameraFrame, encode_frame
+from .drafting.health import DrafterHealth, blindness
+from .drafting.settings import CREEP, DrafterSettings
+from .drafting.topics import BridgeTopics, RunInfo, TopicTransport, VerifiedWords, to_decode_stats
+from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE
+from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
 HALT_S = 2.0  # s to wait for a decision that was aborted
-RELEASE_S = 0.5  # s at least by which an instruction may overtake the release before it
-E_STOP_IS_ON = "e_stop is on; publish the instruction again after its release"
+POLL_S = 0.2  # s at most until a decision begins that is due because time went on
+LINK_STATE = "link_state"
+LINK_LOST = "the link is lost; the drafter decides alone"
 
 
 class DrafterNode(ManagedNode):
-    """Callbacks only hand over what arrived; decisions are decoded in a thread of their own."""
+    """The loop hears under one lock whatever arrives, and is obeyed under it.
+
+    Decisions are decoded in a thread of their own, one after another, each with the settings of the
+    moment it starts.
+    """
 
     def __init__(self) -> None:
         super().__init__("drafter")
+        self._changed = threading.Condition()  # held while the loop hears, and is obeyed
+        self._loop: DecisionLoop[CameraFrame] = DecisionLoop()
+        self._inbox: Inbox | None = None  # of the decision under way
+        self._said = ""
         self._run_info = RunInfo(self)
         self._settings = self.parameters(DrafterSettings(), self._on_parameters)
         self._numbers = count(self._settings.value.first_decision)
         self._health = DrafterHealth(self)
-        self._orders = threading.Lock()  # held for one order, so that gate and mission agree
-        self._e_stop = False
-        self._early: tuple[str, float] | None = None  # instruction under e_stop, and since when
         self._stops = SubscriptionThread(self)
         self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
         self._stops.start()
 
     def load(self) -> None:
         """Load the model; raises UserError."""
+        settings = self._settings.value
         if self._settings.problems:  # it would decide otherwise than it was asked to
             raise UserError("; ".join(self._settings.problems.values()))
-        model = self._settings.value.model
+        model = settings.model
         path = model.path or str(EMBEDDED / "drafter")
-        self._known_instructions = known_instructions(path)
+        known = known_instructions(path)
         self._model = load(
             path,
             device=model.device,
@@ -81,134 +100,120 @@ class DrafterNode(ManagedNode):
             threads=model.threads,
         )
         self._model.limit_picture(PictureLimits(model.max_pixels, model.max_image_tokens))
-        local_spec = self._model.spec(rules_text(), self._settings.value.max_tokens)
-        if grammar := self._settings.value.grammar_text:  # the first decision should not wait
-            self._model.grammar(grammar, local_spec)
+        local_spec = self._model.spec(rules_text(), settings.max_tokens)
+        if settings.grammar_text:  # the first decision should not wait
+            self._model.grammar(settings.grammar_text, local_spec)
         self._runner = DecodeRunner(
             self._model,
             local_spec,
-            lookup_suffixes=self._settings.value.lookup_suffixes,
-            instructions=instruction_pattern(path),
-        )
-        self._gate = DecisionGate(
-            lambda: self._settings.value.camera_lag, lambda: self._decisions.on_next()
+            lookup_suffixes=settings.lookup_suffixes,
+            instructions=known.pattern if known else None,
         )
         self._verified_tokens = self.create_publisher(VerifiedTokens, "verified_tokens", DECODE)
         self._stats = self.create_publisher(DecodeStats, "decode_stats", RELIABLE)
-        self._mission = MissionStatus(self, lambda: self._settings.value.mission, self._on_end)
+        self._instruction_status = self.create_publisher(String, "instruction_status", LATCHED)
         self._bridge = BridgeTopics(self, TokenTexts(self._model.tokenizer))
         self._link = LinkPolicy(
             self, lambda: self._settings.value.when_lost, self._abort, self._report_problem
         )
-        self._decisions = DecisionThread(
-            self._runner,
-            self._gate,
-            self._bridge,
-            self._link,
-            settings=lambda: self._settings.value,
-            number=lambda: next(self._numbers),
-            speaks=lambda: self.active,
-            words=partial(VerifiedWords, self._verified_tokens, self._model.tokenizer),
-            on_begin=lambda request, task: self._mission.on(Began(request, task.instruction)),
-            on_end=self._on_decision,
-            on_problem=self._on_failure,
-        )
-        self.pulses.append(self._decisions.pulse)
-        self._decisions.start()
-        self._mission.say("idle", INACTIVE)
-        self._run_info.update(self._settings.value, drafter=self._model.identity)
+        self._pulse = Pulse("model", lambda: 2 * self._settings.value.patience)
+        self._runner.on_pass = lambda *_: self._pulse.beat()
+        self.pulses.append(self._pulse)
+        self._loop.settings, self._loop.known = settings.loop, known
+        self._unloading, self._idle = False, threading.Event()
+        self._idle.set()
+        self._thread = threading.Thread(target=self._decide_until_unloaded, name="model")
+        self._thread.daemon = True
+        self._thread.start()
+        self._hear(Paused(INACTIVE))
+        self._run_info.update(settings, drafter=self._model.identity)
         self.get_logger().info(f"drafting with {self._model.identity}")
 
     def begin(self) -> None:
         """Hear instructions, frames and the cloud from now on."""
         self._health.begin()
-        self._camera = CameraInput(self, self._gate, self._report_problem, self._health.on_frame)
+        self._camera_clock = SourceClock("the camera's")
+        self.create_subscription(
+            CompressedImage, "camera/image_raw/compressed", self._on_compressed, SENSOR_DATA
+        )
+        self.create_subscription(Image, "camera/image_raw", self._on_image, SENSOR_DATA)
         self.create_subscription(String, "nav_status", self._on_status, LATCHED)
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         self._bridge.subscribe(subscriptions)
         subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
         subscriptions.subscribe(String, LINK_STATE, self._link.on_link_state, LATCHED)
-        self._mission.say("idle", STARTED)
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(1.0, lambda: self._mission.on(Tick()), clock=steady)
+        self._hear(Paused(STARTED))
         subscriptions.start()
 
     def halt(self) -> None:
         """Abort the running decision, and follow no instruction."""
-        self._drop(INACTIVE)
+        self._abort(INACTIVE)
         self._subscription_thread.close()
-        with self._orders:
-            self._early = None
-            self._drop(INACTIVE)  # one that came in between
-            self._mission.say("idle", INACTIVE)
-        self._decisions.wait_idle(HALT_S)
+        self._hear(Paused(INACTIVE))
+        self._idle.wait(HALT_S)
 
     def unload(self) -> None:
         """End the model's thread and free the model; raises UserError while a decision runs."""
-        if not self._decisions.wait_idle(HALT_S):
+        if not self._idle.wait(HALT_S):
             raise UserError("a decision has not ended yet; try again")
-        self._gate.close()
-        self._decisions.join(HALT_S)
-        self.pulses.remove(self._decisions.pulse)
-        del self._decisions, self._runner, self._model, self._bridge
+        with self._changed:
+            self._unloading = True
+            self._changed.notify()
+        self._thread.join(HALT_S)
+        self.pulses.remove(self._pulse)
+        del self._runner, self._model, self._bridge
 
     def close(self) -> None:
         """Halt and unload for good."""
         super().close()
         self._stops.close()
 
+    # The loop
+
+    def _hear(self, event: Event[CameraFrame]) -> None:
+        with self._changed:
+            for action in self._loop.on(event, time.monotonic()):
+                self._carry_out(action)
+            self._changed.notify()
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, Abandon):
+            self._abort(action.reason)
+        elif isinstance(action, StopAnswering):
+            if self._inbox is not None:
+                self._inbox.put(Cut())
+        elif isinstance(action, Report):
+            self._report_problem(action.problem)
+        else:
+            self._say(str(action))
+
+    def _abort(self, reason: str) -> None:
+        inbox = self._inbox
+        if inbox is not None:
+            inbox.put(Abort(reason))
+
+    def _say(self, line: str) -> None:
+        if line.partition(": ")[0] != self._said.partition(": ")[0]:  # else only the trouble is new
+            self.get_logger().info(f"instruction_status: {line}")
+        self._said = line
+        self._instruction_status.publish(String(data=line))
+
     # Callbacks
 
     def _on_parameters(self, names: frozenset[str]) -> None:
+        settings = self._settings.value
         if "first_decision" in names:
-            self._numbers = count(self._settings.value.first_decision)
-        self._run_info.update(self._settings.value)
+            self._numbers = count(settings.first_decision)
+        with self._changed:
+            self._loop.settings = settings.loop
+        self._run_info.update(settings)
 
     def _on_instruction(self, message: String) -> None:
         self._health.forget_problem()
-        with self._orders:
-            self._early = None
-            self._drop("another instruction came")
-            if is_stop(message.data):
-                self._mission.say("idle", TOLD)
-            elif self._e_stop:  # topics arrive in no order among each other
-                self._early = message.data, time.monotonic()
-            else:
-                self._follow(message.data)
+        self._hear(Instruction(message.data))
 
     def _on_e_stop(self, message: Bool) -> None:
-        with self._orders:
-            self._e_stop = message.data
-            if self._e_stop and self.configured and self._drop("e_stop"):
-                self._mission.say("idle", "e_stop; publish the instruction again to go on")
-            elif self._early and not self._e_stop:
-                text, _ = self._early
-                self._early = None
-                self._follow(text)
-
-    def _drop(self, reason: str) -> bool:
-        """Follow nothing; whether something was followed. First the gate: nothing begins again."""
-        followed = self._gate.clear_instruction()
-        self._abort(reason)
-        return followed
-
-    def _follow(self, text: str) -> None:
-        try:
-            instruction = check_instruction(text, self._known_instructions)
-        except UserError as error:
-            self._report_problem(str(error))
-            self._mission.say("failed", str(error))
-            return
-        self._mission.on(Instruction(instruction))
-        self._gate.set_instruction(instruction)
-
-    def _refuse_what_waits_in_vain(self) -> None:
-        with self._orders:
-            if self._early and time.monotonic() - self._early[1] > RELEASE_S:
-                self._early = None
-                self._mission.say("failed", E_STOP_IS_ON)
-            if self._gate.waits_in_vain and self._drop("the robot was stopped"):
-                self._mission.say("failed", "the robot was stopped; publish the instruction again")
+        self._hear(EStop(message.data))
 
     def _on_status(self, message: String) -> None:
         try:
@@ -218,49 +223,117 @@ class DrafterNode(ManagedNode):
             return
         self._link.on_status(status)
         self._health.on_status(status)
-        self._mission.on(status)  # first: after an end no decision is due
-        if self._gate.update_status(status):
-            self._abort("the robot was stopped or released")
+        self._hear(status)
 
-    def _on_end(self, end: End) -> None:
-        self._gate.clear_instruction(end.instruction)
-        self._abort("the mission is over")
+    def _on_compressed(self, message: CompressedImage) -> None:
+        self._hear_stamp(message.header.stamp)
+        self._hand_over(message.data.tobytes(), message.header.stamp)
 
-    def _abort(self, reason: str) -> None:
-        self._decisions.abort(reason)
+    def _on_image(self, message: Image) -> None:
+        stamp = self._hear_stamp(message.header.stamp)
+        self._health.on_frame(stamp, b"")
+        if not self._loop.instruction:
+            return  # encoding costs time, and no decision needs the frame
+        try:
+            self._hand_over(encode_frame(message), message.header.stamp)
+        except UserError as error:
+            self._report_problem(str(error))
 
-    # Decisions, as the model's thread reports them
+    def _hear_stamp(self, stamp: TimeMsg) -> int:
+        taken = Time.from_msg(stamp).nanoseconds
+        age = (self.get_clock().now().nanoseconds - taken) / 1e9
+        problem = self._camera_clock.hear(taken, age, time.monotonic())
+        if problem:
+            self.get_logger().warning(problem)
+        return int(taken)
 
-    def _on_failure(self, request_id: str, problem: str) -> None:
-        self._stats.publish(DecodeStats(request_id=request_id, finish_reason="failed"))
-        self._report_problem(problem)
-        self._mission.on(Failed(request_id, problem))
-        self._retry()
+    def _hand_over(self, jpeg: bytes, stamp: TimeMsg) -> None:
+        stamped = Time.from_msg(stamp).nanoseconds
+        self._health.on_frame(stamped, jpeg)
+        lag = round(self._settings.value.camera_lag * 1e9)
+        taken = Time(nanoseconds=max(0, stamped - lag)).to_msg()
+        self._hear(Seen(CameraFrame(jpeg, taken, self._camera_clock.offset or 0.0)))
 
-    def _retry(self, after_s: float = 0.0) -> None:
-        self._gate.pause(max(self._settings.value.retry, after_s))
+    # Decisions, in the model's thread
 
-    def _on_decision(self, made: DecisionMade) -> None:
-        outcome, settings = made.outcome, made.settings
-        stamp = made.task.frame.stamp
-        stats = to_decode_stats(made.request_id, stamp, settings, made.decode, outcome)
+    def _decide_until_unloaded(self) -> None:
+        while (decide := self._next_decision()) is not None:
+            try:
+                ended = self._decide(decide)
+            except UserError as error:
+                ended = self._failed(decide, str(error))
+            except Exception as error:  # a decision may fail; the node continues
+                ended = self._failed(decide, f"a decision failed: {error!r}")
+            self._hear(ended)
+            self._idle.set()
+
+    def _next_decision(self) -> Decide[CameraFrame] | None:
+        """Wait until a decision is due; None once the model is to be freed."""
+        with self._changed:
+            while not self._unloading:
+                decide = self._loop.take(secrets.token_hex(8), time.monotonic())
+                if decide is not None:
+                    self._inbox = Inbox()
+                    self._idle.clear()
+                    return decide
+                self._changed.wait(POLL_S)
+            return None
+
+    def _decide(self, decide: Decide[CameraFrame]) -> Ended:
+        settings, frame, inbox = self._settings.value, decide.frame, self._inbox
+        words = VerifiedWords(self._verified_tokens, self._model.tokenizer, decide)
+        transport: TopicTransport | None = None
+
+        def connect(on_receive: OnReceive) -> TopicTransport:
+            nonlocal transport
+            self._bridge.wait_for_bridge(settings.patience)
+            transport = self._bridge.connect(
+                decide.request, frame.stamp, settings.preset, on_receive
+            )
+            return transport
+
+        def on_emit(emit: Emit) -> None:
+            if not self.active:
+                return
+            self._pulse.beat()
+            words.emit(emit)
+            if transport is not None:
+                transport.restart_draft_time()
+            self._hear(Answered(words.answer))
+
+        self._pulse.beat()
+        reason = "failed"
+        try:
+            without_cloud = self._link.begin()
+            decode = settings.decode_settings(next(self._numbers), without_cloud=without_cloud)
+            request = Request(decide.instruction, frame.jpeg, settings.order)
+            nonce = int(decide.request, 16)
+            outcome = self._runner.run(request, decode, nonce, connect, on_emit, inbox)
+            reason = outcome.reason
+        finally:
+            self._inbox = None
+            self._link.end()
+            words.finish(reason)
+            self._pulse.rest()
+        stats = to_decode_stats(decide, settings, decode, outcome)
         self._stats.publish(stats)
         self._run_info.update(settings, target=self._runner.target)
         self._health.decided(stats, outcome.completed)
-        self._conclude(made.request_id, made.task.instruction, outcome, made.answer)
+        return self._ended(decide.instruction, outcome, words.answer)
 
-    def _conclude(self, request_id: str, instruction: str, outcome: Outcome, answer: str) -> None:
-        """The mission hears what was decided; without an action it is tried again later."""
+    def _ended(self, instruction: str, outcome: Outcome, words: str) -> Ended:
         if outcome.reason == "aborted":
-            return
+            return Ended(abandoned=True)
         problem = ""
         if not outcome.completed:
             problem = f"no decision on {instruction!r}: {outcome.text or outcome.reason}"
             self._report_problem(problem)
-        event = concluded(request_id, answer, problem, outcome.out_of_reach)
-        self._mission.on(event)
-        if problem or event == Decided(request_id, None):
-            self._retry(outcome.retry_after_s)
+        return Ended(words, problem, outcome.out_of_reach, outcome.retry_after_s)
+
+    def _failed(self, decide: Decide[CameraFrame], problem: str) -> Ended:
+        self._stats.publish(DecodeStats(request_id=decide.request, finish_reason="failed"))
+        self._report_problem(problem)
+        return Ended(problem=problem)
 
     # Reports
 
@@ -270,11 +343,72 @@ class DrafterNode(ManagedNode):
 
     def diagnose(self) -> None:
         """Publish what is followed, and what is wrong with camera, model or last decision."""
-        self._refuse_what_waits_in_vain()
-        camera = self._health.camera(self._camera.clock_offset)
-        self._mission.blind = blindness(camera)
-        followed, alive = self._gate.instruction, self._decisions.alive
+        camera = self._health.camera(self._camera_clock.offset)
+        self._loop.blind = blindness(camera)
+        self._hear(Tick())
+        followed, alive = self._loop.instruction, self._thread.is_alive()
         self.diagnostics.show(self._health.health(followed, self._link.note, camera, alive))
+
+
+class LinkPolicy:
+    """What the drafter does while the link to the cloud is lost: wait, or decide alone (``creep``).
+
+    It follows the topic ``link_state``. ``abort`` is called with the reason when a decision in the
+    cloud is under way and the link is lost: its session waits in the cloud for a robot that
+    resumes, but this one decides anew, on a newer frame. ``report`` is called with a sentence when
+    creeping cannot move the robot.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        when_lost: Callable[[], str],
+        abort: Callable[[str], None],
+        report: Callable[[str], None],
+    ) -> None:
+        self._node, self._when_lost = node, when_lost
+        self._abort, self._report = abort, report
+        self._heard = self._lost = False
+        self._in_cloud = False  # a decision is under way there
+
+    def on_link_state(self, message: String) -> None:
+        """The bridge says how good the link is."""
+        self._heard = True
+        self._lost = message.data.split(" ")[0] == "lost"
+        if self._lost and self._in_cloud and self._when_lost() == CREEP:
+            self._abort(LINK_LOST)
+
+    def on_status(self, status: Status) -> None:
+        """The navigator's status: whether it takes what is not verified."""
+        if self.without_cloud and "allow_unverified" in status.detail:
+            self._report(
+                "when_lost is creep, but the navigator does not move on unverified words; set its "
+                "parameter allow_unverified too, or when_lost to stop"
+            )
+
+    @property
+    def without_cloud(self) -> bool:
+        """Whether a decision that begins now is made without the cloud."""
+        if self._when_lost() != CREEP:
+            return False
+        gone = self._heard and not self._node.count_publishers(LINK_STATE)  # the bridge itself
+        return self._lost or gone
+
+    @property
+    def note(self) -> str:
+        """For the diagnostics, behind the instruction."""
+        return " (the link is lost: deciding alone, unverified)" if self.without_cloud else ""
+
+    def begin(self) -> bool:
+        """A decision begins; whether it is made without the cloud."""
+        self._in_cloud = True  # first: a link that is lost meanwhile ends it
+        without_cloud = self.without_cloud
+        self._in_cloud = not without_cloud
+        return without_cloud
+
+    def end(self) -> None:
+        """The decision is over."""
+        self._in_cloud = False
 
 
 def main() -> int:

@@ -20,9 +20,10 @@ from std_msgs.msg import Bool, String
 from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.msg import VerifiedTokens
 
-from ..bounds import bounded, check_bounds
+from ..bounds import Bounded, bounded
 from ..instruction import is_stop, normalized
-from ..nav.followed_goal import INACTIVE, STARTED, FollowedGoal, GoalEnd
+from ..nav.mission import INACTIVE, STARTED, FollowedGoal, GoalEnd
+from .health import Health, Level
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import DECODE, EVERY_PUBLISHER, RELIABLE
@@ -34,7 +35,7 @@ STATUSES = QoSProfile(depth=20, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 @dataclass(frozen=True)
-class InstructionServerSettings:
+class InstructionServerSettings(Bounded):
     """How long the server waits for the drafter. Raises ValueError for a field out of its range."""
 
     answer_timeout: float = bounded(
@@ -43,9 +44,6 @@ class InstructionServerSettings:
     start_timeout: float = bounded(
         240.0, 0.5, 3600.0, "an instruction waits so long for the drafter to start, s"
     )
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
 
 class _Goal(FollowedGoal):
@@ -198,7 +196,8 @@ class InstructionServer(Node):
         if self._kept is not None and self._waited_in_vain(self._kept[1]):
             self.get_logger().error(f"{self._kept[0][:80]!r} is not followed: no drafter is up")
             self._kept = None
-        self._diagnostics.publish("no goal" if goal is None else goal.instruction, {})
+        what = "no goal" if goal is None else goal.instruction
+        self._diagnostics.show(Health(Level.OK, what))
 
     def _check_goal(self, goal: _Goal) -> None:
         overdue = self._now - goal.asked_at > self._settings.value.answer_timeout

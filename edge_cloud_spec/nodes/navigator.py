@@ -10,19 +10,20 @@ import secrets
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from geometry_msgs.msg import Point, Vector3
 from nav_msgs.msg import Odometry as OdometryMsg
 from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.time import Time
-from std_msgs.msg import Bool, String
-from visualization_msgs.msg import MarkerArray
+from std_msgs.msg import Bool, ColorRGBA, String
+from visualization_msgs.msg import Marker, MarkerArray
 
 from edge_cloud_spec.msg import NavCommand, VerifiedTokens
 
 from ..bounds import bounded, described
-from ..nav.budget import PERIOD
 from ..nav.events import (
     Announce,
     Drive,
@@ -38,15 +39,15 @@ from ..nav.events import (
     Tick,
     Words,
 )
-from ..nav.holds import START
+from ..nav.motion import PERIOD, Goal
 from ..nav.navigator import Navigator
 from ..nav.pose import Pose
 from ..nav.settings import Settings
+from ..nav.status import START, Status
 from ..nav.watchdog import REPEATS, Watchdog
-from .health.navigator import NavigatorFacts, navigator_health
-from .navigation.base_output import Output, OutputSettings, make_output
-from .navigation.markers import action_markers, no_markers
-from .navigation.reports import Reports
+from ..throttle import Throttle, with_more
+from .base_output import Output, OutputSettings, make_output
+from .health import Health, Level, RecentProblem, worst_of
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
@@ -60,6 +61,9 @@ ACTIONS = {
     "turn": NavCommand.TURN,
     "search": NavCommand.SEARCH,
 }
+LIFETIME_S = 30.0  # that a problem is told
+LINES = 5  # of the log a second at most: a reader that does not read is not to block the robot
+TURN_ARROW = 0.5  # m
 
 
 @dataclass(frozen=True)
@@ -276,17 +280,109 @@ class NavigatorNode(ManagedNode):
             missing = navigator.odometry_problem(now)
             values = {**navigator.counts, "watchdog": self._watchdog.fired}
             values["reports"] = self._reports.count
-        facts = NavigatorFacts(
+        health = navigator_health(
             status,
             self.resolve_topic_name("odom"),
             missing,
             timed=offset is None and self._config.value.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
-            e_stop="e_stop" in status.detail,
             values={**values, "odometry_clock_offset_s": "unknown" if offset is None else offset},
         )
-        self.diagnostics.show(navigator_health(facts))
+        self.diagnostics.show(health)
+
+
+class Reports:
+    """What the navigator reports: all of it counted, the last for the diagnostics, a few logged.
+
+    ``log`` writes a line; ``count`` is how many reports there were. Used under a lock."""
+
+    def __init__(self, log: Callable[[str], object]) -> None:
+        self.count = 0
+        self._log, self._throttle, self._last = log, Throttle(LINES), RecentProblem(LIFETIME_S)
+
+    def add(self, text: str, now: float) -> None:
+        """A report came at ``now`` (steady seconds)."""
+        self.count += 1
+        self._last.report(text, now)
+        left_out = self._throttle.admit("", now)
+        if left_out is not None:
+            self._log(with_more(text, left_out))
+
+    def recent(self, now: float) -> str:
+        """The last one; empty where it is long ago."""
+        return self._last.text(now)
+
+
+def action_markers(text: str, goal: Goal, frame: str, now: Time) -> MarkerArray:
+    """Arrow and text of the action that begins ``now``, in the frame of the base."""
+    if goal.angle:
+        tip = (TURN_ARROW * math.cos(goal.angle), TURN_ARROW * math.sin(goal.angle))
+    else:
+        tip = (goal.distance, 0.0)
+    arrow = _marker(0, Marker.ARROW, frame, now, Vector3(x=0.04, y=0.08, z=0.1))
+    arrow.points = [Point(z=0.3), Point(x=tip[0], y=tip[1], z=0.3)]
+    words = _marker(1, Marker.TEXT_VIEW_FACING, frame, now, Vector3(z=0.12))
+    words.pose.position.z = 0.6
+    words.text = text
+    return MarkerArray(markers=[arrow, words] if any(tip) else [words])
+
+
+def no_markers() -> MarkerArray:
+    """Removes the markers of the last action."""
+    return MarkerArray(markers=[Marker(ns="action", action=Marker.DELETEALL)])
+
+
+def _marker(number: int, kind: int, frame: str, now: Time, scale: Vector3) -> Marker:
+    marker = Marker(ns="action", id=number, type=kind, action=Marker.ADD, scale=scale)
+    marker.header.frame_id, marker.header.stamp = frame, now.to_msg()
+    marker.color = ColorRGBA(r=0.1, g=0.8, b=0.3, a=1.0)
+    marker.pose.orientation.w = 1.0
+    return marker
+
+
+def navigator_health(
+    status: Status,
+    topic: str,
+    missing: str = "",
+    timed: bool = False,
+    problem: str = "",
+    parameters: str = "",
+    values: Mapping[str, object] | None = None,
+) -> Health:
+    """The worst of what holds the robot, its odometry and its last problem.
+
+    ``topic``: odometry's; ``missing``: why odometry that is needed does not tell where the base is,
+    empty where it does; ``timed``: odometry was never heard, and motions are timed. ``problem``:
+    the last one, while it is recent. ``parameters``: what is wrong with them.
+    """
+    found = [Health(Level.OK, status.text, values=values or {})]
+    if parameters:
+        said = f"nothing moves: parameter {parameters}"
+        found.append(Health(Level.ERROR, said, "set it again (ros2 param set)"))
+    if "e_stop" in status.detail:
+        advice = "release it (publish false on e_stop), then publish the instruction again"
+        found.append(Health(Level.WARN, "e_stop is on", advice))
+    if missing:
+        advice = f"see the base's driver, or what publishes {topic}; nothing moves without it"
+        said = f"{missing} ({topic})"
+        found.append(Health(Level.ERROR, said, advice, check="odometry"))
+    elif timed:
+        said = f"no odometry on {topic}: motions are timed, not measured"
+        advice = "start it, launch with odom:=, or set the parameter odometry to off"
+        found.append(Health(Level.WARN, said, advice, check="odometry"))
+    if problem:
+        found.append(_problem(problem, topic))
+    return worst_of(found)
+
+
+def _problem(problem: str, topic: str) -> Health:
+    advice = ""
+    if "jumped" in problem:
+        advice = f"check what publishes {topic}: two sources, or a base that was carried"
+    elif "is not a number" in problem or "no place" in problem:
+        advice = f"check what publishes {topic}"
+    return Health(Level.WARN, problem, advice, {"last problem": problem})
 
 
 def main() -> int:

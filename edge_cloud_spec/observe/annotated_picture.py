@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .draft_words import Fate, WordSpan
+from .decision import Fate, WordSpan
 
 WIDTH, LINE, MARGIN = 480, 22, 8  # pixels, as all sizes here
 ROWS = 4  # of words

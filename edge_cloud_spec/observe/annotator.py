@@ -21,14 +21,14 @@ from std_msgs.msg import Header, String
 
 from ..errors import UserError
 from ..nav.status import Status
-from ..nodes.drafting.frame import encode_frame
-from ..nodes.health.health import Health, Level
+from ..nodes.drafting.camera import encode_frame
+from ..nodes.health import Health, Level
 from ..nodes.runtime.diagnostics import Diagnostics
 from ..nodes.runtime.qos import DECODE, LATCHED, SENSOR_DATA
 from ..nodes.runtime.run import spin
 from ..nodes.topics import DRAWN, TOPICS
 from .annotated_picture import DecisionCaption, annotate, draw_caption
-from .draft_words import words_of_decision
+from .decision import words_of_decision
 from .run_log import RunLog
 
 DECISIONS = 2  # that are remembered

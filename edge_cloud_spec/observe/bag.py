@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -11,17 +11,24 @@ from typing import Any, Literal
 
 import yaml
 from rosbags.highlevel import AnyReader
-from rosbags.interfaces import Connection
+from rosbags.interfaces import Connection, Nodetype
+from rosbags.interfaces.typing import Typesdict
 from rosbags.rosbag2 import Reader
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
 from ..errors import UserError, one_line
 from ..share import share
-from .bag_bounds import MAX_METADATA, MAX_PARTS, MAX_TOPICS
-from .bag_types import check_definitions, check_types, has_lists_of_parts
-from .mcap_check import check_mcap
-from .sqlite_check import check_sqlite
+from .bag_check import (
+    MAX_BLOCK,
+    MAX_DEFINITIONS,
+    MAX_METADATA,
+    MAX_PARTS,
+    MAX_REPEATED,
+    MAX_TOPICS,
+    check_mcap,
+    check_sqlite,
+)
 
 PACKAGE = "edge_cloud_spec"
 VERSION: Literal[9] = 9  # of the rosbag2 metadata; Jazzy and later read it
@@ -197,3 +204,42 @@ _CHECKS: dict[str, Callable[[Path], dict[str, int]]] = {
     ".mcap": check_mcap,
     ".db3": check_sqlite,
 }
+
+
+def check_definitions(connections: Iterable[Connection]) -> None:
+    """Raise ValueError where there is too much to parse, which is done for each topic anew."""
+    if sum(len(connection.msgdef.data) for connection in connections) > MAX_DEFINITIONS:
+        raise ValueError(f"its types are defined by more than {MAX_DEFINITIONS} bytes")
+
+
+def check_types(types: Typesdict) -> None:
+    """Raise ValueError for an array whose length costs what its bytes do not say.
+
+    rosbags makes a line of code of each string or message in it; and of elements without bytes a
+    few bytes could tell of any number.
+    """
+    for name, (_, fields) in types.items():
+        for field, desc in fields:
+            if desc[0] == Nodetype.ARRAY:
+                element, length = desc[1]
+                if not 1 <= length <= (MAX_REPEATED if _is_part(element) else MAX_BLOCK):
+                    raise ValueError(f"its type {name} has an array of {length} in {field}")
+
+
+def has_lists_of_parts(name: str, types: Typesdict) -> bool:
+    """Whether a message of this type is read into more objects than it has fields."""
+    left, seen = [name], {name}
+    while left:
+        for _, desc in types[left.pop()][1]:
+            repeated = desc[0] in (Nodetype.ARRAY, Nodetype.SEQUENCE)
+            if repeated and _is_part(desc[1][0]):
+                return True
+            if desc[0] == Nodetype.NAME and desc[1] not in seen:
+                seen.add(desc[1])
+                left.append(desc[1])
+    return False
+
+
+def _is_part(element: Any) -> bool:
+    """Whether it is an object of its own, and no number in an array."""
+    return bool(element[0] == Nodetype.NAME or element[1][0] == "string")

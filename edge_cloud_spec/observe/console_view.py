@@ -10,9 +10,17 @@ from rich.status import Status
 from rich.text import Text
 
 from ..edge.events import ANSWERED, CUT
-from .decision import Decision, ShownRound
-from .draft_words import Fate, words_of_round
-from .run_event import ActionStarted, DecisionFinished, ProblemReported, RoundSettled, RunEvent
+from .decision import (
+    ActionStarted,
+    Decision,
+    DecisionFinished,
+    Fate,
+    ProblemReported,
+    RoundSettled,
+    RunEvent,
+    ShownRound,
+    words_of_round,
+)
 
 MARGIN = 9  # columns before the words
 MARKS: dict[Fate, tuple[str, str, str]] = {  # before the words, their style, behind them

@@ -6,14 +6,16 @@ Times are seconds since the instruction was published.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ..decoding.draft import Draft
-from .draft_text import after
 
 MAX_BRANCHES = 3  # of a rejected tree that are shown
+_CLOSE = tuple(";:,.!?")
+_SPECIAL = re.compile(r"<\|\w+\|>")  # tokens that are no text, as the Qwen family writes them
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class ShownRound:
 
     ``drafting`` and ``sent`` bound the drafting, ``answered`` ends the waiting; ``verify`` seconds
     of the waiting were the target's pass. ``settled`` is the text that the verdict made final.
-    ``alone``: the tokens that the cloud said in a pass that it made alone, over nodes of its own;
+    ``generated``: the tokens of a pass that the server made without the robot, over its own nodes;
     of what the robot had drafted there until then, so much is shown as accepted as they have.
     """
 
@@ -64,7 +66,7 @@ class ShownRound:
     verify: float = 0.0
     accepted: int | None = None
     settled: str | None = None
-    alone: tuple[int, ...] | None = None
+    generated: tuple[int, ...] | None = None
     missed: int = 0  # tokens after its prefix that were not received; then it has no words
 
     @property
@@ -143,10 +145,10 @@ class Decision:
     def attach_draft(self, round_: ShownRound) -> None:
         """Give a round the draft that its verdict is about; others were pushed on predictions."""
         draft = self.drafts.get((round_.base, -1 if round_.hash is None else round_.hash))
-        if draft is None or (round_.alone is not None and draft.sent > round_.answered):
+        if draft is None or (round_.generated is not None and draft.sent > round_.answered):
             return
-        if round_.alone is not None:
-            round_.path = draft.path_of(round_.alone)
+        if round_.generated is not None:
+            round_.path = draft.path_of(round_.generated)
         round_.drafted, round_.parents = draft.words, draft.parents
         round_.drafting, round_.sent = draft.drafting, draft.sent
 
@@ -161,3 +163,116 @@ def _first_of_each(tree: Draft, node: int | None) -> Iterator[int]:
     while node is not None:
         yield node
         node = next(tree.children(node), None)
+
+
+@dataclass(frozen=True)
+class RoundSettled:
+    """A round's verdict and words are known."""
+
+    decision: Decision
+    round: ShownRound
+
+
+@dataclass(frozen=True)
+class ActionStarted:
+    """The navigator began an action."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class DecisionFinished:
+    """A decision's answer is complete and its statistics are known."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class ProblemReported:
+    """A node reported a problem."""
+
+    text: str
+
+
+RunEvent = RoundSettled | ActionStarted | DecisionFinished | ProblemReported
+
+
+def joined(words: Sequence[str]) -> str:
+    """Words as one text; most tokenizers' tokens contain their blanks, some tokenizers' do not."""
+    words = [word for word in words if not _SPECIAL.fullmatch(word.strip())]
+    if any(word.startswith((" ", "\u2581")) for word in words):
+        return " ".join("".join(words).replace("\u2581", " ").split())
+    text = ""
+    for word in words:
+        text += word if not text or word.startswith(_CLOSE) else f" {word}"
+    return " ".join(text.split())
+
+
+def branched(branches: Iterable[Sequence[str]]) -> str:
+    """Branches of a tree, separated by |."""
+    return " | ".join(text for text in map(joined, branches) if text)
+
+
+def after(text: str, words: Sequence[str]) -> str:
+    """What of ``text`` comes after ``words``, whose blanks may differ from the text's."""
+    rest = text.lstrip()
+    words = [word for word in words if not _SPECIAL.fullmatch(word.strip())]
+    for character in "".join("".join(words).replace("\u2581", " ").split()):
+        if not rest.startswith(character):
+            return ""  # the words are not the text's
+        rest = rest[len(character) :].lstrip()
+    return " ".join(rest.split())
+
+
+Fate = Literal["drafted", "accepted", "rejected", "left", "own", "unverified", "missed"]
+
+
+@dataclass(frozen=True)
+class WordSpan:
+    """Words of one fate, in the order of the answer.
+
+    ``drafted`` ones are with the cloud; ``own`` ones the cloud chose itself; ``left`` are those of
+    a tree's branches that were left before, as their number; ``unverified`` ones have no verdict;
+    ``missed`` ones were settled, but not received: a sentence with their number.
+    """
+
+    text: str
+    fate: Fate
+
+
+def words_of_round(round_: ShownRound, verified: bool = True) -> Iterator[WordSpan]:
+    """A round whose verdict is known; a tree's branches are separated by |."""
+    if round_.missed:
+        yield from _words(f"[{round_.missed} tokens not received]", "missed")
+        return
+    if not verified:
+        yield from _words(after(round_.settled or "", ()), "unverified")
+        return
+    yield from _words(joined(round_.kept), "accepted")
+    yield from _words(branched(round_.branches), "rejected")
+    yield from _words(f"{round_.others}" if round_.others else "", "left")
+    yield from _words(round_.own, "own")
+
+
+def words_of_decision(decision: Decision) -> list[WordSpan]:
+    """All settled words of a decision, and the draft after them that has no verdict yet."""
+    words: list[WordSpan] = []
+    begin = 0
+    for round_ in sorted(decision.rounds.values(), key=lambda r: r.base):
+        if round_.base < begin:
+            continue  # its words are among those that were not received
+        begin = round_.base + round_.missed
+        if not round_.complete:
+            break
+        words += words_of_round(round_, decision.verified)
+    for (base, _), draft in reversed(decision.drafts.items()):
+        if base == decision.length and not decision.finish:
+            waiting = ShownRound(0, base, drafted=draft.words, parents=draft.parents)
+            words += _words(branched(waiting.branches), "drafted")
+            break
+    return words
+
+
+def _words(text: str, fate: Fate) -> Iterator[WordSpan]:
+    if text:
+        yield WordSpan(text, fate)

@@ -14,7 +14,7 @@ from std_msgs.msg import String
 
 from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.topics import TOPICS
-from .run_event import RunEvent
+from .decision import RunEvent
 from .run_log import RunLog
 from .topic_bag import RELIABLE, TopicBag, subscribe
 

@@ -12,12 +12,20 @@ from typing import Any
 from ..decoding.draft import Draft
 from ..wire.codec import decode_client, decode_server
 from ..wire.messages import DraftMessage, Verdict, WireError
-from .decision import Decision, ShownDraft
-from .run_event import ActionStarted, DecisionFinished, ProblemReported, RoundSettled, RunEvent
+from .decision import (
+    ActionStarted,
+    Decision,
+    DecisionFinished,
+    ProblemReported,
+    RoundSettled,
+    RunEvent,
+    ShownDraft,
+)
 
 VERDICT, OPENED, FAULT, LINK_LOST = 0, 1, 3, 4  # kinds of the message Verdict
 OPEN = 0  # kind of the message DecodeRequest
 
+TEXTS = ("instruction_status", "link_state", "run_info")  # topics; the last of each is kept
 STATS = (
     *("preset", "rule", "seed", "tokens", "rounds", "drafted", "accepted", "stale"),
     *("finish_reason", "up_bytes", "down_bytes", "tokens_per_second"),
@@ -44,7 +52,7 @@ class RunLog:
         self.instruction_status = ""
         self.link_state = ""
         self.statuses: list[tuple[float, str]] = []
-        self._handlers: dict[str, Callable[[Any, float], Iterator[RunEvent]]] = {
+        self._handlers: dict[str, Callable[[Any, float], Iterator[RunEvent] | None]] = {
             "decode_request": self._on_request,
             "draft": self._on_draft,
             "verdict": self._on_verdict,
@@ -52,9 +60,6 @@ class RunLog:
             "nav_command": self._on_command,
             "nav_status": self._on_nav_status,
             "decode_stats": self._on_stats,
-            "instruction_status": self._on_instruction_status,
-            "link_state": self._on_link_state,
-            "run_info": self._on_run_info,
             "sim/outcome": self._on_outcome,
             "camera/image_raw/compressed": self._on_frame,
         }
@@ -66,8 +71,10 @@ class RunLog:
 
     def on_message(self, topic: str, message: Any, now: float) -> list[RunEvent]:
         """Take a message of ``topic`` (a relative name) received at ``now``."""
+        if topic in TEXTS:
+            setattr(self, topic, message.data)
         handler = self._handlers.get(topic)
-        events = list(handler(message, now)) if handler is not None else []
+        events = [] if handler is None else list(handler(message, now) or ())
         if self._keep is not None:
             self._forget(self._keep)
         return events
@@ -92,21 +99,19 @@ class RunLog:
             )
         return self.decisions[request]
 
-    def _on_request(self, message: Any, now: float) -> Iterator[RunEvent]:
+    def _on_request(self, message: Any, now: float) -> None:
         decision = self._decision(message, now)
         if message.kind == OPEN:
             decision.seed, decision.preset = message.seed, message.preset
             decision.opening = bytes(message.payload)
-        yield from ()
 
-    def _on_draft(self, message: Any, now: float) -> Iterator[RunEvent]:
+    def _on_draft(self, message: Any, now: float) -> None:
         decision, base = self._decision(message, now), message.base_length
         words, begun = tuple(message.words), now - _seconds(message.draft_time)
         draft = ShownDraft(words, _tree(message.payload), begun, now)
         decision.drafts.setdefault((base, message.base_hash), draft)  # a repeat changes nothing
         if base in decision.rounds:
             decision.attach_draft(decision.rounds[base])
-        yield from ()
 
     def _on_verdict(self, message: Any, now: float) -> Iterator[RunEvent]:
         if message.kind in (FAULT, LINK_LOST):
@@ -121,7 +126,7 @@ class RunLog:
         if round_.accepted is None:
             round_.accepted, round_.answered = message.accepted, now
             round_.hash = message.base_hash
-            round_.path, round_.alone = _accepted(message)
+            round_.path, round_.generated = _accepted(message)
             decision.attach_draft(round_)
             round_.verify = _seconds(message.verify_time)
             if round_.complete:
@@ -170,25 +175,11 @@ class RunLog:
         if refused:
             yield ProblemReported(f"the navigator refused: {why}")
 
-    def _on_link_state(self, message: Any, now: float) -> Iterator[RunEvent]:
-        self.link_state = message.data
-        yield from ()
-
-    def _on_instruction_status(self, message: Any, now: float) -> Iterator[RunEvent]:
-        self.instruction_status = message.data
-        yield from ()
-
-    def _on_run_info(self, message: Any, now: float) -> Iterator[RunEvent]:
-        self.run_info = message.data
-        yield from ()
-
-    def _on_outcome(self, message: Any, now: float) -> Iterator[RunEvent]:
+    def _on_outcome(self, message: Any, now: float) -> None:
         self.outcomes.append((now, json.loads(message.data)))
-        yield from ()
 
-    def _on_frame(self, message: Any, now: float) -> Iterator[RunEvent]:
+    def _on_frame(self, message: Any, now: float) -> None:
         self.frames.append((now, bytes(message.data)))
-        yield from ()
 
 
 def _tree(payload: Any) -> Draft | None:

@@ -27,7 +27,7 @@ from ..errors import UserError
 from ..models import EMBEDDED
 from ..models.prompt import ORDERS
 from ..observe.console_view import ConsoleView
-from ..observe.draft_text import joined
+from ..observe.decision import joined
 from ..observe.observer import Observer
 from ..signals import signals_as_interrupt
 from .difference import Comparison, compare, identities_of

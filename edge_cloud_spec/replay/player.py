@@ -15,8 +15,7 @@ from std_msgs.msg import String
 
 from ..bringup.graph import Value
 from ..errors import UserError
-from ..nav.holds import TOLD
-from ..nav.status import NOBODY, Status
+from ..nav.status import NOBODY, TOLD_TO_STOP, Status
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..observe.decision import Decision
 from ..observe.observer import Observer
@@ -73,7 +72,7 @@ class Player:
             return
         self._instruction.publish(String(data="stop"))
         end = time.monotonic() + RETRACT_TIMEOUT
-        while self._said() != f"idle {TOLD}" and time.monotonic() < end:
+        while self._said() != f"idle {TOLD_TO_STOP}" and time.monotonic() < end:
             time.sleep(0.005)
 
     def wait_for_drafter(self) -> None:

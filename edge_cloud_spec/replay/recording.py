@@ -16,7 +16,7 @@ from ..edge.events import ANSWERED
 from ..errors import UserError
 from ..instruction import is_stop
 from ..models.image import decode_image
-from ..nodes.drafting.frame import encode_frame
+from ..nodes.drafting.camera import encode_frame
 from ..observe.bag import Bag
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog

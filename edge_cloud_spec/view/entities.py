@@ -13,7 +13,7 @@ from PIL import Image
 
 from ..errors import UserError
 from ..nav.status import Status
-from ..nodes.drafting.frame import encode_frame
+from ..nodes.drafting.camera import encode_frame
 from ..observe.annotated_picture import (
     BAD,
     COLOURS,
@@ -24,9 +24,15 @@ from ..observe.annotated_picture import (
     DecisionCaption,
     draw_caption,
 )
-from ..observe.draft_text import joined
-from ..observe.draft_words import words_of_decision, words_of_round
-from ..observe.run_event import DecisionFinished, ProblemReported, RoundSettled, RunEvent
+from ..observe.decision import (
+    DecisionFinished,
+    ProblemReported,
+    RoundSettled,
+    RunEvent,
+    joined,
+    words_of_decision,
+    words_of_round,
+)
 from ..observe.run_log import RunLog
 
 

@@ -14,11 +14,10 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.lab.bench import motion
 from edge_cloud_spec.lab.bench.motion import FAULTS, Base
 from edge_cloud_spec.nav import navigator as navigating
-from edge_cloud_spec.nav.budget import Budget
 from edge_cloud_spec.nav.events import Announce, Drive, Halt
-from edge_cloud_spec.nav.motion import Motion
+from edge_cloud_spec.nav.motion import Budget, Motion
+from edge_cloud_spec.nav.odometer import Track
 from edge_cloud_spec.nav.pose import Velocity
-from edge_cloud_spec.nav.track import Track
 
 
 def test_no_step_leaves_its_bounds_or_goes_backwards(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from edge_cloud_spec.bringup.graph import (
     MAX_SEED,
     GraphSettings,
     NodeSpec,
+    ParameterFile,
     command,
+    full_name,
     graph,
 )
-from edge_cloud_spec.bringup.parameter_file import ParameterFile, full_name
 from edge_cloud_spec.errors import UserError
 
 OWN = """

@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.observe.console_view import words_of
-from edge_cloud_spec.observe.decision import ShownRound
-from edge_cloud_spec.observe.draft_text import after, joined
-from edge_cloud_spec.observe.run_event import DecisionFinished, RoundSettled
+from edge_cloud_spec.observe.decision import (
+    DecisionFinished,
+    RoundSettled,
+    ShownRound,
+    after,
+    joined,
+)
 from edge_cloud_spec.observe.run_log import STATS, RunLog
 from edge_cloud_spec.wire.codec import encode_server
 from edge_cloud_spec.wire.messages import Verdict

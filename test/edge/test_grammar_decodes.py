@@ -21,8 +21,7 @@ from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import ORDERS, Request
-from edge_cloud_spec.nav.answer import NotAnAction, read_answer
-from edge_cloud_spec.nav.grammar import answer_grammar
+from edge_cloud_spec.nav.answer import NotAnAction, answer_grammar, read_answer
 from edge_cloud_spec.presets import load_preset, preset_names
 
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]

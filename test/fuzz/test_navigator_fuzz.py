@@ -13,9 +13,9 @@ from edge_cloud_spec.nav import motion
 from edge_cloud_spec.nav import navigator as navigating
 from edge_cloud_spec.nav.answer_assembler import Settled
 from edge_cloud_spec.nav.events import Drive, Effect, Instruction
-from edge_cloud_spec.nav.holds import Holds
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.settings import Settings, Unverified
+from edge_cloud_spec.nav.status import Holds
 
 Patch = pytest.MonkeyPatch
 
@@ -28,7 +28,7 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
 
 
 def _remembers_an_instruction(patch: Patch) -> None:
-    patch.setattr(Holds, "deaf", "")
+    patch.setattr(Holds, "refusal", "")
 
 
 def _forgets_to_wait(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import lz4.frame
 from backports import zstd
 
-from edge_cloud_spec.observe import bag_bounds
+from edge_cloud_spec.observe import bag_check
 
 MB = 1 << 20
 CDR = b"\0\1\0\0" + struct.pack("<I", 4) + b"cup\0"
@@ -97,7 +97,7 @@ HOSTILE_MCAP: dict[str, Callable[[Path], Path]] = {
         p, defined() + b"".join(large_block(stamp) for stamp in range(1, 20))
     ),
     "of_one_time": lambda p: mcap(p, defined() + large_block(1) * 5),
-    "long_record": lambda p: mcap(p, record(9, bytes(bag_bounds.MAX_BLOCK + 1))),
+    "long_record": lambda p: mcap(p, record(9, bytes(bag_check.MAX_BLOCK + 1))),
     "lying_record": lambda p: mcap(p, struct.pack("<BQ", 12, 1 << 62)),
     "many_topics": lambda p: mcap(
         p,
@@ -106,7 +106,7 @@ HOSTILE_MCAP: dict[str, Callable[[Path], Path]] = {
             for n in range(9000)
         ),
     ),
-    "long_types": lambda p: mcap(p, defined("#" * (bag_bounds.MAX_DEFINITIONS + 1) + "\n")),
+    "long_types": lambda p: mcap(p, defined("#" * (bag_check.MAX_DEFINITIONS + 1) + "\n")),
     "same_type_again": lambda p: mcap(
         p,
         defined("# " + "x" * 100_000 + "\nstring data\n")
@@ -127,7 +127,7 @@ HOSTILE_MCAP: dict[str, Callable[[Path], Path]] = {
 
 
 def large_block(stamp: int) -> bytes:
-    raw = message(CDR + bytes(bag_bounds.MAX_BLOCK - 1000), stamp)
+    raw = message(CDR + bytes(bag_check.MAX_BLOCK - 1000), stamp)
     return block(zstd.compress(raw, level=1), len(raw), b"zstd", stamp)
 
 
@@ -200,7 +200,7 @@ HOSTILE_METADATA = {
     f"  topics_with_message_count: [{TOPIC % repr('a: [&a x, *a]')}]\n",
     "nested": "[" * 100_000,
     "nested_blocks": "- " * 100_000,
-    "long": "x: " + "y" * (bag_bounds.MAX_METADATA + 1),
+    "long": "x: " + "y" * (bag_check.MAX_METADATA + 1),
     "file_again": "rosbag2_bagfile_information:\n  topics_with_message_count: []\n"
     f"  relative_file_paths: [{', '.join(['x.mcap'] * 20_000)}]\n",
     "many_topics": "rosbag2_bagfile_information:\n  relative_file_paths: [x.mcap]\n"

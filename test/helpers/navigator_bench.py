@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from geometry_msgs.msg import Twist
+from helpers.graph.peer import PATIENCE as PATIENCE
+from helpers.graph.peer import Peer
 from nav_msgs.msg import Odometry
-from rclpy.context import Context
 from rclpy.duration import Duration
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from std_msgs.msg import Bool, Empty, String
 
 from edge_cloud_spec.msg import NavCommand, VerifiedTokens
 from edge_cloud_spec.nav.status import Status
 
-PATIENCE = 60.0  # s; only a hung test takes that long
 
-
-class Bench(Node):
+class Bench(Peer):
     """The other side of the navigator's topics, and what it has heard."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__("bench", context=context)
-        self.executor_ = SingleThreadedExecutor(context=context)
-        self.executor_.add_node(self)
+    def __init__(self) -> None:
+        super().__init__("bench")
         self.twists: list[Twist] = []
         self.commands: list[NavCommand] = []
         self.states: list[str] = []
@@ -43,11 +36,8 @@ class Bench(Node):
         self.odom = self.create_publisher(Odometry, "odom", qos_profile_sensor_data)
         self.hang = self.create_publisher(Empty, "hang", 10)
 
-    def until(self, condition: Callable[[], Any], patience: float = PATIENCE) -> None:
-        end = time.monotonic() + patience
-        while not condition():
-            assert time.monotonic() < end, (self.states, len(self.twists))
-            self.executor_.spin_once(timeout_sec=0.05)
+    def known(self) -> object:
+        return self.states, len(self.twists)
 
     @property
     def state(self) -> Status:

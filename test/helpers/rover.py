@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from helpers.drill import words
 
 from edge_cloud_spec.lab.bench.motion import Base
-from edge_cloud_spec.nav.action import Action
-from edge_cloud_spec.nav.budget import PERIOD
-from edge_cloud_spec.nav.decision_schedule import DecisionSchedule, DueDecision
+from edge_cloud_spec.nav.answer import Action
+from edge_cloud_spec.nav.decision_loop import Decide, DecisionLoop, Ended, LoopSettings
+from edge_cloud_spec.nav.decision_loop import Seen as FrameSeen
 from edge_cloud_spec.nav.events import (
     Announce,
     Effect,
@@ -23,7 +23,8 @@ from edge_cloud_spec.nav.events import (
     Tick,
     Words,
 )
-from edge_cloud_spec.nav.motion import Goal, goal_of
+from edge_cloud_spec.nav.mission import MissionSettings
+from edge_cloud_spec.nav.motion import PERIOD, Goal, goal_of
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose, wrap
 from edge_cloud_spec.nav.settings import Settings
@@ -31,6 +32,7 @@ from edge_cloud_spec.nav.settings import Settings
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
 CAMERA = 2  # ticks between frames
 BOX = "find the box"
+ENDLESS = MissionSettings(1000, 1000, 10_000, 100_000, 86_400.0)
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,11 @@ class Rover:
     def __post_init__(self) -> None:
         self.now, self.ticks = 100.0, 0
         self.navigator, self.base = Navigator(self.settings), Base(self.lag, self.now)
-        self.schedule: DecisionSchedule[Seen] = DecisionSchedule()
+        self.loop: DecisionLoop[Seen] = DecisionLoop(LoopSettings(mission=ENDLESS))
         self.steps: dict[str, Step] = {}
         self.reports: list[str] = []
         self.requests: list[str] = []
-        self.deciding: tuple[float, str, DueDecision[Seen]] | None = None
+        self.deciding: tuple[float, Decide[Seen]] | None = None
         self.said: list[Words] = []
         self.camera_ahead = 0.0  # s, of its clock
         self.odometry = True
@@ -95,7 +97,7 @@ class Rover:
         self.instruct(BOX)
 
     def instruct(self, text: str) -> None:
-        self.schedule.instruct(text, self.now)
+        self.loop.on(Instruction(text), self.now)
         self.on(Instruction(text))
 
     def on(self, event: Event) -> list[Effect]:
@@ -113,7 +115,7 @@ class Rover:
         return effects
 
     def _shown(self, effect: Show) -> None:
-        self.schedule.on_status(effect.status, self.now)
+        self.loop.on(effect.status, self.now)
         if effect.status.state not in ("moving", "ready"):
             for step in self.steps.values():
                 step.end = step.end or self.base.pose
@@ -133,7 +135,8 @@ class Rover:
                     effects += self.on(Odometry(self.base.pose, stamp))
                 if part == 3 and self.ticks % CAMERA == 0:
                     stamp = round((EPOCH + self.now + self.camera_ahead) * 1e9)
-                    self.schedule.show(Seen(self.base.pose, stamp, self.now), self.now)
+                    seen = Seen(self.base.pose, stamp, self.now)
+                    self.loop.on(FrameSeen(seen), self.now)
             effects += self._decide()
             effects += self.on(Tick())
             self.stood += PERIOD if self.base.stands else 0.0
@@ -141,27 +144,26 @@ class Rover:
 
     def _decide(self) -> list[Effect]:
         if self.deciding is not None and self.now >= self.deciding[0]:
-            _, request, due = self.deciding
-            self.deciding = None
-            self.schedule.end(self.now)
-            return self.say(request, due)
-        if self.deciding is None and (task := self.schedule.take(self.now)) is not None:
-            request = f"r{len(self.requests)}"
-            self.schedule.begin(request)
-            self.frames[request] = task.frame
-            self.deciding = self.now + self.takes(len(self.requests)), request, task
+            (_, decide), self.deciding = self.deciding, None
+            self.loop.on(Ended("action: search;"), self.now)
+            return self.say(decide)
+        request = f"r{len(self.requests)}"
+        decide = self.loop.take(request, self.now) if self.deciding is None else None
+        if decide is not None:
+            self.frames[request] = decide.frame
+            self.deciding = self.now + self.takes(len(self.requests)), decide
             self.requests.append(request)
         return []
 
-    def say(self, request: str, due: DueDecision[Seen]) -> list[Effect]:
-        seen = due.frame
+    def say(self, decide: Decide[Seen]) -> list[Effect]:
+        seen = decide.frame
         said = words(
             f"action: {self.answer(seen)};",
-            request,
+            decide.request,
             stamp=seen.stamp,
             age=EPOCH + self.now - seen.stamp / 1e9,
-            instruction=due.instruction,
-            stops=due.stops,
+            instruction=decide.instruction,
+            stops=decide.stops,
         )
         self.said.append(said)
         return self.on(said)

@@ -13,9 +13,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
 from edge_cloud_spec.models.prompt import ORDERS
 from edge_cloud_spec.models.token_grammar import GrammarCompiler, TokenGrammar
-from edge_cloud_spec.nav.action import every_action
-from edge_cloud_spec.nav.answer import read_answer
-from edge_cloud_spec.nav.grammar import answer_grammar
+from edge_cloud_spec.nav.answer import answer_grammar, every_action, read_answer
 
 TINY = build_tokenizer()
 TOKENIZERS = {"embedded": TINY, "random": vlm().tokenizer}

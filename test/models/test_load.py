@@ -26,7 +26,7 @@ from edge_cloud_spec.models.load import choose, load
 from edge_cloud_spec.models.passes.attention import Segment
 from edge_cloud_spec.models.passes.layer import quantize_linears
 from edge_cloud_spec.models.passes.transformer import Transformer
-from edge_cloud_spec.nodes.drafting.drafter_settings import ModelSettings
+from edge_cloud_spec.nodes.drafting.settings import ModelSettings
 from edge_cloud_spec.share import share
 
 

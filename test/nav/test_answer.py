@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.action import every_action, parse_action
-from edge_cloud_spec.nav.answer import NotAnAction, read_answer
+from edge_cloud_spec.nav.answer import NotAnAction, every_action, parse_action, read_answer
 
 EXACT = {str(action) for action in every_action()}
 WORDS = (

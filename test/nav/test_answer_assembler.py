@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.action import parse_action
+from edge_cloud_spec.nav.answer import parse_action
 from edge_cloud_spec.nav.answer_assembler import (
     MAX_CHARACTERS,
     REMEMBERED,

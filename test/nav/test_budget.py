@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.budget import ASIDE, BEND, LEFT, MORE, PERIOD, SHARE, Budget
+from edge_cloud_spec.nav.motion import ASIDE, BEND, LEFT, MORE, PERIOD, SHARE, Budget
 from edge_cloud_spec.nav.pose import Velocity
 
 speeds = st.floats(-2, 2)

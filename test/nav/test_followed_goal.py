@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_cloud_spec.nav.followed_goal import INACTIVE, STARTED, FollowedGoal, GoalEnd
-from edge_cloud_spec.nav.mission import End
+from edge_cloud_spec.nav.mission import INACTIVE, STARTED, End, FollowedGoal, GoalEnd
 
 BOX = "find the red box"
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.budget import BEND
-from edge_cloud_spec.nav.lead_time import BY_ITSELF, MOST, REMEMBERED, LeadTime
-from edge_cloud_spec.nav.motion import Goal, Limits, Motion
+from edge_cloud_spec.nav.motion import BEND, Goal, Limits, Motion
+from edge_cloud_spec.nav.navigator import REMEMBERED, LeadTime
+from edge_cloud_spec.nav.settings import BY_ITSELF, MOST
 
 LARGE = Motion(Goal(0.9), Limits(), 0.0)
 

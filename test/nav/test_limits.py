@@ -11,10 +11,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.budget import MORE, SHARE
-from edge_cloud_spec.nav.motion import GRACE, REACH, Goal, Limits, Motion, Steps
+from edge_cloud_spec.nav.motion import (
+    GRACE,
+    MORE,
+    REACH,
+    SHARE,
+    Goal,
+    Limits,
+    Motion,
+    Profile,
+    Steps,
+)
 from edge_cloud_spec.nav.pose import STILL, Pose
-from edge_cloud_spec.nav.profile import Profile
 from edge_cloud_spec.nav.settings import Settings, Unverified
 from edge_cloud_spec.share import share
 

@@ -9,7 +9,7 @@ from helpers.drill import Drill
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.action import Action, every_action
+from edge_cloud_spec.nav.answer import Action, every_action
 from edge_cloud_spec.nav.events import Effect, EStop, Instruction, Odometry, Show, Tick
 from edge_cloud_spec.nav.mission import (
     Began,
@@ -196,12 +196,6 @@ def test_turning_back_and_forth_ends_by_the_number_of_decisions() -> None:
         for action in (SEARCH, SEARCH, FORWARD, Action("turn", "left", "small")):
             story.decide(action, f"done: {action}")
     assert str(story.ends[0]) == f"given_up {BALL}: not reached after 100 decisions"
-
-
-def test_without_a_camera_it_ends_by_the_clock() -> None:
-    story = Story()
-    assert not story.on(Tick(), after=590.0)
-    assert story.on(Tick(), after=10.0)[0].state == "given_up"
 
 
 def test_a_new_instruction_begins_anew_and_nothing_older_counts() -> None:

@@ -7,24 +7,16 @@ import math
 import pytest
 from helpers.drill import FORWARD, Drill, drives, reports, words
 from helpers.rover import Rover
-from hypothesis import given
-from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.action import Action
-from edge_cloud_spec.nav.budget import PERIOD
+from edge_cloud_spec.nav.answer import Action
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
     EStop,
-    Event,
     Halt,
-    Hold,
-    Instruction,
-    Odometry,
     Tick,
 )
-from edge_cloud_spec.nav.motion import Limits, Motion, Steps, goal_of
-from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.motion import PERIOD, Limits, Motion, Steps, goal_of
 from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nav.watchdog import Watchdog
@@ -56,43 +48,6 @@ def test_text_that_is_not_an_action_moves_nothing_and_is_reported(text: str) -> 
     assert drill.status.startswith("idle r1 0 refused") and drill.navigator.counts["refused"] == 1
 
 
-def test_repeated_and_misplaced_words_are_dropped_and_counted() -> None:
-    drill = Drill()
-    drill.on(words("action: move"))
-    drill.on(words("action: move"))
-    drill.on(words(" large;", position=8))
-    assert not drill.navigator.moving
-    drill.on(words(" forward", position=4))
-    drill.on(words(" large;", position=8))
-    assert drill.navigator.moving
-    counts = drill.navigator.counts
-    assert counts["repeated"] == 1 and counts["out_of_order"] == 1
-
-
-def test_a_repeated_action_is_not_carried_out_twice() -> None:
-    drill = Drill()
-    drill.on(words(FORWARD))
-    drill.run(3.0)
-    assert drives(drill.on(words(FORWARD)) + drill.run(0.5)) == []
-
-
-def test_missing_words_end_the_request_without_motion() -> None:
-    drill = Drill()
-    drill.on(words("action: move"))
-    effects = drill.on(words("forward large;", position=9, finished=True))
-    assert "missing" in reports(effects) and not drill.navigator.moving
-
-
-def test_an_older_request_is_dropped() -> None:
-    drill = Drill()
-    drill.on(words(FORWARD, "new", age=0.1))
-    drill.run(3.0)
-    assert drives(drill.on(words(FORWARD, "old", age=8.0))) == []
-    drill.on(words("action: ", "newer", age=0.1))
-    assert drives(drill.on(words(FORWARD, "new", age=0.0))) == []
-    assert drill.navigator.counts["stale"] == 2
-
-
 def test_a_stamp_from_the_future_is_refused_and_does_not_block_the_next() -> None:
     drill = Drill()
     effects = drill.on(words(FORWARD, "odd", age=-3600.0))
@@ -112,12 +67,6 @@ def test_unverified_words_move_nothing_unless_allowed() -> None:
     assert drives(Drill(Settings(allow_unverified=True)).on(words(FORWARD, verified=False)))
 
 
-def test_one_unverified_piece_makes_the_answer_unverified() -> None:
-    drill = Drill()
-    drill.on(words("action: move", verified=False))
-    assert not drives(drill.on(words(" forward large;", position=4)))
-
-
 def test_e_stop_halts_at_once_and_latches() -> None:
     drill = Drill()
     drill.on(words(FORWARD))
@@ -126,43 +75,6 @@ def test_e_stop_halts_at_once_and_latches() -> None:
     assert drill.status == "stopped r1 1 e_stop is on"
     assert not drives(drill.run(1.0) + drill.on(words(FORWARD, "r2")) + drill.run(1.0))
     assert isinstance(drill.on(EStop(True))[0], Halt), "pressed again it is said again"
-
-
-def test_after_the_release_only_a_new_decision_moves() -> None:
-    drill = Drill()
-    drill.on(words(FORWARD))
-    drill.on(words("action: move", "r2", age=0.1), 0.5)
-    drill.on(EStop(True), 0.1)
-    drill.on(EStop(False), 1.0)
-    assert drill.status.startswith("stopped r1 2 released; publish an instruction")
-    drill.on(Instruction("find it"))
-    assert drill.status == "idle r1 3 released"
-    assert not drives(drill.run(0.5))
-    assert not drives(drill.on(words(" forward large;", "r2", 4))), "begun before the stop"
-    late = drill.on(drill.current(FORWARD, "r3", age=0.55))
-    assert not drives(late) and "before the robot was stopped" in reports(late)
-    assert drives(drill.on(drill.current(FORWARD, "r4", age=0.1)))
-
-
-def test_the_word_stop_stops_until_the_next_instruction() -> None:
-    drill = Drill()
-    drill.on(words(FORWARD))
-    assert isinstance(drill.on(Instruction("Stop"))[0], Halt)
-    assert not drives(drill.run(0.5) + drill.on(drill.current(FORWARD, "r2", age=0.0)))
-    drill.on(Instruction("find the red chair"))
-    drill.now += 0.5
-    chair = {"instruction": "find the red chair"}
-    assert drives(drill.on(drill.current(FORWARD, "r3", age=0.1, **chair)))
-
-
-def test_an_instruction_does_not_release_the_e_stop() -> None:
-    drill = Drill()
-    drill.on(EStop(True))
-    drill.on(Instruction("find the red chair"))
-    drill.on(Hold("x"))
-    drill.on(Hold(""))
-    chair = {"instruction": "find the red chair"}
-    assert not drives(drill.on(drill.current(FORWARD, "r1", **chair), 1.0))
 
 
 def test_an_action_that_comes_in_motion_begins_at_its_end_and_the_newest_counts() -> None:
@@ -232,33 +144,3 @@ def test_a_navigator_that_hangs_leaves_the_base_to_the_watchdog_within_its_step(
     covered = sum(effect.velocity.wz * PERIOD for effect in effects if isinstance(effect, Drive))
     held = drive.velocity.wz * (drive.stop_by - drill.now - PERIOD)
     assert math.degrees(covered + held) <= 1.5 * 7 + 5
-
-
-events = st.one_of(
-    st.just(Tick()),
-    st.booleans().map(EStop),
-    st.sampled_from(["stop", "find it"]).map(Instruction),
-    st.builds(
-        words,
-        st.sampled_from([FORWARD, "action: turn", " left large;", "action: stop;", "forward;"]),
-        st.sampled_from(["a", "b", "c"]),
-        st.sampled_from([0, 4]),
-        verified=st.booleans(),
-        age=st.floats(-1, 12),
-        finished=st.booleans(),
-    ),
-    st.floats(-1, 1).map(lambda x: Odometry(Pose(x), 0)),
-)
-
-
-@given(st.lists(st.tuples(events, st.floats(0, 0.7)), max_size=40))
-def test_whatever_happens_nothing_drives_while_stopped(schedule: list[tuple[Event, float]]) -> None:
-    drill, stopped = Drill(), False
-    for event, after in schedule:
-        effects = drill.on(event, after)
-        if isinstance(event, EStop):
-            stopped = event.on
-            assert not stopped or isinstance(effects[0], Halt)
-        assert not (stopped and drives(effects))
-        assert all(e.until <= drill.now + PERIOD for e in effects if isinstance(e, Drive))
-        assert all(abs(velocity.vx) <= Limits().speed for velocity in drives(effects))

@@ -11,11 +11,9 @@ from helpers.drill import Drill, drives, reports, words
 from helpers.rover import BOX, Rover
 
 from edge_cloud_spec.nav.events import Announce, EStop, Event, Instruction, Odometry
-from edge_cloud_spec.nav.lead_time import MOST
-from edge_cloud_spec.nav.odometer import Odometer
+from edge_cloud_spec.nav.odometer import Track
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.settings import Settings
-from edge_cloud_spec.nav.track import Track
+from edge_cloud_spec.nav.settings import MOST, Settings
 
 ACTIONS = (
     *(f"move forward {size}" for size in ("small", "medium", "large")),
@@ -63,7 +61,7 @@ def test_nothing_is_left_out_and_nothing_added_twice(lead: float, lag: float) ->
 def test_a_step_that_does_not_count_from_its_frame_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Odometer, "at", lambda self, time: self.newest)
+    monkeypatch.setattr(Track, "at", lambda self, time: self.newest)
     rover = steady("move forward large", settings=Settings(lead_time=0.6))
     rover.run(20.0)
     with pytest.raises(AssertionError, match="Step"):
@@ -163,7 +161,7 @@ def test_what_stops_the_robot_voids_what_was_decided_on_the_move(stop: str, when
     rover.on(STOPS[stop])
     assert not rover.navigator.moving
     if rover.deciding is not None:
-        rover.say(*rover.deciding[1:])
+        rover.say(rover.deciding[1])
     rover.deciding = math.inf, "none", None  # type: ignore[assignment]
     rover.on(EStop(False))
     rover.on(Instruction(BOX if stop != "another" else "find the door"))

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.events import EStop, Event, Halt, Hold, Instruction
-from edge_cloud_spec.nav.holds import START
 from edge_cloud_spec.nav.navigator import Navigator
+from edge_cloud_spec.nav.status import START
 
 CUP = "find the cup"
 STOPS: dict[str, tuple[Event, Event | None]] = {

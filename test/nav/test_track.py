@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.nav.odometer import APART, KEPT, PERIODS, SAME_TIME, SOONEST, Track
 from edge_cloud_spec.nav.pose import FARTHEST, Pose, Velocity, wrap
-from edge_cloud_spec.nav.track import APART, KEPT, PERIODS, SAME_TIME, SOONEST, Track
 
 TIMEOUT = 0.5  # s
 MS = 1_000_000  # ns

@@ -9,10 +9,9 @@ from helpers.drill import Drill, drives, words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.action import every_action
-from edge_cloud_spec.nav.budget import PERIOD
+from edge_cloud_spec.nav.answer import every_action
 from edge_cloud_spec.nav.events import Announce, Effect
-from edge_cloud_spec.nav.motion import Limits, goal_of
+from edge_cloud_spec.nav.motion import PERIOD, Limits, goal_of
 from edge_cloud_spec.nav.settings import Settings, Unverified
 
 ACTIONS = [str(action) for action in every_action() if action.verb != "stop"]

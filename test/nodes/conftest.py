@@ -27,17 +27,11 @@ def domain() -> Iterator[int]:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    import rclpy
+    from helpers.graph.peer import closed_after
     from helpers.navigator_bench import Bench
-    from rclpy.context import Context
 
-    context = Context()
-    rclpy.init(context=context)
-    node = Bench(context)
-    yield node
-    node.executor_.shutdown()
-    node.destroy_node()
-    rclpy.shutdown(context=context)
+    with closed_after(Bench()) as bench:
+        yield bench
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from helpers.navigator_bench import Bench
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.motion import Velocity
 from edge_cloud_spec.nav.watchdog import REPEATS
-from edge_cloud_spec.nodes.navigation.base_output import SportOutput, TwistOutput
+from edge_cloud_spec.nodes.base_output import SportOutput, TwistOutput
 
 
 def test_a_twist_stop_gets_through_a_driver_that_drops_zeros() -> None:

@@ -19,8 +19,8 @@ from edge_cloud_spec.decoding.draft import Draft as TheDraft  # noqa: E402
 from edge_cloud_spec.decoding.policy import GREEDY  # noqa: E402
 from edge_cloud_spec.edge.link import route  # noqa: E402
 from edge_cloud_spec.msg import DecodeRequest, Draft, Verdict  # noqa: E402
-from edge_cloud_spec.nodes.bridge import request_stream  # noqa: E402
-from edge_cloud_spec.nodes.bridge.bridge_messages import to_draft, to_request  # noqa: E402
+from edge_cloud_spec.nodes import cloud_bridge  # noqa: E402
+from edge_cloud_spec.nodes.bridge_messages import to_draft, to_request  # noqa: E402
 from edge_cloud_spec.nodes.cloud_bridge import CloudBridge  # noqa: E402
 from edge_cloud_spec.nodes.runtime.qos import DECODE  # noqa: E402
 from edge_cloud_spec.nodes.runtime.subscription_thread import SubscriptionThread  # noqa: E402
@@ -187,7 +187,7 @@ def test_a_request_with_a_gap_ends_with_a_fault_and_not_with_silence(
 ) -> None:
     """As many wait as may; the one that is due must not be turned away for that."""
     most = 8
-    monkeypatch.setattr(request_stream, "MAX_WAITING", most)
+    monkeypatch.setattr(cloud_bridge, "MAX_WAITING", most)
     robot.say(0, 0, 999)
     until(lambda: len(recorder.streams) == 1)
     for number in range(2, most + 2):

@@ -12,8 +12,8 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.msg import Prediction, Verdict
-from edge_cloud_spec.nodes.bridge import bridge_messages
-from edge_cloud_spec.nodes.bridge.bridge_messages import from_verdict, to_topic
+from edge_cloud_spec.nodes import bridge_messages
+from edge_cloud_spec.nodes.bridge_messages import from_verdict, to_topic
 from edge_cloud_spec.wire.codec import decode_server, encode_server
 from edge_cloud_spec.wire.messages import Fault, Opened, RowMessage, ServerMessage
 from edge_cloud_spec.wire.messages import Prediction as WirePrediction

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,11 @@ from helpers.navigator_bench import Bench
 from sensor_msgs.msg import Image
 from std_msgs.msg import Bool
 
-from edge_cloud_spec.nav.events import Drive, EStop, Halt
+from edge_cloud_spec.nav.decision_loop import DecisionLoop, Ended, LoopSettings, Seen
+from edge_cloud_spec.nav.events import Drive, EStop, Halt, Instruction
 from edge_cloud_spec.nav.motion import Limits
 from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.nodes.drafting.decision_gate import CameraFrame, DecisionGate
-from edge_cloud_spec.nodes.navigation.base_output import SportOutput
+from edge_cloud_spec.nodes.base_output import SportOutput
 from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 from edge_cloud_spec.share import share
 
@@ -121,27 +122,28 @@ def test_pictures_that_are_late_but_stamped_on_arrival_need_camera_lag(
     bench: Bench, driver: FakeSdk, lag: float, right: bool
 ) -> None:
     """The robot turns until it is idle; only a picture that was taken then may be decided on."""
-    gate = DecisionGate(lambda: lag)
+    loop: DecisionLoop[int] = DecisionLoop(LoopSettings(lag=lag))
     shades: list[int] = []
 
     def on_image(message: Image) -> None:
         shades.append(message.data[0])
-        gate.update_frame(CameraFrame(message.data.tobytes(), message.header.stamp))
+        loop.on(Seen(message.data[0]), time.monotonic())
 
     bench.create_subscription(Image, "camera/image_raw", on_image, SENSOR_DATA)
     driver.lag = 2.5  # far above what a loaded machine takes from one picture to the next
-    gate.set_instruction("find it")
-    gate.update_status(Status("moving", "r1"))
+    loop.on(Instruction("find it"), time.monotonic())
+    bench.until(lambda: loop.take("r1", time.monotonic()))
+    loop.on(Status("moving", "r1"), time.monotonic())
     driver.base.velocity = (0.0, 0.0, 1.0)
     bench.until(lambda: shades and shades[-1] > 5)
     driver.base.velocity = (0.0, 0.0, 0.0)
-    gate.begin_decision("r1")
-    gate.update_status(Status("idle", "r1"))
+    loop.on(Ended("action: search;"), time.monotonic())
+    loop.on(Status("idle", "r1"), time.monotonic())
     task: list[int] = []
 
     def due() -> bool:
-        taken = gate.wait_for_task() if gate.next_is_due else None
-        task.extend([] if taken is None else [taken.frame.jpeg[0]])
+        taken = loop.take("r2", time.monotonic())
+        task.extend([] if taken is None else [taken.frame])
         return bool(task)
 
     bench.until(due)

@@ -6,43 +6,36 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import rclpy
 from action_msgs.msg import GoalStatus
+from helpers.graph.peer import Peer, closed_after
 from rcl_interfaces.msg import Log
 from rclpy.action import ActionClient
-from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.msg import VerifiedTokens
-from edge_cloud_spec.nav.followed_goal import INACTIVE, STARTED
+from edge_cloud_spec.nav.mission import INACTIVE, STARTED
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
 BOX, BALL = "find the red box", "find the yellow ball"
 
 
-class Drafter:
+class Drafter(Peer):
     """The drafter's side of the topics, and a client of the action."""
 
     def __init__(self) -> None:
-        self._context = Context()
-        rclpy.init(context=self._context)
-        self.node = Node("bench", context=self._context)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node)
+        super().__init__("bench")
         self.heard: list[str] = []
         self.feedback: list[Any] = []
         self.answers = True  # whether an instruction is taken, and a stop obeyed
-        self.node.create_subscription(String, "instruction", self._on_instruction, 10)
-        self.status = self.node.create_publisher(String, "instruction_status", LATCHED)
-        self.words = self.node.create_publisher(VerifiedTokens, "verified_tokens", 10)
-        self.client = ActionClient(self.node, NavigateByInstruction, "navigate_by_instruction")
+        self.create_subscription(String, "instruction", self._on_instruction, 10)
+        self.status = self.create_publisher(String, "instruction_status", LATCHED)
+        self.words = self.create_publisher(VerifiedTokens, "verified_tokens", 10)
+        self.client = ActionClient(self, NavigateByInstruction, "navigate_by_instruction")
 
     def _on_instruction(self, message: String) -> None:
         self.heard.append(message.data)
@@ -53,16 +46,8 @@ class Drafter:
     def say(self, line: str) -> None:
         self.status.publish(String(data=line))
 
-    def until(self, condition: Callable[[], Any]) -> None:
-        end = time.monotonic() + 60.0
-        while not condition():
-            assert time.monotonic() < end, (self.heard, self.feedback)
-            self._executor.spin_once(timeout_sec=0.05)
-
-    def spin(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self._executor.spin_once(timeout_sec=0.05)
+    def known(self) -> object:
+        return self.heard, self.feedback
 
     def call(self, future: Any) -> Any:
         self.until(future.done)
@@ -80,11 +65,6 @@ class Drafter:
         reply = self.call(handle.get_result_async())
         return reply.status, reply.result.outcome, reply.result.message
 
-    def close(self) -> None:
-        self._executor.shutdown()
-        self.node.destroy_node()
-        rclpy.shutdown(context=self._context)
-
 
 @pytest.fixture(scope="module")
 def server(domain: int) -> Iterator[subprocess.Popen[bytes]]:
@@ -97,13 +77,12 @@ def server(domain: int) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def drafter(server: subprocess.Popen[bytes]) -> Iterator[Drafter]:
-    drafter = Drafter()
-    drafter.until(drafter.client.server_is_ready)
-    for publisher in (drafter.status, drafter.words):
-        drafter.until(publisher.get_subscription_count)
-    drafter.until(lambda: drafter.node.count_publishers("instruction"))
-    yield drafter
-    drafter.close()
+    with closed_after(Drafter()) as drafter:
+        drafter.until(drafter.client.server_is_ready)
+        for publisher in (drafter.status, drafter.words):
+            drafter.until(publisher.get_subscription_count)
+        drafter.until(lambda: drafter.count_publishers("instruction"))
+        yield drafter
 
 
 def test_a_goal_becomes_an_instruction_with_feedback_and_a_result(drafter: Drafter) -> None:
@@ -190,7 +169,7 @@ def test_an_instruction_from_before_the_drafter_is_up_is_said_again_when_it_is(
     drafter: Drafter,
 ) -> None:
     not_up(drafter)
-    instruction = drafter.node.create_publisher(String, "instruction", 10)
+    instruction = drafter.create_publisher(String, "instruction", 10)
     drafter.until(lambda: instruction.get_subscription_count() == 2)
     instruction.publish(String(data=BALL))
     instruction.publish(String(data=BOX))
@@ -220,8 +199,8 @@ def test_a_goal_waits_for_a_drafter_that_is_not_up(drafter: Drafter) -> None:
 def test_what_is_kept_is_forgotten_at_a_stop(drafter: Drafter, stop: str) -> None:
     """A robot moves only for an instruction that came after the release."""
     not_up(drafter)
-    instruction = drafter.node.create_publisher(String, "instruction", 10)
-    e_stop = drafter.node.create_publisher(Bool, "e_stop", 10)
+    instruction = drafter.create_publisher(String, "instruction", 10)
+    e_stop = drafter.create_publisher(Bool, "e_stop", 10)
     drafter.until(lambda: instruction.get_subscription_count() == 2)
     drafter.until(lambda: e_stop.get_subscription_count() >= 2)
     instruction.publish(String(data=BOX))
@@ -245,14 +224,14 @@ def test_an_e_stop_that_is_heard_is_not_said_to_be_unheard(drafter: Drafter) -> 
     """An ordinary publisher does not fit the subscription that is for latched ones."""
     not_up(drafter)
     said: list[str] = []
-    drafter.node.create_subscription(Log, "/rosout", lambda log: said.append(log.msg), 100)
-    drafter.until(lambda: drafter.node.count_publishers("/rosout") >= 2)
-    instruction = drafter.node.create_publisher(String, "instruction", 10)
+    drafter.create_subscription(Log, "/rosout", lambda log: said.append(log.msg), 100)
+    drafter.until(lambda: drafter.count_publishers("/rosout") >= 2)
+    instruction = drafter.create_publisher(String, "instruction", 10)
     drafter.until(lambda: instruction.get_subscription_count() == 2)
     while not any("is kept" in line for line in said):
         instruction.publish(String(data=BOX))
         drafter.spin(0.2)
-    e_stop = drafter.node.create_publisher(Bool, "e_stop", 10)
+    e_stop = drafter.create_publisher(Bool, "e_stop", 10)
     drafter.until(lambda: e_stop.get_subscription_count() >= 2)
     drafter.spin(0.5)
     e_stop.publish(Bool(data=True))
@@ -267,9 +246,7 @@ def test_a_client_that_goes_leaves_its_goal_to_the_missions_own_end(
     drafter.ask(BOX)
     drafter.client.destroy()
     drafter.say(f"given_up {BOX}: not reached after 100 decisions")
-    other = drafter.client = ActionClient(
-        drafter.node, NavigateByInstruction, "navigate_by_instruction"
-    )
+    other = drafter.client = ActionClient(drafter, NavigateByInstruction, "navigate_by_instruction")
     drafter.until(other.server_is_ready)
     handle = drafter.ask(BALL)
     drafter.say(f"done {BALL}")

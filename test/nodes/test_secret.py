@@ -93,8 +93,8 @@ def nodes(
         watcher = Watcher()
         recorded: list[bytes] = []
         for topic, kind in TOPICS.items():
-            watcher.node.create_subscription(kind, topic, recorded.append, 200, raw=True)
-        watcher.node.create_subscription(
+            watcher.create_subscription(kind, topic, recorded.append, 200, raw=True)
+        watcher.create_subscription(
             CompressedImage,
             "camera/image_raw/compressed",
             recorded.append,

@@ -7,7 +7,6 @@ import math
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,10 +14,8 @@ import pytest
 
 rclpy = pytest.importorskip("rclpy")
 from geometry_msgs.msg import Twist, TwistStamped  # noqa: E402
+from helpers.graph.peer import Peer, closed_after  # noqa: E402
 from nav_msgs.msg import Odometry  # noqa: E402
-from rclpy.context import Context  # noqa: E402
-from rclpy.executors import SingleThreadedExecutor  # noqa: E402
-from rclpy.node import Node  # noqa: E402
 from rclpy.time import Time  # noqa: E402
 from sensor_msgs.msg import CameraInfo, CompressedImage  # noqa: E402
 from std_msgs.msg import String  # noqa: E402
@@ -28,43 +25,26 @@ from edge_cloud_spec.lab.sim.camera import decode_jpeg  # noqa: E402
 from edge_cloud_spec.lab.sim.room import make_room  # noqa: E402
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, SENSOR_DATA  # noqa: E402
 
-PATIENCE = 60.0  # s; only a hung test takes that long
 
-
-class Driver(Node):
+class Driver(Peer):
     """The other side of the simulator's topics, and what it has heard."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__("driver", context=context)
-        self.executor_ = SingleThreadedExecutor(context=context)
-        self.executor_.add_node(self)
-        self.odometry: list[Odometry] = []
-        self.pictures: list[CompressedImage] = []
-        self.infos: list[CameraInfo] = []
-        self.markers: list[MarkerArray] = []
+    def __init__(self) -> None:
+        super().__init__("driver")
+        camera = "camera/image_raw/compressed"
+        self.odometry = self.collect(Odometry, "odom", SENSOR_DATA)
+        self.pictures = self.collect(CompressedImage, camera, SENSOR_DATA)
+        self.infos = self.collect(CameraInfo, "camera/camera_info", SENSOR_DATA)
+        self.markers = self.collect(MarkerArray, "markers", 10)
         self.outcomes: list[dict[str, Any]] = []
-        self.create_subscription(Odometry, "odom", self.odometry.append, SENSOR_DATA)
-        self.create_subscription(
-            CompressedImage, "camera/image_raw/compressed", self.pictures.append, SENSOR_DATA
-        )
-        self.create_subscription(CameraInfo, "camera/camera_info", self.infos.append, SENSOR_DATA)
-        self.create_subscription(MarkerArray, "markers", self.markers.append, 10)
         self.create_subscription(
             String, "sim/outcome", lambda m: self.outcomes.append(json.loads(m.data)), LATCHED
         )
         self.twist = self.create_publisher(Twist, "cmd_vel", 10)
         self.stamped = self.create_publisher(TwistStamped, "cmd_vel_stamped", 10)
 
-    def until(
-        self, condition: Callable[[], Any], meanwhile: Callable[[], Any] | None = None
-    ) -> None:
-        end, next_time = time.monotonic() + PATIENCE, 0.0
-        while not condition():
-            assert time.monotonic() < end, (len(self.odometry), len(self.pictures), self.outcomes)
-            if meanwhile is not None and time.monotonic() > next_time:
-                meanwhile()
-                next_time = time.monotonic() + 0.05
-            self.executor_.spin_once(timeout_sec=0.02)
+    def known(self) -> object:
+        return len(self.odometry), len(self.pictures), self.outcomes
 
     def command(self, vx: float, wz: float = 0.0) -> None:
         twist = Twist()
@@ -88,13 +68,8 @@ class Driver(Node):
 
 @pytest.fixture
 def driver() -> Iterator[Driver]:
-    context = Context()
-    rclpy.init(context=context)
-    node = Driver(context)
-    yield node
-    node.executor_.shutdown()
-    node.destroy_node()
-    rclpy.shutdown(context=context)
+    with closed_after(Driver()) as driver:
+        yield driver
 
 
 @pytest.fixture
@@ -119,8 +94,8 @@ def test_velocity_is_tracked_and_a_base_without_commands_stops(
 ) -> None:
     process = simulator("-p", "seed:=3", "-p", "renderer:=rays")
     driver.until(driver.twist.get_subscription_count)
-    driver.until(lambda: abs(driver.speed - 0.3) < 0.01, lambda: driver.command(0.3))
-    driver.until(lambda: abs(driver.turn - 0.8) < 0.03, lambda: driver.command(0.0, 0.8))
+    driver.until(lambda: abs(driver.speed - 0.3) < 0.01, meanwhile=lambda: driver.command(0.3))
+    driver.until(lambda: abs(driver.turn - 0.8) < 0.03, meanwhile=lambda: driver.command(0.0, 0.8))
     silent = len(driver.odometry)
     driver.until(lambda: abs(driver.turn) < 0.005)  # nobody says stop
     since = driver.odometry[silent:]
@@ -174,8 +149,8 @@ def test_a_wall_is_felt_and_what_is_no_number_is_no_command(
     seen = len(driver.outcomes)
     driver.until(lambda: len(driver.outcomes) > seen + 2)
     assert driver.path_length < 0.01
-    driver.until(lambda: driver.outcomes[-1]["in_contact"], lambda: driver.command(1.0))
-    driver.until(lambda: driver.outcomes[-1]["standing"], lambda: driver.command(1.0))
+    driver.until(lambda: driver.outcomes[-1]["in_contact"], meanwhile=lambda: driver.command(1.0))
+    driver.until(lambda: driver.outcomes[-1]["standing"], meanwhile=lambda: driver.command(1.0))
 
 
 def test_stamped_commands_are_taken_where_asked_for(
@@ -185,7 +160,7 @@ def test_stamped_commands_are_taken_where_asked_for(
         "-p", "stamped_commands:=true", "-p", "renderer:=rays", "-r", "cmd_vel:=cmd_vel_stamped"
     )
     driver.until(driver.stamped.get_subscription_count)
-    driver.until(lambda: abs(driver.speed + 0.2) < 0.01, lambda: driver.command(-0.2))
+    driver.until(lambda: abs(driver.speed + 0.2) < 0.01, meanwhile=lambda: driver.command(-0.2))
 
 
 def test_bad_parameters_are_refused_by_name_before_there_is_a_room(

@@ -16,8 +16,7 @@ from edge_cloud_spec.observe.annotated_picture import (
     annotate,
     draw_caption,
 )
-from edge_cloud_spec.observe.draft_words import Fate, WordSpan, words_of_decision
-from edge_cloud_spec.observe.run_event import RoundSettled
+from edge_cloud_spec.observe.decision import Fate, RoundSettled, WordSpan, words_of_decision
 from edge_cloud_spec.observe.run_log import RunLog
 
 

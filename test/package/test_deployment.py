@@ -18,7 +18,7 @@ from helpers.sros2_policy import Policy
 from edge_cloud_spec.bounds import field_error
 from edge_cloud_spec.bringup.graph import GraphSettings, graph
 from edge_cloud_spec.nav.navigator import Settings
-from edge_cloud_spec.nodes.drafting.drafter_settings import DrafterSettings
+from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.runtime.parameters import _flatten
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.doctor.checkpoint import check_model
-from edge_cloud_spec.doctor.machine import check_messages, check_ros
+from edge_cloud_spec.doctor.machine import check_messages, check_model, check_ros
 from edge_cloud_spec.models import EMBEDDED
 
 MODELS = ("target", "drafter")

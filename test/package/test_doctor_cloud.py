@@ -16,7 +16,7 @@ from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port
 from helpers.doctor import elsewhere_only
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.doctor.cloud import check_cloud
+from edge_cloud_spec.doctor.machine import check_cloud
 from edge_cloud_spec.edge.client import ClientSettings
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import SERVICE

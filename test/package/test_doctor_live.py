@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.doctor.finding import FAIL, OK, WARN, Finding
-from edge_cloud_spec.doctor.graph_checks import check_graph
-from edge_cloud_spec.doctor.snapshot import Endpoint, Said, Snapshot, mismatches
+from edge_cloud_spec.doctor.graph import Endpoint, Said, Snapshot, check_graph, mismatches
 
 COMPRESSED, IMAGE = "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image"
 TWIST, ODOMETRY = "geometry_msgs/msg/Twist", "nav_msgs/msg/Odometry"

@@ -32,7 +32,7 @@ from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
-from edge_cloud_spec.nodes.drafting.drafter_settings import DrafterSettings
+from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
 from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
 from edge_cloud_spec.nodes.monitor import MonitorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings

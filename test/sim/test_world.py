@@ -12,7 +12,7 @@ from edge_cloud_spec.lab.sim.episode import Episode, thing_in_front
 from edge_cloud_spec.lab.sim.room import Pose, Room, make_room
 from edge_cloud_spec.lab.sim.scene import Scene
 from edge_cloud_spec.lab.sim.world import LIMITS, TIMEOUT, World
-from edge_cloud_spec.nav.action import Action, parse_action
+from edge_cloud_spec.nav.answer import Action, parse_action
 from edge_cloud_spec.nav.motion import Steps
 
 

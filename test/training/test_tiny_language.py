@@ -17,8 +17,7 @@ from edge_cloud_spec.lab.training.tiny.language import (
     best_action,
     read,
 )
-from edge_cloud_spec.nav.action import parse_action
-from edge_cloud_spec.nav.answer import read_answer
+from edge_cloud_spec.nav.answer import parse_action, read_answer
 
 BOTTLE = VisibleThing("silver bottle", 200, 15.0, 3.0)
 CHAIR = VisibleThing("red chair", 900, 20.0, 2.0)

@@ -19,8 +19,7 @@ from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.prompt import Request
 from ...models.tokenizer import TextStream
-from ...nav.action import Action
-from ...nav.answer import NotAnAction, read_answer
+from ...nav.answer import Action, NotAnAction, read_answer
 from ...presets import load_preset
 from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot, verifier_options

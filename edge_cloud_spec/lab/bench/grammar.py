@@ -28,8 +28,7 @@ from ...models.load import load
 from ...models.prompt import ORDERS, PromptSpec, Request
 from ...models.token_grammar import GrammarCompiler
 from ...models.vlm import Vlm
-from ...nav.answer import NotAnAction, read_answer
-from ...nav.grammar import GRAMMARS, answer_grammar
+from ...nav.answer import GRAMMARS, NotAnAction, answer_grammar, read_answer
 from ...presets import load_preset
 from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot

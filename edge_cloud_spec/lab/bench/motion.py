@@ -24,8 +24,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from ...errors import UserError
-from ...nav.action import every_action
-from ...nav.budget import ASIDE, BEND, PERIOD
+from ...nav.answer import every_action
 from ...nav.events import (
     Announce,
     Drive,
@@ -39,11 +38,10 @@ from ...nav.events import (
     Tick,
     Words,
 )
-from ...nav.lead_time import BY_ITSELF, MOST
-from ...nav.motion import Goal
+from ...nav.motion import ASIDE, BEND, PERIOD, Goal
 from ...nav.navigator import Navigator
 from ...nav.pose import STILL, Pose, Velocity
-from ...nav.settings import Settings
+from ...nav.settings import BY_ITSELF, MOST, Settings
 from .command import Row
 
 GRACE = 0.5  # s after a command's end at which the watchdog stops the base

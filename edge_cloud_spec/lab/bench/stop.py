@@ -33,7 +33,7 @@ from edge_cloud_spec.msg import DecodeRequest, DecodeStats, NavCommand, Verified
 from ...bringup.graph import GraphSettings
 from ...errors import UserError
 from ...models import EMBEDDED
-from ...nav.followed_goal import STARTED
+from ...nav.mission import STARTED
 from ...nav.status import Status
 from ...nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..harness.random_checkpoint import TINY, make_pair

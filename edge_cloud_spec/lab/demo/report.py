@@ -20,8 +20,7 @@ from PIL import Image, ImageDraw, ImageFont
 from ... import __version__
 from ...document import document
 from ...observe.console_view import size
-from ...observe.decision import Decision
-from ...observe.draft_text import branched, joined
+from ...observe.decision import Decision, branched, joined
 from ...observe.run_log import RunLog
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room

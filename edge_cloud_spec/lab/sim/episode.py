@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...nav.action import Action
+from ...nav.answer import Action
 from ...nav.motion import Limits, Motion, Steps, goal_of
 from ...nav.pose import STILL
 from ...nav.pose import Pose as OdometryPose

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from geometry_msgs.msg import Twist, TwistStamped
 from rclpy.node import Node
 
-from ...bounds import bounded, check_bounds, chosen, described
+from ...bounds import Bounded, bounded, chosen, described
 from ...errors import UserError
-from ...nodes.health.health import Health, Level
+from ...nodes.health import Health, Level
 from ...nodes.runtime.diagnostics import Diagnostics
 from ...nodes.runtime.parameters import Parameters, refuse_unknown_parameters
 from ...nodes.runtime.qos import RELIABLE
@@ -37,7 +37,7 @@ MIN_IMAGE_SIZE = 32  # pixels
 
 
 @dataclass(frozen=True)
-class SimulatorSettings:
+class SimulatorSettings(Bounded):
     """Which room, and the rates of its topics. All are read at the start only."""
 
     seed: int = bounded(0, 0, 2**31 - 1, "which room", fixed=True)
@@ -57,7 +57,7 @@ class SimulatorSettings:
     camera_frame: str = described("camera_optical_frame", "frame of the pictures", fixed=True)
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        super().__post_init__()
         if 0 < self.image_size < MIN_IMAGE_SIZE:
             raise ValueError(f"image_size must be 0 or from 32 to 512, not {self.image_size}")
 

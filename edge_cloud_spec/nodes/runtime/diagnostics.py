@@ -12,8 +12,7 @@ from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
-from ..health.console import HealthConsole
-from ..health.health import Health, Level
+from ..health import Health, HealthConsole, Level
 from .qos import RELIABLE
 
 PERIOD_S = 1.0
@@ -58,11 +57,6 @@ class Diagnostics:
         name = self._node.get_fully_qualified_name()
         named = [(name, health), *((f"{name}: {k}", h) for k, h in (others or {}).items())]
         self._publish(self._status(name, health) for name, health in named)
-
-    def publish(self, message: str, values: Mapping[str, object], warning: bool = False) -> None:
-        """Publish this status; level WARN for a ``warning``, else OK."""
-        health = Health(Level.WARN if warning else Level.OK, message, values=values)
-        self._publish([self._status(self._node.get_fully_qualified_name(), health)])
 
     def _log(self, health: Health) -> None:
         logger = self._node.get_logger()

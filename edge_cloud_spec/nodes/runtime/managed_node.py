@@ -11,6 +11,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
 from ...errors import UserError
+from ..health import Health, Level
 from .diagnostics import Diagnostics
 from .heartbeat import Pulse
 from .parameters import Parameters, refuse_unknown_parameters
@@ -229,9 +230,8 @@ class ManagedNode(LifecycleNode):
             self.diagnose()
         else:
             state = "inactive" if self.configured else "unconfigured"
-            self.diagnostics.publish(
-                f"{state}: {self.problem}" if self.problem else state, {}, warning=True
-            )
+            said = f"{state}: {self.problem}" if self.problem else state
+            self.diagnostics.show(Health(Level.WARN, said))
 
     def _answer_refused_transitions(self) -> None:
         """Answer a transition that the state does not have; rclpy raises, and never answers."""

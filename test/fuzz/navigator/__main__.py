@@ -15,9 +15,9 @@ from random import Random
 from fuzz.navigator.checker import Broken, Checker
 from fuzz.navigator.scene import Scene, settings
 
-from edge_cloud_spec.nav.holds import AWAITS
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.settings import Settings
+from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION
 
 EPISODE = 2000  # events, then another navigator
 
@@ -48,7 +48,7 @@ def episode(seed: str, events: int) -> Counter[str]:
             checker.set(event, navigator.configure(event), scene.now)
         else:
             checker.saw(event, navigator.on(event, scene.now), scene.now)
-        waiting = navigator.status.detail == AWAITS
+        waiting = navigator.status.detail == AWAITS_INSTRUCTION
         scene.heard(navigator.stops, waiting, navigator.moving, checker.velocity)
     return checker.counts
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from fuzz.navigator.scene import Decision
 
+from edge_cloud_spec.lab.bench.motion import MORE, OVERRUN, RATIO
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
@@ -32,7 +33,7 @@ from edge_cloud_spec.nav.pose import STILL, Velocity
 from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.nav.watchdog import Watchdog
 
-PERIOD, GRACE = 0.05, 0.5  # s that a command is valid, and after which the base must stand
+PERIOD, GRACE = 0.05, OVERRUN  # s that a command is valid, and after which the base must stand
 SLACK = 1e-6
 NOT_TEXT = ("", "\x00", "x" * 501)
 
@@ -184,7 +185,7 @@ class Checker:
         self._in_limits(velocity, step, now)
         step.path += self._last.speed * (now - self._last_at) if self._last != STILL else 0.0
         if step.goal:
-            bound = 1.5 * step.goal + 0.05
+            bound = RATIO * step.goal + MORE[0]
             self._require(step.path <= bound, f"{step.path:.3f} m of a step of {step.goal} m")
         self._last, self._last_at, self._until = velocity, now, effect.until
         self._watchdog.feed(effect.until, effect.stop_by)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
-from edge_cloud_spec.nav.action import every_action
+from edge_cloud_spec.nav.answer import every_action
 from edge_cloud_spec.nav.events import EStop, Event, Hold, Instruction, Odometry, Tick, Words
 from edge_cloud_spec.nav.motion import Limits
 from edge_cloud_spec.nav.pose import Pose, Velocity

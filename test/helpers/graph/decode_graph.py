@@ -7,17 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import rclpy
+from helpers.graph.peer import Peer
 from PIL import Image
 from rcl_interfaces.srv import SetParameters
-from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
@@ -36,24 +31,20 @@ def frame(seed: int = 0) -> bytes:
     return data.getvalue()
 
 
-class Watcher:
+class Watcher(Peer):
     """A node in this process that plays the camera and hears everything."""
 
     def __init__(self) -> None:
-        self.context = Context()
-        rclpy.init(context=self.context)
-        self.node = Node("watcher", context=self.context)
-        self.executor = SingleThreadedExecutor(context=self.context)
-        self.executor.add_node(self.node)
+        super().__init__("watcher")
         self.heard: dict[str, list] = {}
         self.picture: bytes | None = frame()
-        self.camera = self.node.create_publisher(
+        self.camera = self.create_publisher(
             CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
         )
-        self.instruction = self.node.create_publisher(String, "instruction", 10)
-        self.parameters = self.node.create_client(SetParameters, "drafter/set_parameters")
-        self.status = self.node.create_publisher(String, "nav_status", LATCHED)
-        self.node.create_timer(0.1, self._publish_frame)
+        self.instruction = self.create_publisher(String, "instruction", 10)
+        self.setting = self.create_client(SetParameters, "drafter/set_parameters")
+        self.status = self.create_publisher(String, "nav_status", LATCHED)
+        self.create_timer(0.1, self._publish_frame)
         for topic, kind in (
             ("draft", Draft),
             ("verdict", Verdict),
@@ -61,20 +52,13 @@ class Watcher:
             ("decode_stats", DecodeStats),
             ("instruction_status", String),
         ):
-            heard = self.heard.setdefault(topic, [])
-            self.node.create_subscription(kind, topic, heard.append, 100)
+            self.heard[topic] = self.collect(kind, topic, 100)
 
     def _publish_frame(self) -> None:
         if self.picture is not None:
             message = CompressedImage(format="jpeg", data=self.picture)
-            message.header.stamp = self.node.get_clock().now().to_msg()
+            message.header.stamp = self.get_clock().now().to_msg()
             self.camera.publish(message)
-
-    def until(self, what: Callable[[], object], seconds: float = 120.0) -> None:
-        end = time.monotonic() + seconds
-        while not what():
-            assert time.monotonic() < end, "nothing came of it"
-            self.executor.spin_once(timeout_sec=0.1)
 
     def ask(self, text: str) -> None:
         self.until(lambda: self.instruction.get_subscription_count() > 0)
@@ -82,8 +66,8 @@ class Watcher:
 
     def set(self, **parameters: object) -> None:
         values = [Parameter(k, value=v).to_parameter_msg() for k, v in parameters.items()]
-        self.until(self.parameters.service_is_ready)
-        done = self.parameters.call_async(SetParameters.Request(parameters=values))
+        self.until(self.setting.service_is_ready)
+        done = self.setting.call_async(SetParameters.Request(parameters=values))
         self.until(done.done)
         assert all(result.successful for result in done.result().results)
 
@@ -102,10 +86,6 @@ class Watcher:
 
     def said(self, start: str) -> bool:
         return any(m.data.startswith(start) for m in self.heard["instruction_status"])
-
-    def close(self) -> None:
-        self.node.destroy_node()
-        rclpy.shutdown(context=self.context)
 
 
 class Cloud:

@@ -9,10 +9,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -23,10 +22,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
-import rclpy
-from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
+from helpers.graph.peer import Peer
 from rclpy.qos import DurabilityPolicy
 from std_msgs.msg import Bool, String
 
@@ -45,40 +41,30 @@ VIEWED = 3  # decisions whose words the viewer must show
 ELSEWHERE = frozenset({"rviz2", "robot_state_publisher"})  # a full ROS has them
 
 
-class Listener:
+class Listener(Peer):
     """Subscribes to every topic as the table says, counts what comes, and is the operator."""
 
     def __init__(self, domain: int) -> None:
-        self.context = Context()
-        rclpy.init(args=[], context=self.context, domain_id=domain)
-        self.node = Node("listener", context=self.context)
-        self.executor = SingleThreadedExecutor(context=self.context)
-        self.executor.add_node(self.node)
-        self.heard: dict[str, list[Any]] = {topic: [] for topic in EVERY}
-        for topic, (kind, qos) in EVERY.items():
-            self.node.create_subscription(kind, topic, self.heard[topic].append, qos)
+        super().__init__("listener", domain=domain)
+        self.heard = {topic: self.collect(kind, topic, qos) for topic, (kind, qos) in EVERY.items()}
         self.operator = {
-            topic: self.node.create_publisher(kind, topic, 10) for topic, kind in OPERATORS.items()
+            topic: self.create_publisher(kind, topic, 10) for topic, kind in OPERATORS.items()
         }
 
-    def until(self, what: Callable[[], object], seconds: float = 120.0) -> None:
-        end = time.monotonic() + seconds
-        while not what():
-            silent = sorted(topic for topic, messages in self.heard.items() if not messages)
-            assert time.monotonic() < end, f"nothing came on {silent}"
-            self.executor.spin_once(timeout_sec=0.1)
+    def known(self) -> object:
+        return f"silent: {sorted(topic for topic, heard in self.heard.items() if not heard)}"
 
     def decisions(self) -> int:
         """That have ended."""
         return sum(message.finished for message in self.heard["verified_tokens"])
 
-    def publishers(self, topic: str) -> list[Any]:
+    def publishers_of(self, topic: str) -> list[Any]:
         """All but our own."""
-        found = self.node.get_publishers_info_by_topic(f"/{topic.lstrip('/')}")
+        found = self.get_publishers_info_by_topic(f"/{topic.lstrip('/')}")
         return [info for info in found if info.node_name != "listener"]
 
     def subscribers(self, topic: str) -> set[str]:
-        found = self.node.get_subscriptions_info_by_topic(f"/{topic}")
+        found = self.get_subscriptions_info_by_topic(f"/{topic}")
         return {info.node_name for info in found}
 
     def connected(self) -> set[str]:
@@ -88,18 +74,13 @@ class Listener:
         for topic, publisher in self.operator.items():
             fit[topic] = [
                 info
-                for info in self.node.get_subscriptions_info_by_topic(topic)
+                for info in self.get_subscriptions_info_by_topic(topic)
                 # Stops are subscribed to as latched, too, which what is not latched never matches.
                 if info.qos_profile.durability != DurabilityPolicy.TRANSIENT_LOCAL
             ]
             if publisher.get_subscription_count() < len(fit[topic]):
                 return set()
         return set.intersection(*({info.node_name for info in each} for each in fit.values()))
-
-    def close(self) -> None:
-        self.executor.shutdown()
-        self.node.destroy_node()
-        rclpy.shutdown(context=self.context)
 
 
 @dataclass(frozen=True)
@@ -172,7 +153,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, domain: int) -> Iterator[Seen]
             node.until(lambda: node.decisions() >= joined + VIEWED)
             node.operator["e_stop"].publish(Bool(data=True))
             node.until(lambda: all(node.heard.values()))
-            publishers = {topic: node.publishers(topic) for topic in EVERY}
+            publishers = {topic: node.publishers_of(topic) for topic in EVERY}
         yield Seen(node.heard, publishers, viewed, joined)
         node.close()
 

@@ -5,19 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
-import rclpy
+from helpers.graph.peer import Peer, closed_after
 from nav_msgs.msg import Odometry
-from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
 
 from edge_cloud_spec.lab.simulator.room_topics import NO_TRANSFORMS
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
@@ -26,37 +21,18 @@ SIMULATOR = "from edge_cloud_spec.lab.simulator.simulator import main; raise Sys
 MISSING = "import sys; sys.modules['tf2_msgs'] = None; "
 
 
-class Late(Node):
+class Late(Peer):
     """Hears odometry from the start; transforms only from when it is told to."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__("late", context=context)
-        self.loop = SingleThreadedExecutor(context=context)
-        self.loop.add_node(self)
-        self.odometry: list[Odometry] = []
-        self.create_subscription(Odometry, "odom", self.odometry.append, SENSOR_DATA)
-
-    def listen(self, kind: type[Any], topic: str, qos: Any) -> list[Any]:
-        heard: list[Any] = []
-        self.create_subscription(kind, topic, heard.append, qos)
-        return heard
-
-    def until(self, what: Callable[[], object]) -> None:
-        end = time.monotonic() + 60.0
-        while not what():
-            assert time.monotonic() < end
-            self.loop.spin_once(timeout_sec=0.1)
+    def __init__(self) -> None:
+        super().__init__("late")
+        self.odometry = self.collect(Odometry, "odom", SENSOR_DATA)
 
 
 @pytest.fixture
 def late() -> Iterator[Late]:
-    context = Context()
-    rclpy.init(context=context)
-    node = Late(context)
-    yield node
-    node.loop.shutdown()
-    node.destroy_node()
-    rclpy.shutdown(context=context)
+    with closed_after(Late()) as late:
+        yield late
 
 
 @pytest.fixture
@@ -95,8 +71,8 @@ def test_the_cameras_transform_is_latched_and_the_bases_follows_odometry(
     kind = pytest.importorskip("tf2_msgs.msg", reason=reason).TFMessage
     simulator(SIMULATOR)
     late.until(lambda: len(late.odometry) > 20)
-    fixed = late.listen(kind, "/tf_static", LATCHED)
-    moving = late.listen(kind, "/tf", RELIABLE)
+    fixed = late.collect(kind, "/tf_static", LATCHED)
+    moving = late.collect(kind, "/tf", RELIABLE)
     late.until(lambda: fixed and len(moving) > 20)
     assert len(fixed) == 1
     [camera] = fixed[0].transforms

@@ -158,7 +158,7 @@ def test_words_carry_the_count_of_stops_that_was_heard_before_their_frame(
         request = watcher.finished()[-1].request_id if watcher.finished() else "-"
         watcher.status.publish(String(data=str(Status("idle", request, "refused", count))))
 
-    timer = watcher.node.create_timer(0.2, settle)
+    timer = watcher.create_timer(0.2, settle)
     watcher.until(lambda: watcher.status.get_subscription_count() > 0)
     for _ in range(2):
         settle()
@@ -194,7 +194,7 @@ def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher, domain: int)
         watcher.picture = None
         kept = heard()[1:6:2]  # the others are lost
         assert len(kept) > 1 and len({d.answer for d in kept}) > 1
-        watcher.node.destroy_publisher(watcher.status)  # or a replay would not begin
+        watcher.destroy_publisher(watcher.status)  # or a replay would not begin
         watcher.until(lambda: not observer.node.count_publishers("nav_status"))
         player = Player(observer)
         player.wait_for_drafter()

@@ -12,15 +12,16 @@ from helpers.navigator_bench import PATIENCE, Bench
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import Bool, String
 
-from edge_cloud_spec.nav.followed_goal import STARTED
+from edge_cloud_spec.nav.mission import STARTED
 
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 # A drafter that waits long for a release, as messages take long on a loaded machine.
 PATIENT = """
 import sys
+from edge_cloud_spec.nav import decision_loop
 from edge_cloud_spec.nodes import drafter
 from edge_cloud_spec.nodes.runtime import heartbeat
-drafter.RELEASE_S, heartbeat.HANG_S = 30.0, 60.0
+decision_loop.RELEASE_S, heartbeat.HANG_S = 30.0, 60.0
 sys.exit(drafter.main())
 """
 

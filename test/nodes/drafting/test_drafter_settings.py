@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_cloud_spec.nav.grammar import answer_grammar
-from edge_cloud_spec.nodes.drafting.drafter_settings import DrafterSettings
+from edge_cloud_spec.nav.answer import answer_grammar
+from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_a_decode_that_raises_ends_its_words_and_one_that_hangs_ends_the_node(do
         watcher.until(lambda: {m.request_id for m in watcher.heard["decode_stats"]} >= ended)
         watcher.ask("stop")
         signs: list[DiagnosticArray] = []
-        watcher.node.create_subscription(DiagnosticArray, "/diagnostics", signs.append, 10)
+        watcher.create_subscription(DiagnosticArray, "/diagnostics", signs.append, 10)
         watcher.until(lambda: len(signs) > 5 or process.poll() is not None)  # one a second
         assert process.poll() is None
         watcher.ask("find the brown door")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +9,10 @@ import pytest
 
 pytest.importorskip("mujoco")
 
-import rclpy
 from action_msgs.msg import GoalStatus
+from helpers.graph.peer import Peer
 from helpers.sros2_policy import Policy
 from rclpy.action import ActionClient
-from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
 from edge_cloud_spec.action import NavigateByInstruction
@@ -29,22 +25,12 @@ ROOT = Path(__file__).resolve().parents[3]
 ABSENT = "silver bottle"
 
 
-class Client:
+class Client(Peer):
     """An action client in the graph's domain."""
 
     def __init__(self, domain: int) -> None:
-        self._context = Context()
-        rclpy.init(context=self._context, domain_id=domain)
-        self._node = Node("operator", context=self._context)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
-        self.client = ActionClient(self._node, NavigateByInstruction, "navigate_by_instruction")
-
-    def until(self, condition: Callable[[], Any]) -> None:
-        end = time.monotonic() + 240.0
-        while not condition():
-            assert time.monotonic() < end, "the goal has no end"
-            self._executor.spin_once(timeout_sec=0.1)
+        super().__init__("operator", domain=domain)
+        self.client = ActionClient(self, NavigateByInstruction, "navigate_by_instruction")
 
     def result(self, instruction: str) -> Any:
         """The reply to a goal, once it is over."""
@@ -52,13 +38,8 @@ class Client:
         sent = self.client.send_goal_async(NavigateByInstruction.Goal(instruction=instruction))
         self.until(sent.done)
         reply = sent.result().get_result_async()
-        self.until(reply.done)
+        self.until(reply.done, 240.0)
         return reply.result()
-
-    def close(self) -> None:
-        self._executor.shutdown()
-        self._node.destroy_node()
-        rclpy.shutdown(context=self._context)
 
 
 def strangers_to_the_policy(node: Node) -> dict[str, set[str]]:

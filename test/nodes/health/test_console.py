@@ -6,13 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.nodes.health.camera import CameraTopics, no_picture
-from edge_cloud_spec.nodes.health.console import ERROR_S, WARNING_S, WELL_S, HealthConsole
-from edge_cloud_spec.nodes.health.drafter import DrafterFacts, drafter_health
-from edge_cloud_spec.nodes.health.health import Health, Level, worst_of
-from edge_cloud_spec.nodes.health.heartbeats import Heartbeats
-from edge_cloud_spec.nodes.health.navigator import NavigatorFacts, navigator_health
-from edge_cloud_spec.nodes.health.publishers import PublisherWatch
+from edge_cloud_spec.nodes.drafting.camera import CameraTopics, no_picture
+from edge_cloud_spec.nodes.drafting.health import drafter_health
+from edge_cloud_spec.nodes.health import (
+    ERROR_S,
+    WARNING_S,
+    WELL_S,
+    Health,
+    HealthConsole,
+    Level,
+    PublisherWatch,
+    worst_of,
+)
+from edge_cloud_spec.nodes.monitor import Heartbeats
+from edge_cloud_spec.nodes.navigator import navigator_health
 
 CHECKS, REMEDIES = ("cloud", "camera"), ("start it", "give another token", "")
 WELL = "well again"
@@ -86,9 +93,9 @@ def test_the_nodes_own_healths_are_what_is_told() -> None:
     status = Status("idle")
     camera = no_picture(CameraTopics(("/image/compressed", "/image")), None)
     for health, *lines in (
-        (drafter_health(DrafterFacts("", camera)), "camera: no picture on /image/compressed"),
-        (navigator_health(NavigatorFacts(status, "/odom", timed=True)), "odometry: no odometry on"),
-        (navigator_health(NavigatorFacts(status, "/odom", "silent")), "odometry: silent (/odom)"),
+        (drafter_health("", camera), "camera: no picture on /image/compressed"),
+        (navigator_health(status, "/odom", timed=True), "odometry: no odometry on"),
+        (navigator_health(status, "/odom", "silent"), "odometry: silent (/odom)"),
         (monitored(True), "/drafter: /drafter is gone", "/cmd_vel: /joystick publishes on"),
         (monitored(False),),
     ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -13,17 +12,14 @@ import pytest
 
 rclpy = pytest.importorskip("rclpy")
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus  # noqa: E402
+from helpers.graph.peer import PATIENCE, Peer, closed_after  # noqa: E402
 from PIL import Image as Picture  # noqa: E402
-from rclpy.context import Context  # noqa: E402
-from rclpy.executors import SingleThreadedExecutor  # noqa: E402
-from rclpy.node import Node  # noqa: E402
 from rclpy.qos import qos_profile_sensor_data  # noqa: E402
 from sensor_msgs.msg import CompressedImage, Image  # noqa: E402
 from std_msgs.msg import String  # noqa: E402
 
 from edge_cloud_spec.nodes.runtime.qos import LATCHED  # noqa: E402
 
-PATIENCE = 120.0  # s; only a hung test takes that long
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 TOPIC = "/robot1/camera/image_raw/compressed"
 
@@ -35,13 +31,11 @@ def jpeg(brightness: int, seed: int) -> bytes:
     return data.getvalue()
 
 
-class Robot(Node):
+class Robot(Peer):
     """The camera and the operator of /robot1, and what its drafter says."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__("robot", namespace="/robot1", context=context)
-        self.executor_ = SingleThreadedExecutor(context=context)
-        self.executor_.add_node(self)
+    def __init__(self) -> None:
+        super().__init__("robot", "/robot1")
         self.told: list[str] = []
         self.newest: DiagnosticStatus | None = None
         self.frame: Callable[[int], bytes] | None = None
@@ -73,12 +67,8 @@ class Robot(Node):
             if status.name == "/robot1/drafter":
                 self.newest = status
 
-    def until(self, what: Callable[[], object]) -> None:
-        end = time.monotonic() + PATIENCE
-        while not what():
-            said = self.newest and (self.newest.level, self.newest.message)
-            assert time.monotonic() < end, (said, self.told[-3:])
-            self.executor_.spin_once(timeout_sec=0.05)
+    def known(self) -> object:
+        return self.newest and (self.newest.level, self.newest.message), self.told[-3:]
 
     def says(self, level: bytes, *words: str) -> bool:
         newest = self.newest
@@ -91,13 +81,8 @@ def robot() -> Iterator[Robot]:
     command = [sys.executable, "-m", "edge_cloud_spec.nodes.drafter", "--ros-args"]
     given = ("-r", "__ns:=/robot1", "-p", "patience:=1.0", "-p", "hardware_id:=go2-7")
     process = subprocess.Popen([*command, *given])
-    context = Context()
-    rclpy.init(context=context)
-    node = Robot(context)
-    yield node
-    node.executor_.shutdown()
-    node.destroy_node()
-    rclpy.shutdown(context=context)
+    with closed_after(Robot()) as robot:
+        yield robot
     process.terminate()
     process.wait(PATIENCE)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nodes.health.health import Level
-from edge_cloud_spec.nodes.health.heartbeats import Heartbeats
-from edge_cloud_spec.nodes.health.publishers import LEFT_S, UNKNOWN, PublisherWatch
+from edge_cloud_spec.nodes.health import LEFT_S, UNKNOWN, Level, PublisherWatch
+from edge_cloud_spec.nodes.monitor import Heartbeats
 
 VERDICT, CMD_VEL = "/robot1/verdict", "/robot1/cmd_vel"
 OWNERS = {VERDICT: "/robot1/cloud_bridge", CMD_VEL: "/robot1/navigator"}

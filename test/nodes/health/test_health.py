@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.nodes.health.camera import CameraTopics, CameraWatch
-from edge_cloud_spec.nodes.health.drafter import DrafterFacts, drafter_health
-from edge_cloud_spec.nodes.health.health import Health, Level, RecentProblem, worst_of
-from edge_cloud_spec.nodes.health.navigator import NavigatorFacts, navigator_health
-from edge_cloud_spec.nodes.health.rate import Rate
+from edge_cloud_spec.nodes.cloud_bridge import Rate
+from edge_cloud_spec.nodes.drafting.camera import CameraTopics, CameraWatch
+from edge_cloud_spec.nodes.drafting.health import drafter_health
+from edge_cloud_spec.nodes.health import Health, Level, RecentProblem, worst_of
+from edge_cloud_spec.nodes.navigator import navigator_health
 
 TOPIC = "/camera/image_raw/compressed"
 TOPICS = CameraTopics((TOPIC, "/camera/image_raw"), publishers=1)
@@ -131,15 +131,18 @@ def test_advice_follows_what_is_wrong(level: Level) -> None:
     assert str(Health(level, "fine")) == "fine"
 
 
+PRESSED = Status("stopped", "-", "e_stop")
+
+
 def facts(**given: object) -> Health:
     stands = Status("idle", "-", "started")
-    return navigator_health(NavigatorFacts(**{"status": stands, "topic": "/odom", **given}))  # type: ignore[arg-type]
+    return navigator_health(**{"status": stands, "topic": "/odom", **given})  # type: ignore[arg-type]
 
 
 def test_what_holds_the_navigator_is_said_with_what_to_do() -> None:
     assert facts().level == Level.OK
     for wrong, level, words in (
-        ({"e_stop": True}, Level.WARN, ("e_stop is on", "release it")),
+        ({"status": PRESSED}, Level.WARN, ("e_stop is on", "release it")),
         ({"missing": "odometry is missing"}, Level.ERROR, ("/odom", "driver")),
         ({"timed": True}, Level.WARN, ("timed", "odom:=")),
         ({"problem": "odometry jumped, to 3 m"}, Level.WARN, ("two sources",)),
@@ -151,13 +154,13 @@ def test_what_holds_the_navigator_is_said_with_what_to_do() -> None:
 
 def test_a_told_stop_is_no_fault_and_missing_odometry_outweighs_an_e_stop() -> None:
     assert facts(status=Status("stopped", "-", "told to stop")).level == Level.OK
-    both = facts(e_stop=True, missing="odometry is missing")
+    both = facts(status=PRESSED, missing="odometry is missing")
     assert both.level == Level.ERROR and both.message.index("odometry") < both.message.index("e_s")
 
 
 def drafter(**given: object) -> Health:
     camera = Health(Level.OK, "pictures come")
-    return drafter_health(DrafterFacts(**{"instruction": "find it", "camera": camera, **given}))  # type: ignore[arg-type]
+    return drafter_health(**{"instruction": "find it", "camera": camera, **given})  # type: ignore[arg-type]
 
 
 def test_a_drafter_says_the_worst_of_camera_thread_and_decision() -> None:

@@ -17,7 +17,7 @@ from helpers.graph.running_bridge import Hearer, running_bridge
 
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.msg import Verdict
-from edge_cloud_spec.nodes.bridge.bridge_messages import to_request
+from edge_cloud_spec.nodes.bridge_messages import to_request
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.node import Node  # noqa: E402
 
 from edge_cloud_spec.msg import Verdict  # noqa: E402
-from edge_cloud_spec.nodes.health.health import Health, Level  # noqa: E402
+from edge_cloud_spec.nodes.health import Health, Level  # noqa: E402
 from edge_cloud_spec.nodes.monitor import MonitorNode  # noqa: E402
 from edge_cloud_spec.nodes.runtime.diagnostics import Diagnostics  # noqa: E402
 

@@ -16,7 +16,7 @@ from geometry_msgs.msg import Twist
 from edge_cloud_spec.msg import Verdict as VerdictMessage
 from edge_cloud_spec.msg import VerifiedTokens
 
-from ....nav.budget import PERIOD
+from ....nav.motion import PERIOD
 from ....nav.status import Status
 from ....nodes.runtime.qos import DECODE, RELIABLE
 from ....wire.codec import encode_server

@@ -16,8 +16,7 @@ from matplotlib.patches import Patch
 
 from ....document import document, number, table
 from ....drawing import COLOURS, plain
-from ....nav.answer import DELIMITER
-from ....nav.explain import has_action
+from ....nav.answer import DELIMITER, action_of
 from ....wire.messages import ClientMessage
 from ...harness.mission.embedded_pair import loaded_pair
 from ...harness.mission.record import MissionRecord, MissionTrace
@@ -129,13 +128,13 @@ def _words(axes: Axes, mission: ShownMission, length: float, written: bool) -> N
     for decision in mission.record.decisions:
         answer = ""
         for at, text in decision.said:
-            time, acts = at - begun, not has_action(answer)
+            time, acts = at - begun, action_of(answer) is None
             answer += text
             if time > length:
                 return
             colour = ACTION if acts else REST
             axes.plot([time, time], [WORDS, WORDS + TALL], color=colour, lw=1.1)
-            known = decision.action if acts and has_action(answer) else ""
+            known = decision.action if acts and action_of(answer) else ""
             wanted = text.strip() if written else known
             if wanted:
                 line = min(range(3), key=lambda number: (free[number] > time, free[number]))

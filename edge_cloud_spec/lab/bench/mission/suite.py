@@ -22,8 +22,8 @@ import edge_cloud_spec
 
 from ....errors import UserError
 from ....models import EMBEDDED
-from ....nav.explain import EXPLAIN, FULL
-from ....nav.grammar import GRAMMARS
+from ....nav.answer import GRAMMARS
+from ....nav.decision_loop import EXPLAIN, FULL
 from ....share import share
 from ...harness.regimes import Regime
 from ..command import Row, make_report_folder

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from ....decoding.policy import RULES, temperature_of
 from ....decoding.preset import Preset
 from ....errors import UserError
-from ....nav.explain import EXPLAIN, FULL
-from ....nav.grammar import GRAMMARS
+from ....nav.answer import GRAMMARS
+from ....nav.decision_loop import EXPLAIN, FULL
 from ....nav.settings import Settings
 from ....presets import load_preset
 from ...harness.emulated_link import LinkProfile

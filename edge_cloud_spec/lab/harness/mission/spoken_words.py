@@ -6,7 +6,7 @@ from typing import Any
 
 from ....edge.events import Emit
 from ....models.tokenizer import TextStream
-from ....nav.decision_schedule import DueDecision
+from ....nav.decision_loop import Decide
 from ....nav.events import Words
 from .record import DecisionRecord
 from .seen_room import TakenFrame
@@ -20,11 +20,10 @@ class SpokenWords:
         self,
         base: VirtualBase,
         tokenizer: Any,
-        request: str,
-        due: DueDecision[TakenFrame],
+        decide: Decide[TakenFrame],
         record: DecisionRecord,
     ) -> None:
-        self._base, self._request, self._due, self._record = base, request, due, record
+        self._base, self._decide, self._record = base, decide, record
         self._stream = TextStream(tokenizer)
         self._count, self._verified = 0, True
 
@@ -45,9 +44,9 @@ class SpokenWords:
         self._say("", 0, now, reason)
 
     def _say(self, text: str, count: int, now: float, reason: str = "") -> None:
-        taken = self._due.frame.taken
+        taken = self._decide.frame.taken
         words = Words(
-            self._request,
+            self._decide.request,
             self._count,
             count,
             text,
@@ -55,8 +54,8 @@ class SpokenWords:
             bool(reason),
             stamp_of(taken),
             now - taken,
-            self._due.instruction,
-            self._due.stops,
+            self._decide.instruction,
+            self._decide.stops,
             0.0,
             reason,
         )

@@ -12,14 +12,24 @@ from ....cloud.model_thread.worker import Worker
 from ....decoding.noise import decision_seed
 from ....decoding.policy import SamplingPolicy
 from ....decoding.preset import Preset
-from ....edge.events import Cut, Emit
-from ....edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ....edge.events import Abort, Cut, Emit
+from ....edge.runner import DecodeRunner, DecodeSettings
 from ....models.prompt import Request
-from ....nav.decision_schedule import DecisionSchedule, DueDecision
+from ....nav.answer import GRAMMARS, action_of, answer_grammar
+from ....nav.decision_loop import (
+    FULL,
+    Abandon,
+    Answered,
+    Decide,
+    DecisionLoop,
+    Ended,
+    LoopSettings,
+    Seen,
+    StopAnswering,
+)
+from ....nav.decision_loop import Event as LoopEvent
 from ....nav.events import Instruction
-from ....nav.explain import FULL, has_action, is_enough
-from ....nav.grammar import GRAMMARS, answer_grammar
-from ....nav.mission import Began, Decided, End, Event, Mission, MissionSettings, concluded
+from ....nav.mission import End, MissionSettings
 from ....nav.settings import Settings
 from ....nav.status import Status
 from ...sim.episode import thing_in_front
@@ -36,7 +46,6 @@ from .seen_room import SeenRoom, TakenFrame
 from .spoken_words import SpokenWords
 from .virtual_base import VirtualBase
 
-RETRY_S = 1.0  # after a decision that failed, or said no action
 REST_S = 1.0  # between two missions
 
 
@@ -95,19 +104,23 @@ class VirtualRobot:
         timeline = self.timeline
         timeline.sleep(REST_S)
         self._record = record = MissionRecord(seen.number, timeline.now)
-        self._mission = Mission(self.conditions.mission)
+        conditions = self.conditions
+        self._loop: DecisionLoop[TakenFrame] = DecisionLoop(
+            LoopSettings(conditions.explain, mission=conditions.mission)
+        )
         self._end: End | None = None
         self._request = ""
         spent = self._passes, self._cloud_busy.total, self._robot_busy.total
-        self._schedule: DecisionSchedule[TakenFrame] = DecisionSchedule()
         self._base = base = VirtualBase(
-            timeline, seen.scene, self.conditions.navigator, self._on_status, self._on_cycle
+            timeline, seen.scene, conditions.navigator, self._on_status, self._on_cycle
         )
-        self._instruct(seen.room.instruction)
+        instruction = Instruction(seen.room.instruction)
+        self._hear(instruction)
+        base.on(instruction)
         while self._end is None:
-            due = self._schedule.take(timeline.now)
-            if due is not None:
-                self._decide(seen, due)
+            decide = self._loop.take(f"{seen.number}-{self._decided + 1}", timeline.now)
+            if decide is not None:
+                self._decide(seen, decide)
             else:
                 timeline.step(math.inf)
         while not base.resting:
@@ -124,27 +137,19 @@ class VirtualRobot:
         record.draft_busy_s = self._robot_busy.total - spent[2]
         return record
 
-    def _instruct(self, instruction: str) -> None:
-        self._schedule.instruct(instruction, self.timeline.now)
-        self._tell(Instruction(instruction))
-        self._base.on(Instruction(instruction))
-
-    def _decide(self, seen: SeenRoom, due: DueDecision[TakenFrame]) -> None:
+    def _decide(self, seen: SeenRoom, decide: Decide[TakenFrame]) -> None:
         record, conditions = self._record, self.conditions
         self._decided += 1
-        self._request = f"{seen.number}-{self._decided}"
+        self._request = decide.request
         seed = decision_seed(seen.number % 2**32, len(record.decisions))
         grammar = answer_grammar(conditions.grammar, conditions.order)
         policy = SamplingPolicy(conditions.temperature, seed=seed, grammar=grammar)
-        decision = DecisionRecord(due.frame.taken, seen.frame(due.frame.eye))
+        decision = DecisionRecord(decide.frame.taken, seen.frame(decide.frame.eye))
         record.decisions.append(decision)
-        words = SpokenWords(self._base, self._tokenizer, self._request, due, decision)
-        self._schedule.begin(self._request)
-        self._acted = False
-        self._tell(Began(self._request, seen.room.instruction))
+        words = SpokenWords(self._base, self._tokenizer, decide, decision)
         self._inbox = VirtualInbox(self.timeline)
         outcome = self._runner.run(
-            Request(seen.room.instruction, decision.jpeg, conditions.order),
+            Request(decide.instruction, decision.jpeg, conditions.order),
             DecodeSettings(conditions.preset, conditions.rule, policy),
             self._decided,
             self._link.connect,
@@ -152,41 +157,22 @@ class VirtualRobot:
             self._inbox,
         )
         self._inbox = None
-        self._schedule.end(self.timeline.now)
         decision.ended, decision.tokens = self.timeline.now, outcome.tokens
         record.up_bytes += outcome.stats.up_bytes
         record.down_bytes += outcome.stats.down_bytes
         words.finish(outcome.reason, self.timeline.now)
-        self._conclude(outcome, decision, words.answer)
-
-    def _conclude(self, outcome: Outcome, decision: DecisionRecord, answer: str) -> None:
-        """The mission hears what was decided."""
+        decision.action = str(action_of(words.answer) or "")
         problem = "" if outcome.completed else outcome.text or outcome.reason
-        event = concluded(self._request, answer, problem, outcome.out_of_reach)
-        action = event.action if isinstance(event, Decided) else None
-        decision.action = str(action or "")
-        self._tell(event)
-        if problem or action is None:
-            self._schedule.pause(max(RETRY_S, outcome.retry_after_s), self.timeline.now)
+        self._hear(Ended(words.answer, problem, outcome.out_of_reach, outcome.retry_after_s))
 
     def _say(self, words: SpokenWords, emit: Emit) -> None:
         words.emit(emit, self.timeline.now)
-        self._acted = self._acted or has_action(words.answer)
-        self._cut_off()
-
-    def _cut_off(self) -> None:
-        """End an answer of which enough is said."""
-        next_is_due = self._schedule.due(self.timeline.now)
-        if self._inbox is not None and is_enough(self.conditions.explain, self._acted, next_is_due):
-            self._inbox.put(Cut())
+        self._hear(Answered(words.answer))
 
     def _on_cycle(self) -> None:
         """The camera takes a picture; of a robot that is to stand, when it stands."""
         if self._base.resting or self._base.navigator.status.state == "ready":
-            now = self.timeline.now
-            self._schedule.show(TakenFrame(now, self._base.world.eye), now)
-            if self._schedule.deciding:
-                self._cut_off()
+            self._hear(Seen(TakenFrame(self.timeline.now, self._base.world.eye)))
 
     def _on_status(self, status: Status) -> None:
         record, now = self._record, self.timeline.now
@@ -195,14 +181,18 @@ class VirtualRobot:
             current.settled = current.settled or now
             if status.state == "idle" and status.detail == "stop":
                 record.ended = now
-        self._schedule.on_status(status, now)
-        self._tell(status)
+        self._hear(status)
 
-    def _tell(self, event: Event) -> None:
-        end = self._mission.on(event, self.timeline.now)
-        if end is not None:
-            self._end = end
-            self._record.ended = self._record.ended or self.timeline.now
+    def _hear(self, event: LoopEvent[TakenFrame]) -> None:
+        """Tell the loop, and do what it answers."""
+        for action in self._loop.on(event, self.timeline.now):
+            if isinstance(action, End):
+                self._end = action
+                self._record.ended = self._record.ended or self.timeline.now
+            elif self._inbox is not None and isinstance(action, Abandon):
+                self._inbox.put(Abort(action.reason))
+            elif self._inbox is not None and isinstance(action, StopAnswering):
+                self._inbox.put(Cut())
 
     def _on_cloud_pass(
         self, clock: Callable[[], float], kind: str, ms: float, drafted: int

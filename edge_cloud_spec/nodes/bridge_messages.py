@@ -6,9 +6,9 @@ from builtin_interfaces.msg import Duration, Time
 
 from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
-from ...edge.events import LinkLost, LinkUp
-from ...wire.codec import decode_server, encode_client
-from ...wire.messages import (
+from ..edge.events import LinkLost, LinkUp
+from ..wire.codec import decode_server, encode_client
+from ..wire.messages import (
     ClientMessage,
     Close,
     DraftMessage,
@@ -21,8 +21,8 @@ from ...wire.messages import (
     RowRequest,
     WireError,
 )
-from ...wire.messages import Prediction as WirePrediction
-from ...wire.messages import Verdict as WireVerdict
+from ..wire.messages import Prediction as WirePrediction
+from ..wire.messages import Verdict as WireVerdict
 
 ELSEWHERE = "at another verifier"  # the text of LINK_UP, where the robot opens its decode again
 

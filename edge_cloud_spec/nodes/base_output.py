@@ -12,10 +12,10 @@ from typing import Protocol
 from geometry_msgs.msg import Twist, TwistStamped
 from rclpy.node import Node
 
-from ...bounds import bounded, chosen, described
-from ...errors import UserError
-from ...nav.pose import Velocity
-from ..runtime.qos import RELIABLE
+from ..bounds import bounded, chosen, described
+from ..errors import UserError
+from ..nav.pose import Velocity
+from .runtime.qos import RELIABLE
 
 API_MOVE, API_STOP = 1008, 1003  # unitree_api/msg/Request, header.identity.api_id
 SPORT_TOPIC = "/api/sport/request"

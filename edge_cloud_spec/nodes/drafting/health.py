@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from rclpy.node import Node
@@ -11,9 +12,8 @@ from edge_cloud_spec.msg import DecodeStats
 
 from ...nav.clock_offset import clock_sentence
 from ...nav.status import Status
-from ..health.camera import CameraTopics, CameraWatch
-from ..health.drafter import DrafterFacts, drafter_health
-from ..health.health import Health, Level, RecentProblem
+from ..health import Health, Level, RecentProblem, worst_of
+from .camera import CameraTopics, CameraWatch
 
 COMPRESSED, RAW = "camera/image_raw/compressed", "camera/image_raw"
 TYPES = {COMPRESSED: "sensor_msgs/msg/CompressedImage", RAW: "sensor_msgs/msg/Image"}
@@ -79,8 +79,7 @@ class DrafterHealth:
     def health(self, instruction: str, note: str, camera: Health, alive: bool) -> Health:
         """All of it; ``note``: how it is followed, ``alive``: whether the model's thread is."""
         problem = self._problem.text(time.monotonic())
-        facts = DrafterFacts(instruction, camera, note, alive, problem, self._last)
-        return drafter_health(facts)
+        return drafter_health(instruction, camera, note, alive, problem, self._last)
 
     def _topics(self, look: bool) -> CameraTopics:
         """What the graph knows of pictures; it is asked only where they are missing."""
@@ -110,3 +109,27 @@ class DrafterHealth:
 def blindness(camera: Health) -> str:
     """Why there is no picture to decide on; empty where there is one."""
     return "" if camera.level in (Level.OK, Level.WARN) else str(camera)
+
+
+def drafter_health(
+    instruction: str,
+    camera: Health,
+    note: str = "",
+    alive: bool = True,
+    problem: str = "",
+    last: Mapping[str, object] | None = None,
+) -> Health:
+    """The worst of the model's thread, the camera and the last decision; else what is followed.
+
+    ``note``: how the instruction is followed. ``alive``: whether the model's thread is.
+    ``problem``: the last one, while it is recent. ``last``: figures of the last decision.
+    """
+    what = f"following {instruction!r}" if instruction else "no instruction"
+    found = [Health(Level.OK, what + note, values=last or {}), replace(camera, check="camera")]
+    if not alive:
+        said = "the model's thread has ended"
+        advice = "see the drafter's log and restart it"
+        found.append(Health(Level.ERROR, said, advice, check="model"))
+    if problem:
+        found.append(Health(Level.ERROR, problem, values={"last problem": problem}))
+    return worst_of(found)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from ..nodes.health.camera import CameraTopics, no_picture
-from ..nodes.health.health import Level
-from ..nodes.health.publishers import OWNERS, PublisherWatch
+from ..nodes.drafting.camera import CameraTopics, no_picture
+from ..nodes.health import NODES, OWNERS, Level, PublisherWatch
 from .finding import FAIL, OK, WARN, Finding
-from .snapshot import Endpoint, Said, Snapshot, mismatches
 
-NODES = ("drafter", "cloud_bridge", "navigator")
 PICTURES = ("sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image")
 VELOCITIES = (
     "geometry_msgs/msg/Twist",
@@ -19,6 +20,7 @@ VELOCITIES = (
 )
 ODOMETRY = "nav_msgs/msg/Odometry"
 STATES = {Level.OK: OK, Level.WARN: WARN, Level.ERROR: FAIL, Level.STALE: FAIL}
+NAME = "edge_cloud_spec_doctor"
 
 
 def check_graph(snapshot: Snapshot, namespace: str | None = None) -> list[Finding]:
@@ -173,3 +175,135 @@ def _diagnosis(said: Said) -> Iterator[Finding]:
     clocks = {name: value for name, value in said.values.items() if "clock" in name}
     for name, value in clocks.items():
         yield Finding(f"{said.name}{who}", OK, f"{name}: {value}")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One node's publisher (``publishes``) or subscription; ``node`` and ``topic`` in full."""
+
+    node: str
+    topic: str
+    kind: str  # of its messages
+    publishes: bool
+    reliable: bool = True
+    latched: bool = False  # durability transient local
+
+
+@dataclass(frozen=True)
+class Said:
+    """The last status on ``/diagnostics`` under this name; ``level`` as in diagnostic_msgs."""
+
+    name: str
+    level: int
+    message: str
+    hardware_id: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Nodes by full name (twice where there are two of a name), endpoints, diagnostics."""
+
+    nodes: tuple[str, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+    said: tuple[Said, ...] = ()
+    domain: str = "0"
+    seconds: float = 0.0
+
+    def of(self, node: str, publishes: bool) -> list[Endpoint]:
+        """The publishers or subscriptions of a node."""
+        return [e for e in self.endpoints if e.node == node and e.publishes == publishes]
+
+    def on(self, topic: str, publishes: bool) -> list[Endpoint]:
+        """The publishers or subscriptions of a topic."""
+        return [e for e in self.endpoints if e.topic == topic and e.publishes == publishes]
+
+
+def mismatches(publisher: Endpoint, subscription: Endpoint) -> str:
+    """Why these two never exchange a message; empty where they do."""
+    if publisher.kind != subscription.kind:
+        return f"it is {publisher.kind} there and {subscription.kind} here"
+    wrong = []
+    if subscription.reliable and not publisher.reliable:
+        wrong.append("it is published best effort, and reliable is asked for")
+    if subscription.latched and not publisher.latched:
+        wrong.append("it is published volatile, and transient local is asked for")
+    return " and ".join(wrong)
+
+
+def check_live(seconds: float, namespace: str | None = None) -> Iterable[Finding]:
+    """Findings about the graph of this ROS domain, or about the robot of one namespace."""
+    try:
+        import rclpy  # noqa: F401
+        from diagnostic_msgs.msg import DiagnosticArray  # noqa: F401
+    except ImportError as error:
+        advice = "source your ROS 2 (source /opt/ros/DISTRO/setup.bash), and try again"
+        return [Finding("graph", FAIL, f"ROS 2 cannot be imported ({error})", advice)]
+    return check_graph(read_graph(seconds), namespace)
+
+
+def read_graph(seconds: float) -> Snapshot:
+    """Everything that can be heard of the graph in so many seconds."""
+    import rclpy
+    from diagnostic_msgs.msg import DiagnosticArray
+    from rclpy.context import Context
+    from rclpy.executors import SingleThreadedExecutor
+    from rclpy.node import Node
+
+    context = Context()
+    rclpy.init(context=context, args=[])
+    node = Node(f"{NAME}_{os.getpid()}", context=context, enable_rosout=False)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+    said: dict[str, Said] = {}
+
+    def hear(message: DiagnosticArray) -> None:
+        said.update({status.name: _said(status) for status in message.status})
+
+    try:
+        node.create_subscription(DiagnosticArray, "/diagnostics", hear, 100)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            executor.spin_once(timeout_sec=left)
+        return Snapshot(
+            nodes=tuple(name for name in _node_names(node) if NAME not in name),
+            endpoints=tuple(e for e in _endpoints(node) if NAME not in e.node),
+            said=tuple(said[name] for name in sorted(said)),
+            domain=os.environ.get("ROS_DOMAIN_ID", "0"),
+            seconds=seconds,
+        )
+    finally:
+        executor.shutdown()
+        node.destroy_node()
+        rclpy.shutdown(context=context)
+
+
+def _said(status: Any) -> Said:
+    level = status.level if isinstance(status.level, int) else int.from_bytes(status.level, "big")
+    values = {each.key: each.value for each in status.values}
+    return Said(status.name, level, status.message, status.hardware_id, values)
+
+
+def _node_names(node: Any) -> list[str]:
+    found = node.get_node_names_and_namespaces()
+    return sorted(f"{namespace.rstrip('/')}/{name}" for name, namespace in found)
+
+
+def _endpoints(node: Any) -> Iterable[Endpoint]:
+    for topic, _ in node.get_topic_names_and_types():
+        for info in node.get_publishers_info_by_topic(topic):
+            yield _endpoint(topic, info, True)
+        for info in node.get_subscriptions_info_by_topic(topic):
+            yield _endpoint(topic, info, False)
+
+
+def _endpoint(topic: str, info: Any, publishes: bool) -> Endpoint:
+    qos = info.qos_profile
+    return Endpoint(
+        node=f"{info.node_namespace.rstrip('/')}/{info.node_name}",
+        topic=topic,
+        kind=info.topic_type,
+        publishes=publishes,
+        reliable=qos.reliability.name != "BEST_EFFORT",
+        latched=qos.durability.name == "TRANSIENT_LOCAL",
+    )

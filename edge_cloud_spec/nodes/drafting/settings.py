@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ...bounds import bounded, check_bounds, chosen, described
+from ...bounds import Bounded, bounded, chosen, described
 from ...decoding.noise import decision_seed
 from ...decoding.policy import RULES, SamplingPolicy, temperature_of
 from ...decoding.preset import Preset
@@ -13,8 +13,8 @@ from ...edge.runner import LOOKUP_SUFFIXES, DecodeSettings
 from ...errors import UserError
 from ...models.prompt import ORDERS
 from ...models.token_grammar import check_installed
-from ...nav.explain import EXPLAIN, UNTIL_NEXT
-from ...nav.grammar import GRAMMARS, answer_grammar
+from ...nav.answer import GRAMMARS, answer_grammar
+from ...nav.decision_loop import EXPLAIN, UNTIL_NEXT, LoopSettings
 from ...nav.mission import MissionSettings
 from ...presets import load_preset
 
@@ -45,7 +45,7 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
-class DrafterSettings:
+class DrafterSettings(Bounded):
     """How decisions are decoded. Each decision uses the values of the moment it starts."""
 
     preset: str = described("auto", "name of a preset, or the path of its YAML file")
@@ -82,7 +82,7 @@ class DrafterSettings:
     mission: MissionSettings = field(default_factory=MissionSettings)
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        super().__post_init__()
         try:
             _ = self.loaded_preset
         except UserError as error:
@@ -109,6 +109,11 @@ class DrafterSettings:
     def grammar_text(self) -> str:
         """The grammar of the answers; empty: none."""
         return answer_grammar(self.grammar, self.order)
+
+    @property
+    def loop(self) -> LoopSettings:
+        """How decisions follow each other."""
+        return LoopSettings(self.explain, self.retry, self.camera_lag, self.mission)
 
     def decode_settings(self, number: int, *, without_cloud: bool = False) -> DecodeSettings:
         """The settings of the decode for this decision."""

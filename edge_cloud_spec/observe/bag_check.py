@@ -1,4 +1,7 @@
-"""Whether an MCAP file is whole: every record in its place, every checksum right.
+"""Whether a bag's file is whole, and asks for no more than an honest one does.
+
+Of an MCAP file every record is in its place and every checksum right; an sqlite3 file has nothing
+but rows, since a view or an expression computes anything. A bag may be a stranger's.
 
 rosbags follows the index at the end of a file; a block that was zeroed, flipped or cut before it
 would be noticed late, as a message that cannot be read, or not at all. What rosbags will hold of
@@ -8,6 +11,8 @@ the file later is bounded here, so its index must say what its blocks do.
 from __future__ import annotations
 
 import mmap
+import re
+import sqlite3
 import struct
 from binascii import crc32
 from collections import Counter
@@ -18,15 +23,7 @@ from typing import NamedTuple
 from backports import zstd
 from lz4.frame import LZ4FrameDecompressor
 
-from ..errors import UserError
-from .bag_bounds import (
-    MAX_AT_ONCE,
-    MAX_BLOCK,
-    MAX_DEFINITIONS,
-    MAX_INFLATED,
-    MAX_RATIO,
-    MAX_TOPICS,
-)
+from ..errors import UserError, one_line
 
 MAGIC = b"\x89MCAP0\r\n"
 HEADER, FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK, CHUNK_INDEX = 1, 2, 3, 4, 5, 6, 8
@@ -35,6 +32,9 @@ RECORD = 9  # bytes before a record's content: its kind and its length
 FOOTER_BYTES = RECORD + 20 + len(MAGIC)
 
 Record = tuple[int, int, bytes]  # kind, where it begins in the file, content
+MAX_RATIO = 64  # times the file, whichever is more
+MAX_TOPICS = 4096
+MAX_REPEATED = 4096  # strings or messages in an array of fixed length
 
 
 class _Block(NamedTuple):
@@ -251,3 +251,56 @@ def _check_sum(data: mmap.mmap, start: int, end: int, crc: int, what: str) -> No
     with memoryview(data) as view, view[start:end] as part:
         if crc and (start > end or crc32(part) != crc):
             raise ValueError(f"{what} has a wrong checksum")
+
+
+# As recorders make them: no view, trigger, virtual table, generated column, check or expression.
+_PLAIN = re.compile(
+    r"CREATE (TABLE|INDEX) \w+( ON \w+)?\s*\((?!.*\bDEFAULT\b)[\w\s,]*\)", re.I | re.S
+)
+
+
+def check_sqlite(path: Path) -> dict[str, int]:
+    """The messages of each topic of a database whose pages are where they should be."""
+    try:
+        with path.open("rb") as file:
+            if file.read(16) != b"SQLite format 3\0":
+                raise UserError(f"{path} is damaged: it does not begin as an sqlite3 file")
+        connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+        try:
+            return _check_tables(connection)
+        finally:
+            connection.close()
+    except (sqlite3.Error, OSError, UnicodeDecodeError, ValueError) as error:
+        raise UserError(f"{path} is damaged or cut off: {one_line(error)}") from None
+
+
+def _check_tables(connection: sqlite3.Connection) -> dict[str, int]:
+    for name, sql in connection.execute("SELECT name, sql FROM sqlite_master").fetchall():
+        if sql is not None and not _PLAIN.fullmatch(sql):  # None: the index of a primary key
+            raise ValueError(f"{name!r} in it is no plain table, as `ros2 bag record` makes them")
+    [(found,), *_] = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    if found != "ok":
+        raise ValueError(found)
+    [(topics, ids)] = connection.execute("SELECT count(*), count(DISTINCT id) FROM topics")
+    if topics != ids or topics > MAX_TOPICS:
+        raise ValueError(f"it has {topics} topics of {ids} numbers; {MAX_TOPICS} are the most")
+    [(odd,)] = connection.execute(
+        "SELECT (SELECT count(*) FROM topics WHERE typeof(name) != 'text')"
+        " + (SELECT count(*) FROM messages WHERE typeof(timestamp) != 'integer')"
+    )
+    if odd:
+        raise ValueError("it has a topic without a name, or a message without a time")
+    return dict(
+        connection.execute(
+            "SELECT name, count(messages.id) FROM topics "
+            "LEFT JOIN messages ON topics.id == messages.topic_id GROUP BY topics.id"
+        ).fetchall()
+    )
+
+
+MAX_BLOCK = 1 << 26  # bytes of a record of an MCAP file, and of a block of it when inflated
+MAX_AT_ONCE = 2 * MAX_BLOCK  # bytes of blocks of one time, which are held together
+MAX_INFLATED = 1 << 29  # bytes that all blocks of a file may inflate to, or
+MAX_DEFINITIONS = 1 << 22  # bytes that define types and topics
+MAX_METADATA = 1 << 21  # bytes of metadata.yaml
+MAX_PARTS = 1 << 22  # bytes of a message that has lists of strings or messages

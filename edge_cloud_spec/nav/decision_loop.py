@@ -1,0 +1,314 @@
+"""The loop that decides: what is followed, when a decision begins and on which frame, and when its
+answer has said enough.
+
+``DecisionLoop`` hears what arrives, and answers with actions that its caller carries out: a robot's
+drafter in threads, a simulated robot in virtual time. No I/O, no clock, no thread.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from ..errors import UserError
+from ..instruction import KnownInstructions, check_instruction, is_stop
+from .answer import action_of
+from .events import EStop, Instruction, Report, Tick
+from .mission import Began, End, Mission, MissionSettings, concluded
+from .mission import Event as MissionEvent
+from .status import AWAITING, TOLD_TO_STOP, Status
+
+SETTLE_S = 3.0  # s; an idle navigator that has not settled a decision by then did not receive it
+RELEASE_S = 0.5  # s at least by which an instruction may overtake the release before it
+E_STOP_IS_ON = "e_stop is on; publish the instruction again after its release"
+
+FULL, UNTIL_NEXT, NONE = "full", "until_next", "none"
+EXPLAIN = (FULL, UNTIL_NEXT, NONE)
+"""How much of an answer is decoded behind its action, which moves nothing: all of it, what there is
+time for until the next decision needs the models, nothing."""
+
+Frame = TypeVar("Frame")
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """How decisions follow each other; ``explain``: one of ``EXPLAIN``.
+
+    ``retry``: pause after a decision that failed or said no action, s. ``lag``: how long a frame is
+    on its way beyond what its stamp says, s. A driver that stamps frames when they arrive hides it;
+    without it a frame would count that shows the robot before.
+    """
+
+    explain: str = FULL
+    retry: float = 1.0
+    lag: float = 0.0
+    mission: MissionSettings = field(default_factory=MissionSettings)
+
+
+# What the loop hears, beside Instruction, EStop, the navigator's Status and Tick (once a second)
+
+
+@dataclass(frozen=True)
+class Seen(Generic[Frame]):
+    """A camera frame arrived."""
+
+    frame: Frame
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The decision under way has these verified words so far."""
+
+    words: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The decision under way is over; ``words``: all that it said.
+
+    ``problem``: why it was broken off; empty: it was not. ``by_link``: the cloud could not be
+    reached. ``retry_after``: pause that the cloud asks for, s. ``abandoned``: nobody wants it.
+    """
+
+    words: str = ""
+    problem: str = ""
+    by_link: bool = False
+    retry_after: float = 0.0
+    abandoned: bool = False
+
+
+@dataclass(frozen=True)
+class Paused:
+    """The robot's caller begins or ends its work, and says so: nothing is followed."""
+
+    why: str
+
+
+Event = Seen[Frame] | Answered | Ended | Paused | Status | Instruction | EStop | Tick
+
+# What is to be done
+
+
+@dataclass(frozen=True)
+class Decide(Generic[Frame]):
+    """Make the decision ``request`` for this instruction, on this frame.
+
+    ``stops`` is the navigator's count of stops and releases when the frame arrived: the decision
+    moves the robot only if that count has not changed since.
+    """
+
+    request: str
+    instruction: str
+    frame: Frame
+    stops: int
+
+
+@dataclass(frozen=True)
+class StopAnswering:
+    """The decision under way has said its action, and the rest of its answer is not wanted."""
+
+
+@dataclass(frozen=True)
+class Abandon:
+    """Nobody wants the decision under way any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Say:
+    """The line of ``instruction_status`` from now on."""
+
+    line: str
+
+    def __str__(self) -> str:
+        return self.line
+
+
+Action = StopAnswering | Abandon | Say | End | Report
+"""``End`` is said, too; ``Report`` is a problem that a person should know."""
+
+
+class DecisionLoop(Generic[Frame]):
+    """``on(event, now)`` answers with actions, ``take`` with the decision that is due.
+
+    A decision is due when there is an instruction, the navigator has settled the last decision and
+    welcomes the next, and a frame arrived after that and after the last stop or release. Topics
+    arrive in no order among each other: an instruction under e_stop waits for a release that it may
+    have overtaken, and one that the navigator has not heard before its stop is refused in words.
+
+    ``now`` is the caller's steady clock, s. ``known``: the instructions that the models understand;
+    None: all. ``blind``: why there is no picture to decide on.
+    """
+
+    def __init__(
+        self, settings: LoopSettings | None = None, known: KnownInstructions | None = None
+    ) -> None:
+        self.settings, self.known = settings or LoopSettings(), known
+        self.blind = ""
+        self.deciding = False  # whether a decision is under way
+        self._mission = Mission(self.settings.mission)
+        self._said = ""
+        self._e_stop = False
+        self._early: tuple[str, float] | None = None  # instruction under e_stop, and since when
+        self._frame: Frame | None = None
+        self._frames_from = -math.inf
+        self._status: Status | None = None
+        self._request, self._explain = "", FULL  # of the last decision
+        self._acted = self._is_enough = False
+        self._decided_at = self._instructed_at = self._not_before = -math.inf
+
+    @property
+    def instruction(self) -> str:
+        """The instruction that is followed; empty: none."""
+        return self._mission.instruction
+
+    def is_due(self, now: float) -> bool:
+        """Whether the next decision is to begin; while one is under way: whether it is wanted."""
+        waits = self.instruction and self._frame is not None and now >= self._not_before
+        return bool(waits) and self._is_welcome(now)
+
+    def take(self, request: str, now: float) -> Decide[Frame] | None:
+        """The decision that is due, which begins as ``request``; None: none is."""
+        frame = self._frame
+        if frame is None or self.deciding or not self.is_due(now):
+            return None
+        self._frame, self._request, self._explain = None, request, self.settings.explain
+        self.deciding, self._acted, self._is_enough = True, False, False
+        self._mission.on(Began(request, self.instruction), now)
+        return Decide(request, self.instruction, frame, self._stops)
+
+    def on(self, event: Event[Frame], now: float) -> list[Action]:
+        """What this event asks for at ``now``, in the order in which to do it."""
+        if isinstance(event, Seen):
+            if now >= self._frames_from:  # else it was taken before
+                self._frame = event.frame
+            return self._cut_short(now)
+        if isinstance(event, Answered):
+            self._acted = self._acted or action_of(event.words) is not None
+            return self._cut_short(now)
+        if isinstance(event, Ended):
+            return self._end(event, now)
+        if isinstance(event, Status):
+            return self._on_status(event, now)
+        if isinstance(event, Instruction):
+            return self._instruct(event.text, now)
+        if isinstance(event, EStop):
+            return self._on_e_stop(event.on, now)
+        if isinstance(event, Paused):
+            self._early = None
+            return [*self._drop(event.why, now), self._say(f"idle {event.why}")]
+        return self._tick(now)
+
+    # Orders
+
+    def _instruct(self, text: str, now: float) -> list[Action]:
+        actions = self._drop("another instruction came", now)
+        self._early = (text, now) if self._e_stop and not is_stop(text) else None
+        if is_stop(text):
+            return [*actions, self._say(f"idle {TOLD_TO_STOP}")]
+        return actions if self._early else actions + self._follow(text, now)
+
+    def _on_e_stop(self, on: bool, now: float) -> list[Action]:
+        self._e_stop = on
+        if on and self.instruction:
+            said = self._say("idle e_stop; publish the instruction again to go on")
+            return [*self._drop("e_stop", now), said]
+        if self._early and not on:
+            (text, _), self._early = self._early, None
+            return self._follow(text, now)
+        return []
+
+    def _follow(self, text: str, now: float) -> list[Action]:
+        try:
+            instruction = check_instruction(text, self.known)
+        except UserError as error:
+            return [Report(str(error)), self._say(f"failed {error}")]
+        self._instructed_at = now
+        self._drop_frames(now)
+        return self._tell_mission(Instruction(instruction), now)
+
+    def _drop(self, why: str, now: float) -> list[Action]:
+        """Follow nothing."""
+        self._mission.on(Instruction("stop"), now)
+        return self._abandon(why)
+
+    def _abandon(self, why: str) -> list[Action]:
+        return [Abandon(why)] if self.deciding else []
+
+    def _tick(self, now: float) -> list[Action]:
+        actions = self._tell_mission(Tick(), now)
+        if self._early and now - self._early[1] > RELEASE_S:
+            self._early = None
+            actions.append(self._say(f"failed {E_STOP_IS_ON}"))
+        awaits = self._status is not None and self._status.detail in AWAITING
+        if self.instruction and awaits and now - self._instructed_at > SETTLE_S:
+            actions += self._drop("the robot was stopped", now)
+            line = "failed the robot was stopped; publish the instruction again"
+            actions.append(self._say(line))
+        return actions
+
+    # Decisions
+
+    def _on_status(self, status: Status, now: float) -> list[Action]:
+        """Only a frame that arrives after it shows the robot in that state."""
+        actions = self._tell_mission(status, now)  # first: after an end no decision is due
+        counted = status.stops != self._stops
+        if counted or (status.welcomes_decision and status.request == self._request):
+            self._drop_frames(now)
+        self._status = status
+        if counted:
+            actions += self._abandon("the robot was stopped or released")
+        return actions
+
+    def _end(self, ended: Ended, now: float) -> list[Action]:
+        self._decided_at, self.deciding = now, False
+        if ended.abandoned:
+            return []
+        if ended.problem or action_of(ended.words) is None:
+            self._not_before = now + max(self.settings.retry, ended.retry_after)
+        conclusion = concluded(self._request, ended.words, ended.problem, ended.by_link)
+        return self._tell_mission(conclusion, now)
+
+    def _cut_short(self, now: float) -> list[Action]:
+        """The answer under way ends early, once it has its action and nobody waits for the rest."""
+        wanted = self._explain == FULL or (self._explain == UNTIL_NEXT and not self.is_due(now))
+        if not (self.deciding and self._acted) or self._is_enough or wanted:
+            return []
+        self._is_enough = True
+        return [StopAnswering()]
+
+    def _drop_frames(self, now: float) -> None:
+        """Only a frame that is taken from now on counts."""
+        self._frame, self._frames_from = None, now + self.settings.lag
+
+    @property
+    def _stops(self) -> int:
+        return 0 if self._status is None else self._status.stops
+
+    def _is_welcome(self, now: float) -> bool:
+        if self._status is None:  # no navigator yet: a decision moves nothing, and can be watched
+            return not self.deciding
+        settled = self._status.request == self._request or not self._request
+        idle = self._status.state == "idle" and not self.deciding
+        missed = idle and now - self._decided_at > SETTLE_S
+        return self._status.welcomes_decision and (settled or missed)
+
+    # What is said of the instruction
+
+    def _tell_mission(self, event: MissionEvent, now: float) -> list[Action]:
+        self._mission.settings = self.settings.mission
+        end = self._mission.on(event, now)
+        if end is not None:
+            self._said = str(end)
+            return [*self._abandon("the mission is over"), end]
+        trouble = self._mission.held or self.blind or self._mission.trouble
+        line = f"following {self.instruction}" + (f": {trouble}" if trouble else "")
+        if self.instruction and (line != self._said or isinstance(event, Instruction)):
+            return [self._say(line)]
+        return []
+
+    def _say(self, line: str) -> Say:
+        self._said = line
+        return Say(line)

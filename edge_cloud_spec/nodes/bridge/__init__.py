@@ -1,1 +1,0 @@
-"""What the cloud bridge is made of: streams, and wire messages as ROS messages."""

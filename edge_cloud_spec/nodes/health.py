@@ -1,0 +1,203 @@
+"""How well nodes work, in words: what is so, how bad it is, and what to do about it. No ROS here.
+
+``Health`` is one thing that was looked at; ``HealthConsole`` says which of them a console tells;
+``PublisherWatch``, of the monitor and of ``doctor``, who publishes in another node's place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+WARNING_S = 4.0  # a warning that is over sooner is not told: something may still start
+ERROR_S = 0.5  # two looks: a publisher may not be discovered yet
+WELL_S = 3.0  # what comes and goes faster is one trouble
+
+
+class Level(IntEnum):
+    """The levels of diagnostic_msgs/DiagnosticStatus, with their numbers."""
+
+    OK = 0
+    WARN = 1
+    ERROR = 2
+    STALE = 3
+
+
+SEVERITY = (Level.OK, Level.WARN, Level.STALE, Level.ERROR)  # the worst last
+
+
+@dataclass(frozen=True)
+class Health:
+    """One thing that was looked at: ``message`` says what is so, ``advice`` what to do about it.
+
+    ``advice`` is empty where nothing needs doing. ``values`` are for machines and plots. ``check``
+    is what was looked at (camera, cloud), where the console tells it. ``parts``: of ``worst_of``.
+    """
+
+    level: Level
+    message: str
+    advice: str = ""
+    values: Mapping[str, object] = field(default_factory=dict)
+    check: str = ""
+    parts: tuple[Health, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.advice}" if self.advice else self.message
+
+    @property
+    def severity(self) -> int:
+        """0 for OK; more is worse."""
+        return SEVERITY.index(self.level)
+
+
+def worst_of(healths: Iterable[Health]) -> Health:
+    """All of these as one: the worst level, what is wrong (the worst first), every value.
+
+    Where nothing is wrong, the first one's message; of nothing at all, OK without a message.
+    """
+    found = list(healths)
+    if not found:
+        return Health(Level.OK, "")
+    values = {name: value for health in found for name, value in health.values.items()}
+    wrong = sorted((h for h in found if h.severity), key=lambda h: -h.severity)
+    if not wrong:
+        return replace(found[0], values=values, parts=tuple(found))
+    message = " | ".join(map(str, wrong))
+    return Health(wrong[0].level, message, values=values, parts=tuple(found))
+
+
+class RecentProblem:
+    """The last problem that was reported, until it is ``lifetime`` seconds old or cleared."""
+
+    def __init__(self, lifetime: float) -> None:
+        self._lifetime = lifetime
+        self._last: tuple[str, float] | None = None  # replaced as one: threads share it
+
+    def report(self, text: str, now: float) -> None:
+        """Something failed at ``now`` (steady seconds)."""
+        self._last = (text, now)
+
+    def clear(self) -> None:
+        """It works again."""
+        self._last = None
+
+    def text(self, now: float) -> str:
+        """The problem; empty where there is none any more."""
+        last = self._last
+        return last[0] if last is not None and now - last[1] < self._lifetime else ""
+
+
+@dataclass
+class _Trouble:
+    since: float
+    last: float  # when it was seen last
+    severity: int = 0  # of what was told
+    told: set[str] = field(default_factory=set)  # advice
+
+
+@dataclass
+class HealthConsole:
+    """What a node's console tells of its health: each trouble once, and when it is over.
+
+    Turns the healths of each second into lines; those without a ``check`` are not told."""
+
+    _troubles: dict[str, _Trouble] = field(default_factory=dict)
+
+    def look(self, healths: Iterable[Health], now: float) -> Iterator[tuple[Level, str]]:
+        """The lines of this look, with their levels; ``now`` in steady seconds.
+
+        While a trouble lasts, it is told again where something else is to be done about it, unless
+        it is less bad than what was told.
+        """
+        for health in healths:
+            if not (health.check and health.severity):
+                continue
+            trouble = self._troubles.setdefault(health.check, _Trouble(now, now))
+            trouble.last = now
+            settles = WARNING_S if health.level == Level.WARN else ERROR_S
+            known = health.advice in trouble.told or health.severity < trouble.severity
+            if not known and now - trouble.since >= settles:
+                trouble.told |= {health.advice, ""}
+                trouble.severity = health.severity
+                yield health.level, f"{health.check}: {health}"
+        for check, trouble in list(self._troubles.items()):
+            if now - trouble.last >= WELL_S:
+                del self._troubles[check]
+                if trouble.told:
+                    yield Level.OK, f"{check}: well again"
+
+
+UNKNOWN_S = 0.5  # a publisher is discovered before its node's name is; then it counts by its name
+LEFT_S = 30.0  # a node that was killed is seen for twenty seconds more
+UNKNOWN = "_NODE_NAME_UNKNOWN_"
+
+OWNERS = {
+    "decode_request": "drafter",
+    "draft": "drafter",
+    "verified_tokens": "drafter",
+    "instruction_status": "drafter",
+    "verdict": "cloud_bridge",
+    "prediction": "cloud_bridge",
+    "link_state": "cloud_bridge",
+    "nav_command": "navigator",
+    "nav_status": "navigator",
+    "cmd_vel": "navigator",
+}
+"""Topic -> the one node that publishes it; all relative to one robot's namespace."""
+
+NODES = tuple(dict.fromkeys(OWNERS.values()))
+"""The nodes that a robot cannot do without."""
+
+
+@dataclass
+class PublisherWatch:
+    """``owners``: full topic name -> full name of the one node that may publish there.
+
+    ``allowed``: other nodes (full names) that may publish on any of these topics.
+    """
+
+    owners: Mapping[str, str]
+    allowed: frozenset[str] = frozenset()
+    _since: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def look(self, publishers: Mapping[str, Sequence[str]], now: float) -> dict[str, Health]:
+        """A health for each topic with a fault; ``publishers``: full node names, one each."""
+        faults: dict[str, Health] = {}
+        seen: set[tuple[str, str]] = set()
+        for topic, owner in self.owners.items():
+            counts = Counter(publishers.get(topic, ()))
+            strangers = {name for name in counts if name != owner and name not in self.allowed}
+            twice = {owner} if counts[owner] > 1 else set()
+            for name in strangers | twice:
+                seen.add((topic, name))
+                self._since.setdefault((topic, name), now)
+            named = {n for n in strangers if self._counts_now(topic, n, now)}
+            if named:
+                faults[topic] = _strangers(topic, owner, sorted(named))
+            elif twice:
+                faults[topic] = _twice(topic, owner, now - self._since[topic, owner])
+        self._since = {key: at for key, at in self._since.items() if key in seen}
+        return faults
+
+    def _counts_now(self, topic: str, name: str, now: float) -> bool:
+        return UNKNOWN not in name or now - self._since[topic, name] >= UNKNOWN_S
+
+
+def _strangers(topic: str, owner: str, names: Sequence[str]) -> Health:
+    who = ", ".join("a program without a ROS name" if UNKNOWN in n else n for n in names)
+    return Health(
+        Level.ERROR,
+        f"{who} publishes on {topic}, where {owner} alone should",
+        "press the e_stop and end it, or name it in the parameter allowed_publishers",
+        {"foreign": who},
+        check=topic,
+    )
+
+
+def _twice(topic: str, owner: str, seconds: float) -> Health:
+    level = Level.ERROR if seconds > LEFT_S else Level.WARN
+    said = f"two nodes with the name {owner} publish on {topic}"
+    advice = "end one of them; one that was killed is seen for twenty seconds more"
+    return Health(level, said, advice, {"foreign": owner})

@@ -1,0 +1,292 @@
+"""The loop that decides: when, on which frame, for how long; what it says of an instruction."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_cloud_spec.instruction import check_instruction
+from edge_cloud_spec.nav.answer import action_of
+from edge_cloud_spec.nav.decision_loop import (
+    E_STOP_IS_ON,
+    FULL,
+    NONE,
+    RELEASE_S,
+    SETTLE_S,
+    UNTIL_NEXT,
+    Abandon,
+    Action,
+    Answered,
+    Decide,
+    DecisionLoop,
+    Ended,
+    LoopSettings,
+    Paused,
+    Say,
+    Seen,
+    StopAnswering,
+)
+from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
+from edge_cloud_spec.nav.mission import End
+from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, Status
+
+IT = "find it"
+SEARCH = "action: search;"
+
+
+def following(*statuses: Status, explain: str = FULL, lag: float = 0.0) -> DecisionLoop[str]:
+    """A loop that follows an instruction since 0 s, and heard these statuses then."""
+    loop: DecisionLoop[str] = DecisionLoop(LoopSettings(explain, lag=lag))
+    assert loop.on(Instruction(IT), 0.0) == [Say(f"following {IT}")]
+    for status in statuses:
+        loop.on(status, 0.0)
+    return loop
+
+
+def deciding(explain: str = FULL) -> DecisionLoop[str]:
+    """The decision r1 began at 1 s and is under way."""
+    loop = following(Status("idle", stops=7), explain=explain)
+    loop.on(Seen("first"), 1.0)
+    assert loop.take("r1", 1.0) == Decide("r1", IT, "first", 7)
+    return loop
+
+
+# When, and on which frame
+
+
+def test_a_decision_under_way_is_not_in_the_way_of_itself() -> None:
+    loop = deciding()
+    loop.on(Seen("second"), 1.1)
+    assert not loop.is_due(1.1 + 10 * SETTLE_S), "the navigator has not settled it, however long"
+
+
+def test_the_next_is_due_on_a_frame_from_after_the_navigator_said_ready() -> None:
+    loop = deciding()
+    loop.on(Status("moving", "r1", stops=7), 2.0)
+    loop.on(Seen("too early"), 2.5)
+    assert not loop.is_due(2.5)
+    loop.on(Status("ready", "r1", stops=7), 3.0)
+    assert not loop.is_due(3.0), "no frame from after that"
+    loop.on(Seen("moving"), 3.1)
+    assert loop.is_due(3.1) and loop.take("r2", 3.1) is None, "one at a time"
+    loop.on(Ended(SEARCH), 3.2)
+    assert loop.take("r2", 3.2) == Decide("r2", IT, "moving", 7)
+
+
+def test_a_decision_that_began_on_the_move_is_the_only_one_until_it_is_settled() -> None:
+    loop = deciding()
+    loop.on(Status("ready", "r1", stops=7), 3.0)
+    loop.on(Seen("moving"), 3.1)
+    loop.on(Ended(SEARCH), 3.2)
+    assert loop.take("r2", 3.2)
+    loop.on(Status("idle", "r1", "done: search", 7), 4.0)
+    loop.on(Seen("at rest"), 4.1)
+    assert not loop.is_due(4.1)
+    loop.on(Status("idle", "r2", "refused: its frame is too old", 7), 4.2)
+    assert not loop.is_due(4.2), "the frame is from before that"
+    loop.on(Seen("later"), 4.3)
+    assert loop.is_due(4.3)
+
+
+def test_a_refused_decision_is_followed_by_another() -> None:
+    loop = deciding()
+    loop.on(Status("idle", "r1", "refused: its frame is from before", 8), 2.0)
+    loop.on(Ended(SEARCH), 2.0)
+    loop.on(Seen("second"), 2.1)
+    assert loop.take("r2", 2.1) == Decide("r2", IT, "second", 8)
+
+
+def test_without_a_navigator_no_answer_is_in_the_way_of_the_next() -> None:
+    loop = following()
+    loop.on(Seen("first"), 0.1)
+    assert loop.take("r1", 0.1)
+    loop.on(Seen("second"), 0.2)
+    assert not loop.is_due(0.2)
+    loop.on(Ended(SEARCH), 0.3)
+    assert loop.take("r2", 0.3)
+    loop.on(Ended(SEARCH), 0.4)
+    assert not loop.is_due(0.4), "a frame is decided on once"
+
+
+def test_a_frame_from_before_the_instruction_is_not_decided_on() -> None:
+    loop: DecisionLoop[str] = DecisionLoop()
+    loop.on(Seen("before"), 0.0)
+    loop.on(Instruction(IT), 0.1)
+    assert not loop.is_due(0.2)
+    loop.on(Seen("after"), 0.3)
+    assert loop.is_due(0.3)
+
+
+def test_a_decision_that_an_idle_navigator_did_not_receive_is_made_anew() -> None:
+    loop = deciding()
+    loop.on(Ended(SEARCH), 2.0)
+    loop.on(Seen("second"), 2.1)
+    assert not loop.is_due(2.0 + SETTLE_S) and loop.is_due(2.1 + SETTLE_S)
+
+
+@pytest.mark.parametrize("state", ["idle", "stopped"])
+def test_a_frame_from_before_a_stop_or_a_release_is_not_decided_on(state: str) -> None:
+    """It would be told with a count of stops that is newer than the frame."""
+    loop = following(Status("idle", stops=7))
+    loop.on(Seen("before"), 1.0)
+    loop.on(Status(state, stops=8), 1.5)
+    loop.on(Seen("held"), 1.7)
+    loop.on(Status("idle", "-", "released", 9), 2.0)
+    assert loop.take("r1", 2.0) is None
+    loop.on(Seen("after"), 3.0)
+    loop.on(Status("idle", "-", "another detail", 9), 3.1)  # no other count
+    assert loop.take("r1", 3.1) == Decide("r1", IT, "after", 9)
+
+
+def test_a_frame_that_was_on_its_way_when_the_robot_came_to_rest_is_dropped() -> None:
+    loop = following(Status("idle", stops=7), lag=2.0)
+    loop.on(Seen("on its way"), 1.9)
+    assert loop.take("r1", 1.9) is None
+    loop.on(Seen("at rest"), 2.0)
+    assert loop.take("r1", 2.0) == Decide("r1", IT, "at rest", 7)
+
+
+@pytest.mark.parametrize(
+    ("ended", "pause"),
+    [
+        (Ended(SEARCH), 0.0),
+        (Ended("reason: nothing;"), 1.0),
+        (Ended("", "the cloud is gone", by_link=True), 1.0),
+        (Ended("", "the cloud is full", retry_after=4.0), 4.0),
+        (Ended(SEARCH, "the cloud is gone"), 1.0),
+        (Ended(abandoned=True), 0.0),
+    ],
+)
+def test_a_decision_that_came_to_nothing_is_followed_by_a_pause(ended: Ended, pause: float) -> None:
+    loop = following()
+    loop.on(Seen("first"), 1.0)
+    loop.take("r1", 1.0)
+    loop.on(ended, 2.0)
+    loop.on(Seen("second"), 2.0)
+    assert loop.is_due(2.0 + pause) and (not pause or not loop.is_due(1.9 + pause))
+
+
+# How much of an answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "has"),
+    [
+        ("", False),
+        ("action: move forward large", False),
+        ("action: move forward large;", True),
+        ("action: search; reason: nothing to", True),
+        ("reason: it is near;", False),
+        ("I cannot; action: stop;", False),
+        ("action: fly;", False),
+    ],
+)
+def test_an_action_is_there_with_its_delimiter(answer: str, has: bool) -> None:
+    assert bool(action_of(answer)) == has
+
+
+@pytest.mark.parametrize(
+    ("explain", "words", "due", "enough"),
+    [
+        (NONE, SEARCH, False, True),
+        (UNTIL_NEXT, SEARCH, False, False),
+        (UNTIL_NEXT, SEARCH, True, True),
+        (FULL, SEARCH, True, False),
+        (NONE, "reason: it is near", True, False),
+        (UNTIL_NEXT, "reason: it is near", True, False),
+    ],
+)
+def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
+    explain: str, words: str, due: bool, enough: bool
+) -> None:
+    loop = deciding(explain)
+    loop.settings = LoopSettings(FULL)  # a decision keeps the settings of its beginning
+    actions = loop.on(Answered(words), 1.5)
+    if due:
+        loop.on(Status("ready", "r1", stops=7), 2.0)
+        actions += loop.on(Seen("second"), 2.5)
+        assert loop.is_due(2.5)
+        actions += loop.on(Seen("third"), 2.6)
+    assert actions == [StopAnswering()] * enough, "once"
+
+
+# What the operator says
+
+
+@pytest.mark.parametrize(
+    ("event", "actions"),
+    [
+        (Instruction("stop"), ["another instruction came", "idle told to stop"]),
+        (Instruction("find that"), ["another instruction came", "following find that"]),
+        (EStop(True), ["e_stop", "idle e_stop; publish the instruction again to go on"]),
+        (Paused("not active"), ["not active", "idle not active"]),
+        (Status("idle", stops=8), ["the robot was stopped or released"]),
+    ],
+)
+def test_what_stops_or_replaces_an_instruction_ends_its_decision(
+    event: Instruction | EStop | Paused | Status, actions: list[str]
+) -> None:
+    loop = deciding()
+    abandon, *said = loop.on(event, 2.0)
+    assert [abandon, *said] == [Abandon(actions[0]), *map(Say, actions[1:])]
+    assert loop.on(Ended(SEARCH, abandoned=True), 2.1) == []
+
+
+def test_an_instruction_that_cannot_be_followed_fails_in_words() -> None:
+    loop = following()
+    problem = "the instruction is empty; say what to find"
+    assert loop.on(Instruction(" "), 1.0) == [Report(problem), Say(f"failed {problem}")]
+    assert not loop.instruction and check_instruction(IT) == IT
+
+
+def test_an_instruction_under_e_stop_waits_for_a_release_that_it_may_have_overtaken() -> None:
+    def stopped() -> DecisionLoop[str]:
+        loop: DecisionLoop[str] = DecisionLoop()
+        assert loop.on(EStop(True), 0.0) == loop.on(Instruction(IT), 1.0) == []
+        return loop
+
+    loop = stopped()
+    assert loop.on(EStop(False), 1.0 + RELEASE_S) == [Say(f"following {IT}")]
+    loop = stopped()
+    assert loop.on(Tick(), 1.0 + RELEASE_S) == []
+    assert loop.on(Tick(), 1.1 + RELEASE_S) == [Say(f"failed {E_STOP_IS_ON}")]
+    assert loop.on(EStop(False), 2.0) == [] and not loop.instruction
+
+
+def test_an_instruction_that_the_navigator_will_not_take_is_found_out() -> None:
+    loop = following(Status("stopped", "-", AWAITS_INSTRUCTION, 8))
+    assert loop.on(Tick(), SETTLE_S) == [], "it may only have not heard it yet"
+    [said] = loop.on(Tick(), SETTLE_S + 0.1)
+    assert said == Say("failed the robot was stopped; publish the instruction again")
+    assert not loop.instruction
+    loop = following(
+        Status("stopped", "-", AWAITS_INSTRUCTION, 8), Status("idle", "-", "released", 9)
+    )
+    assert loop.on(Tick(), 2 * SETTLE_S) == []
+
+
+# What is said of it
+
+
+def test_a_trouble_is_said_with_the_instruction_while_it_lasts() -> None:
+    loop = deciding()
+    lines: list[Action] = loop.on(Ended("", "no decision: the cloud is gone", by_link=True), 2.0)
+    loop.blind = "no picture"
+    lines += loop.on(Tick(), 3.0) + loop.on(Tick(), 4.0)
+    loop.blind = ""
+    lines += loop.on(Status("stopped", "-", "e_stop", 7), 5.0)
+    assert [str(line) for line in lines] == [
+        f"following {IT}: no decision: the cloud is gone",
+        f"following {IT}: no picture",
+        f"following {IT}: the robot is held: e_stop",
+    ]
+
+
+def test_the_end_of_a_mission_ends_its_decision_and_nothing_is_followed() -> None:
+    loop = deciding()
+    assert loop.on(Ended("action: stop;"), 2.0) == [End("done", IT)]
+    assert not loop.instruction
+    loop = deciding()
+    limit = loop.settings.mission.max_seconds
+    abandon, end = loop.on(Tick(), limit)
+    assert abandon == Abandon("the mission is over") and isinstance(end, End)
+    assert end.state == "given_up"
