@@ -44,7 +44,7 @@ from .events import (
 )
 from .measures import DecodeStats, Measures
 from .reply_deadline import ReplyDeadline
-from .rounds import Rounds
+from .rounds import Mode, Rounds
 
 MAX_LOST = 16  # sessions that verifiers gave up or forgot, without a token between
 
@@ -94,6 +94,11 @@ class EdgeDecoder:
     def tokens(self) -> list[int]:
         """The answer's tokens so far."""
         return self._answer.tokens
+
+    @property
+    def mode(self) -> Mode:
+        """Who leads the decode now."""
+        return self._rounds.mode
 
     @property
     def deadline(self) -> float | None:

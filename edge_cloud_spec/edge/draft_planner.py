@@ -17,7 +17,7 @@ from ..decoding.speculation import Speculation
 from .measures import Measures
 
 # Each constant says what goes wrong without it.
-PROBE = 3  # passes of the server alone that are measured first: else nothing is known to beat
+PROBE = 3  # passes of the server by itself that are measured first: else nothing is known to beat
 REPLAN = (4, 8, 16, 32)  # rounds until the next plan, the last from then on; the first plans know
 # little, and a plan for each round would cost more time than it saves
 TRIED = 16  # rounds before a plan's yield is measured: that of fewer is chance
@@ -168,7 +168,7 @@ class AutoPlanner(DraftPlanner):
         self._rounds = 0  # since the plan was made
         self._replans = 0
         self._verify_was_known = False  # when the plan was made
-        self._gave_up_at = 0.0  # s, the longest pass of the target alone while drafting did not pay
+        self._gave_up_at = 0.0  # s, the longest pass of the server while drafting did not pay
         self._last: tuple[float, int] | None = None  # this decode's last round (s), and its tokens
         self._since = (0.0, 0)  # s that rounds took since the plan was made, and their tokens
         self._promises: dict[Key, float] = {}  # tokens per second, when the plan was made
@@ -196,12 +196,14 @@ class AutoPlanner(DraftPlanner):
         if unasked and self._last is None:
             self._before.observe(tokens)
         self._count(now, tokens, generated)
-        if not (measures.alone.known or measures.alone_yields[False].count >= PROBE):
+        if not (measures.server_pass.known or measures.server_yields[False].count >= PROBE):
             return DraftPlan(None, self._preset.speculation, generate=PROBE)
         learned = measures.verify_known and not self._verify_was_known
         if self._plan is None or self._is_due(self._plan) or learned:
             self._correct()
-            if measures.alone.value < QUIETER * self._gave_up_at:  # a crowd has left the cloud
+            if (
+                measures.server_pass.value < QUIETER * self._gave_up_at
+            ):  # a crowd has left the cloud
                 measures.forget_verified()
                 self._gave_up_at = 0.0
             if learned:
@@ -223,7 +225,7 @@ class AutoPlanner(DraftPlanner):
     def observations(self, unasked: bool) -> Observations:
         """What was observed so far, and what is promised from it."""
         measures, costs = self._measures, self._measures.costs()
-        without, hinted = (measures.alone_yields[hints] for hints in (False, True))
+        without, hinted = (measures.server_yields[hints] for hints in (False, True))
         self._promises = self._promised(costs)
         return Observations(
             costs,

@@ -354,7 +354,7 @@ class Rounds:
             beside = self.mode is Mode.FOLLOWING
             if self.server_generates and verified and not (beside and self._plan.leads):
                 hints = beside and self._unasked and self._plan.shape is not None
-                measures.went_alone(nodes, len(tokens), seconds, hints, verdict.draft_s)
+                measures.generated(nodes, len(tokens), seconds, hints, verdict.draft_s)
         if draft is None:
             return
         predicted = self._drafts.was_predicted((*verified, *tokens))
@@ -502,7 +502,7 @@ class Rounds:
 
     def _next_pass(self, now: float) -> float:
         """When the server, generating, begins the next pass that a hint sent now is there for."""
-        pass_s = max(self._measures.alone.value, MIN_PASS_S)
+        pass_s = max(self._measures.server_pass.value, MIN_PASS_S)
         late = now + self._measures.one_way.value - self._heard_at
         return self._heard_at + pass_s * math.ceil(late / pass_s)
 
@@ -518,7 +518,7 @@ class Rounds:
 
     def _let_generate(self, until: int, now: float) -> list[Action]:
         """After a verdict on what the server generated: await the next, or draft as planned."""
-        self._stopwatch.begin_alone(now)
+        self._stopwatch.begin_generated(now)
         self._heard_at = now - self._measures.one_way.value
         if until and len(self.answer.tokens) >= until:
             self._step(Step.SERVER_STOPS)
