@@ -45,6 +45,7 @@ from edge_cloud_spec.edge.events import (
     Unusable,
 )
 from edge_cloud_spec.edge.reply_deadline import JITTER, ReplyDeadline, spread
+from edge_cloud_spec.edge.rounds import Mode
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.channel import MAX_RETRY_S
 from edge_cloud_spec.wire.codec import decode_server, encode_server
@@ -63,7 +64,9 @@ from edge_cloud_spec.wire.messages import (
 def test_a_known_specification_saves_waiting_for_the_cloud() -> None:
     robot = decoder()
     assert robot.start(0.0, SPEC) == [Send(OPENING), Prepare(SPEC)]
+    assert robot.mode is Mode.READING
     assert robot.handle(PROMPT, 0.1) == [work((), chain(4))]
+    assert robot.mode is Mode.LEADING
 
 
 def test_the_clouds_own_specification_is_taken_and_what_was_drafted_is_void() -> None:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.edge.client import DRIFT, KEPT, MAX_AGE_S, ClockOffset
 from edge_cloud_spec.edge.link.route import (
     MAX_REDIRECTS,
     UNREACHABLE_S,
@@ -16,6 +15,7 @@ from edge_cloud_spec.edge.link.route import (
     Route,
     redirect_problem,
 )
+from edge_cloud_spec.edge.link.stream import DRIFT, KEPT, MAX_AGE_S, ClockOffset
 
 PLAIN = ClientSettings("127.0.0.1:7")
 

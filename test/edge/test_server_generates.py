@@ -98,6 +98,7 @@ def test_the_draft_that_it_makes_then_is_sent() -> None:
     robot.handle(OPENED, 0.0)
     for size in range(PROBE):
         actions = robot.handle(token_said(size, size + 1), 0.1 * size)
+    assert robot.mode is Mode.LEADING
     (work,) = [action for action in actions if isinstance(action, Work)]
     branch = work.branches[0]
     finished = FinishedDraft(Draft((7, 8)), (7, 8), 1, leaves=(((7, 8), 0.9),))
