@@ -47,8 +47,8 @@ from .measures import DecodeStats, Measures, Stopwatch
 from .reply_deadline import ReplyDeadline
 
 MAX_DIVERGED = 3  # verdicts of a decode that are on another draft than the robot's
-SAMPLE_EVERY = 4  # tokens that the server generates, between two drafts that only measure
-SAMPLE_SELDOM = 32  # the acceptance; these many once MANY_SAMPLES were taken
+SAMPLE_EVERY = 4  # tokens that the server generates between two drafts that measure the acceptance
+SAMPLE_SELDOM = 32  # the same, once MANY_SAMPLES were taken
 MANY_SAMPLES = 64
 UNDER_WAY = 2  # verdicts of what the server generated that may come after a draft was sent
 
@@ -56,8 +56,8 @@ UNDER_WAY = 2  # verdicts of what the server generated that may come after a dra
 class Mode(Enum):
     """Who leads a decode; the server is the verifier, which may generate by itself."""
 
-    READING = "the draft model has not read the prompt; nobody was asked for anything"
-    LISTENING = "nor has it, or there is none; the server generates, and the robot emits"
+    READING = "the draft model has not read the prompt, and the server does not generate"
+    LISTENING = "the server generates, and no draft model has read the prompt"
     FOLLOWING = "the server generates, and the robot may draft beside it"
     JOINING = "a draft was sent to the server, whose verdicts are still on what it generated"
     LEADING = "the server waits for the robot's drafts"
@@ -75,7 +75,7 @@ class Step(Enum):
     DRAFT_JUDGED = "a verdict came on the robot's draft"
     OTHER_JUDGED = "a verdict came on what the server generated or drafted"
     ROW_REQUESTED = "all of P is asked for"
-    ROW_RECEIVED = "it came"
+    ROW_RECEIVED = "all of P came"
 
 
 # The next mode; a step that is missing leaves the mode as it is.

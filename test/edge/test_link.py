@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,40 +22,32 @@ from edge_cloud_spec.edge.link.stream import DRIFT, KEPT, MAX_AGE_S, ClockOffset
 PLAIN = ClientSettings("127.0.0.1:7")
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:8", "127.0.0.1:65535"])
-def test_another_port_of_the_same_host_is_followed(address: str) -> None:
-    assert redirect_problem(PLAIN, address) == ""
+NAMED = replace(PLAIN, replica_hosts=("10.0.0.1", "127.0.0.2"))
+SECURE = ClientSettings("fleet.example:7", replica_hosts=("10.0.0.1",))
 
 
 @pytest.mark.parametrize(
-    "address",
+    ("settings", "address", "problem"),
     [
-        "10.0.0.1:8",
-        "localhost:8",
-        "127.0.0.2:8",
-        "unix:/tmp/x",
-        "",
-        ":8",
-        "127.0.0.1",
-        "evil.example:8",
+        (PLAIN, "127.0.0.1:8", None),  # another port of the same host
+        (PLAIN, "127.0.0.1:65535", None),
+        *((PLAIN, there, "") for there in ("10.0.0.1:8", "localhost:8", "127.0.0.2:8")),
+        *((PLAIN, there, "") for there in ("unix:/tmp/x", "", ":8", "127.0.0.1", "evil.example:8")),
+        (NAMED, "10.0.0.1:8", "without TLS"),  # no setting lets a robot leave its machine so
+        (NAMED, "127.0.0.2:8", None),
+        (SECURE, "10.0.0.1:8", None),  # a host that is named, and the verifier's own
+        (SECURE, "fleet.example:9", None),
+        (SECURE, "10.0.0.2:8", "replica_hosts"),
     ],
 )
-def test_another_host_is_not(address: str) -> None:
-    assert redirect_problem(PLAIN, address)
-
-
-def test_without_tls_no_setting_lets_a_robot_leave_its_machine() -> None:
-    named = ClientSettings("127.0.0.1:7", replica_hosts=("10.0.0.1", "127.0.0.2"))
-    assert "without TLS" in redirect_problem(named, "10.0.0.1:8")
-    assert redirect_problem(named, "127.0.0.2:8") == ""
-
-
-def test_with_tls_the_hosts_that_are_named_are_followed_and_no_others() -> None:
-    settings = ClientSettings("fleet.example:7", replica_hosts=("10.0.0.1",))
-    assert settings.secure
-    assert redirect_problem(settings, "10.0.0.1:8") == ""
-    assert redirect_problem(settings, "fleet.example:9") == ""
-    assert "replica_hosts" in redirect_problem(settings, "10.0.0.2:8")
+def test_a_robot_goes_where_it_is_sent_to_hosts_that_it_knows_alone(
+    settings: ClientSettings, address: str, problem: str | None
+) -> None:
+    """problem: what is said of a redirect that is not followed."""
+    assert settings.secure == (settings is SECURE)
+    found = redirect_problem(settings, address)
+    assert bool(found) == (problem is not None)
+    assert (problem or "") in found
 
 
 def test_a_circle_is_noticed_and_an_answer_ends_it() -> None:
