@@ -444,7 +444,7 @@ class Rounds:
     def _send(self, draft: FinishedDraft, now: float) -> list[Action]:
         self._stopwatch.asked(now)
         patience_s, exits = self._deadline.left(now), self._plan.speculation.exits
-        request, is_new = self._drafts.request(draft, now, patience_s, exits)
+        request, is_new = self._drafts.make_request(draft, now, patience_s, exits)
         self._ask(request, Step.DRAFT_SENT, now)
         return self.pending() if is_new else []
 

@@ -60,7 +60,7 @@ class Waiting:
 def drafting() -> Waiting:
     """The tree is drafted after the empty answer, and on its way."""
     robot = Waiting()
-    (branch,) = robot.drafts.branches(SHAPE)
+    (branch,) = robot.drafts.choose(SHAPE)
     assert branch == Branch((), SHAPE)
     assert robot.drafts.add(branch, TREE)
     return robot
@@ -68,7 +68,7 @@ def drafting() -> Waiting:
 
 def wanted(robot: Waiting) -> list[tuple[Prefix, int]]:
     """Prefixes with the depths of what is to be drafted there; 1 looks for a bonus token."""
-    return [(branch.prefix, branch.shape.depth) for branch in robot.drafts.branches(SHAPE)]
+    return [(branch.prefix, branch.shape.depth) for branch in robot.drafts.choose(SHAPE)]
 
 
 def test_guesses_are_worked_off_by_confidence_and_the_unlikely_ones_not_at_all() -> None:
@@ -77,7 +77,7 @@ def test_guesses_are_worked_off_by_confidence_and_the_unlikely_ones_not_at_all()
 
 def test_each_likely_leaf_gets_the_tokens_that_may_follow_it() -> None:
     robot = drafting()
-    seek = robot.drafts.branches(SHAPE)[0]
+    seek = robot.drafts.choose(SHAPE)[0]
     bonus = FinishedDraft(Draft((7,)), (7,), 0, leaves=(((7,), 0.9),), recoveries=(((8,), 0.08),))
     assert not robot.drafts.add(seek, bonus)
     assert wanted(robot)[:3] == [((1, 1, 7), 2), ((2,), 1), ((1, 3), 2)]
@@ -127,7 +127,7 @@ def test_of_a_draft_with_rows_nothing_is_left() -> None:
 
 def test_a_part_of_a_draft_stands_in_for_it_once_it_is_deep_enough() -> None:
     robot = Waiting(ALL)
-    (branch,) = robot.drafts.branches(chain(4))
+    (branch,) = robot.drafts.choose(chain(4))
     robot.drafts.keep(branch, FinishedDraft(Draft((1, 2)), (1, 2), 1, leaves=(((1, 2), 0.5),)))
     assert robot.drafts.after(()) is None
     robot.drafts.finish_early((), 3)
@@ -152,30 +152,30 @@ def test_drafts_further_ahead_are_not_what_the_next_verdict_leads_to() -> None:
     robot = Waiting(stream)
     prefix: Prefix = ()
     for level in range(4):
-        (branch,) = robot.drafts.branches(chain(2))
+        (branch,) = robot.drafts.choose(chain(2))
         assert branch.prefix == prefix
         assert robot.drafts.is_near(prefix) == (level <= 1)
         robot.drafts.add(branch, FinishedDraft(Draft((1, 2)), (1, 2), 1, leaves=(((1, 2), 0.9),)))
         prefix = (*prefix, 1, 2)
-    assert robot.drafts.branches(chain(2)) == ()  # three ahead of the one that is verified
+    assert robot.drafts.choose(chain(2)) == ()  # three ahead of the one that is verified
 
 
 def test_what_ends_in_a_bonus_is_a_verdict_further_too() -> None:
     twice = Speculation(all_accepted=True, runners_up=True, push=True, ahead=2, width=4, least=0.0)
     robot = Waiting(twice)
-    (branch,) = robot.drafts.branches(chain(1))
+    (branch,) = robot.drafts.choose(chain(1))
     finished = FinishedDraft(Draft((1,)), (1,), 0, leaves=(((1,), 0.5),), recoveries=(((2,), 0.2),))
     robot.drafts.add(branch, finished)
     bonus = FinishedDraft(Draft((3,)), (3,), 0, leaves=(((3,), 0.5),), recoveries=(((4,), 0.3),))
-    seek, _ = robot.drafts.branches(chain(1))
+    seek, _ = robot.drafts.choose(chain(1))
     assert seek == Branch((1,), chain(1))
     assert not robot.drafts.add(seek, bonus)
-    first = robot.drafts.branches(chain(1))
+    first = robot.drafts.choose(chain(1))
     assert [branch.prefix for branch in first] == [(1, 3), (2,), (1, 4)]
     assert all(robot.drafts.is_near(branch.prefix) for branch in first)
     after = FinishedDraft(Draft((5,)), (5,), 0, leaves=(((5,), 0.5),), recoveries=(((6,), 0.25),))
     robot.drafts.add(first[0], after)
-    later = [branch.prefix for branch in robot.drafts.branches(chain(1))]
+    later = [branch.prefix for branch in robot.drafts.choose(chain(1))]
     assert later == [(2,), (1, 4), (1, 3, 5), (1, 3, 6)]
     assert [robot.drafts.is_near(prefix) for prefix in later] == [True, True, False, False]
 
