@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -57,18 +56,20 @@ class DraftPlan:
 Key = tuple[Shape, Speculation]
 
 
-class DraftPlanner(ABC):
-    """Decides before each draft; every decode is like the others, unless it says otherwise."""
+class DraftPlanner:
+    """Decides before each draft. This one takes the preset's own shape and speculation."""
 
-    def begin(self) -> None:  # noqa: B027 (may be left as it is)
-        """A decode begins."""
+    def __init__(self, preset: Preset, measures: Measures) -> None:
+        self._preset, self._measures = preset, measures
+
+    def begin(self) -> None:
+        """A decode begins: every decode is like the others, unless a planner says otherwise."""
 
     @property
     def rests(self) -> bool:
         """Whether nothing is drafted for now, so that the draft model need not read the prompt."""
         return False
 
-    @abstractmethod
     def plan(
         self, now: float, tokens: int, unasked: bool = False, generated: bool = False
     ) -> DraftPlan:
@@ -77,25 +78,12 @@ class DraftPlanner(ABC):
         unasked: the server generates by itself until a draft of the robot's arrives, and takes
         hints. generated: it did so until now.
         """
-
-
-class FixedPlanner(DraftPlanner):
-    """The preset's own shape and speculation."""
-
-    def __init__(self, preset: Preset) -> None:
-        self._plan = DraftPlan(preset.shape if preset.drafts_on_robot else None, preset.speculation)
-
-    def plan(
-        self, now: float, tokens: int, unasked: bool = False, generated: bool = False
-    ) -> DraftPlan:
-        return self._plan
+        preset = self._preset
+        return DraftPlan(preset.shape if preset.drafts_on_robot else None, preset.speculation)
 
 
 class VerifyBoundPlanner(DraftPlanner):
     """Drafting and round trip together take as long as the target's pass (SpecEdge 4.3)."""
-
-    def __init__(self, preset: Preset, measures: Measures) -> None:
-        self._preset, self._measures = preset, measures
 
     def plan(
         self, now: float, tokens: int, unasked: bool = False, generated: bool = False
@@ -163,7 +151,7 @@ class AutoPlanner(DraftPlanner):
     """
 
     def __init__(self, preset: Preset, measures: Measures) -> None:
-        self._preset, self._measures = preset, measures
+        super().__init__(preset, measures)
         self._plan: DraftPlan | None = None
         self._rounds = 0  # since the plan was made
         self._replans = 0
@@ -311,11 +299,8 @@ def planner_of(preset: Preset, measures: Measures) -> DraftPlanner:
         planner: AutoPlanner = measures.planners[preset]
         planner.begin()
         return planner
-    return (
-        VerifyBoundPlanner(preset, measures)
-        if preset.pacing == "verify_bound"
-        else FixedPlanner(preset)
-    )
+    kind = VerifyBoundPlanner if preset.pacing == "verify_bound" else DraftPlanner
+    return kind(preset, measures)
 
 
 @lru_cache(maxsize=1)
