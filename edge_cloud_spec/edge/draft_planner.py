@@ -189,9 +189,8 @@ class AutoPlanner(DraftPlanner):
         learned = measures.verify_known and not self._verify_was_known
         if self._plan is None or self._is_due(self._plan) or learned:
             self._correct()
-            if (
-                measures.server_pass.value < QUIETER * self._gave_up_at
-            ):  # a crowd has left the cloud
+            # A crowd has left the cloud.
+            if measures.server_pass.value < QUIETER * self._gave_up_at:
                 measures.forget_verified()
                 self._gave_up_at = 0.0
             if learned:
@@ -216,16 +215,16 @@ class AutoPlanner(DraftPlanner):
         without, hinted = (measures.server_yields[hints] for hints in (False, True))
         self._promises = self._promised(costs)
         return Observations(
-            costs,
-            self._promises,
-            {key: kept.value for key, kept in measures.yields.items() if key is not None},
-            self._usual,
-            without.rate if without.count else 1 / costs.alone,
-            hinted.rate,
-            hinted.count >= HINTED,
-            self._plan,
-            unasked,
-            max(1.0, self._answer.value - self._before.value),
+            costs=costs,
+            promises=self._promises,
+            yields={key: kept.value for key, kept in measures.yields.items() if key is not None},
+            usual=self._usual,
+            generated=without.rate if without.count else 1 / costs.alone,
+            hinted=hinted.rate,
+            hints_known=hinted.count >= HINTED,
+            using=self._plan,
+            unasked=unasked,
+            left=max(1.0, self._answer.value - self._before.value),
         )
 
     def _count(self, now: float, tokens: int, generated: bool) -> None:

@@ -185,8 +185,8 @@ class Rounds:
         return [] if self.request is None else [Send(self.request.message)]
 
     @property
-    def awaits_draft(self) -> bool:
-        """Whether a request of a robot that drafts is open."""
+    def request_follows_open(self) -> bool:
+        """Whether the open request is sent right behind an Open: a robot that drafts does so."""
         return self.request is not None and self._preset.drafts_on_robot
 
     # Beginning and end
