@@ -28,7 +28,7 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.growth import FinishedDraft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.shape import Branch, chain
-from edge_cloud_spec.decoding.split import Split
+from edge_cloud_spec.decoding.split import SparseResidual, Split
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.edge.answer import MAX_EARLY, EarlyVerdicts
 from edge_cloud_spec.edge.decoder import EdgeDecoder
@@ -41,6 +41,7 @@ from edge_cloud_spec.edge.events import (
     Send,
     Work,
 )
+from edge_cloud_spec.edge.rounds import Mode
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     Alone,
@@ -50,6 +51,8 @@ from edge_cloud_spec.wire.messages import (
     Opened,
     Prediction,
     Resume,
+    RowMessage,
+    RowRequest,
     Verdict,
     base_digest,
     spec_digest,
@@ -144,9 +147,11 @@ def test_verdicts_that_always_lead_elsewhere_end_the_decode() -> None:
     assert sent(actions) == [Close()]
 
 
-def splitting() -> tuple[EdgeDecoder, PrefixDigest, TokenDistribution]:
+def splitting(
+    residual: str = "dense", top_k: int = 0, tail: int = 0
+) -> tuple[EdgeDecoder, PrefixDigest, TokenDistribution]:
     """A robot that resamples itself, its draft (3, 4) on its way, and the Q of both."""
-    split = Split("dense")
+    split = Split(residual, top_k, tail)
     opening = replace(
         OPENING, rule="rejection", payload="probabilities", policy=SamplingPolicy(1.0), split=split
     )
@@ -171,6 +176,21 @@ def test_what_is_settled_is_not_resampled(token: int | None, finish_: str) -> No
     actions = robot.handle(both, 1.0)
     assert finish(actions).reason == "bad_verdict"
     assert not [action for action in actions if isinstance(action, Emit)]
+
+
+def test_a_verdict_that_comes_twice_while_all_of_p_is_awaited_is_dropped() -> None:
+    """It settled nothing but a rejection, so that it is at the verified prefix still."""
+    robot, base, _ = splitting("sparse", 1, 1)
+    residual = SparseResidual(np.array([0]), np.array([0.05]), 0.95, (7,), (0.05,))
+    rejected = verdict(base, (), None, residual=residual)
+    assert sent(robot.handle(rejected, 1.0)) == [RowRequest(base)]
+    assert robot.mode is Mode.RESAMPLING
+    assert robot.handle(rejected, 1.1) == []
+    assert robot.stats.stale == 1
+    p = TokenDistribution(np.array([0.05, *[0.0] * 18, 0.95], np.float32))
+    actions = robot.handle(Received(RowMessage(base, p)), 1.2)
+    assert actions[0] == Emit(0, (19,), True)
+    assert robot.mode is Mode.LEADING
 
 
 def test_a_verdict_said_again_about_another_draft_is_not_resampled_from_ours() -> None:

@@ -29,6 +29,7 @@ from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     Alone,
     DraftMessage,
+    Fault,
     Generate,
     Opened,
     Resume,
@@ -259,6 +260,20 @@ def test_who_leads_follows_from_what_was_sent_and_heard() -> None:
         Mode.LEADING,
         Mode.JOINING,
     ]
+
+
+def test_a_verifier_that_goes_on_generates_unless_the_robot_leads() -> None:
+    lost = Received(Fault("unknown_session", "start again"))
+    for leads in (False, True):
+        robot = following(known(1))
+        robot.handle(ALONE_OPENED, 0.0)
+        judged(robot, 5, alone=True)
+        work = wanted(robot.handle(Prefilled(), 0.0))
+        if leads:
+            assert drafted(robot, work, (7, 8))
+        again, *others = sent(robot.handle(lost, 1.0))
+        assert (again.verified, again.alone) == ((5,), None if leads else Alone())
+        assert [type(other) for other in others] == [DraftMessage if leads else Generate]
 
 
 def test_every_mode_can_be_left_and_the_table_leads_to_each() -> None:
