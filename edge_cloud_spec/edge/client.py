@@ -1,6 +1,6 @@
 """The verifier's client: streams of bytes that reconnect after a break.
 
-It signs what proves a session to be this robot's, and measures how far the cloud's clock is ahead.
+It signs what proves a session to be this robot's.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import contextlib
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -20,23 +19,18 @@ import grpc.aio
 
 from ..wire.channel import ASK, AVOID, CLIENT_OPTIONS, LEASE, METHOD, host_of
 from ..wire.codec import decode_client, encode_client
-from ..wire.frames import MAX_STAMPED, echo_of, kind_of, with_sent
+from ..wire.frames import kind_of
 from ..wire.messages import ClientMessage, Close, Open, Resume, key_of
 from ..wire.secret_files import Reloaded
 from .events import OnReceive
 from .link.route import ClientSettings, KnownPlace, Place, Route
-from .link.stream import LINGER_S, ClientStream
+from .link.stream import LINGER_S, ClientStream, ClockOffset, Offset
 from .probe import CloudState, probe
 
 __all__ = ["ClientSettings", "ClientStream", "GrpcTransport", "VerifierClient", "open_channel"]
 
-STAMP_EVERY_S = 1.0  # a message is stamped for the clock offset no more often than this
 PROBE_TIMEOUT_S = 2.0
 MAX_CHANNELS = 8
-ECHO_DUE_S = 5.0  # a stamp without an echo by then is forgotten: an older cloud sends none
-KEPT = 32  # samples of the clock offset
-MAX_AGE_S = 300.0  # of a sample
-DRIFT = 100e-6  # by which two clocks may part, of the time that passed; crystals are within 50e-6
 
 
 def open_channel(settings: ClientSettings) -> grpc.aio.Channel:
@@ -105,59 +99,6 @@ class GrpcTransport:
         self._stream.close()
 
 
-@dataclass(frozen=True)
-class Offset:
-    """The cloud's clock less the robot's, s; the truth is within ``uncertainty_s`` of it."""
-
-    offset_s: float
-    uncertainty_s: float
-
-    def agrees(self, other: Offset) -> bool:
-        """Whether both can be true."""
-        apart = abs(self.offset_s - other.offset_s)
-        return apart <= self.uncertainty_s + other.uncertainty_s
-
-
-class ClockOffset:
-    """How far the cloud's clock is ahead of the robot's, from the times on messages.
-
-    NTP's arithmetic (RFC 5905, section 8): a message leaves at t1 by the robot's clock and arrives
-    at t2 by the cloud's; an answer leaves at t3 by the cloud's and arrives at t4 by the robot's.
-    The offset is ((t2 - t1) + (t3 - t4)) / 2, and wrong by half of the round trip at most, however
-    unequal the two ways are. So of the samples of the last minutes the one with the shortest round
-    trip is the best. A sample that contradicts older ones shows that a clock was set: those are
-    forgotten.
-    """
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, Offset]] = deque(maxlen=KEPT)  # when, and what
-        self.steps = 0  # times that a clock was set
-
-    def observe(self, t1: int, t2: int, t3: int, t4: int, now: float) -> bool:
-        """A message and its answer, ns (see above); ``now`` is steady time, s.
-
-        False where these times cannot be: a clock was set meanwhile, or the cloud lies.
-        """
-        round_trip_ns = (t4 - t1) - (t3 - t2)
-        if round_trip_ns < 0 or t3 < t2 or t4 < t1:
-            return False
-        sample = Offset(((t2 - t1) + (t3 - t4)) / 2e9, round_trip_ns / 2e9)
-        kept = [(when, old) for when, old in self._samples if sample.agrees(_aged(old, now - when))]
-        self.steps += bool(self._samples and not kept)
-        self._samples = deque([*kept, (now, sample)], KEPT)
-        return True
-
-    def at(self, now: float) -> Offset | None:
-        """The offset and its uncertainty at this steady time (s); None where it is not known."""
-        aged = [_aged(old, now - when) for when, old in self._samples if now - when <= MAX_AGE_S]
-        return min(aged, key=lambda sample: sample.uncertainty_s, default=None)
-
-
-def _aged(sample: Offset, seconds: float) -> Offset:
-    """A sample after this time: the clocks drift apart."""
-    return Offset(sample.offset_s, sample.uncertainty_s + DRIFT * max(0.0, seconds))
-
-
 class VerifierClient:
     """A channel to the verifier on an asyncio loop in its own thread; many streams may share it.
 
@@ -169,7 +110,6 @@ class VerifierClient:
         self._token = Reloaded(settings.read_token, settings.token_file)
         self._credentials = Reloaded(settings.credentials, *settings.pem_files)
         self._clock = ClockOffset()
-        self._stamped: tuple[int, float] | None = None  # the stamp under way, and steady time
         self._loop = asyncio.new_event_loop()
         self._known = KnownPlace()
         self._channels: dict[str, grpc.aio.Channel] = {}  # by address
@@ -189,14 +129,12 @@ class VerifierClient:
         """The verifier's HOST:PORT."""
         return self.settings.address
 
-    @property
-    def retry_s(self) -> float:
-        """Pause before a broken stream reconnects, s."""
-        return self.settings.retry_s
-
     def open(self, on_receive: OnReceive) -> ClientStream:
         """A stream that calls ``on_receive`` for each message, in the client's thread."""
-        stream = ClientStream(self, on_receive)
+        route = Route(self.settings, self._known, time.monotonic())
+        stream = ClientStream(
+            self.settings, route, self._clock, self._open_call, self.run_soon, on_receive
+        )
         self.run_soon(lambda: self._start(stream))
         return stream
 
@@ -238,14 +176,8 @@ class VerifierClient:
         self._thread.join(timeout=5)
         self._loop.close()
 
-    # For the streams, on the client's loop
-
-    def route(self) -> Route:
-        """The way of a new stream."""
-        return Route(self.settings, self._known, time.monotonic())
-
-    def open_call(self, place: Place | None, avoid: str) -> Any:
-        """A fresh bidirectional call of raw bytes; on the client's loop (see ``StreamHost``)."""
+    def _open_call(self, place: Place | None, avoid: str) -> Any:
+        """A fresh bidirectional call of raw bytes; on the client's loop (``OpenCall``)."""
         token = self._token.current
         metadata: list[tuple[str, str | bytes]] = []
         if token:
@@ -256,7 +188,7 @@ class VerifierClient:
             metadata.append((LEASE, place.lease))
         if avoid:
             metadata.append((AVOID, avoid))
-        channel = self._open_channel(self.address if place is None else place.address)
+        channel = self._open_channel(self.settings.address if place is None else place.address)
         return channel.stream_stream(METHOD)(metadata=tuple(metadata) or None)
 
     def _open_channel(self, address: str = "") -> grpc.aio.Channel:
@@ -271,28 +203,6 @@ class VerifierClient:
             name = host_of(self.settings.address)
             self._channels[address] = _channel(address, self._credentials.value, name)
         return self._channels[address]
-
-    def stamp(self, data: bytes) -> bytes:
-        """The message as it is sent: one a second carries the time."""
-        now = time.monotonic()
-        due = STAMP_EVERY_S if self._stamped is None or not self._stamped[0] else ECHO_DUE_S
-        if len(data) > MAX_STAMPED or (self._stamped and now - self._stamped[1] < due):
-            return data
-        sent_ns = time.time_ns()
-        self._stamped = (sent_ns, now)
-        return with_sent(data, sent_ns)
-
-    def read_echo(self, data: bytes) -> None:
-        """Compare the clocks, where the message carries the cloud's times."""
-        if not self._stamped or not self._stamped[0] or len(data) > MAX_STAMPED:
-            return
-        received_ns, (sent_ns, sent_at) = time.time_ns(), self._stamped
-        echo = echo_of(data)
-        if echo is None or echo.sent_ns != sent_ns:
-            return
-        self._stamped = (0, sent_at)
-        now = time.monotonic()
-        self._clock.observe(sent_ns, echo.received_ns, echo.answered_ns, received_ns, now)
 
     def _start(self, stream: ClientStream) -> None:
         task = stream.start()

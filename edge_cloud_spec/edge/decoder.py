@@ -46,7 +46,7 @@ from .events import (
 )
 from .measures import DecodeStats, Measures
 from .reply_deadline import ReplyDeadline
-from .rounds import Rounds
+from .rounds import Mode, Rounds
 
 MAX_LOST = 16  # sessions that verifiers gave up or forgot, without a token between
 
@@ -96,6 +96,11 @@ class EdgeDecoder:
     def tokens(self) -> list[int]:
         """The answer's tokens so far."""
         return self._answer.tokens
+
+    @property
+    def mode(self) -> Mode:
+        """Who leads the decode now."""
+        return self._rounds.mode
 
     @property
     def deadline(self) -> float | None:
@@ -258,7 +263,7 @@ class EdgeDecoder:
         if self._spec is None:
             text = "the cloud did not say how to prompt; update it"
             return self._rounds.close("bad_opened", text)
-        if self._rounds.awaits_draft:  # the request went out behind the Open
+        if self._rounds.request_follows_open:
             self._deadline.owed(now)
         mismatch = self._compare_bases()
         if mismatch or self._generates_unasked or not self._rounds.follows:
@@ -278,7 +283,7 @@ class EdgeDecoder:
         if not same or opened.verified > len(self.tokens):
             return self._rounds.close("unknown_session", text)
         self._cloud_base = opened.base
-        if self._rounds.awaits_draft:  # the request went out behind the Open
+        if self._rounds.request_follows_open:
             self._deadline.owed(now)
         return [] if self._preset.drafts_on_robot else self._leave_to_cloud(opened, now)
 
@@ -312,4 +317,7 @@ class EdgeDecoder:
         opening = replace(self._opening, spec_digest=known, verified=self._rounds.hand_over())
         if self._preset.drafts_on_robot and self._base is not None and not self._rounds.follows:
             opening = replace(opening, alone=None)  # the robot leads
-        return [Send(opening), *(self._rounds.pending() if self._rounds.awaits_draft else [])]
+        return [
+            Send(opening),
+            *(self._rounds.pending() if self._rounds.request_follows_open else []),
+        ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,7 +14,7 @@ from ..decoding.shape import BestFirst, Shape, chain
 from .measures import Measures
 
 # Each constant says what goes wrong without it.
-PROBE = 3  # passes of the server alone that are measured first: else nothing is known to beat
+PROBE = 3  # passes of the server by itself that are measured first: else nothing is known to beat
 REPLAN = (4, 8, 16, 32)  # rounds until the next plan, the last from then on; the first plans know
 # little, and a plan for each round would cost more time than it saves
 TRIED = 16  # rounds before a plan's yield is measured: that of fewer is chance
@@ -55,18 +54,20 @@ class DraftPlan:
 Key = tuple[Shape, Speculation]
 
 
-class DraftPlanner(ABC):
-    """Decides before each draft; every decode is like the others, unless it says otherwise."""
+class DraftPlanner:
+    """Decides before each draft. This one takes the preset's own shape and speculation."""
 
-    def begin(self) -> None:  # noqa: B027 (may be left as it is)
-        """A decode begins."""
+    def __init__(self, preset: Preset, measures: Measures) -> None:
+        self._preset, self._measures = preset, measures
+
+    def begin(self) -> None:
+        """A decode begins: every decode is like the others, unless a planner says otherwise."""
 
     @property
     def rests(self) -> bool:
         """Whether nothing is drafted for now, so that the draft model need not read the prompt."""
         return False
 
-    @abstractmethod
     def plan(
         self, now: float, tokens: int, unasked: bool = False, generated: bool = False
     ) -> DraftPlan:
@@ -75,25 +76,12 @@ class DraftPlanner(ABC):
         unasked: the server generates by itself until a draft of the robot's arrives, and takes
         hints. generated: it did so until now.
         """
-
-
-class FixedPlanner(DraftPlanner):
-    """The preset's own shape and speculation."""
-
-    def __init__(self, preset: Preset) -> None:
-        self._plan = DraftPlan(preset.shape if preset.drafts_on_robot else None, preset.speculation)
-
-    def plan(
-        self, now: float, tokens: int, unasked: bool = False, generated: bool = False
-    ) -> DraftPlan:
-        return self._plan
+        preset = self._preset
+        return DraftPlan(preset.shape if preset.drafts_on_robot else None, preset.speculation)
 
 
 class VerifyBoundPlanner(DraftPlanner):
     """Drafting and round trip together take as long as the target's pass (SpecEdge 4.3)."""
-
-    def __init__(self, preset: Preset, measures: Measures) -> None:
-        self._preset, self._measures = preset, measures
 
     def plan(
         self, now: float, tokens: int, unasked: bool = False, generated: bool = False
@@ -161,12 +149,12 @@ class AutoPlanner(DraftPlanner):
     """
 
     def __init__(self, preset: Preset, measures: Measures) -> None:
-        self._preset, self._measures = preset, measures
+        super().__init__(preset, measures)
         self._plan: DraftPlan | None = None
         self._rounds = 0  # since the plan was made
         self._replans = 0
         self._verify_was_known = False  # when the plan was made
-        self._gave_up_at = 0.0  # s, the longest pass of the target alone while drafting did not pay
+        self._gave_up_at = 0.0  # s, the longest pass of the server while drafting did not pay
         self._last: tuple[float, int] | None = None  # this decode's last round (s), and its tokens
         self._since = (0.0, 0)  # s that rounds took since the plan was made, and their tokens
         self._promises: dict[Key, float] = {}  # tokens per second, when the plan was made
@@ -194,12 +182,13 @@ class AutoPlanner(DraftPlanner):
         if unasked and self._last is None:
             self._before.observe(tokens)
         self._count(now, tokens, generated)
-        if not (measures.alone.known or measures.alone_yields[False].count >= PROBE):
+        if not (measures.server_pass.known or measures.server_yields[False].count >= PROBE):
             return DraftPlan(None, self._preset.speculation, generate=PROBE)
         learned = measures.verify_known and not self._verify_was_known
         if self._plan is None or self._is_due(self._plan) or learned:
             self._correct()
-            if measures.alone.value < QUIETER * self._gave_up_at:  # a crowd has left the cloud
+            # A crowd has left the cloud.
+            if measures.server_pass.value < QUIETER * self._gave_up_at:
                 measures.forget_verified()
                 self._gave_up_at = 0.0
             if learned:
@@ -221,19 +210,19 @@ class AutoPlanner(DraftPlanner):
     def observations(self, unasked: bool) -> Observations:
         """What was observed so far, and what is promised from it."""
         measures, costs = self._measures, self._measures.costs()
-        without, hinted = (measures.alone_yields[hints] for hints in (False, True))
+        without, hinted = (measures.server_yields[hints] for hints in (False, True))
         self._promises = self._promised(costs)
         return Observations(
-            costs,
-            self._promises,
-            {key: kept.value for key, kept in measures.yields.items() if key is not None},
-            self._usual,
-            without.rate if without.count else 1 / costs.alone,
-            hinted.rate,
-            hinted.count >= HINTED,
-            self._plan,
-            unasked,
-            max(1.0, self._answer.value - self._before.value),
+            costs=costs,
+            promises=self._promises,
+            yields={key: kept.value for key, kept in measures.yields.items() if key is not None},
+            usual=self._usual,
+            generated=without.rate if without.count else 1 / costs.alone,
+            hinted=hinted.rate,
+            hints_known=hinted.count >= HINTED,
+            using=self._plan,
+            unasked=unasked,
+            left=max(1.0, self._answer.value - self._before.value),
         )
 
     def _count(self, now: float, tokens: int, generated: bool) -> None:
@@ -307,11 +296,8 @@ def planner_of(preset: Preset, measures: Measures) -> DraftPlanner:
         planner: AutoPlanner = measures.planners[preset]
         planner.begin()
         return planner
-    return (
-        VerifyBoundPlanner(preset, measures)
-        if preset.pacing == "verify_bound"
-        else FixedPlanner(preset)
-    )
+    kind = VerifyBoundPlanner if preset.pacing == "verify_bound" else DraftPlanner
+    return kind(preset, measures)
 
 
 @lru_cache(maxsize=1)

@@ -30,7 +30,7 @@ class Drafts:
     """The drafts after the verified prefix and after predicted ones: one owner of all of them.
 
     Wanted: ``work`` says what the draft model is to draft. Made: ``add`` and ``keep`` fill the
-    cache, ``after`` looks there. On their way: ``request`` makes the draft whose verdict is
+    cache, ``after`` looks there. On their way: ``make_request`` makes the draft whose verdict is
     awaited, ``push`` and ``hint`` make messages for predicted prefixes.
     """
 
@@ -100,7 +100,7 @@ class Drafts:
 
     def work(self) -> list[Work]:
         """The Work for what is wanted now, unless it is the last one."""
-        branches = self.branches(self.shape) if self.shape is not None else ()
+        branches = self.choose(self.shape) if self.shape is not None else ()
         work = Work(self._answer.verified, branches)
         if work == self._working:
             return []
@@ -113,7 +113,7 @@ class Drafts:
         self._working = Work(self._verified, ())
         return [self._working]
 
-    def branches(self, shape: Shape) -> tuple[Branch, ...]:
+    def choose(self, shape: Shape) -> tuple[Branch, ...]:
         """What to draft next, the most confident first."""
         size, room = len(self._verified), self._answer.room
         self._seeking.clear()
@@ -219,7 +219,7 @@ class Drafts:
         pushed = None if base is None else self._pushed.get(base)
         return None if pushed is None else pushed[0].draft
 
-    def request(
+    def make_request(
         self, finished: FinishedDraft, now: float, patience_s: float, exits: bool
     ) -> tuple[Request, bool]:
         """The draft after the verified prefix as a request, and whether it is still to be sent.

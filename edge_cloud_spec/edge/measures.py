@@ -83,7 +83,7 @@ class Measures:
         self.acceptance = Mean(0.7, 6.0)  # of the draft's first choice
         self.runner_up = Mean(0.4, 6.0)  # of its second, where the first was wrong
         self.exits = Mean(0.0, 2.0)  # share of rounds that an exit predicted
-        self.alone = Mean(0.1, decay=TIME_DECAY)  # s, from verdict to verdict of the cloud alone
+        self.server_pass = Mean(0.1, decay=TIME_DECAY)  # s of a pass, generating
         self.one_way = Mean(0.02, decay=TIME_DECAY)  # s, of the link
         self._asked_at = 0.0  # s, when the decode under way was asked for
         self._opened_s = inf  # from there to ``Opened``, the shortest
@@ -91,7 +91,7 @@ class Measures:
         self.yields: dict[Any, Mean] = {}  # by plan: measured over promised tokens per second
         self.promises: dict[object, dict[Any, float]] = {}  # of plans, by the costs they are for
         self.planners: dict[object, Any] = {}  # by preset; what they decided lasts, too
-        self.alone_yields = {hints: PassYield() for hints in (False, True)}  # of the cloud alone
+        self.server_yields = {hints: PassYield() for hints in (False, True)}  # generating
         self.lookup_yields = {nodes: PassYield() for nodes in (False, True)}  # without hints
         self._without_lookup = 0  # decodes since it was last found to pay
         # by whether the exits are asked for
@@ -131,23 +131,23 @@ class Measures:
         if link is not None:
             self.one_way.observe(link / 2)
         if not nodes:
-            self.alone.observe(seconds)
+            self.server_pass.observe(seconds)
         self._verify[exits and nodes > 0].observe(nodes, seconds)
 
-    def went_alone(
+    def generated(
         self, nodes: int, tokens: int, seconds: float, hints: bool, draft_s: float = 0.0
     ) -> None:
-        """The cloud alone made a pass over this many nodes that it had from elsewhere.
+        """The server, generating, made a pass over this many nodes that it had from elsewhere.
 
         It settled ``tokens``. hints: the robot's drafts may have been among the nodes. draft_s:
         that the cloud's own draft model had needed before; 0: the nodes are none of that.
         """
         seconds += draft_s
-        self.alone_yields[hints].observe(tokens, seconds)
+        self.server_yields[hints].observe(tokens, seconds)
         if not (hints or draft_s):
             self.lookup_yields[nodes > 0].observe(tokens, seconds)
         if nodes:
-            self.alone.observe(seconds)
+            self.server_pass.observe(seconds)
 
     def queued(self, turn_s: float, verdict: Verdict, pass_s: float) -> None:
         """A draft begun after a verdict reached the cloud ``turn_s`` after that was sent.
@@ -169,10 +169,11 @@ class Measures:
             if along < len(draft.second_choices):
                 self.runner_up.observe(float(tokens[along] == draft.second_choices[along]))
 
-    def wants_lookup(self) -> bool:
+    def decide_lookup(self) -> bool:
         """Whether the cloud is to look up in the decode that begins.
 
-        Not where it is slower alone with what it looks up than without; but now and then again.
+        Not where the server generates slower with what it looks up than without; but now and then
+        it is tried again.
         """
         without, looked_up = self.lookup_yields[False], self.lookup_yields[True]
         known = without.count >= FEW_PASSES <= looked_up.count
@@ -199,7 +200,7 @@ class Measures:
         return Costs(
             lambda nodes: draft[min(nodes, MAX_PASS_NODES)],
             lambda nodes: verify[min(nodes, MAX_PASS_NODES)],
-            max(self.alone.value, MIN_PASS_S) if self.alone.known else float("inf"),
+            max(self.server_pass.value, MIN_PASS_S) if self.server_pass.known else float("inf"),
             self.one_way.value,
             min(0.99, self.acceptance.value),
             self.runner_up.value,
@@ -248,8 +249,8 @@ class Stopwatch:
         """A round begins; ``ready``: its draft is made already."""
         self.start, self.draft_s, self.waited = now, 0.0, not ready
 
-    def begin_alone(self, now: float) -> None:
-        """A round of the cloud alone begins: it follows the last one without a request."""
+    def begin_generated(self, now: float) -> None:
+        """A round in which the server generates: it follows the last one without a request."""
         self.start = self.sent = now
         self.waited = False
 

@@ -9,7 +9,7 @@ import asyncio
 import socket
 import ssl
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -105,7 +105,7 @@ async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> Clou
         (settings.certificate, settings.key) if settings.certificate else None,
     )
     if problem is not None:
-        return CloudState(problem.kind, f"{address}: {problem.text}", problem.advice)
+        return replace(problem, text=f"{address}: {problem.text}")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return _state("not_a_verifier", f"{address} is open, but does not answer gRPC")
     return None
@@ -115,18 +115,9 @@ def _state(kind: str, text: str) -> CloudState:
     return CloudState(kind, text, ADVICE[kind])
 
 
-@dataclass(frozen=True)
-class ConnectionProblem:
-    """``kind`` is ``unreachable`` or ``tls``; ``text`` says what is so, ``advice`` what to do."""
-
-    kind: str
-    text: str
-    advice: str
-
-
 def connection_problem(
     address: str, secure: bool, authority: str = "", client: tuple[str, str] | None = None
-) -> ConnectionProblem | None:
+) -> CloudState | None:
     """What is wrong with the way to ``address`` (HOST:PORT); None where nothing was found.
 
     ``authority`` is a PEM file (empty: the system's), ``client`` the robot's certificate and key.
@@ -140,14 +131,14 @@ def connection_problem(
         connection = socket.create_connection((host, int(port)), TIMEOUT_S)
     except socket.gaierror:
         text = f"the host name {host} is not known"
-        return ConnectionProblem("unreachable", text, "check the address and the name server")
+        return CloudState("unreachable", text, "check the address and the name server")
     except TimeoutError:
         advice = "check the address, the route and the firewall"
-        return ConnectionProblem("unreachable", f"{host} does not answer", advice)
+        return CloudState("unreachable", f"{host} does not answer", advice)
     except OSError as error:
         advice = "start a verifier there with edge-cloud-spec serve, and check the address"
         why = (error.strerror or str(error)).lower()
-        return ConnectionProblem("unreachable", f"nothing listens at {address} ({why})", advice)
+        return CloudState("unreachable", f"nothing listens at {address} ({why})", advice)
     with connection:
         return _handshake(connection, host, secure, authority, client)
 
@@ -158,7 +149,7 @@ def _handshake(
     secure: bool,
     authority: str,
     client: tuple[str, str] | None,
-) -> ConnectionProblem | None:
+) -> CloudState | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     try:
@@ -173,7 +164,7 @@ def _handshake(
         with context.wrap_socket(connection, server_hostname=host) as encrypted:
             if not secure:
                 advice = "give --authority (parameter authority) with its certificate authority"
-                return ConnectionProblem("tls", "the verifier speaks TLS, the robot not", advice)
+                return CloudState("tls", "the verifier speaks TLS, the robot not", advice)
             # Under TLS 1.3 a missing client certificate shows only now, by an alert or, from
             # gRPC's servers, by the end of a connection on which they would speak first.
             if not encrypted.recv(1):
@@ -187,34 +178,34 @@ def _handshake(
 
 def _refused_certificate(
     error: ssl.SSLCertVerificationError, host: str, authority: str
-) -> ConnectionProblem:
+) -> CloudState:
     if error.verify_code in _EXPIRED:
         text = "the verifier's certificate has expired"
-        return ConnectionProblem("tls", text, "make a new one, or set this machine's clock")
+        return CloudState("tls", text, "make a new one, or set this machine's clock")
     if error.verify_code in _NOT_YET:
         text = "the verifier's certificate is not valid yet"
-        return ConnectionProblem("tls", text, "set this machine's clock")
+        return CloudState("tls", text, "set this machine's clock")
     if error.verify_code in _WRONG_HOST:
         text = f"the verifier's certificate is not for {host}"
         advice = "reach it under the name in its certificate, or make one for this name"
-        return ConnectionProblem("tls", text, advice)
+        return CloudState("tls", text, advice)
     whose = authority or "this machine's own authorities"
     text = f"the verifier's certificate is not signed by {whose} ({error.verify_message})"
     advice = "give --authority (parameter authority) with the authority that signed it"
-    return ConnectionProblem("tls", text, advice)
+    return CloudState("tls", text, advice)
 
 
-def _wants_certificate() -> ConnectionProblem:
+def _wants_certificate() -> CloudState:
     advice = "give the robot's (--certificate and --key, parameters certificate and key)"
-    return ConnectionProblem("tls", "the verifier asks for a client certificate", advice)
+    return CloudState("tls", "the verifier asks for a client certificate", advice)
 
 
-def _refused(reason: str) -> ConnectionProblem:
+def _refused(reason: str) -> CloudState:
     text = f"the verifier refuses the robot's certificate ({reason})"
-    return ConnectionProblem("tls", text, "use one that its authority signed")
+    return CloudState("tls", text, "use one that its authority signed")
 
 
-def _tls_failed(error: OSError) -> ConnectionProblem | None:
+def _tls_failed(error: OSError) -> CloudState | None:
     reason = str(getattr(error, "reason", "") or error)
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return _wants_certificate()
@@ -223,8 +214,8 @@ def _tls_failed(error: OSError) -> ConnectionProblem | None:
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER" in reason:
         text = "what listens there speaks no TLS"
         advice = "serve with --certificate and --key, and check the port"
-        return ConnectionProblem("tls", text, advice)
+        return CloudState("tls", text, advice)
     if isinstance(error, TimeoutError):
         text = "what listens there does not answer a TLS handshake"
-        return ConnectionProblem("tls", text, "check the address and the port")
-    return ConnectionProblem("tls", f"TLS failed: {reason}", "check the address and the port")
+        return CloudState("tls", text, "check the address and the port")
+    return CloudState("tls", f"TLS failed: {reason}", "check the address and the port")

@@ -46,8 +46,8 @@ from .measures import DecodeStats, Measures, Stopwatch
 from .reply_deadline import ReplyDeadline
 
 MAX_DIVERGED = 3  # verdicts of a decode that are on another draft than the robot's
-SAMPLE_EVERY = 4  # tokens that the server generates, between two drafts that only measure
-SAMPLE_SELDOM = 32  # the acceptance; these many once MANY_SAMPLES were taken
+SAMPLE_EVERY = 4  # tokens that the server generates between two drafts that measure the acceptance
+SAMPLE_SELDOM = 32  # the same, once MANY_SAMPLES were taken
 MANY_SAMPLES = 64
 UNDER_WAY = 2  # verdicts of what the server generated that may come after a draft was sent
 
@@ -55,8 +55,8 @@ UNDER_WAY = 2  # verdicts of what the server generated that may come after a dra
 class Mode(Enum):
     """Who leads a decode; the server is the verifier, which may generate by itself."""
 
-    READING = "the draft model has not read the prompt; nobody was asked for anything"
-    LISTENING = "nor has it, or there is none; the server generates, and the robot emits"
+    READING = "the draft model has not read the prompt, and the server does not generate"
+    LISTENING = "the server generates, and no draft model has read the prompt"
     FOLLOWING = "the server generates, and the robot may draft beside it"
     JOINING = "a draft was sent to the server, whose verdicts are still on what it generated"
     LEADING = "the server waits for the robot's drafts"
@@ -74,7 +74,7 @@ class Step(Enum):
     DRAFT_JUDGED = "a verdict came on the robot's draft"
     OTHER_JUDGED = "a verdict came on what the server generated or drafted"
     ROW_REQUESTED = "all of P is asked for"
-    ROW_RECEIVED = "it came"
+    ROW_RECEIVED = "all of P came"
 
 
 # The next mode; a step that is missing leaves the mode as it is.
@@ -184,8 +184,8 @@ class Rounds:
         return [] if self.request is None else [Send(self.request.message)]
 
     @property
-    def awaits_draft(self) -> bool:
-        """Whether a request of a robot that drafts is open."""
+    def request_follows_open(self) -> bool:
+        """Whether the open request is sent right behind an Open: a robot that drafts does so."""
         return self.request is not None and self._preset.drafts_on_robot
 
     # Beginning and end
@@ -353,7 +353,7 @@ class Rounds:
             beside = self.mode is Mode.FOLLOWING
             if self.server_generates and verified and not (beside and self._plan.leads):
                 hints = beside and self._unasked and self._plan.shape is not None
-                measures.went_alone(nodes, len(tokens), seconds, hints, verdict.draft_s)
+                measures.generated(nodes, len(tokens), seconds, hints, verdict.draft_s)
         if draft is None:
             return
         predicted = self._drafts.was_predicted((*verified, *tokens))
@@ -443,7 +443,7 @@ class Rounds:
     def _send(self, draft: FinishedDraft, now: float) -> list[Action]:
         self._stopwatch.asked(now)
         patience_s, exits = self._deadline.left(now), self._plan.speculation.exits
-        request, is_new = self._drafts.request(draft, now, patience_s, exits)
+        request, is_new = self._drafts.make_request(draft, now, patience_s, exits)
         self._ask(request, Step.DRAFT_SENT, now)
         return self.pending() if is_new else []
 
@@ -501,7 +501,7 @@ class Rounds:
 
     def _next_pass(self, now: float) -> float:
         """When the server, generating, begins the next pass that a hint sent now is there for."""
-        pass_s = max(self._measures.alone.value, MIN_PASS_S)
+        pass_s = max(self._measures.server_pass.value, MIN_PASS_S)
         late = now + self._measures.one_way.value - self._heard_at
         return self._heard_at + pass_s * math.ceil(late / pass_s)
 
@@ -517,7 +517,7 @@ class Rounds:
 
     def _let_generate(self, until: int, now: float) -> list[Action]:
         """After a verdict on what the server generated: await the next, or draft as planned."""
-        self._stopwatch.begin_alone(now)
+        self._stopwatch.begin_generated(now)
         self._heard_at = now - self._measures.one_way.value
         if until and len(self.answer.tokens) >= until:
             self._step(Step.SERVER_STOPS)

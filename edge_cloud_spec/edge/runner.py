@@ -415,7 +415,7 @@ class DecodeRunner:
         known, preset = self._known_spec, settings.preset
         opening = opening_of(request, settings, nonce, self.draft_model, known)
         lookup_of = partial(self._lookup_of, opening)
-        if preset.pacing == "auto" and not self.measures.wants_lookup():
+        if preset.pacing == "auto" and not self.measures.decide_lookup():
             opening = replace(opening, lookup=False)
         decoder = self.decoder_of(opening, settings)
         transport = connect(inbox.put) if preset.uses_cloud else None

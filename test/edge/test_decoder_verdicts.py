@@ -1,4 +1,4 @@
-"""What a verdict settles, and verdicts that settle nothing."""
+"""What a verdict settles, verdicts that settle nothing, those that come early, and predictions."""
 
 from __future__ import annotations
 
@@ -20,23 +20,39 @@ from helpers.edge_decoder import (
     waiting,
     work,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.propose import FinishedDraft
-from edge_cloud_spec.decoding.shape import chain
-from edge_cloud_spec.decoding.split import Split
+from edge_cloud_spec.decoding.shape import Branch, chain
+from edge_cloud_spec.decoding.split import SparseResidual, Split
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
+from edge_cloud_spec.edge.answer import MAX_EARLY, EarlyVerdicts
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Drafted, Emit, Received, Send, Work
+from edge_cloud_spec.edge.events import (
+    Action,
+    Drafted,
+    Emit,
+    PromptReady,
+    Received,
+    Send,
+    Work,
+)
+from edge_cloud_spec.edge.rounds import Mode
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     Alone,
     Close,
+    DraftMessage,
     Generate,
     Opened,
+    Prediction,
     Resume,
+    RowMessage,
+    RowRequest,
     Verdict,
     base_digest,
     spec_digest,
@@ -131,9 +147,11 @@ def test_verdicts_that_always_lead_elsewhere_end_the_decode() -> None:
     assert sent(actions) == [Close()]
 
 
-def splitting() -> tuple[EdgeDecoder, PrefixDigest, TokenDistribution]:
+def splitting(
+    residual: str = "dense", top_k: int = 0, tail: int = 0
+) -> tuple[EdgeDecoder, PrefixDigest, TokenDistribution]:
     """A robot that resamples itself, its draft (3, 4) on its way, and the Q of both."""
-    split = Split("dense")
+    split = Split(residual, top_k, tail)
     opening = replace(
         OPENING, rule="rejection", payload="probabilities", policy=SamplingPolicy(1.0), split=split
     )
@@ -158,6 +176,21 @@ def test_what_is_settled_is_not_resampled(token: int | None, finish_: str) -> No
     actions = robot.handle(both, 1.0)
     assert finish(actions).reason == "bad_verdict"
     assert not [action for action in actions if isinstance(action, Emit)]
+
+
+def test_a_verdict_that_comes_twice_while_all_of_p_is_awaited_is_dropped() -> None:
+    """It settled nothing but a rejection, so that it is at the verified prefix still."""
+    robot, base, _ = splitting("sparse", 1, 1)
+    residual = SparseResidual(np.array([0]), np.array([0.05]), 0.95, (7,), (0.05,))
+    rejected = verdict(base, (), None, residual=residual)
+    assert sent(robot.handle(rejected, 1.0)) == [RowRequest(base)]
+    assert robot.mode is Mode.RESAMPLING
+    assert robot.handle(rejected, 1.1) == []
+    assert robot.stats.stale == 1
+    p = TokenDistribution(np.array([0.05, *[0.0] * 18, 0.95], np.float32))
+    actions = robot.handle(Received(RowMessage(base, p)), 1.2)
+    assert actions[0] == Emit(0, (19,), True)
+    assert robot.mode is Mode.LEADING
 
 
 def test_a_verdict_said_again_about_another_draft_is_not_resampled_from_ours() -> None:
@@ -220,3 +253,150 @@ def test_early_verdicts_that_never_come_true_are_bounded() -> None:
     for i in range(1000):
         robot.handle(Received(Verdict(PrefixDigest(5, i), (), 4)), 1.0)
     assert robot.stats.stale == 1000 - 64
+
+
+# Verdicts that overtook another one: kept until their turn, each once, never too many.
+
+PLACE = PrefixDigest(0, 77)
+
+
+def place(length: int, other: int = 0) -> PrefixDigest:
+    return PrefixDigest(length, 1000 * length + other)
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 2), st.integers(0, 3)),
+        max_size=60,
+    )
+)
+def test_a_verdict_is_kept_for_its_place_until_the_answer_has_passed_it(
+    steps: list[tuple[bool, int, int, int]],
+) -> None:
+    early, kept, here = EarlyVerdicts(), {}, 0
+    for keeps, ahead, other, on in steps:
+        if keeps:
+            base = place(here + ahead, other)
+            verdict = Verdict(base, (), ahead)
+            assert early.keep(verdict, place(here)) == (base not in kept)
+            kept.setdefault(base, verdict)
+        else:
+            assert early.take(place(here, other)) is kept.pop(place(here, other), None)
+            here += on
+            kept = {base: each for base, each in kept.items() if base.length >= here}
+            early.keep(Verdict(place(here + 99), (), 1), place(here))  # as one does that comes
+            early.take(place(here + 99))
+
+
+def test_so_many_are_kept_and_those_that_were_passed_make_room() -> None:
+    early = EarlyVerdicts()
+    for n in range(MAX_EARLY):
+        assert early.keep(Verdict(place(3, n), (), 1), PLACE)
+    assert not early.keep(Verdict(place(9), (), 1), PLACE)
+    assert not early.keep(Verdict(place(9), (), 1), place(3, 7))  # not passed: one of them is next
+    assert early.keep(Verdict(place(9), (), 1), place(4))
+    assert early.take(place(3, 1)) is None
+    assert early.take(place(9)) is not None
+    assert early.take(place(9)) is None
+
+
+# What an early exit guesses is drafted after, for a preset that wants it, and nothing else.
+
+TOKENS = (3, 4, 5, 6)
+
+
+def whole(tokens: tuple[int, ...]) -> FinishedDraft:
+    return FinishedDraft(Draft(tokens), tokens, len(tokens) - 1, leaves=((tokens, 0.5),))
+
+
+def predicting(preset: str = "fsd") -> tuple[EdgeDecoder, list[Action]]:
+    """A robot whose first draft is on its way, and what it did then."""
+    robot = EdgeDecoder(OPENING, load_preset(preset))
+    robot.start(0.0, SPEC)
+    robot.handle(Received(Opened("s", b"", BASE)), 0.0)
+    (work,) = robot.handle(PromptReady(b"prompt", spec_digest(SPEC), (0,), 20), 0.0)
+    assert isinstance(work, Work)
+    return robot, robot.handle(Drafted(work.branches[0], TOKENS, whole(TOKENS)), 1.0)
+
+
+def wanted(actions: list[Action]) -> list[Branch]:
+    return [branch for action in actions if isinstance(action, Work) for branch in action.branches]
+
+
+def test_a_guess_is_drafted_after_and_the_draft_goes_out_when_it_comes_true() -> None:
+    robot, _ = predicting()
+    actions = robot.handle(Received(Prediction(BASE, (0, 1), 9, 0.8, 2)), 1.1)
+    prediction = (*TOKENS[:2], 9)
+    branch = next(branch for branch in wanted(actions) if branch.prefix == prediction)
+    assert not any(isinstance(action, (Emit, Send)) for action in actions)
+    assert robot.tokens == [] and robot.stats.predictions == 1
+    sent = robot.handle(Drafted(branch, (7, 8), whole((7, 8))), 1.2)
+    pushes = load_preset("fsd").speculation.push
+    assert any(isinstance(action, Send) for action in sent) == pushes
+    verdict = Verdict(BASE, (0, 1), 9, leads_to=BASE.extend(prediction).short)
+    actions = robot.handle(Received(verdict), 2.0)
+    assert actions[0] == Emit(0, prediction, True)
+    if not pushes:
+        (message,) = [a.message for a in actions if isinstance(a, Send)]
+        assert isinstance(message, DraftMessage)
+        assert (message.base, message.draft.tokens) == (BASE.extend(prediction), (7, 8))
+    assert robot.measures.exits.total == 1.0
+
+
+def test_a_guess_that_does_not_come_true_is_counted_and_forgotten() -> None:
+    robot, _ = predicting()
+    robot.handle(Received(Prediction(BASE, (), 9, 0.8, 2)), 1.1)
+    arrived = (*TOKENS[:1], 8)
+    verdict = Verdict(BASE, (0,), 8, leads_to=BASE.extend(arrived).short)
+    actions = robot.handle(Received(verdict), 2.0)
+    assert all(branch.prefix[:2] == arrived for branch in wanted(actions))
+    exits = robot.measures.exits
+    assert (exits.total, exits.count) == (0.0, 1)
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    [
+        Prediction(BASE, (1,), 9, 0.9, 2),  # no path of the draft
+        Prediction(BASE, (0, 4), 9, 0.9, 2),
+        Prediction(BASE, (0, 0), 9, 0.9, 2),
+    ],
+)
+def test_a_guess_off_the_draft_is_nothing(prediction: Prediction) -> None:
+    robot, _ = predicting()
+    assert robot.handle(Received(prediction), 1.1) == []
+    assert (robot.stats.predictions, robot.stats.stale) == (0, 0)
+
+
+@pytest.mark.parametrize("base", [BASE.extend((3,)), PrefixDigest(0, 5)])
+def test_a_guess_at_another_place_is_stale(base: PrefixDigest) -> None:
+    robot, _ = predicting()
+    assert robot.handle(Received(Prediction(base, (), 9, 0.9, 2)), 1.1) == []
+    assert (robot.stats.predictions, robot.stats.stale) == (0, 1)
+
+
+def test_a_guess_at_nothing_that_was_sent_is_stale() -> None:
+    robot = EdgeDecoder(OPENING, load_preset("fsd"))
+    robot.start(0.0, SPEC)
+    robot.handle(Received(Opened("s", b"", BASE)), 0.0)
+    robot.handle(PromptReady(b"prompt", spec_digest(SPEC), (0,), 20), 0.0)
+    assert robot.handle(Received(Prediction(BASE, (), 9, 0.9, 2)), 0.1) == []
+    assert (robot.stats.predictions, robot.stats.stale) == (0, 1)
+
+
+@pytest.mark.parametrize("preset", ["dsd", "picospec", "specedge"])
+def test_a_preset_without_exits_does_not_draft_after_them(preset: str) -> None:
+    robot, _ = predicting(preset)
+    assert not robot.measures.exits.count
+    assert robot.handle(Received(Prediction(BASE, (0,), 9, 0.9, 2)), 1.1) == []
+    assert robot.stats.predictions == 0
+
+
+def test_the_surer_guess_is_worked_on_first() -> None:
+    robot, _ = predicting()
+    robot.handle(Received(Prediction(BASE, (), 8, 0.3, 1)), 1.1)
+    both = wanted(robot.handle(Received(Prediction(BASE, (0,), 9, 0.7, 2)), 1.2))
+    places = [branch.prefix for branch in both]
+    assert places.index((3, 9)) < places.index((8,))
+    again = wanted(robot.handle(Received(Prediction(BASE, (), 8, 0.9, 3)), 1.3))
+    assert again[0].prefix == (8,)

@@ -17,7 +17,7 @@ from edge_cloud_spec.edge.draft_planner import (
     TRIED,
     AutoPlanner,
     DraftPlan,
-    FixedPlanner,
+    DraftPlanner,
     Observations,
     VerifyBoundPlanner,
     candidate_pipelines,
@@ -37,7 +37,7 @@ def known(
 ) -> Measures:
     """Measures of a robot that has seen passes of all kinds, which all cost the same."""
     measures = Measures()
-    measures.alone.observe(verify)
+    measures.server_pass.observe(verify)
     for nodes in (1, 64):
         measures.drafted(nodes, draft)
         measures.verified(nodes, verify, 2 * one_way)
@@ -48,7 +48,7 @@ def known(
 def test_a_preset_that_does_not_pace_keeps_its_shape() -> None:
     preset = load_preset("picospec")
     pacing = planner_of(preset, Measures())
-    assert isinstance(pacing, FixedPlanner)
+    assert type(pacing) is DraftPlanner
     assert pacing.plan(3.0, 5) == DraftPlan(preset.shape, preset.speculation)
     alone = planner_of(load_preset("cloud_ar"), Measures())
     assert alone.plan(0.0, 0) == DraftPlan(None, STOP_AND_WAIT)
@@ -142,7 +142,7 @@ def test_auto_keeps_its_plan_for_so_many_rounds() -> None:
 
 def test_auto_plans_anew_once_it_knows_what_a_pass_over_a_draft_costs() -> None:
     measures = Measures()
-    measures.alone.observe(0.2)
+    measures.server_pass.observe(0.2)
     measures.drafted(1, 0.02)
     measures.one_way.observe(0.05)
     auto = AutoPlanner(AUTO, measures)
@@ -192,14 +192,14 @@ def test_auto_changes_its_plan_only_for_one_that_promises_a_little_more() -> Non
 def test_a_robot_begins_to_draft_for_a_little_more_and_goes_on_for_as_much_as_the_target() -> None:
     measures = known()
     promised = best(measures, AutoPlanner(AUTO, measures).plan(0.0, 0).speculation)
-    measures.alone = Mean(1.01 / promised, 1e9)  # drafting promises 1 % more
+    measures.server_pass = Mean(1.01 / promised, 1e9)  # drafting promises 1 % more
     auto = AutoPlanner(AUTO, measures)
     assert auto.plan(0.0, 0).shape is None
-    measures.alone = Mean(1.05 / promised, 1e9)
+    measures.server_pass = Mean(1.05 / promised, 1e9)
     assert auto.plan(1.0, 1000).shape is not None
-    measures.alone = Mean(1.01 / promised, 1e9)
+    measures.server_pass = Mean(1.01 / promised, 1e9)
     assert taken(auto.observations(unasked=False)).shape is not None
-    measures.alone = Mean(0.9 / promised, 1e9)
+    measures.server_pass = Mean(0.9 / promised, 1e9)
     assert taken(auto.observations(unasked=False)).shape is None
 
 

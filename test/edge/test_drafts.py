@@ -1,19 +1,26 @@
-"""Which guesses a robot works on while it waits, and in what order."""
+"""Which drafts a robot works on while it waits and in what order, and those that it sends ahead."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from helpers.edge_decoder import BASE, OPENED, PROMPT, SPEC, decoder, drafted, drafts, sent, verdict
 
+from edge_cloud_spec.cloud.session.counters import Counters
+from edge_cloud_spec.cloud.session.drafts import PushedDrafts
 from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
+from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.decoding.preset import Speculation
 from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, chain
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.edge.answer import Answer, Prefix
+from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafts import Drafts
-from edge_cloud_spec.edge.events import PromptReady
+from edge_cloud_spec.edge.events import Action, LinkLost, LinkUp, PromptReady
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.presets import load_preset
 
@@ -30,7 +37,7 @@ TREE = FinishedDraft(
 )
 
 
-class Robot:
+class Waiting:
     """Drafts after an answer of 20 tokens at most, which ends with the token 9."""
 
     def __init__(self, speculation: Speculation = ALL) -> None:
@@ -50,18 +57,18 @@ class Robot:
         self.drafts.drop_unverified()
 
 
-def drafting() -> Robot:
+def drafting() -> Waiting:
     """The tree is drafted after the empty answer, and on its way."""
-    robot = Robot()
-    (branch,) = robot.drafts.branches(SHAPE)
+    robot = Waiting()
+    (branch,) = robot.drafts.choose(SHAPE)
     assert branch == Branch((), SHAPE)
     assert robot.drafts.add(branch, TREE)
     return robot
 
 
-def wanted(robot: Robot) -> list[tuple[Prefix, int]]:
+def wanted(robot: Waiting) -> list[tuple[Prefix, int]]:
     """Prefixes with the depths of what is to be drafted there; 1 looks for a bonus token."""
-    return [(branch.prefix, branch.shape.depth) for branch in robot.drafts.branches(SHAPE)]
+    return [(branch.prefix, branch.shape.depth) for branch in robot.drafts.choose(SHAPE)]
 
 
 def test_guesses_are_worked_off_by_confidence_and_the_unlikely_ones_not_at_all() -> None:
@@ -70,7 +77,7 @@ def test_guesses_are_worked_off_by_confidence_and_the_unlikely_ones_not_at_all()
 
 def test_each_likely_leaf_gets_the_tokens_that_may_follow_it() -> None:
     robot = drafting()
-    seek = robot.drafts.branches(SHAPE)[0]
+    seek = robot.drafts.choose(SHAPE)[0]
     bonus = FinishedDraft(Draft((7,)), (7,), 0, leaves=(((7,), 0.9),), recoveries=(((8,), 0.08),))
     assert not robot.drafts.add(seek, bonus)
     assert wanted(robot)[:3] == [((1, 1, 7), 2), ((2,), 1), ((1, 3), 2)]
@@ -119,8 +126,8 @@ def test_of_a_draft_with_rows_nothing_is_left() -> None:
 
 
 def test_a_part_of_a_draft_stands_in_for_it_once_it_is_deep_enough() -> None:
-    robot = Robot(ALL)
-    (branch,) = robot.drafts.branches(chain(4))
+    robot = Waiting(ALL)
+    (branch,) = robot.drafts.choose(chain(4))
     robot.drafts.keep(branch, FinishedDraft(Draft((1, 2)), (1, 2), 1, leaves=(((1, 2), 0.5),)))
     assert robot.drafts.after(()) is None
     robot.drafts.finish_early((), 3)
@@ -142,32 +149,136 @@ def test_nothing_is_drafted_after_an_end_token_or_beyond_the_answers_length() ->
 def test_drafts_further_ahead_are_not_what_the_next_verdict_leads_to() -> None:
     """All accepted, twice: only the first of these prefixes is one verdict away."""
     stream = Speculation(all_accepted=True, open=True, push=True, ahead=3, width=4)
-    robot = Robot(stream)
+    robot = Waiting(stream)
     prefix: Prefix = ()
     for level in range(4):
-        (branch,) = robot.drafts.branches(chain(2))
+        (branch,) = robot.drafts.choose(chain(2))
         assert branch.prefix == prefix
         assert robot.drafts.is_near(prefix) == (level <= 1)
         robot.drafts.add(branch, FinishedDraft(Draft((1, 2)), (1, 2), 1, leaves=(((1, 2), 0.9),)))
         prefix = (*prefix, 1, 2)
-    assert robot.drafts.branches(chain(2)) == ()  # three ahead of the one that is verified
+    assert robot.drafts.choose(chain(2)) == ()  # three ahead of the one that is verified
 
 
 def test_what_ends_in_a_bonus_is_a_verdict_further_too() -> None:
     twice = Speculation(all_accepted=True, runners_up=True, push=True, ahead=2, width=4, least=0.0)
-    robot = Robot(twice)
-    (branch,) = robot.drafts.branches(chain(1))
+    robot = Waiting(twice)
+    (branch,) = robot.drafts.choose(chain(1))
     finished = FinishedDraft(Draft((1,)), (1,), 0, leaves=(((1,), 0.5),), recoveries=(((2,), 0.2),))
     robot.drafts.add(branch, finished)
     bonus = FinishedDraft(Draft((3,)), (3,), 0, leaves=(((3,), 0.5),), recoveries=(((4,), 0.3),))
-    seek, _ = robot.drafts.branches(chain(1))
+    seek, _ = robot.drafts.choose(chain(1))
     assert seek == Branch((1,), chain(1))
     assert not robot.drafts.add(seek, bonus)
-    first = robot.drafts.branches(chain(1))
+    first = robot.drafts.choose(chain(1))
     assert [branch.prefix for branch in first] == [(1, 3), (2,), (1, 4)]
     assert all(robot.drafts.is_near(branch.prefix) for branch in first)
     after = FinishedDraft(Draft((5,)), (5,), 0, leaves=(((5,), 0.5),), recoveries=(((6,), 0.25),))
     robot.drafts.add(first[0], after)
-    later = [branch.prefix for branch in robot.drafts.branches(chain(1))]
+    later = [branch.prefix for branch in robot.drafts.choose(chain(1))]
     assert later == [(2,), (1, 4), (1, 3, 5), (1, 3, 6)]
     assert [robot.drafts.is_near(prefix) for prefix in later] == [True, True, False, False]
+
+
+# Drafts that are pushed ahead of their verdict: said again only where they were lost.
+
+
+def pushing() -> EdgeDecoder:
+    """A streaming robot whose first draft is on its way, and the next one pushed."""
+    robot = decoder("picospec")
+    robot.start(0.0, SPEC)
+    robot.handle(OPENED, 0.0)
+    robot.handle(PROMPT, 0.0)
+    first = sent(drafts(robot, (3, 4, 5, 6), 1.0))
+    assert [message.base.length for message in first] == [0]
+    return robot
+
+
+def test_what_was_pushed_is_not_said_again_while_the_link_stands() -> None:
+    robot = pushing()
+    (pushed,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
+    assert pushed.base == BASE.extend((3, 4, 5, 6))
+    actions = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.2)
+    assert sent(actions) == []
+    assert robot.tokens == [3, 4, 5, 6]
+
+
+def test_what_was_pushed_while_the_link_was_down_is_said_again() -> None:
+    robot = pushing()
+    robot.handle(LinkLost("an outage"), 1.1)
+    (lost,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
+    robot.handle(LinkUp(), 1.2)
+    robot.handle(OPENED, 1.3)
+    actions = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.4)
+    assert [message.base for message in sent(actions)] == [lost.base]
+
+
+def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
+    robot = pushing()
+    (pushed,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
+    assert robot.handle(verdict(pushed.base, (), 2), 1.2) == []
+    robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.3)
+    assert robot.tokens == [3, 4, 5, 6, 2]
+
+
+def test_a_robot_pushes_as_many_drafts_as_the_cloud_keeps() -> None:
+    """Or it would wait for the verdict on one that the cloud has dropped."""
+    answer, counters = Answer(0), Counters()
+    answer.begin(BASE, PROMPT)
+    robot = Drafts(answer, "ids", load_preset("picospec"), Measures())
+    kept = PushedDrafts(counters)
+    draft = FinishedDraft(Draft((1,)), (1,), 0)
+    pushed = [robot.push((token,), draft, 0.0, exits=True) for token in range(MAX_PUSHED + 9)]
+    said = [message for message in pushed if message is not None]
+    for message in said:
+        kept.add(message)
+    assert len(kept) == len(said) == MAX_PUSHED and counters.unused == 0
+
+
+def test_a_draft_that_the_cloud_would_wait_for_is_cut_short() -> None:
+    robot = pushing()
+    robot.handle(verdict(BASE, (), 7), 2.0)
+    robot.measures.one_way = Mean(0.1, 1.0)
+    robot.measures.verified(4, 0.3, None)
+    drafts(robot, (3, 4, 5, 6), 2.0)  # its pass will end at 2.4
+    early = replace(drafted(robot, (7, 8), (7, 8)), done=False, seconds=0.05)
+    assert sent(robot.handle(early, 2.1)) == []
+    late = replace(drafted(robot, (9,), (7, 8, 9)), done=False, seconds=0.05)
+    (pushed,) = sent(robot.handle(late, 2.3))
+    assert pushed.draft.tokens == (7, 8, 9)
+
+
+def after_a_verdict(queue_s: float) -> EdgeDecoder:
+    """A robot whose last draft waited so long at the cloud; its next one has to begin anew."""
+    robot = pushing()
+    robot.handle(verdict(BASE, (), 7), 2.0)
+    robot.measures.one_way, robot.measures.busy = Mean(0.1, 1.0), Mean(0.0)
+    assert robot.handle(replace(drafted(robot, (3,)), seconds=0.05), 2.0) == []
+    drafts(robot, (3, 4, 5, 6), 2.0)
+    base = BASE.extend((7,))
+    took = {"verify_s": 0.5, "queue_s": queue_s}
+    robot.handle(verdict(base, (), 8, **took), 2.2 + 0.5 + queue_s)
+    return robot
+
+
+def next_part(robot: EdgeDecoder, now: float) -> list[Action]:
+    """The draft after the verified tokens is deep enough to be cut, after a pass of 50 ms."""
+    part = replace(drafted(robot, (4,), (3, 4)), done=False, seconds=0.05)
+    return robot.handle(part, now)
+
+
+def test_a_draft_grows_while_the_cloud_is_busy_with_others() -> None:
+    """Its last one waited 0.3 s: a short one would not be verified any earlier."""
+    robot = after_a_verdict(queue_s=0.3)
+    verdict_at = 3.0
+    assert robot.measures.busy.value == pytest.approx(0.5)  # no longer than its own pass
+    assert sent(next_part(robot, verdict_at + 0.1)) == []
+    late = next_part(robot, verdict_at + 0.26)  # another level would be there after 0.4 s
+    assert [message.draft.tokens for message in sent(late)] == [(3, 4)]
+
+
+@pytest.mark.parametrize("queue_s", [0.0, 0.04])
+def test_a_draft_is_sent_at_once_to_a_cloud_that_is_not_busy(queue_s: float) -> None:
+    robot = after_a_verdict(queue_s)
+    assert robot.measures.busy.value == 0.0
+    assert len(sent(next_part(robot, 2.7 + queue_s + 0.05))) == 1

@@ -111,12 +111,8 @@ class LinkState:
         self._broken = True
         self._fall_silent(reason, now)
 
-    def up(self, now: float) -> None:
-        """There is a connection again; whether anybody answers on it is not known yet."""
-        self._judge(now)
-
     def tick(self, now: float) -> None:
-        """Time has passed."""
+        """Time has passed, or there is a connection on which nobody has answered yet."""
         self._judge(now)
 
     def starting(self, now: float) -> bool:
@@ -182,15 +178,10 @@ class ReplyWatch:
             self._due[request] = now + self._deadline_s
 
     def answered(self, request: str, now: float) -> float | None:
-        """The cloud answered; how long that took, None where nothing was asked."""
+        """The cloud answered, or the request is over; how long that took, None: none was asked."""
         asked = self._asked.pop(request, None)
         self._due.pop(request, None)
         return None if asked is None else now - asked
-
-    def forget(self, request: str) -> None:
-        """The request is over."""
-        self._asked.pop(request, None)
-        self._due.pop(request, None)
 
     def misses(self, now: float) -> int:
         """How many deadlines passed since the last look; one that goes on passes again."""
@@ -248,7 +239,7 @@ class LinkMonitor:
         """The robot sent a message of this request; ``last``: its Close."""
         with self._lock:
             if last:
-                self._watch.forget(request)
+                self._watch.answered(request, self._clock())
             else:
                 self._watch.sent(request, self._clock())
 
@@ -259,9 +250,9 @@ class LinkMonitor:
             if isinstance(item, LinkLost):
                 self._state.lost(item.reason, now)
             elif isinstance(item, LinkUp):
-                self._state.up(now)
+                self._state.tick(now)
             elif reason := _link_fault(item):
-                self._watch.forget(request)
+                self._watch.answered(request, self._clock())
                 self._state.lost(reason, now)
             elif server_kind_of(item) != "prediction":
                 after_s = self._watch.answered(request, now)

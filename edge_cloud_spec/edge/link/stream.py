@@ -1,28 +1,35 @@
-"""One decode's stream to the verifier, which reconnects after a break."""
+"""One decode's stream to the verifier, which reconnects after a break; and the clocks' offset."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from ...wire.channel import is_loopback, retry_after_s
 from ...wire.codec import decode_server, encode_server
-from ...wire.frames import ends_decode, kind_of, server_kind_of
+from ...wire.frames import MAX_STAMPED, echo_of, ends_decode, kind_of, server_kind_of, with_sent
 from ...wire.messages import MOVED, Fault, ServerMessage, WireError
 from ..events import LinkLost, LinkUp, OnReceive
 from ..reply_deadline import spread
-from .route import Place, Route
+from .route import ClientSettings, Place, Route
 
 log = logging.getLogger(__name__)
 
 LINGER_S = 0.5  # to send what is queued when a stream is closed
+STAMP_EVERY_S = 1.0  # a message is stamped for the clock offset no more often than this
+ECHO_DUE_S = 5.0  # a stamp without an echo by then is forgotten: an older cloud sends none
+KEPT = 32  # samples of the clock offset
+MAX_AGE_S = 300.0  # of a sample
+DRIFT = 100e-6  # by which two clocks may part, of the time that passed; crystals are within 50e-6
 LATE_CLOSE_S = 5.0  # a break after the last answer is reported if no Close came by then
 
 # Statuses that a retry cannot fix: the fault's code, and what to do about it.
@@ -40,35 +47,85 @@ _FATAL = {
 # Of a replica: its tokens or our lease changed, and the front knows more.
 _FOR_THE_FRONT = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
+# Makes a fresh call of raw bytes to a place, or asks the front for one (None). The address is of a
+# replica that could not be reached, for the front to know.
+OpenCall = Callable[[Place | None, str], Any]
 
-class StreamHost(Protocol):
-    """What owns the channel and the loop: the ``VerifierClient``."""
 
-    @property
-    def address(self) -> str:
-        """The verifier's HOST:PORT."""
+@dataclass(frozen=True)
+class Offset:
+    """The cloud's clock less the robot's, s; the truth is within ``uncertainty_s`` of it."""
 
-    @property
-    def retry_s(self) -> float:
-        """Pause before a broken stream reconnects."""
+    offset_s: float
+    uncertainty_s: float
 
-    def route(self) -> Route:
-        """The way of a new stream."""
+    def agrees(self, other: Offset) -> bool:
+        """Whether both can be true."""
+        apart = abs(self.offset_s - other.offset_s)
+        return apart <= self.uncertainty_s + other.uncertainty_s
 
-    def open_call(self, place: Place | None, avoid: str) -> Any:
-        """A fresh call of raw bytes; on the loop. ``place`` None: it asks the front for one.
 
-        ``avoid``: the address of a replica that could not be reached, for the front to know.
+class ClockOffset:
+    """How far the cloud's clock is ahead of the robot's, from the times on messages.
+
+    NTP's arithmetic (RFC 5905, section 8): a message leaves at t1 by the robot's clock and arrives
+    at t2 by the cloud's; an answer leaves at t3 by the cloud's and arrives at t4 by the robot's.
+    The offset is ((t2 - t1) + (t3 - t4)) / 2, and wrong by half of the round trip at most, however
+    unequal the two ways are. So of the samples of the last minutes the one with the shortest round
+    trip is the best. A sample that contradicts older ones shows that a clock was set: those are
+    forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, Offset]] = deque(maxlen=KEPT)  # when, and what
+        self.steps = 0  # times that a clock was set
+        self._stamped: tuple[int, float] | None = None  # the stamp under way, and steady time
+
+    def observe(self, t1: int, t2: int, t3: int, t4: int, now: float) -> bool:
+        """A message and its answer, ns (see above); ``now`` is steady time, s.
+
+        False where these times cannot be: a clock was set meanwhile, or the cloud lies.
         """
+        round_trip_ns = (t4 - t1) - (t3 - t2)
+        if round_trip_ns < 0 or t3 < t2 or t4 < t1:
+            return False
+        sample = Offset(((t2 - t1) + (t3 - t4)) / 2e9, round_trip_ns / 2e9)
+        kept = [(when, old) for when, old in self._samples if sample.agrees(_aged(old, now - when))]
+        self.steps += bool(self._samples and not kept)
+        self._samples = deque([*kept, (now, sample)], KEPT)
+        return True
 
-    def run_soon(self, job: Callable[[], None]) -> None:
-        """Run a job on the loop; from any thread."""
+    def at(self, now: float) -> Offset | None:
+        """The offset and its uncertainty at this steady time (s); None where it is not known."""
+        aged = [_aged(old, now - when) for when, old in self._samples if now - when <= MAX_AGE_S]
+        return min(aged, key=lambda sample: sample.uncertainty_s, default=None)
 
     def stamp(self, data: bytes) -> bytes:
-        """A message as it leaves, perhaps with the time."""
+        """The message as it is sent: one a second carries the time."""
+        now = time.monotonic()
+        due = STAMP_EVERY_S if self._stamped is None or not self._stamped[0] else ECHO_DUE_S
+        if len(data) > MAX_STAMPED or (self._stamped and now - self._stamped[1] < due):
+            return data
+        sent_ns = time.time_ns()
+        self._stamped = (sent_ns, now)
+        return with_sent(data, sent_ns)
 
     def read_echo(self, data: bytes) -> None:
-        """A message as it arrived, perhaps with the cloud's times."""
+        """Compare the clocks, where the message carries the cloud's times."""
+        if not self._stamped or not self._stamped[0] or len(data) > MAX_STAMPED:
+            return
+        received_ns, (sent_ns, sent_at) = time.time_ns(), self._stamped
+        echo = echo_of(data)
+        if echo is None or echo.sent_ns != sent_ns:
+            return
+        self._stamped = (0, sent_at)
+        now = time.monotonic()
+        self.observe(sent_ns, echo.received_ns, echo.answered_ns, received_ns, now)
+
+
+def _aged(sample: Offset, seconds: float) -> Offset:
+    """A sample after this time: the clocks drift apart."""
+    return Offset(sample.offset_s, sample.uncertainty_s + DRIFT * max(0.0, seconds))
 
 
 class ClientStream:
@@ -78,22 +135,30 @@ class ClientStream:
     ends it: only a robot that resumes has a use for another one.
     """
 
-    def __init__(self, host: StreamHost, on_receive: OnReceive) -> None:
-        self._host = host
-        self._on_receive = on_receive
+    def __init__(
+        self,
+        settings: ClientSettings,
+        route: Route,
+        clock: ClockOffset,
+        open_call: OpenCall,
+        run_soon: Callable[[Callable[[], None]], None],
+        on_receive: OnReceive,
+    ) -> None:
+        """run_soon: runs a job on the client's loop, where ``open_call`` is called too."""
+        self._settings, self._route, self._clock = settings, route, clock
+        self._open_call, self._run_soon, self._on_receive = open_call, run_soon, on_receive
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._lost = False  # and LinkLost was reported
         self._answered = False  # the last message was the last of a decode
         self._goes_on = asyncio.Event()  # the robot closes the stream, or resumes
         self._random = Random()
-        self._route = host.route()
         self._last: Place | None = None  # where what the robot sent last went
         self.closing = False
 
     def send(self, data: bytes) -> None:
         """Queue these bytes; a reconnect drops what is still queued (see LinkUp)."""
-        self._host.run_soon(lambda: self._send(data))
+        self._run_soon(lambda: self._send(data))
 
     def close(self, last: bytes | None = None) -> None:
         """End the stream once everything queued is sent, or at once while it is broken.
@@ -101,7 +166,7 @@ class ClientStream:
         ``last`` is sent before the end. The cloud ends its side after a Close, and that must not
         count as a lost link: so the last message and the close are one call.
         """
-        self._host.run_soon(lambda: self._close(last))
+        self._run_soon(lambda: self._close(last))
 
     def start(self) -> asyncio.Task[None]:
         """Run the stream; to be called on the client's loop."""
@@ -140,7 +205,7 @@ class ClientStream:
     async def _try_once(self) -> None:
         """Connect and relay until the stream ends; pause after a break."""
         connected, clean, refused = False, False, False
-        pause, route = self._host.retry_s, self._route
+        pause, route = self._settings.retry_s, self._route
         try:
             place = route.here or await self._ask()
             call = await self._connect(place)
@@ -217,7 +282,7 @@ class ClientStream:
 
         ``place`` None: it asks the front. A replica is given up then.
         """
-        call = self._host.open_call(place, self._route.avoid)
+        call = self._open_call(place, self._route.avoid)
         try:
             await asyncio.wait_for(call.wait_for_connection(), self._route.connect_s)
         except asyncio.TimeoutError:
@@ -229,7 +294,7 @@ class ClientStream:
         return call
 
     def _unreachable(self, why: str) -> str:
-        address = self._host.address
+        address = self._settings.address
         advice = "; start one there with edge-cloud-spec serve" if is_loopback(address) else ""
         return f"cannot reach the cloud at {address}: {why}{advice}"
 
@@ -244,7 +309,7 @@ class ClientStream:
             async for data in call:
                 if server_kind_of(data) == "fault" and _is_moved(data):
                     raise _MovedError(decode_server(data))
-                self._host.read_echo(data)
+                self._clock.read_echo(data)
                 self._route.answered()
                 self._note_answer(data)
                 self._on_receive(data)
@@ -262,7 +327,7 @@ class ClientStream:
 
     async def _write(self, call: Any) -> None:
         while (data := await self._queue.get()) is not None:
-            await call.write(self._host.stamp(data))
+            await call.write(self._clock.stamp(data))
         await call.done_writing()
 
 

@@ -1,0 +1,366 @@
+"""A server that generates by itself: asked to, or from its own prefill until the robot joins it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from helpers.edge_decoder import BASE, OPENED, OPENING, PROMPT, SPEC, sent
+
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.mean import Mean
+from edge_cloud_spec.decoding.propose import FinishedDraft
+from edge_cloud_spec.edge.decoder import EdgeDecoder
+from edge_cloud_spec.edge.draft_planner import HINTED, PROBE
+from edge_cloud_spec.edge.events import (
+    Action,
+    Drafted,
+    Emit,
+    LinkLost,
+    LinkUp,
+    Prefilled,
+    PromptReady,
+    Received,
+    Work,
+)
+from edge_cloud_spec.edge.measures import Measures
+from edge_cloud_spec.edge.rounds import TRANSITIONS, Mode, Step
+from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.wire.messages import (
+    ALONE_PROTOCOL,
+    Alone,
+    DraftMessage,
+    Fault,
+    Generate,
+    Opened,
+    Resume,
+    Verdict,
+    spec_digest,
+)
+
+ASKED = Generate(BASE, Alone(False, PROBE, True))
+
+
+def prepared() -> tuple[EdgeDecoder, list[Action]]:
+    """``auto`` learns first what the target costs: nothing is drafted."""
+    robot = EdgeDecoder(OPENING, load_preset("auto"), 10.0)
+    robot.start(0.0, SPEC)
+    return robot, robot.handle(PromptReady(b"prompt", spec_digest(SPEC), (0,), 20), 0.5)
+
+
+def token_said(size: int, token: int) -> Received:
+    """The target's next token, after ones, twos, ..."""
+    base = BASE.extend(range(1, size + 1))
+    there = base.extend((token,))
+    return Received(Verdict(base, (), token, verify_s=0.1, leads_to=there.short))
+
+
+def test_the_cloud_is_asked_before_it_has_opened_and_again_where_the_link_broke() -> None:
+    robot, actions = prepared()
+    assert sent(actions) == [ASKED]
+    assert sent(robot.handle(LinkUp(), 1.0)) == [OPENING, ASKED]
+
+
+def test_after_a_loss_the_session_is_resumed_and_the_same_asked_again() -> None:
+    robot, _ = prepared()
+    robot.handle(OPENED, 1.0)
+    assert robot.deadline is not None  # a verdict is owed
+    robot.handle(token_said(0, 1), 2.0)
+    assert robot.tokens == [1]
+    robot.handle(LinkLost("x"), 3.0)
+    here = BASE.extend((1,))
+    assert sent(robot.handle(LinkUp(), 4.0)) == [Resume("s", here)]
+    assert sent(robot.handle(Received(Opened("s", b"", here)), 5.0)) == [
+        Generate(here, Alone(False, PROBE, True))
+    ]
+    assert robot.deadline == 12.0  # as before: only an answer moves it
+
+
+def test_it_drafts_again_when_the_cloud_has_gone_as_far_as_it_was_asked() -> None:
+    robot, _ = prepared()
+    robot.handle(OPENED, 1.0)
+    for size in range(PROBE):
+        actions = robot.handle(token_said(size, size + 1), 2.0 + size)
+        last = size == PROBE - 1
+        assert not sent(actions) or last
+    work = [a for a in actions if isinstance(a, Work) and a.branches]
+    asked = [message for message in sent(actions) if isinstance(message, Generate)]
+    assert bool(work) != bool(asked)  # it drafts, or lets the cloud go on for longer
+    assert [round_.drafted for round_ in robot.stats.rounds] == [0] * PROBE
+
+
+def test_the_draft_that_it_makes_then_is_sent() -> None:
+    measures = Measures()
+    measures.drafted(1, 0.001)
+    measures.verified(4, 0.1, 0.001)
+    robot = EdgeDecoder(OPENING, load_preset("auto"), 10.0, measures=measures)
+    robot.start(0.0, SPEC)
+    robot.handle(PromptReady(b"prompt", spec_digest(SPEC), (0,), 20), 0.0)
+    robot.handle(OPENED, 0.0)
+    for size in range(PROBE):
+        actions = robot.handle(token_said(size, size + 1), 0.1 * size)
+    assert robot.mode is Mode.LEADING
+    (work,) = [action for action in actions if isinstance(action, Work)]
+    branch = work.branches[0]
+    finished = FinishedDraft(Draft((7, 8)), (7, 8), 1, leaves=(((7, 8), 0.9),))
+    (message,) = sent(robot.handle(Drafted(branch, (7, 8), finished), 1.0))[:1]
+    assert isinstance(message, DraftMessage)
+    assert message.base == BASE.extend(range(1, PROBE + 1))
+
+
+@pytest.mark.parametrize(("preset", "own"), [("cloud_ar", False), ("cloud_sd", True)])
+def test_a_preset_that_leaves_all_to_the_cloud_asks_once_for_all(preset: str, own: bool) -> None:
+    robot = EdgeDecoder(OPENING, load_preset(preset), 10.0)
+    assert sent(robot.start(0.0, SPEC)) == [OPENING]
+    assert sent(robot.handle(OPENED, 1.0)) == [Generate(BASE, Alone(own, 0))]
+    for size in range(3):
+        assert sent(robot.handle(token_said(size, size + 1), 2.0 + size)) == []
+    robot.handle(LinkLost("x"), 6.0)
+    here = BASE.extend((1, 2, 3))
+    assert sent(robot.handle(LinkUp(), 7.0)) == [Resume("s", here)]
+    again = sent(robot.handle(Received(Opened("s", b"", here)), 8.0))
+    assert again == [Generate(here, Alone(own, 0))]
+
+
+def test_a_cloud_that_is_not_told_otherwise_has_ten_seconds() -> None:
+    robot = EdgeDecoder(OPENING, load_preset("cloud_ar"))
+    robot.start(5.0, SPEC)
+    assert robot.deadline == 15.0
+
+
+LOOKUP = replace(OPENING, alone=Alone(), lookup=True)
+
+
+def opened(protocol: int, verified: int = 0) -> Received:
+    return Received(Opened("s", b"", BASE, protocol, verified))
+
+
+def test_a_robot_without_a_draft_model_spends_no_round_trip_before_the_first_verdict() -> None:
+    robot = EdgeDecoder(LOOKUP, load_preset("cloud_lookup"), 10.0)
+    assert sent(robot.start(0.0, SPEC)) == [LOOKUP]
+    assert robot.handle(opened(ALONE_PROTOCOL), 1.0) == []
+    assert robot.deadline == 11.0
+    assert robot.handle(token_said(0, 1), 2.0) == [Emit(0, (1,), True)]
+    robot.handle(LinkLost("x"), 3.0)
+    here = BASE.extend((1,))
+    assert sent(robot.handle(LinkUp(), 4.0)) == [Resume("s", here)]
+    assert sent(robot.handle(Received(Opened("s", b"", here, 3)), 5.0)) == [Generate(here, Alone())]
+
+
+def test_a_cloud_of_before_is_asked_as_before() -> None:
+    robot = EdgeDecoder(LOOKUP, load_preset("cloud_lookup"), 10.0)
+    robot.start(0.0, SPEC)
+    assert sent(robot.handle(opened(ALONE_PROTOCOL - 1), 1.0)) == [Generate(BASE, Alone())]
+
+
+def test_a_verdict_that_overtook_the_opened_settles_after_it() -> None:
+    robot = EdgeDecoder(LOOKUP, load_preset("cloud_lookup"), 10.0)
+    robot.start(0.0, SPEC)
+    assert robot.handle(token_said(0, 1), 0.5) == robot.handle(token_said(1, 2), 0.5) == []
+    assert robot.handle(opened(3), 1.0) == [Emit(0, (1,), True), Emit(1, (2,), True)]
+
+
+def test_another_verifier_goes_on_alone_too() -> None:
+    robot = EdgeDecoder(LOOKUP, load_preset("cloud_lookup"), 10.0)
+    robot.start(0.0, SPEC)
+    robot.handle(opened(3), 1.0)
+    robot.handle(token_said(0, 1), 2.0)
+    (again,) = sent(robot.handle(LinkUp(moved=True), 4.0))
+    assert (again.verified, again.alone, again.lookup) == ((1,), Alone(), True)
+    there = Received(Opened("t", b"", BASE, 3, 1))
+    assert robot.handle(there, 5.0) == []
+    assert robot.handle(token_said(1, 2), 6.0) == [Emit(1, (2,), True)]
+
+
+# A cloud that goes on alone from its own prefill, and the drafter that joins it.
+
+PASS_S = 0.1
+ALONE_OPENED = Received(Opened("s", b"", BASE, protocol=3))
+READ = replace(PROMPT, prefilled=False)
+
+
+def following(measures: Measures | None = None, event: Received = ALONE_OPENED) -> EdgeDecoder:
+    """The prompt is made and not read yet; the cloud goes on alone."""
+    opening = replace(OPENING, alone=Alone(), max_tokens=0)
+    robot = EdgeDecoder(opening, load_preset("auto"), 10.0, measures=measures or Measures())
+    assert sent(robot.start(0.0, SPEC)) == [opening]
+    assert robot.handle(READ, 0.0) == []  # nothing is asked: Open said it
+    return robot
+
+
+def said(robot: EdgeDecoder, *tokens: int) -> list[Action]:
+    """The cloud's next tokens, of a verdict that is complete in itself."""
+    base = BASE.extend(robot.tokens)
+    there = base.extend(tokens)
+    path = tuple(range(len(tokens) - 1))
+    verdict = Verdict(
+        base, path, tokens[-1], tokens=tokens[:-1], verify_s=PASS_S, leads_to=there.short
+    )
+    return robot.handle(Received(verdict), PASS_S * len(robot.tokens))
+
+
+def wanted(actions: list[Action]) -> Work:
+    (work,) = [action for action in actions if isinstance(action, Work)]
+    return work
+
+
+def drafted(robot: EdgeDecoder, work: Work, tokens: tuple[int, ...]) -> list[DraftMessage]:
+    """The first branch that is wanted is finished: what is sent."""
+    finished = FinishedDraft(Draft(tokens), tokens, len(tokens) - 1, leaves=((tokens, 0.9),))
+    return sent(robot.handle(Drafted(work.branches[0], tokens, finished, seconds=0.01), 1.0))
+
+
+def known(hints_yield: int, draft_s: float = 0.005) -> Measures:
+    """Of a robot that knows what the cloud yields alone, with hints so many times as much."""
+    measures = Measures()
+    measures.drafted(1, draft_s)
+    measures.acceptance = Mean(0.9, 1e6)
+    for _ in range(40):
+        measures.verified(0, PASS_S, 0.001)
+        measures.verified(16, PASS_S, 0.001)
+        measures.generated(0, 1, PASS_S, hints=False)
+        measures.generated(0, hints_yield, PASS_S, hints=True)
+    return measures
+
+
+def judged(robot: EdgeDecoder, token: int, *, alone: bool) -> list[Action]:
+    """A verdict of one token, ``alone``: on what the server generated."""
+    base = BASE.extend(robot.tokens)
+    there = base.extend((token,))
+    verdict = Verdict(base, (), token, verify_s=PASS_S, alone=alone, leads_to=there.short)
+    return robot.handle(Received(verdict), PASS_S * len(robot.tokens))
+
+
+def test_who_leads_follows_from_what_was_sent_and_heard() -> None:
+    """A robot joins the server, and leads once the server has judged a draft of its own."""
+    measures = known(1)
+    robot, modes = following(measures), []
+    modes.append(robot.mode)
+    robot.handle(ALONE_OPENED, 0.0)
+    judged(robot, 5, alone=True)
+    modes.append(robot.mode)
+    work = wanted(robot.handle(Prefilled(), 0.0))
+    modes.append(robot.mode)
+    assert drafted(robot, work, (7, 8))
+    modes.append(robot.mode)
+    draft = (9, 3)
+    work = wanted(judged(robot, 6, alone=True))
+    modes.append(robot.mode)
+    assert drafted(robot, work, draft)
+    judged(robot, 2, alone=False)
+    modes.append(robot.mode)
+    judged(robot, 4, alone=True)
+    modes.append(robot.mode)
+    assert modes == [
+        Mode.LISTENING,
+        Mode.LISTENING,
+        Mode.FOLLOWING,
+        Mode.JOINING,
+        Mode.JOINING,
+        Mode.LEADING,
+        Mode.JOINING,
+    ]
+
+
+def test_a_verifier_that_goes_on_generates_unless_the_robot_leads() -> None:
+    lost = Received(Fault("unknown_session", "start again"))
+    for leads in (False, True):
+        robot = following(known(1))
+        robot.handle(ALONE_OPENED, 0.0)
+        judged(robot, 5, alone=True)
+        work = wanted(robot.handle(Prefilled(), 0.0))
+        if leads:
+            assert drafted(robot, work, (7, 8))
+        again, *others = sent(robot.handle(lost, 1.0))
+        assert (again.verified, again.alone) == ((5,), None if leads else Alone())
+        assert [type(other) for other in others] == [DraftMessage if leads else Generate]
+
+
+def test_every_mode_can_be_left_and_the_table_leads_to_each() -> None:
+    reached = {then for steps in TRANSITIONS.values() for then in steps.values()}
+    assert reached == set(TRANSITIONS) == set(Mode)
+    for mode in set(Mode) - {Mode.READING}:
+        assert TRANSITIONS[mode][Step.PROMPT_REPLACED] is Mode.READING
+    assert {step for steps in TRANSITIONS.values() for step in steps} == set(Step)
+
+
+def test_what_is_said_while_the_draft_model_reads_its_prompt_is_emitted_at_once() -> None:
+    robot = following()
+    robot.handle(ALONE_OPENED, 0.0)
+    assert said(robot, 1) == [Emit(0, (1,), verified=True)]
+    assert said(robot, 2, 3) == [Emit(1, (2, 3), verified=True)]
+    assert robot.tokens == [1, 2, 3]
+
+
+def test_what_is_said_before_the_session_is_known_is_emitted_too() -> None:
+    robot = following()
+    assert said(robot, 4) == [Emit(0, (4,), verified=True)]
+    assert robot.handle(ALONE_OPENED, 1.0) == []
+
+
+def test_a_cloud_of_the_last_protocol_is_asked() -> None:
+    robot = following()
+    actions = robot.handle(Received(Opened("s", b"", BASE, protocol=2)), 0.0)
+    assert sent(actions) == [Generate(BASE, Alone(False, PROBE, True))]
+
+
+def test_hints_are_tried_first_and_the_cloud_waits_for_none() -> None:
+    measures = known(1)
+    measures.server_yields = Measures().server_yields
+    measures.generated(0, 1, PASS_S, hints=False)
+    robot = following(measures)
+    robot.handle(ALONE_OPENED, 0.0)
+    (hint,) = drafted(robot, wanted(robot.handle(Prefilled(), 0.0)), (7, 8))
+    assert hint.hint and hint.base == BASE
+    for token in range(1, HINTED):
+        actions = said(robot, token)
+        assert all(message.hint for message in sent(actions))
+    assert measures.server_yields[True].count > 0
+
+
+def test_a_draft_of_a_robot_that_leads_is_no_hint() -> None:
+    robot = following(known(1))
+    robot.handle(ALONE_OPENED, 0.0)
+    said(robot, 5)
+    (draft,) = drafted(robot, wanted(robot.handle(Prefilled(), 0.0)), (7, 8))
+    assert not draft.hint and draft.base == BASE.extend((5,))
+    # the pass under way is of the cloud alone: it settles what the draft was for
+    assert Emit(1, (9,), verified=True) in said(robot, 9)
+    assert robot.tokens == [5, 9]
+
+
+def test_hints_go_on_where_they_yield_more_than_a_robot_that_leads() -> None:
+    robot = following(known(20))
+    robot.handle(ALONE_OPENED, 0.0)
+    work = wanted(robot.handle(Prefilled(), 0.0))
+    (hint,) = drafted(robot, work, (7, 8))
+    assert hint.hint
+    assert drafted(robot, work, (7, 8)) == []  # once for a place
+
+
+def test_a_hint_is_cut_where_its_next_level_would_miss_the_clouds_next_pass() -> None:
+    """The cloud's passes begin at 0, 0.1, 0.2 s; a level takes 0.02 s, a way 0.0005 s."""
+    sent_at = {}
+    for now in (0.03, 0.07, 0.09, 0.13, 0.17, 0.19):
+        robot = following(known(20))
+        robot.handle(ALONE_OPENED, 0.0)
+        robot.handle(Prefilled(), 0.0)
+        work = wanted(said(robot, 5))
+        tokens = (7, 8, 7, 8, 7, 8, 7, 8)
+        partly = FinishedDraft(Draft(tokens), tokens, 7, leaves=((tokens, 0.9),))
+        step = Drafted(work.branches[0], (8,), partly, done=False, seconds=0.02)
+        sent_at[now] = sent(robot.handle(step, now))
+    assert [now for now, hints in sent_at.items() if hints] == [0.09, 0.19]
+    assert all(hint.hint for hints in sent_at.values() for hint in hints)
+
+
+def test_a_silent_robot_need_not_read_the_prompt() -> None:
+    measures = known(1, draft_s=1.0)
+    robot = following(measures)
+    robot.handle(ALONE_OPENED, 0.0)
+    assert robot.width  # nothing is planned yet
+    robot.handle(Prefilled(), 0.0)
+    assert said(robot, 1)[0] == Emit(0, (1,), verified=True)
+    later = following(measures)
+    assert later.width == 0
+    assert said(later, 1)[0] == Emit(0, (1,), verified=True)
