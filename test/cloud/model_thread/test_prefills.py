@@ -210,7 +210,8 @@ def test_the_embedded_target_with_memory_for_four_of_sixteen_robots(embedded: ob
     do_all(alone)
     assert alone.kv_memory.evictions == 0
     answers = [tuple(robot.tokens) for robot in own]
-    rows = max(session.target._cache.capacity for session in alone._sessions._sessions.values())
+    sessions: list[Any] = [robot.stream.session for robot in own]
+    rows = max(session.target._cache.capacity for session in sessions)
     room = 4 * rows * target.transformer.cache_layout.row_bytes
     ticks = count()  # what is chosen for a pass depends on times, and must not on this machine's
     limits = WorkerLimits(kv_bytes=room, batch_rows=96)

@@ -291,7 +291,8 @@ def test_verified_tokens_do_not_open_the_session_of_another_robot() -> None:
     owner = Owner(worker, SessionKey()).open(1)
     seen = owner.heard[:]
     thief = Robot(worker)
-    key = next(iter(worker._sessions._sessions.values())).opening.key
+    assert owner.stream.session is not None
+    key = owner.stream.session.opening.key
     assert thief.ask(opening(1, verified=OWN[:1], key=key)).code == "in_use"
     assert owner.heard == seen
     assert not owner.ended

@@ -212,7 +212,7 @@ def clients(cloud: Any, *robots: dict[str, Any]) -> list[str]:
         for number, robot in enumerate(robots):
             talk = stack.enter_context(Talk(cloud.address, **robot))
             assert isinstance(talk.ask(opening(nonce=number)), Opened)
-        return [stream.client for stream in cloud._server._service.streams.streams]
+        return [stream.client for stream in cloud.service.streams.streams]
 
 
 def test_robots_with_a_named_token_are_that_name_and_others_a_hash(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_client_that_opens_streams_without_end_ends_its_own(tmp_path: Path) ->
         for nonce in range(12):
             robot = open_.enter_context(Talk(cloud.address, token="barley", retry_s=60.0))
             assert robot.ask(opening(nonce=100 + nonce))
-        service = cloud._server._service
+        service = cloud.service
         found = [stream.client for stream in service.streams.streams]
         assert found.count("honest") == 1
         assert 1 <= found.count("hostile") <= 4

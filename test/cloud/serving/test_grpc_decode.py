@@ -24,7 +24,6 @@ from helpers.cloud.grpc_robot import (
     settings,
 )
 
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
@@ -33,7 +32,6 @@ from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
-from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.image import PictureLimits
 from edge_cloud_spec.models.load import load
@@ -43,7 +41,7 @@ from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.share import rules_text
 from edge_cloud_spec.wire.channel import MESSAGE_BYTES
 from edge_cloud_spec.wire.codec import encode_client
-from edge_cloud_spec.wire.messages import Close, DraftMessage, Fault, Generate, Opened, Verdict
+from edge_cloud_spec.wire.messages import DraftMessage, Fault, Generate, Opened, Verdict
 
 LESS = PictureLimits(max_pixels=128 * 128 * 3 // 4, max_image_tokens=12)  # of 128 x 128, 64 tokens
 PRESETS = [
@@ -290,15 +288,6 @@ def test_an_open_said_twice_is_one_session(toy: Any) -> None:
         two = second.ask(opening())
         assert (one.session, one.base) == (two.session, two.base)
         assert second.ask(opening(nonce=2)).session != one.session
-
-
-def test_a_full_verifier_says_so_and_has_room_when_a_robot_leaves() -> None:
-    with Cloud(toy_worker(WorkerLimits(sessions=1))) as toy, Talk(toy.address) as first:
-        assert isinstance(first.ask(opening()), Opened)
-        with Talk(toy.address) as second:
-            assert second.ask(opening(nonce=2)).code == "overloaded"
-            first.ask(Close())  # its stream ended
-            assert isinstance(second.ask(opening(nonce=2)), Opened)
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_a_dead_thread_is_not_serving(held: Any) -> None:
         held.model.go.set()
         wait_for(held.address, NOT_SERVING)
         assert not held.cloud.worker.is_alive()
-        assert "has ended" in held.cloud._server._service.problem
+        assert "has ended" in held.cloud.service.problem
 
 
 def test_strangers_hold_nothing_by_asking_for_health(tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ def wordy() -> Iterator[SimpleNamespace]:
 
 def test_a_robot_that_does_not_read_makes_nothing_wait_without_bound(wordy: Any) -> None:
     """Its answers would be 300 MB."""
-    streams = wordy._server._service.streams.streams
+    streams = wordy.service.streams.streams
     with Deaf(wordy.address) as deaf:
         most = 0
         deaf.say(opening())
@@ -348,7 +348,7 @@ def test_what_a_stream_lets_wait_is_bounded_in_bytes(toy: Any) -> None:
     with Deaf(toy.address) as deaf:
         for _ in range(12):
             deaf.say(large)
-        streams = list(toy._server._service.streams.streams)
+        streams = list(toy.service.streams.streams)
         go.set()
         (stream,) = streams
         assert 8 * MEGABYTE < stream._received[1] < 14 * MEGABYTE
@@ -362,5 +362,5 @@ def test_streams_without_a_session_make_room_for_others() -> None:
             stack.enter_context(Deaf(toy.address)).say(Close())
         with Talk(toy.address) as other:
             assert isinstance(other.ask(opening(nonce=2)), Opened)
-        assert len(toy._server._service.streams.streams) <= 6
+        assert len(toy.service.streams.streams) <= 6
         assert isinstance(robot.ask(DraftMessage(base, Draft(OWN[:2]), 0)), Verdict)

@@ -99,8 +99,9 @@ def test_a_stranger_with_the_captured_bytes_does_not_end_the_owners_stream(
 
         def on_emit(emit: Emit) -> None:
             if len(codes) < 9:
-                ((name, served),) = worker._sessions._sessions.items()
-                attack(seen[0], Resume(name, PrefixDigest(0, 1)), Resume(name, served.base))
+                (served,) = [s.session for s in toy.service.streams.streams if s.session]
+                name, base = served.verification.session, served.base
+                attack(seen[0], Resume(name, PrefixDigest(0, 1)), Resume(name, base))
 
         outcome = toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, connect, on_emit)
         link.close()

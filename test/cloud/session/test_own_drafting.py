@@ -95,6 +95,14 @@ SCRIPTS: dict[str, tuple[Alone, list[tuple[Any, ...]]]] = {
         MAY,
         [PROPOSES, (Proposed(EMPTY, failed=True), ()), *((says(token), ()) for token in (1, 2, 3))],
     ),
+    "what is left of a hint for an earlier place is scored in its stead": (
+        MAY,
+        [
+            PROPOSES,
+            (replace(draft(1, 2, 3), hint=True), None),
+            (Proposed(Draft((5, 5))), (2, 3)),
+        ],
+    ),
     "where it was in the way it is asked again": (
         MAY,
         [
