@@ -70,6 +70,14 @@ def test_limits_that_cannot_be_are_refused(least: int, most: int) -> None:
         ScalingLimits(least=least, most=most)
 
 
+def roster_of(names: str) -> Roster:
+    """These replicas serve, each at its own address, and hold nothing."""
+    roster = Roster()
+    for name in names:
+        roster.reported(name, f"{name}:1", ReplicaLoad())
+    return roster
+
+
 def homes(loads: dict[str, ReplicaLoad]) -> dict[str, str | None]:
     return {client: place(client, loads) for client in CLIENTS}
 
@@ -116,10 +124,8 @@ def test_without_the_bound_one_replica_would_be_filled() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS[:5])
 def test_a_replica_that_a_client_could_not_reach_is_its_last_choice(client: str) -> None:
-    roster = Roster()
-    assert roster.place(client) is None
-    for name in EVEN:
-        roster.reported(name, f"{name}:1", ReplicaLoad())
+    assert Roster().place(client) is None
+    roster = roster_of("abcdef")
     home = roster.place(client)
     assert home is not None
     assert roster.place(client, {home[1]}) not in (home, None)
@@ -131,9 +137,7 @@ def test_a_replica_that_a_client_could_not_reach_is_its_last_choice(client: str)
 @pytest.mark.parametrize("client", CLIENTS[:5])
 def test_a_replica_that_is_late_gets_clients_whom_no_other_can_have(client: str) -> None:
     """All robots are at it since another died; or it is the one that died, as they found out."""
-    roster = Roster()
-    for name in "ab":
-        roster.reported(name, f"{name}:1", ReplicaLoad())
+    roster = roster_of("ab")
     for _ in range(MISSES):
         roster.missed("a")
     assert roster.place(client) == ("b", "b:1")
@@ -149,9 +153,7 @@ def test_a_replica_that_is_late_gets_clients_whom_no_other_can_have(client: str)
 
 
 def test_the_front_counts_whom_it_placed_before_a_report_does() -> None:
-    roster = Roster()
-    for name in "ab":
-        roster.reported(name, f"{name}:1", ReplicaLoad())
+    roster = roster_of("ab")
     for client in CLIENTS[:40]:
         assert roster.place(client) is not None
     held = [load.sessions for load in roster.loads.values()]
@@ -163,10 +165,7 @@ def test_the_front_counts_whom_it_placed_before_a_report_does() -> None:
 
 
 def test_only_a_replica_that_reports_and_does_not_drain_gets_clients() -> None:
-    roster = Roster()
-    assert roster.place("x") is None
-    for name in "abc":
-        roster.reported(name, f"{name}:1", ReplicaLoad())
+    roster = roster_of("abc")
     roster.drain("a")
     for _ in range(MISSES):
         roster.missed("b")
@@ -259,31 +258,22 @@ def test_one_that_is_gone_for_good_is_replaced_and_one_that_is_silent_is_waited_
     assert list(scene.roster.loads) == [silent]
 
 
-def test_one_that_drains_is_replaced_and_ends_when_its_last_robot_has_left() -> None:
+@pytest.mark.parametrize("leaves", [True, False])
+def test_one_that_drains_is_replaced_and_ends_with_its_last_robot_or_after_a_while(
+    leaves: bool,
+) -> None:
     scene = Scene()
     running(scene)
     leaving = scene.said.names[0]
     scene.controller.drain(leaving)
     assert scene.said.drained == [leaving]
     scene.said.serves(leaving, streams=1)
-    scene.look()
+    scene.look(LEAVE_S)
     assert len(scene.said.names) == 3
     assert leaving not in scene.roster.loads
     assert not scene.said.ended
-    scene.said.serves(leaving, streams=0)
-    scene.look()
-    assert scene.said.ended == [leaving]
-
-
-def test_a_robot_that_does_not_leave_holds_a_draining_replica_for_a_while_only() -> None:
-    scene = Scene()
-    running(scene)
-    leaving = scene.said.names[0]
-    scene.controller.drain(leaving)
-    scene.said.serves(leaving, streams=1)
-    scene.look(LEAVE_S)
-    assert not scene.said.ended
-    scene.look(0.1)
+    scene.said.serves(leaving, streams=0 if leaves else 1)
+    scene.look(0.0 if leaves else 0.1)
     assert scene.said.ended == [leaving]
 
 

@@ -74,11 +74,13 @@ class Failing(Costly):
         super().__init__(1)
         self.sizes: list[int] = []
         self.full = 99  # sessions for which memory does not suffice
+        self.short = 0  # passes for which it does not, next
         self.spoiled: Any = None  # whose rows are NaN
 
     def forward_together(self, requests: Any) -> Any:
         self.sizes.append(len(requests))
-        if len(requests) >= self.full:
+        self.short -= 1
+        if len(requests) >= self.full or self.short >= 0:
             raise MemoryError("no memory for so many")
         results = super().forward_together(requests)
         for place, request in enumerate(requests):
@@ -137,6 +139,16 @@ def test_a_session_without_memory_alone_ends_and_the_worker_goes_on() -> None:
     assert robot.settle(2).code == "overloaded"
     model.full = 99
     assert isinstance(Robot(worker).open(5).settle(2), Verdict)
+
+
+def test_a_pass_alone_that_is_short_of_memory_is_run_again_whenever_that_is() -> None:
+    model, worker = failing()
+    (robot,) = robots_at(worker, 1)
+    for _ in range(3):
+        model.short = 1
+        assert isinstance(robot.settle(2), Verdict)
+    model.short = 2  # but once
+    assert robot.settle(2).code == "overloaded"
 
 
 @pytest.mark.parametrize("broken", ["rows that are no numbers", "an exit that raises"])

@@ -10,8 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from typing import Any
 
 import grpc
 import pytest
-from helpers.cloud.grpc_cloud import Cloud
+from helpers.cloud.grpc_cloud import Cloud, until
 from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, decode_at, opening, settings, toy_robot
 from hypothesis import given
 from hypothesis import strategies as st
@@ -285,13 +284,6 @@ class Deaf:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=150)
         self._loop.close()
-
-
-def until(what: Callable[[], object]) -> None:
-    end = time.monotonic() + 150
-    while not what():
-        assert time.monotonic() < end, "nothing came of it"
-        time.sleep(0.01)
 
 
 MEGABYTE = 2**20

@@ -6,13 +6,13 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import grpc
 import pytest
-from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port
+from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port, until
 from helpers.cloud.grpc_robot import (
     OWN,
     REQUEST,
@@ -257,13 +257,6 @@ def cloud_that_ends(answers: tuple[bytes, ...], broken: bool = False) -> Any:
             robot.context.abort(grpc.StatusCode.UNAVAILABLE, "the machine went down")
 
     return ScriptedCloud(script)
-
-
-def until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < end, "nothing came of it"
-        time.sleep(0.01)
 
 
 def hear_answers(robot: Talk, count: int) -> list[Any]:

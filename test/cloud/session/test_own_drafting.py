@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,9 +32,11 @@ BARE = ScoredDraft(EMPTY)
 MAY = Alone(may_speculate=True)
 
 
-def measured(drafted: int, looked_up: int, bare: int = 1) -> OwnDrafting:
+def measured(
+    drafted: int, looked_up: int, bare: int = 1, others_wait: Callable[[], bool] = lambda: False
+) -> OwnDrafting:
     """Tokens of passes of a second each, by source."""
-    own = OwnDrafting()
+    own = OwnDrafting(others_wait)
     for _ in range(FEW):
         own.judged(DRAFTED, drafted, 1.0)
         own.judged(LOOKED_UP, looked_up, 1.0)
@@ -51,10 +54,10 @@ def begun(how: Alone, own: OwnDrafting | None = None) -> Verification:
 def test_it_is_tried_once_it_is_known_what_passes_give_without_it() -> None:
     own = OwnDrafting()
     for _ in range(FEW):
-        assert not own.pays(0)
+        assert not own.choose(0)
         own.judged(BARE, 1, 1.0)
-    assert own.pays(0)
-    assert not own.pays(2)  # nothing that was looked up has been judged
+    assert own.choose(0)
+    assert not own.choose(2)  # nothing that was looked up has been judged
 
 
 @pytest.mark.parametrize("looked_up", [0, 2])
@@ -62,7 +65,7 @@ def test_the_better_source_drafts_and_the_other_is_tried_again(looked_up: int) -
     for drafted, others in ((3, 2), (2, 3)):
         own = measured(drafted, others, others)
         better = drafted > others
-        chosen = [own.pays(looked_up) for _ in range(3 * AGAIN)]
+        chosen = [own.choose(looked_up) for _ in range(3 * AGAIN)]
         assert chosen.count(not better) == 3
         assert chosen[AGAIN - 1] is not better
 
@@ -71,7 +74,7 @@ def test_drafting_that_takes_long_does_not_pay() -> None:
     own = measured(0, 2, 1)
     for _ in range(100):
         own.judged(DRAFTED, 4, 5.0)
-    assert not own.pays(0)
+    assert not own.choose(0)
 
 
 PROPOSES = says(1), Propose((1,), OWN_TOKENS, needed=False)
@@ -124,11 +127,10 @@ def test_a_session_with_a_draft_model_of_its_own(
 
 def test_what_is_in_the_way_of_others_is_no_choice() -> None:
     waits = [False]
-    own = measured(3, 1)
-    own._in_the_way = lambda: waits[0]
-    assert own.pays(0)
+    own = measured(3, 1, others_wait=lambda: waits[0])
+    assert own.choose(0)
     waits[0] = True
-    assert not any(own.pays(0) for _ in range(2 * AGAIN))
+    assert not any(own.choose(0) for _ in range(2 * AGAIN))
 
 
 @pytest.mark.parametrize("before", ["late", "hint", "pushes", "pause"])
