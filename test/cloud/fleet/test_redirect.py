@@ -7,7 +7,6 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit, LinkLost
 from edge_cloud_spec.edge.probe import CloudState
-from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import ASK, LEASE, METHOD
 from edge_cloud_spec.wire.codec import decode_server, encode_client, encode_server
@@ -205,24 +203,14 @@ class Secured:
         for name, (address, ahead_s) in addresses.items():
             self.fleet.roster.reported(name, address, ReplicaLoad(), ahead_s)
 
-    def decode(self, patience: float = 150.0, on_emit: Any = None, **robot: Any) -> Outcome:
+    def decode(self, patience: float = 150.0, on_emit: Any = lambda _: None, **robot: Any) -> Any:
         self.lost: list[str] = []
-        link = VerifierClient(
-            ClientSettings(self.fleet.address, retry_s=0.02, **{**self.robot, **robot})
-        )
 
-        def connect(on_receive: Any) -> Any:
-            def tee(item: Any) -> None:
-                self.lost.extend([item.reason] if isinstance(item, LinkLost) else [])
-                on_receive(item)
+        def on_item(item: Any) -> None:
+            self.lost.extend([item.reason] if isinstance(item, LinkLost) else [])
 
-            return link.connect(tee)
-
-        chosen = replace(settings("dsd", "coupled"), patience=patience)
-        try:
-            return toy_robot().run(REQUEST, chosen, 1, connect, on_emit or (lambda _: None))
-        finally:
-            link.close()
+        shown = {"retry_s": 0.02, **self.robot, **robot}
+        return decode_at(self.fleet.address, "dsd", 1, patience, on_emit, on_item, **shown)
 
     def lease(self, **robot: Any) -> bytes:
         """What the front gives this robot."""

@@ -39,17 +39,29 @@ def toy_robot() -> DecodeRunner:
 
 def decode_at(
     address: str,
-    preset: str = "dsd",
+    how: str | DecodeSettings = "dsd",
     nonce: int = 1,
     patience: float = 150.0,
     on_emit: Callable[[Emit], None] = lambda emit: None,
+    on_item: Callable[[Any], None] = lambda item: None,
     **client: Any,
 ) -> Outcome:
-    """One decode of a toy robot at this verifier, coupled; client: of its link."""
+    """One decode of a toy robot at this verifier. how: a preset, which is then coupled, or more.
+
+    on_item: of all that its link receives, before the robot has it. client: of the link.
+    """
     link = VerifierClient(ClientSettings(address, **client))
-    chosen = replace(settings(preset, "coupled"), patience=patience)
+
+    def connect(on_receive: Callable[[Any], None]) -> Any:
+        def tee(item: Any) -> None:
+            on_item(item)
+            on_receive(item)
+
+        return link.connect(tee)
+
+    chosen = settings(how, "coupled") if isinstance(how, str) else how
     try:
-        return toy_robot().run(REQUEST, chosen, nonce, link.connect, on_emit)
+        return toy_robot().run(REQUEST, replace(chosen, patience=patience), nonce, connect, on_emit)
     finally:
         link.close()
 
