@@ -224,15 +224,19 @@ class Secured:
 
     def show(self, lease: bytes, replica: Replica, **robot: Any) -> grpc.StatusCode:
         """What becomes of a stream that shows it, and says nothing."""
+        try:
+            assert self.hear(lease, replica, **robot) == []
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+    def hear(self, lease: bytes, replica: Replica, *said: Open, **robot: Any) -> list[Any]:
+        """All that is heard on a stream that shows it and says this."""
         shown = {**self.robot, **robot}
         metadata = ((LEASE, lease), ("authorization", f"Bearer {shown['token']}"))
         with self._channel(replica.address, shown) as channel:
-            call = channel.stream_stream(METHOD)(iter(()), metadata=metadata)
-            try:
-                assert list(call) == []
-            except grpc.RpcError as error:
-                return error.code()
-        return grpc.StatusCode.OK
+            call = channel.stream_stream(METHOD)(map(encode_client, said), metadata=metadata)
+            return [decode_server(data) for data in call]
 
     def _channel(self, address: str, shown: dict[str, str]) -> grpc.Channel:
         credentials = ClientSettings(address, **shown).credentials()
@@ -350,3 +354,6 @@ def test_a_replica_that_drains_sends_its_robot_on_over_tls(secured: Secured) -> 
     assert tuple(said) == OWN
     assert not secured.lost
     assert b.report().load.sessions or secured.fleet.roster.placed["b"]
+    secured.only(a=(a.address, 0.0))
+    (moved,) = secured.hear(secured.lease(), a, opening())  # it opens no session any more
+    assert moved.code == MOVED
