@@ -325,6 +325,7 @@ def test_what_waits_for_a_client_is_bounded_over_all_its_streams() -> None:
         for queue in queues:
             queue.close()
             queue.put(b"late")  # the worker does not know yet that the stream is over
+        assert await queues[1].take() == b"x" * 400  # nor does who sends what waits
         assert bound.size == 0
 
     asyncio.run(fill())

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.cloud.model_thread.sessions import RobotStream, WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving.access import ClientRates, TokenBucket
+from edge_cloud_spec.cloud.serving.client_streams import MAX_WAITING, ClientStreams
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
@@ -55,6 +56,11 @@ def test_a_rate_is_kept_and_a_wait_is_enough(
             assert not rate.take(amount, now)
         used, largest = used + amount, max(largest, amount)
     assert used <= burst + per_s * now + largest + 1e-6
+
+
+def test_whoever_was_quiet_for_long_has_saved_up_one_burst_and_no_more() -> None:
+    rate = TokenBucket(1.0, 3.0, 0.0)
+    assert [bool(rate.take(1.0, 3600.0)) for _ in range(4)] == [False, False, False, True]
 
 
 def test_one_clients_rate_is_not_anothers() -> None:
@@ -344,6 +350,41 @@ def test_what_a_stream_lets_wait_is_bounded_in_bytes(toy: Any) -> None:
         go.set()
         (stream,) = streams
         assert 8 * MEGABYTE < stream._received[1] < 14 * MEGABYTE
+
+
+@pytest.mark.parametrize(
+    ("received", "to_send", "behind"),
+    [
+        (([1] * MAX_WAITING, []), (0, 0), False),
+        (([1] * (MAX_WAITING + 1), []), (0, 0), True),
+        (([100], []), (0, 0), False),
+        (([101], []), (0, 0), True),
+        (([60], [90]), (0, 0), False),
+        (([60], [91]), (0, 0), True),
+        (([], []), (50, 0), False),
+        (([], []), (51, 0), True),
+        (([], []), (30, 45), False),
+        (([], []), (30, 46), True),
+    ],
+)
+def test_a_stream_is_not_read_while_much_waits_in_it_or_for_its_client(
+    received: tuple[list[int], list[int]], to_send: tuple[int, int], behind: bool
+) -> None:
+    """The client's second stream counts as well. What is to be sent waits up to half its bound."""
+
+    async def ask() -> bool:
+        streams = ClientStreams(WorkerLimits(queue_bytes=100, bytes_per_robot=150))
+        both = [
+            streams.open("robot", lambda queue: RobotStream(queue.put, "robot"), lambda: None)
+            for _ in range(2)
+        ]
+        for (stream, queue), sizes, size in zip(both, received, to_send, strict=True):
+            for each in sizes:
+                stream.receive(bytes(each), 0.0)
+            queue.put(bytes(size))
+        return streams.is_behind(both[0][0])
+
+    assert asyncio.run(ask()) == behind
 
 
 def test_streams_without_a_session_make_room_for_others() -> None:
