@@ -281,7 +281,7 @@ def test_ray_has_ended_when_this_machines_node_has_whatever_others_do(ray: FakeR
         (["--replicas", "2"], "pip install 'edge-cloud-spec[fleet]'"),
     ],
 )
-def test_it_is_said(
+def test_what_a_fleet_cannot_start_with_is_said(
     options: list[str],
     said: str,
     capsys: pytest.CaptureFixture[str],
