@@ -94,6 +94,20 @@ def _send_last(queue: SendQueue, data: bytes | None) -> None:
         queue.put(None)
 
 
+@dataclass(frozen=True)
+class ReplicaReport:
+    """Where a replica serves and what it holds; ``streams``: robots that are connected.
+
+    ``unix_s``: its clock, by which leases end.
+    """
+
+    address: str
+    pid: int
+    load: ReplicaLoad
+    streams: int
+    unix_s: float
+
+
 class Replica:
     """A worker that serves on a port of its own. Its methods are for any thread but its own.
 
@@ -122,10 +136,12 @@ class Replica:
         port = self._run(self._server.start()).rpartition(":")[2]
         self.address = f"{host or listen}:{port}"
 
-    def load(self) -> ReplicaLoad:
-        """What it holds now."""
-        waiting = sum(stream.backlog[0] for stream in list(self._service.streams.streams))
-        return ReplicaLoad(self._worker.sessions, waiting, self._worker.kv_memory.usage)
+    def report(self) -> ReplicaReport:
+        """Where it is and what it holds now."""
+        streams = list(self._service.streams.streams)
+        waiting = sum(stream.backlog[0] for stream in streams)
+        load = ReplicaLoad(self._worker.sessions, waiting, self._worker.kv_memory.usage)
+        return ReplicaReport(self.address, os.getpid(), load, len(streams), time.time())
 
     def metrics(self) -> list[Any]:
         """The families of ``/metrics``, which the front serves; needs prometheus-client."""
@@ -134,11 +150,6 @@ class Replica:
     def drain(self) -> None:
         """Send its robots elsewhere, each between two rounds."""
         self._loop.call_soon_threadsafe(self._service.drain)
-
-    @property
-    def streams(self) -> int:
-        """Robots that are here."""
-        return len(self._service.streams.streams)
 
     def stop(self) -> None:
         """End it; robots that are here lose their streams."""
@@ -152,22 +163,8 @@ class Replica:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=TIMEOUT_S)
 
 
-@dataclass(frozen=True)
-class ReplicaReport:
-    """Where a replica serves and what it holds; ``streams``: robots that are connected.
-
-    ``unix_s``: its clock, by which leases end.
-    """
-
-    address: str
-    pid: int
-    load: ReplicaLoad
-    streams: int
-    unix_s: float
-
-
-class ReplicaActor:
-    """What Ray runs: ``Replica`` and nothing else."""
+class ReplicaActor(Replica):
+    """What Ray runs: a replica that loads its models itself."""
 
     def __init__(
         self, make: MakeWorker, settings: ServerSettings, name: str, key: bytes, *, far: bool
@@ -184,22 +181,7 @@ class ReplicaActor:
             host = str(ray.util.get_node_ip_address())
             if is_loopback(f"{host}:0"):  # Ray is for this machine alone; its robots are not
                 host = _own_address()
-        self._replica = Replica(worker, settings, name, key, host)
-
-    def report(self) -> ReplicaReport:
-        """Where it is and what it holds."""
-        replica = self._replica
-        return ReplicaReport(
-            replica.address, os.getpid(), replica.load(), replica.streams, time.time()
-        )
-
-    def metrics(self) -> list[Any]:
-        """What it counts."""
-        return self._replica.metrics()
-
-    def drain(self) -> None:
-        """Send its robots elsewhere."""
-        self._replica.drain()
+        super().__init__(worker, settings, name, key, host)
 
 
 def _own_address() -> str:

@@ -80,10 +80,6 @@ class Roster:
             if not one.draining and (one.missed >= MISSES) == late
         }
 
-    def address(self, name: str) -> str:
-        """Where robots reach it; KeyError where it is gone."""
-        return self._entries[name].address
-
     def ahead_s(self, name: str) -> float:
         """How far its clock is ahead of the front's, s; KeyError where it is gone."""
         return self._entries[name].ahead_s

@@ -88,12 +88,6 @@ class Engine:
         if stream is not None and self._may_speak(stream):
             self._scheduler.of(stream.client).streams[stream] = None
 
-    def _fail(self, session: CloudSession, error: Exception) -> None:
-        """Give up a session that cannot go on, and tell its robot why."""
-        self._sessions.lose(session)
-        session.send(fault_of(error))
-        self.listen(session.stream)
-
     def handle_next(self, stream: RobotStream) -> None:
         """Handle the next message of this stream, if one is left, at its client's cost."""
         if stream.waiting:
@@ -102,26 +96,6 @@ class Engine:
             self._scheduler.charge(stream.client, self._clock() - started)
         if stream.gone and not stream.waiting:
             self._sessions.leave(stream, self._clock())
-
-    def _handle(self, stream: RobotStream, data: bytes, arrived: float) -> None:
-        if stream.gone and kind_of(data) != "close":
-            self._counters.count_left(kind_of(data))  # if its robot resumes, it sends it again
-            return
-        try:
-            self._on_message(stream, data, arrived)
-        except Exception as error:
-            stream.send(fault_of(error))
-
-    def _advance(self, session: CloudSession, event: Event, arrived: float) -> None:
-        """An event of a session, which arrived at this time (s), and all that follows from it.
-
-        Where a part of that fails the session is given up: its answer may be ahead of its cache.
-        """
-        try:
-            for action in session.verification.handle(event):
-                self._perform(session, action, arrived)
-        except Exception as error:
-            self._fail(session, error)
 
     def do(self, job: Job) -> None:
         """Do a job, if its session still wants it."""
@@ -180,6 +154,15 @@ class Engine:
                 return
             del self._waiting_for_memory[session]
 
+    def _handle(self, stream: RobotStream, data: bytes, arrived: float) -> None:
+        if stream.gone and kind_of(data) != "close":
+            self._counters.count_left(kind_of(data))  # if its robot resumes, it sends it again
+            return
+        try:
+            self._on_message(stream, data, arrived)
+        except Exception as error:
+            stream.send(fault_of(error))
+
     def _may_speak(self, stream: RobotStream) -> bool:
         """Whether the next message of this stream is to be handled now.
 
@@ -205,6 +188,23 @@ class Engine:
         else:
             stream.session.arrived = arrived
             self._advance(stream.session, message, arrived)
+
+    def _advance(self, session: CloudSession, event: Event, arrived: float) -> None:
+        """An event of a session, which arrived at this time (s), and all that follows from it.
+
+        Where a part of that fails the session is given up: its answer may be ahead of its cache.
+        """
+        try:
+            for action in session.verification.handle(event):
+                self._perform(session, action, arrived)
+        except Exception as error:
+            self._fail(session, error)
+
+    def _fail(self, session: CloudSession, error: Exception) -> None:
+        """Give up a session that cannot go on, and tell its robot why."""
+        self._sessions.lose(session)
+        session.send(fault_of(error))
+        self.listen(session.stream)
 
     def _close(self, stream: RobotStream, message: Close) -> None:
         if stream.session is not None:

@@ -128,39 +128,29 @@ class TokenBucket:
 
 
 class ClientRates:
-    """How much each client asks, by the name of its credential (``client_of``)."""
+    """How much each client asks, by the name of its credential (``Gate.admit``)."""
 
     def __init__(self, settings: AccessSettings) -> None:
-        self._settings = settings
-        self._rates: OrderedDict[str, tuple[TokenBucket, TokenBucket, TokenBucket]] = OrderedDict()
+        # Per second, and in a burst.
+        self._bounds = {
+            "streams": (settings.streams_per_s, 10 * settings.streams_per_s),
+            "bytes": (settings.bytes_per_s, 10 * settings.bytes_per_s),
+            "messages": (settings.messages_per_s, max(1.0, 2 * settings.messages_per_s)),
+        }
+        self._buckets: OrderedDict[str, dict[str, TokenBucket]] = OrderedDict()
 
-    def stream(self, client: str, now: float) -> float:
-        """A stream is opened; 0, or the seconds after which the client may try again."""
-        return self._of(client, now)[0].take(1.0, now)
+    def take(self, what: str, client: str, now: float, amount: float = 1.0) -> float:
+        """A client uses up this much; 0, or the seconds after which it may try again.
 
-    def message(self, client: str, size: int, now: float) -> float:
-        """A message of this many bytes arrived; the same."""
-        return self._of(client, now)[1].take(float(size), now)
-
-    def pause(self, client: str, now: float) -> float:
-        """A message is to be read; 0, or the seconds until its client has a share of the thread."""
-        return self._of(client, now)[2].take(1.0, now)
-
-    def _of(self, client: str, now: float) -> tuple[TokenBucket, TokenBucket, TokenBucket]:
-        rates = self._rates.get(client)
-        if rates is None:
-            streams, size = self._settings.streams_per_s, self._settings.bytes_per_s
-            messages = self._settings.messages_per_s
-            rates = (
-                TokenBucket(streams, 10 * streams, now),
-                TokenBucket(size, 10 * size, now),
-                TokenBucket(messages, max(1.0, 2 * messages), now),
-            )
-            self._rates[client] = rates
-            while len(self._rates) > MAX_CLIENTS:
-                self._rates.popitem(last=False)
-        self._rates.move_to_end(client)
-        return rates
+        what: opened ``streams``, ``bytes`` that arrived, or ``messages`` that are to be read.
+        """
+        buckets = self._buckets.pop(client, None)
+        if buckets is None:
+            buckets = {kind: TokenBucket(*bound, now) for kind, bound in self._bounds.items()}
+        self._buckets[client] = buckets  # last
+        if len(self._buckets) > MAX_CLIENTS:
+            self._buckets.popitem(last=False)
+        return buckets[what].take(amount, now)
 
 
 class Gate:
@@ -194,7 +184,7 @@ class Gate:
 
     async def admit_stream(self, client: str, context: grpc.aio.ServicerContext) -> None:
         """Refuse a stream of a client that opens too many."""
-        seconds = self.rates.stream(client, time.monotonic())
+        seconds = self.rates.take("streams", client, time.monotonic())
         await self.refuse_for("streams_per_second", seconds, client, context)
 
     async def refuse_for(

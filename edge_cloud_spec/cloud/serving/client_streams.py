@@ -36,13 +36,10 @@ class SendQueue:
     read what it asks for, they are dropped and ``give_up`` is called on the loop, once.
     """
 
-    def __init__(
-        self, max_bytes: int, give_up: Callable[[], object], bound: ByteBound | None = None
-    ) -> None:
+    def __init__(self, max_bytes: int, give_up: Callable[[], object], bound: ByteBound) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._max_bytes, self._give_up = max_bytes, give_up
-        self._bound = bound or ByteBound(max_bytes)
+        self._max_bytes, self._give_up, self._bound = max_bytes, give_up, bound
         self._closed = False  # the stream is over: what the worker still sends is dropped
         self._lock = threading.Lock()  # of the two below
         self.size = 0  # bytes that wait, counted at once: the loop may be busy

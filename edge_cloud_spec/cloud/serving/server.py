@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -78,27 +78,12 @@ class HealthService(aio.HealthServicer):  # type: ignore[misc] # untyped
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "health is asked for with Check here")
 
 
-class WatchedThread(Protocol):
-    """What is watched."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether it waits for something to do."""
-
-    @property
-    def steps(self) -> int:
-        """Steps that it has done."""
-
-    def is_alive(self) -> bool:
-        """Whether it runs."""
-
-
 class ModelWatch:
     """``look`` some times within ``stuck_s``, the seconds that a step may last."""
 
     def __init__(
         self,
-        worker: WatchedThread,
+        worker: Worker,
         stuck_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -193,6 +178,7 @@ class Server(HealthyServer):
         super().__init__(settings, self._service.handler())
 
     async def start(self) -> str:
+        """Bind, serve and say so; returns the address with the port in use. Raises UserError."""
         address = await super().start()
         await self._report(True)
         return address

@@ -112,14 +112,15 @@ class DecodeService:
         with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot is gone
             async for data in requests:
                 self.meter.received(stream, data)
-                wait = self.gate.rates.message(stream.client, len(data), time.monotonic())
+                now = time.monotonic()
+                wait = self.gate.rates.take("bytes", stream.client, now, len(data))
                 if wait:
                     queue.refuse_for = wait
                     break
                 if sent_ns := sent_of(data):
                     queue.stamp = (sent_ns, time.time_ns())
                 self._worker.receive(stream, data)
-                while pause := self.gate.rates.pause(stream.client, time.monotonic()):
+                while pause := self.gate.rates.take("messages", stream.client, time.monotonic()):
                     await asyncio.sleep(pause)  # a flood takes the time of all others' messages
                 while self.streams.is_behind(stream):
                     await asyncio.sleep(0.01)  # nothing is read, so that the robot cannot send

@@ -51,8 +51,10 @@ class Counters:
         answers.tokens += tokens
         answers.drafts += bool(len(draft))
         looked_up = sum(node >= draft.drafted for node in path)
-        answers.drafted.update({source: draft.drafted, "lookup": draft.looked_up})
-        answers.accepted.update({source: len(path) - looked_up, "lookup": looked_up})
+        answers.drafted[source] += draft.drafted
+        answers.drafted["lookup"] += draft.looked_up
+        answers.accepted[source] += len(path) - looked_up
+        answers.accepted["lookup"] += looked_up
         answers.accepted_at.update(range(len(path)))
         if finish:
             answers.finished[finish] += 1

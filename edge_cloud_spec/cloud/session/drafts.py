@@ -129,16 +129,16 @@ class OwnDrafting:
     for one another's drafts. Belongs to the model's thread.
     """
 
-    def __init__(self, in_the_way: Callable[[], bool] = lambda: False) -> None:
-        """in_the_way: whether others wait for the model's thread; they do not wait for a draft."""
-        self._in_the_way = in_the_way
+    def __init__(self, others_wait: Callable[[], bool] = lambda: False) -> None:
+        """others_wait: whether others wait for the model's thread; they do not wait for a draft."""
+        self._others_wait = others_wait
         self._drafted, self._looked_up, self._bare = PassYield(), PassYield(), PassYield()
         self._since = 0  # choices since the source that gives less was tried
 
-    def pays(self, looked_up: int) -> bool:
-        """Whether to let the draft model draft where so many tokens were looked up."""
+    def choose(self, looked_up: int) -> bool:
+        """Choose whether the draft model drafts, where so many tokens were looked up."""
         other = self._looked_up if looked_up else self._bare
-        if other.count < FEW or self._in_the_way():
+        if other.count < FEW or self._others_wait():
             return False
         if self._drafted.count < FEW:
             return True
@@ -261,7 +261,7 @@ class DraftChoice:
             and self._answer.tokens
             and self._useful
             and self._own
-            and self._own.pays(len(found.draft))
+            and self._own.choose(len(found.draft))
         ):
             return found
         length = min(self._opening.draft_length or OWN_TOKENS, self._useful, MAX_OWN_TOKENS)

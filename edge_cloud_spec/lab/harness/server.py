@@ -185,7 +185,7 @@ TIMEOUT_S = 100.0
 
 
 class InProcessServer:
-    """A worker and its server; ``address`` is where robots reach it."""
+    """A worker and its server; ``address`` is where robots reach it, ``service`` its streams."""
 
     def __init__(self, worker: Worker, **settings: Any) -> None:
         self.worker = worker
@@ -195,7 +195,8 @@ class InProcessServer:
         worker.start()
         try:
             chosen = ServerSettings(**{"address": "127.0.0.1:0", "grace_s": 0.1, **settings})
-            self._server: Server | None = Server(worker, chosen)
+            self.service = DecodeService(worker, chosen)
+            self._server: Server | None = Server(worker, chosen, self.service)
             self.address = self._run(self._server.start())
         except BaseException:
             self._server = None

@@ -1,14 +1,181 @@
-"""The controller hears from replicas, replaces those that are gone, and lets robots leave first."""
+"""Which replica a client gets, how many there are, and who starts and drains them."""
 
 from __future__ import annotations
 
 import asyncio
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edge_cloud_spec.cloud.fleet.controller import LEAVE_S, Controller, Scaling, ScalingLimits
 from edge_cloud_spec.cloud.fleet.replica import ReplicaReport
-from edge_cloud_spec.cloud.fleet.roster import MISSES, ReplicaLoad, Roster
+from edge_cloud_spec.cloud.fleet.roster import ABOVE_MEAN, MISSES, ReplicaLoad, Roster, place
+from edge_cloud_spec.errors import UserError
 
+LIMITS = ScalingLimits(least=1, most=3, sessions=10, waiting=4, up_s=2.0, down_s=20.0)
+CLIENTS = [f"robot {number}" for number in range(600)]
+EVEN = dict.fromkeys("abcdef", ReplicaLoad(sessions=100))
 NOW, AHEAD = 5_000.0, -300.0  # the front's clock, and how far the replicas' are ahead, s
+
+
+def after(scaling: Scaling, loads: list[ReplicaLoad], begin: float, end: float) -> int:
+    for tick in range(int(begin * 4), int(end * 4) + 1):
+        scaling.look(loads, tick / 4)
+    return scaling.wanted
+
+
+@pytest.mark.parametrize("load", [ReplicaLoad(sessions=11), ReplicaLoad(waiting=5)])
+def test_load_above_its_bound_adds_a_replica_once_it_lasts(load: ReplicaLoad) -> None:
+    scaling = Scaling(LIMITS)
+    assert after(scaling, [load], 0, 1.75) == 1
+    assert after(scaling, [ReplicaLoad()], 2, 2) == 1  # it passed
+    assert after(scaling, [load], 3, 4.75) == 1
+    assert after(scaling, [load], 5, 5) == 2
+    assert after(scaling, [load], 6, 60) == 2  # not one more while that one starts
+    assert after(scaling, [load, load], 61, 63) == 3
+    assert after(scaling, [load] * 3, 64, 90) == 3  # at most
+
+
+def test_an_idle_fleet_shrinks_late_to_its_least() -> None:
+    scaling = Scaling(LIMITS)
+    scaling.wanted = 3
+    idle = ReplicaLoad()
+    assert after(scaling, [idle] * 3, 0, 19.75) == 3
+    assert after(scaling, [idle] * 3, 20, 20) == 2
+    assert after(scaling, [idle] * 2, 20.25, 41) == 1
+    assert after(scaling, [idle], 42, 100) == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=300))
+def test_it_stays_within_its_limits_and_never_turns_back_at_once(
+    held: list[tuple[int, int]],
+) -> None:
+    scaling = Scaling(LIMITS)
+    changes: list[tuple[float, int]] = []
+    for tick, (sessions, waiting) in enumerate(held):
+        now, before = tick / 4, scaling.wanted
+        scaling.look([ReplicaLoad(sessions, waiting)] * before, now)
+        assert 1 <= scaling.wanted <= 3
+        assert abs(scaling.wanted - before) <= 1
+        if scaling.wanted != before:
+            if scaling.wanted < before and changes:
+                assert now - changes[-1][0] >= LIMITS.down_s
+            changes.append((now, scaling.wanted))
+
+
+@pytest.mark.parametrize(("least", "most"), [(0, 1), (3, 2), (-1, -1)])
+def test_limits_that_cannot_be_are_refused(least: int, most: int) -> None:
+    with pytest.raises(UserError, match="--replicas"):
+        ScalingLimits(least=least, most=most)
+
+
+def roster_of(names: str) -> Roster:
+    """These replicas serve, each at its own address, and hold nothing."""
+    roster = Roster()
+    for name in names:
+        roster.reported(name, f"{name}:1", ReplicaLoad())
+    return roster
+
+
+def homes(loads: dict[str, ReplicaLoad]) -> dict[str, str | None]:
+    return {client: place(client, loads) for client in CLIENTS}
+
+
+def test_a_replica_that_goes_moves_its_own_clients_and_no_others() -> None:
+    before = homes(EVEN)
+    after = homes({name: load for name, load in EVEN.items() if name != "c"})
+    moved = {client for client in CLIENTS if before[client] != after[client]}
+    assert moved == {client for client in CLIENTS if before[client] == "c"}
+    assert {after[client] for client in moved} == set("abdef")  # and not all to one
+
+
+def test_a_replica_that_comes_takes_its_share_and_moves_no_other_client() -> None:
+    before = homes(EVEN)
+    after = homes({**EVEN, "g": ReplicaLoad(100)})
+    moved = [client for client in CLIENTS if before[client] != after[client]]
+    assert {after[client] for client in moved} == {"g"}
+    assert len(CLIENTS) / 14 < len(moved) < 2 * len(CLIENTS) / 7
+
+
+@given(
+    sessions=st.lists(st.integers(0, 50), min_size=1, max_size=8),
+    client=st.sampled_from(CLIENTS),
+)
+def test_no_replica_gets_a_client_beyond_the_bound_on_its_load(
+    sessions: list[int], client: str
+) -> None:
+    loads = {str(number): ReplicaLoad(held) for number, held in enumerate(sessions)}
+    chosen = place(client, loads)
+    assert chosen is not None
+    assert loads[chosen].sessions <= ABOVE_MEAN * (sum(sessions) + 1) / len(sessions)
+
+
+def test_without_the_bound_one_replica_would_be_filled() -> None:
+    """A control: a client does not get what it prefers where that is full."""
+    client = CLIENTS[0]
+    home = place(client, EVEN)
+    assert home is not None
+    assert place(client, {**EVEN, home: ReplicaLoad(sessions=200)}) != home
+    assert place(client, {**EVEN, home: ReplicaLoad(sessions=100, memory=0.95)}) != home
+    full = dict.fromkeys("ab", ReplicaLoad(9, memory=0.99))
+    assert place(client, {**full, "b": ReplicaLoad(9, memory=0.97)}) == "b"  # all are: the emptiest
+
+
+@pytest.mark.parametrize("client", CLIENTS[:5])
+def test_a_replica_that_a_client_could_not_reach_is_its_last_choice(client: str) -> None:
+    assert Roster().place(client) is None
+    roster = roster_of("abcdef")
+    home = roster.place(client)
+    assert home is not None
+    assert roster.place(client, {home[1]}) not in (home, None)
+    for name in set(EVEN) - {home[0]}:
+        roster.left(name)
+    assert roster.place(client, {home[1]}) == home
+
+
+@pytest.mark.parametrize("client", CLIENTS[:5])
+def test_a_replica_that_is_late_gets_clients_whom_no_other_can_have(client: str) -> None:
+    """All robots are at it since another died; or it is the one that died, as they found out."""
+    roster = roster_of("ab")
+    for _ in range(MISSES):
+        roster.missed("a")
+    assert roster.place(client) == ("b", "b:1")
+    assert roster.place(client, {"b:1"}) == ("a", "a:1")
+    for _ in range(MISSES):
+        roster.missed("b")
+    assert not roster.loads  # the front says that it does not serve, and tries nevertheless
+    assert roster.place(client, {"b:1"}) == ("a", "a:1")
+    assert roster.place(client, {"a:1"}) == ("b", "b:1")
+    roster.drain("a")
+    roster.left("b")
+    assert roster.place(client) is None
+
+
+def test_the_front_counts_whom_it_placed_before_a_report_does() -> None:
+    roster = roster_of("ab")
+    for client in CLIENTS[:40]:
+        assert roster.place(client) is not None
+    held = [load.sessions for load in roster.loads.values()]
+    assert sum(held) == 40
+    assert max(held) <= ABOVE_MEAN * 41 / 2 + 1
+    for name in "ab":
+        roster.reported(name, f"{name}:1", ReplicaLoad(3))
+    assert {load.sessions for load in roster.loads.values()} == {3}
+
+
+def test_only_a_replica_that_reports_and_does_not_drain_gets_clients() -> None:
+    roster = roster_of("abc")
+    roster.drain("a")
+    for _ in range(MISSES):
+        roster.missed("b")
+    assert list(roster.loads) == ["c"]
+    roster.left("c")
+    assert not roster.loads
+    roster.reported("b", "b:1", ReplicaLoad())  # it was slow only
+    roster.reported("a", "a:2", ReplicaLoad())  # it was started again, elsewhere
+    assert set(roster.loads) == {"a", "b"}
+    assert {roster.place(client) for client in CLIENTS} == {("a", "a:2"), ("b", "b:1")}
 
 
 class Said:
@@ -91,31 +258,22 @@ def test_one_that_is_gone_for_good_is_replaced_and_one_that_is_silent_is_waited_
     assert list(scene.roster.loads) == [silent]
 
 
-def test_one_that_drains_is_replaced_and_ends_when_its_last_robot_has_left() -> None:
+@pytest.mark.parametrize("leaves", [True, False])
+def test_one_that_drains_is_replaced_and_ends_with_its_last_robot_or_after_a_while(
+    leaves: bool,
+) -> None:
     scene = Scene()
     running(scene)
     leaving = scene.said.names[0]
     scene.controller.drain(leaving)
     assert scene.said.drained == [leaving]
     scene.said.serves(leaving, streams=1)
-    scene.look()
+    scene.look(LEAVE_S)
     assert len(scene.said.names) == 3
     assert leaving not in scene.roster.loads
     assert not scene.said.ended
-    scene.said.serves(leaving, streams=0)
-    scene.look()
-    assert scene.said.ended == [leaving]
-
-
-def test_a_robot_that_does_not_leave_holds_a_draining_replica_for_a_while_only() -> None:
-    scene = Scene()
-    running(scene)
-    leaving = scene.said.names[0]
-    scene.controller.drain(leaving)
-    scene.said.serves(leaving, streams=1)
-    scene.look(LEAVE_S)
-    assert not scene.said.ended
-    scene.look(0.1)
+    scene.said.serves(leaving, streams=0 if leaves else 1)
+    scene.look(0.0 if leaves else 0.1)
     assert scene.said.ended == [leaving]
 
 

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from helpers.cloud.grpc_robot import OWN, REQUEST, settings, toy_robot
+from helpers.cloud.grpc_robot import OWN, decode_at, settings
 from helpers.cloud.small_fleet import SmallFleet
 
 from edge_cloud_spec.decoding.policy import SamplingPolicy
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit, LinkLost
 from edge_cloud_spec.edge.link import route
 from edge_cloud_spec.edge.runner import Outcome
@@ -41,9 +40,8 @@ def decode(fleet: SmallFleet, preset: str, rule: str, at: int, disturb: Any) -> 
     """One decode; ``disturb(replica)`` is called where it is when ``at`` tokens are there."""
     emitted: list[int] = []
     done: list[str] = []
-    lost: list[Any] = []
+    items: list[Any] = []
     before = fleet.roster.placed.copy()
-    link = VerifierClient(ClientSettings(fleet.address, retry_s=0.02))
 
     def on_emit(emit: Emit) -> None:
         assert emit.position == len(emitted)  # nothing twice, nothing left out
@@ -53,23 +51,15 @@ def decode(fleet: SmallFleet, preset: str, rule: str, at: int, disturb: Any) -> 
             done.append(name)
             disturb(name)
 
-    def connect(on_receive: Any) -> Any:
-        def tee(item: Any) -> None:
-            lost.extend([item] if isinstance(item, LinkLost) else [])
-            on_receive(item)
-
-        return link.connect(tee)
-
     chosen = settings(preset, rule)
     if rule == "rejection":
         chosen = replace(chosen, policy=POLICY)
-    outcome = toy_robot().run(REQUEST, chosen, 1, connect, on_emit)
-    link.close()
+    outcome = decode_at(fleet.address, chosen, on_emit=on_emit, on_item=items.append, retry_s=0.02)
     assert outcome.completed, outcome.text
     assert tuple(emitted) == outcome.tokens
     assert bool(done) == (disturb is not None)
     if disturb is not None and disturb == fleet.drain:
-        assert not lost
+        assert not any(isinstance(item, LinkLost) for item in items)
     return outcome
 
 

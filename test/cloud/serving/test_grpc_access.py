@@ -1,9 +1,13 @@
-"""TLS and tokens: which robots the verifier accepts."""
+"""Which robots the verifier accepts, as which client, and credentials that are replaced."""
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,57 +15,33 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.cloud.certificates import Authority
 from helpers.cloud.grpc_cloud import Cloud
-from helpers.cloud.grpc_robot import OWN, REQUEST, settings, toy_robot
+from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, decode_at, opening, settings, toy_robot
+from hypothesis import given
+from hypothesis import strategies as st
 
+from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.serving.access import Tokens
+from edge_cloud_spec.cloud.serving.client_streams import ByteBound, SendQueue
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.toy import toy_worker
+from edge_cloud_spec.wire.messages import Opened
+from edge_cloud_spec.wire.secret_files import named_tokens
+
+PAGE = Path(__file__).parents[3] / "docs/certificates.md"
 
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A self-signed certificate for 127.0.0.1, its key, and another one."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
+    """A certificate for 127.0.0.1 and its key, who signed it, and another authority."""
     folder = tmp_path_factory.mktemp("pem")
-
-    def make(name: str) -> tuple[str, str]:
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        now = datetime.datetime.now(datetime.timezone.utc)
-        day = datetime.timedelta(days=1)
-        here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - day)
-            .not_valid_after(now + day)
-            .add_extension(here, critical=False)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .sign(key, hashes.SHA256())
-        )
-        paths = folder / f"{name}.pem", folder / f"{name}.key"
-        paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        paths[1].write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-        return str(paths[0]), str(paths[1])
-
-    certificate, key = make("verifier")
-    return SimpleNamespace(certificate=certificate, key=key, other=make("stranger")[0])
+    ours, other = (Authority(folder, name) for name in ("ours", "stranger"))
+    served = ours.certificate("verifier")
+    return SimpleNamespace(**served, authority=ours.path, other=other.path)
 
 
 @pytest.fixture
@@ -70,23 +50,15 @@ def guarded(pem: Any) -> Iterator[Cloud]:
         yield running
 
 
-def ask(address: str, patience: float = 60.0, **client_settings: Any) -> Outcome:
-    link = VerifierClient(ClientSettings(address, **client_settings))
-    chosen = replace(settings("dsd", "coupled"), patience=patience)
-    outcome = toy_robot().run(REQUEST, chosen, 1, link.connect)
-    link.close()
-    return outcome
-
-
 def test_tls_and_the_right_token_let_a_robot_in(guarded: Cloud, pem: Any) -> None:
-    assert ask(guarded.address, authority=pem.certificate, token="secret").tokens == OWN
+    assert decode_at(guarded.address, authority=pem.authority, token="secret").tokens == OWN
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "secret2", "SECRET"])
 def test_a_wrong_token_is_a_fault_that_says_what_to_do(
     guarded: Cloud, pem: Any, token: str
 ) -> None:
-    outcome = ask(guarded.address, authority=pem.certificate, token=token)
+    outcome = decode_at(guarded.address, authority=pem.authority, token=token)
     assert outcome.reason == "unauthenticated"
     assert "give the robot the verifier's token" in outcome.text
     assert outcome.tokens == ()
@@ -96,7 +68,7 @@ def test_a_robot_without_tls_or_with_another_authority_does_not_get_in(
     guarded: Cloud, pem: Any
 ) -> None:
     for authority in ("", pem.other):
-        outcome = ask(guarded.address, patience=5.0, authority=authority, token="secret")
+        outcome = decode_at(guarded.address, patience=5.0, authority=authority, token="secret")
         assert outcome.reason == "timeout"
         assert f"cannot reach the cloud at {guarded.address}" in outcome.text
 
@@ -105,9 +77,9 @@ def test_a_robot_without_tls_or_with_another_authority_does_not_get_in(
     "address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:50151", "robot.example.org:1"]
 )
 def test_off_loopback_tls_and_a_token_are_required(address: str, pem: Any) -> None:
-    for given in ({}, {"token": "x"}, {"certificate": pem.certificate, "key": pem.key}):
+    for some in ({}, {"token": "x"}, {"certificate": pem.certificate, "key": pem.key}):
         with pytest.raises(UserError, match="give --certificate, --key and --token"):
-            ServerSettings(address, **given)
+            ServerSettings(address, **some)
     ServerSettings(address, pem.certificate, pem.key, "secret")
     assert ClientSettings(address).secure
 
@@ -127,3 +99,233 @@ def test_a_certificate_that_cannot_be_used_is_named(pem: Any, tmp_path: Path) ->
         ServerSettings(certificate=pem.certificate)
     with pytest.raises(UserError, match="is not a file"):
         ClientSettings(authority=str(tmp_path / "missing"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the first block of the page makes."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl")
+    folder = tmp_path_factory.mktemp("made")
+    block = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.S)[0]
+    script = ["sh", "-eu", "-c", block]
+    environment = {**os.environ, "CLOUD": "127.0.0.1"}
+    subprocess.run(script, cwd=folder, env=environment, check=True, capture_output=True)
+    return folder
+
+
+def client(link: VerifierClient, patience: float = 60.0) -> Outcome:
+    chosen = replace(settings("dsd", "coupled"), patience=patience)
+    return toy_robot().run(REQUEST, chosen, 1, link.connect)
+
+
+def test_the_commands_of_this_page_let_a_robot_in_and_nobody_else(
+    made: Path, tmp_path: Path
+) -> None:
+    path = {each.name: str(each) for each in made.iterdir()}
+    served = {
+        "certificate": path["server.pem"],
+        "key": path["server.key"],
+        "client_authority": path["ca.pem"],
+        "token_file": path["token"],
+    }
+    robot = {
+        "authority": path["ca.pem"],
+        "certificate": path["robot.pem"],
+        "key": path["robot.key"],
+        "token_file": path["token"],
+    }
+    ServerSettings("0.0.0.0:50151", **served)
+    stranger = Authority(tmp_path, "stranger").certificate("robot-1")
+    assert (made / "ca.key").stat().st_mode & 0o077 == 0
+    with Cloud(toy_worker(), **served) as cloud:
+        assert decode_at(cloud.address, **robot).tokens == OWN
+        for wrong in ({"certificate": "", "key": ""}, stranger):
+            outcome = decode_at(cloud.address, patience=1.5, **{**robot, **wrong})
+            assert (outcome.reason, outcome.tokens) == ("timeout", ())
+        no_token = decode_at(cloud.address, **{**robot, "token_file": ""})
+        assert no_token.reason == "unauthenticated"
+        assert decode_at(cloud.address, **robot).tokens == OWN
+
+
+def test_client_certificates_alone_do_off_loopback_and_need_tls(made: Path) -> None:
+    pair = {"certificate": str(made / "server.pem"), "key": str(made / "server.key")}
+    ServerSettings("0.0.0.0:1", **pair, client_authority=str(made / "ca.pem"))
+    with pytest.raises(UserError, match="needs TLS"):
+        ServerSettings(client_authority=str(made / "ca.pem"))
+    with pytest.raises(UserError, match="no PEM certificate"):
+        Cloud(toy_worker(), **pair, client_authority=str(made / "token"))
+
+
+@pytest.fixture
+def rotating(tmp_path: Path) -> Iterator[tuple[Cloud, dict[str, str], Path]]:
+    """A verifier, the robot's settings, and the folder with the files that both read."""
+    first = Authority(tmp_path, "first")
+    pair, token = first.certificate("server"), tmp_path / "token"
+    token.write_text("old-token\n")
+    shutil.copy(first.path, tmp_path / "ca.pem")
+    robot = {"authority": str(tmp_path / "ca.pem"), "token_file": str(tmp_path / "robot-token")}
+    (tmp_path / "robot-token").write_text("old-token\n")
+    with Cloud(toy_worker(), **pair, token_file=str(token)) as cloud:
+        yield cloud, robot, tmp_path
+
+
+def test_a_token_is_replaced_without_a_restart_of_either_side(rotating: Any) -> None:
+    cloud, robot, folder = rotating
+    link = VerifierClient(ClientSettings(cloud.address, **robot))
+    assert client(link).tokens == OWN
+    (folder / "token").write_text("new-token\nold-token\n")  # both are good for a while
+    assert client(link).tokens == OWN
+    (folder / "robot-token").write_text("new-token\n")
+    assert client(link).tokens == OWN
+    (folder / "token").write_text("new-token\n")
+    assert client(link).tokens == OWN
+    (folder / "robot-token").write_text("old-token\n\n")
+    assert client(link).reason == "unauthenticated"
+    (folder / "token").write_text("\n")  # half written: the last good ones stay
+    assert client(link).reason == "unauthenticated"
+    (folder / "robot-token").write_text("new-token\n")
+    assert client(link).tokens == OWN
+    link.close()
+
+
+def test_a_certificate_is_replaced_without_a_restart_of_either_side(rotating: Any) -> None:
+    """By one of another authority, as after a theft: the old one's robots are not served."""
+    cloud, robot, folder = rotating
+    link = VerifierClient(ClientSettings(cloud.address, **robot))
+    assert client(link).tokens == OWN
+    (folder / "other").mkdir()
+    other = Authority(folder / "other", "second")
+    fresh = other.certificate("server")
+    shutil.copy(fresh["key"], folder / "server.key")  # it does not fit: the old pair stays
+    assert decode_at(cloud.address, **robot).tokens == OWN
+    shutil.copy(fresh["certificate"], folder / "server.pem")
+    assert decode_at(cloud.address, patience=1.5, **robot).reason == "timeout"
+    shutil.copy(other.path, folder / "ca.pem")
+    assert client(link).tokens == OWN  # the running robot, too, on a new connection
+    link.close()
+
+
+def clients(cloud: Any, *robots: dict[str, Any]) -> list[str]:
+    """How the verifier names these robots, which are connected at the same time."""
+    with contextlib.ExitStack() as stack:
+        for number, robot in enumerate(robots):
+            talk = stack.enter_context(Talk(cloud.address, **robot))
+            assert isinstance(talk.ask(opening(nonce=number)), Opened)
+        return [stream.client for stream in cloud.service.streams.streams]
+
+
+def test_robots_with_a_named_token_are_that_name_and_others_a_hash(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("sesame\nrobot-7:barley\nrobot-7:barley-before\n")
+    with Cloud(toy_worker(), token_file=str(tokens)) as cloud:
+        shown = ("sesame", "barley", "barley-before", "robot-7:barley", "sesame")
+        found = clients(cloud, *({"token": token} for token in shown))
+        assert sorted(found)[:3] == ["robot-7"] * 3
+        assert re.fullmatch(r"token [0-9a-f]{12}", sorted(found)[3]) and found.count(found[0]) == 2
+        with Talk(cloud.address, token="robot-7") as stranger:  # a name is no secret
+            assert stranger.ask(opening()).code == "unauthenticated"
+
+
+def test_robots_without_a_credential_are_a_client_for_each_connection(toy: Any) -> None:
+    found = clients(toy, {}, {})
+    assert len(set(found)) == 2 and all("127.0.0.1" in name for name in found)
+
+
+def test_a_robot_with_a_certificate_is_its_identity_whatever_its_token(tmp_path: Path) -> None:
+    fleet = Authority(tmp_path, "fleet")
+    served, robot = fleet.certificate("server"), fleet.certificate("robot-1")
+    authority = str(fleet.path)
+    with Cloud(toy_worker(), **served, client_authority=authority, token="sesame") as cloud:
+        found = clients(cloud, *[{"authority": authority, "token": "sesame", **robot}] * 2)
+    assert found[0] == found[1]
+    assert "robot-1" in found[0] or "127.0.0.1" in found[0]
+    assert "sesame" not in found[0] and "token" not in found[0]
+
+
+lines = st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1))
+
+
+@given(lines)
+def test_every_line_of_a_token_file_is_good_and_has_the_name_before_its_colon(
+    lines: list[str],
+) -> None:
+    """As whole lines, too: a token from before there were names may hold a colon."""
+    named = named_tokens(tuple(lines))
+    assert set(lines) <= {token for _, token in named}
+    for name, token in named:
+        unnamed = " " in name and token in lines
+        assert unnamed or f"{name}:{token}" in lines or token.startswith(f"{name}:")
+
+
+@given(lines, lines)
+def test_a_token_keeps_its_name_whichever_other_lines_come_or_go(
+    before: list[str], after: list[str]
+) -> None:
+    """What a name has (an index of answers, bounds, leases) is never another token's."""
+    first, second = (
+        {token: name for name, token in named_tokens(tuple(given)) if " " in name}
+        for given in (before, after)
+    )
+    assert all(second[token] == name for token, name in first.items() if token in second)
+    together = first | second
+    assert len({*together.values()}) == len(together)
+
+
+def test_a_revoked_tokens_answers_are_not_the_next_robots(tmp_path: Path) -> None:
+    """Its line is taken out while the verifier serves: the others stay who they were."""
+    path = tmp_path / "tokens"
+    path.write_text("stolen\nsesame\n")
+    tokens = Tokens(ServerSettings(token_file=str(path)))
+    stolen, honest = tokens.admit("Bearer stolen"), tokens.admit("Bearer sesame")
+    path.write_text("sesame\n")
+    assert tokens.admit("Bearer stolen") is None
+    assert tokens.admit("Bearer sesame") == honest != stolen
+
+
+def test_a_wrong_token_has_no_name_and_without_tokens_everybody_is_let_in() -> None:
+    tokens = Tokens(ServerSettings(token="robot-1:sesame"))
+    assert tokens.admit("Bearer sesame") == "robot-1"
+    for wrong in ("", "Bearer", "Bearer ", "sesame", "Bearer robot-1", "Bearer robot-1:"):
+        assert tokens.admit(wrong) is None
+    assert Tokens(ServerSettings()).admit("Bearer whatever") == ""
+
+
+def test_a_client_that_opens_streams_without_end_ends_its_own(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("honest:sesame\nhostile:barley\n")
+    limits = WorkerLimits(sessions=8, sessions_per_robot=2)
+    with (
+        Cloud(toy_worker(limits), token_file=str(tokens)) as cloud,
+        contextlib.ExitStack() as open_,
+    ):
+        honest = open_.enter_context(Talk(cloud.address, token="sesame"))
+        assert isinstance(honest.ask(opening()), Opened)
+        for nonce in range(12):
+            robot = open_.enter_context(Talk(cloud.address, token="barley", retry_s=60.0))
+            assert robot.ask(opening(nonce=100 + nonce))
+        service = cloud.service
+        found = [stream.client for stream in service.streams.streams]
+        assert found.count("honest") == 1
+        assert 1 <= found.count("hostile") <= 4
+        assert service.streams.evicted >= 8
+
+
+def test_what_waits_for_a_client_is_bounded_over_all_its_streams() -> None:
+    async def fill() -> None:
+        bound, gone = ByteBound(1000), []
+        queues = [SendQueue(600, lambda: gone.append(1), bound) for _ in range(3)]
+        queues[0].put(b"x" * 500)
+        queues[1].put(b"x" * 400)
+        assert not queues[1].over
+        queues[2].put(b"x" * 200)  # little, but its client has too much
+        await asyncio.sleep(0)
+        assert queues[2].over and gone == [1]
+        assert await queues[0].take() == b"x" * 500
+        for queue in queues:
+            queue.close()
+            queue.put(b"late")  # the worker does not know yet that the stream is over
+        assert await queues[1].take() == b"x" * 400  # nor does who sends what waits
+        assert bound.size == 0
+
+    asyncio.run(fill())

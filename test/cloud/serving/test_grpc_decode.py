@@ -1,28 +1,54 @@
-"""Decodes with real models over gRPC on loopback: the target's tokens, or what to do instead."""
+"""Decodes over gRPC on loopback: the target's tokens, or what to do instead."""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.checkpoints import checkpoint, jpeg
 from helpers.cloud.grpc_cloud import Cloud
-from helpers.cloud.grpc_robot import POLICIES, REQUEST, SHAPES, settings
+from helpers.cloud.grpc_robot import (
+    OWN,
+    POLICIES,
+    REQUEST,
+    SHAPES,
+    Talk,
+    decode_at,
+    opening,
+    settings,
+)
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.image import PictureLimits
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Request
+from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.presets import load_preset, preset_names
+from edge_cloud_spec.share import rules_text
 from edge_cloud_spec.wire.channel import MESSAGE_BYTES
+from edge_cloud_spec.wire.codec import encode_client
+from edge_cloud_spec.wire.messages import DraftMessage, Fault, Generate, Opened, Verdict
+
+LESS = PictureLimits(max_pixels=128 * 128 * 3 // 4, max_image_tokens=12)  # of 128 x 128, 64 tokens
+PRESETS = [
+    name
+    for name in preset_names()
+    if (chosen := load_preset(name)).verified and chosen.exact and chosen.drafts_on_robot
+]
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +195,122 @@ def test_a_picture_form_that_differs_is_told_before_anything_is_drafted(cloud: A
     outcome = decode(cloud, robot)
     assert outcome.reason == "bad_request"
     assert "choose models of one family" in outcome.text
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[SimpleNamespace]:
+    """The embedded pair, whose drafter is often right; the target once more, to be asked alone."""
+    target, alone = (load(EMBEDDED / "target", threads=1) for _ in range(2))
+    robot = load(EMBEDDED / "drafter", threads=1)
+    robot.limit_picture(LESS)
+    spec = target.spec(rules_text(), 24)
+    with Cloud(Worker(target, spec)) as running:
+        link = VerifierClient(ClientSettings(running.address))
+        yield SimpleNamespace(spec=spec, alone=alone, robot=robot, link=link)
+        link.close()
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_smaller_picture_changes_no_word(embedded: Any, preset: str, rule: str) -> None:
+    outcome = decode(embedded, embedded.robot, preset=preset, rule=rule)
+    assert outcome.completed, outcome.text
+    assert outcome.tokens == alone(embedded, REQUEST, POLICIES[rule])
+    if load_preset(preset).pacing != "auto":  # which may leave it to the cloud
+        assert 0 < outcome.stats.accepted <= outcome.stats.drafted
+
+
+def test_a_robot_that_looks_at_another_picture_is_found_out(
+    embedded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt_of = embedded.robot.prompt
+
+    def of_another_picture(request: Request, spec: PromptSpec) -> Prompt:
+        other: Prompt = prompt_of(Request(request.instruction, jpeg(2), request.order), spec)
+        return other
+
+    monkeypatch.setattr(embedded.robot, "prompt", of_another_picture)
+    outcome = decode(embedded, embedded.robot)
+    assert not outcome.completed and outcome.tokens == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"rule": "luck"}, "rule must be greedy, coupled or rejection, not 'luck'"),
+        ({"rule": "greedy"}, "greedy goes with temperature 0"),
+        ({"policy": GREEDY}, "greedy goes with temperature 0"),
+    ],
+)
+def test_a_rule_that_does_not_go_with_the_policy_is_refused(
+    toy: Any, changes: dict[str, Any], complaint: str
+) -> None:
+    with Talk(toy.address) as robot:
+        assert complaint in robot.ask(replace(opening(), **changes)).text
+
+
+def test_garbage_and_bad_drafts_leave_the_session_unharmed(toy: Any) -> None:
+    with Talk(toy.address) as robot:
+        opened = robot.ask(opening())
+        assert isinstance(opened, Opened)
+        random = np.random.default_rng(0)
+        good = encode_client(DraftMessage(opened.base, Draft(OWN[:3]), 5))
+        for _ in range(100):
+            mutated = bytearray(good)
+            for place in random.integers(0, len(mutated), 2):
+                mutated[place] = random.integers(0, 256)
+            if mutated[0] != good[0]:  # not by chance another draft for this very prefix
+                robot.say(bytes(mutated))
+        robot.say(random.bytes(1000))
+        for bad in (Draft((99,)), Draft(()), Draft((1, 2), (1, -1)), Draft((1,) * 2000)):
+            robot.say(DraftMessage(opened.base, bad, 0))
+        heard = robot.ask(good)
+        faults = []
+        while not isinstance(heard, Verdict):
+            faults.append(heard)
+            heard = robot.hear()
+        assert len(faults) > 5
+        assert all(isinstance(fault, Fault) and fault.text for fault in faults)
+        assert (heard.path, heard.token) == ((0, 1, 2), OWN[3])
+
+
+def test_what_is_said_before_a_session_is_dropped_without_a_fault(toy: Any) -> None:
+    """A robot may have sent it before it knew that its stream is a new one."""
+    with Talk(toy.address) as robot:
+        robot.say(Generate(PrefixDigest(0, 1)))
+        robot.say(DraftMessage(PrefixDigest(0, 1), Draft((1,)), 0))
+        assert isinstance(robot.ask(opening()), Opened)
+
+
+def test_an_open_said_twice_is_one_session(toy: Any) -> None:
+    with Talk(toy.address) as first, Talk(toy.address) as second:
+        one = first.ask(opening())
+        two = second.ask(opening())
+        assert (one.session, one.base) == (two.session, two.base)
+        assert second.ask(opening(nonce=2)).session != one.session
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (RuntimeError("device-side assert"), "internal", "RuntimeError"),
+        (MemoryError("no room"), "overloaded", "no memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "overloaded", "no memory"),
+    ],
+)
+def test_a_failing_model_is_a_fault_and_the_next_session_is_served(
+    toy: Any, error: Exception, code: str, text: str
+) -> None:
+    model = toy.worker._models.target
+    original = type(model).logits
+    with Talk(toy.address) as robot:
+        base = robot.ask(opening()).base
+        try:
+            type(model).logits = lambda *_: (_ for _ in ()).throw(error)
+            fault = robot.ask(DraftMessage(base, Draft((1,)), 0))
+        finally:
+            type(model).logits = original
+    assert fault.code == code
+    assert text in fault.text
+    assert (fault.retry_after_s > 0) == (code == "overloaded")
+    assert decode_at(toy.address).tokens == OWN

@@ -1,4 +1,4 @@
-"""The verifier's start and end: health, a taken port, signals, and nothing left behind."""
+"""The verifier's start and end, and its health between: ports, signals, a stuck model."""
 
 from __future__ import annotations
 
@@ -7,20 +7,35 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from helpers.cloud.grpc_cloud import Cloud, free_port
-from helpers.cloud.grpc_robot import Talk, opening
+from helpers.cloud.grpc_robot import OWN, Talk, decode_at, opening
+from helpers.cloud.small_fleet import SmallFleet
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.cloud.serving.server import ModelWatch
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.toy import toy_worker
-from edge_cloud_spec.wire.channel import SERVICE
-from edge_cloud_spec.wire.messages import Alone, Generate, Verdict
+from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
+from edge_cloud_spec.wire.channel import METHOD, SERVICE, retry_after_s
+from edge_cloud_spec.wire.messages import Alone, DraftMessage, Generate, Opened, Verdict
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+STUCK_S = 0.4
 
 
 def test_the_health_service_answers_while_it_serves(toy: Any) -> None:
@@ -79,8 +94,7 @@ def test_a_signal_ends_the_server_cleanly_in_mid_decode(number: int) -> None:
         address = process.stdout.readline().strip()
         with Talk(address) as robot:
             robot.say(opening())
-            robot.say(Generate(robot.hear().base))
-            assert isinstance(robot.hear(), Verdict)
+            assert isinstance(robot.ask(Generate(robot.hear().base)), Verdict)
             process.send_signal(number)
             out, err = process.communicate(timeout=150)
     finally:
@@ -88,3 +102,138 @@ def test_a_signal_ends_the_server_cleanly_in_mid_decode(number: int) -> None:
     assert process.returncode == 0
     assert out == "ended\n"
     assert "Traceback" not in err
+
+
+class HeldVlm(ToyVlm):
+    """A model whose passes last until they are let go, or end their thread."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.go, self.under_way, self.kill = threading.Event(), threading.Event(), False
+        self.go.set()
+
+    def forward_together(self, requests: Sequence[Any]) -> Any:
+        self.under_way.set()
+        self.go.wait(150)
+        if self.kill:
+            raise SystemExit  # ends a thread without a word
+        return super().forward_together(requests)
+
+
+@pytest.fixture
+def held() -> Iterator[SimpleNamespace]:
+    model = HeldVlm()
+    worker = Worker(model, spec_of(60), None, WorkerLimits())  # type: ignore[arg-type]
+    with Cloud(worker, stuck_s=STUCK_S, metrics="127.0.0.1:0") as cloud:
+        yield SimpleNamespace(model=model, cloud=cloud, address=cloud.address)
+        model.go.set()
+
+
+def wait_for(address: str, status: int) -> None:
+    """Until the verifier says so, for both of its names."""
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        end = time.monotonic() + 150
+        for name in ("", SERVICE):
+            while stub.Check(health_pb2.HealthCheckRequest(service=name)).status != status:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+
+
+def begin_pass(robot: Talk, model: HeldVlm, nonce: int = 1) -> None:
+    """Open and have the model judge a draft, which does not end."""
+    robot.say(opening(nonce=nonce))
+    while not isinstance(opened := robot.hear(), Opened):
+        pass
+    model.go.clear()
+    model.under_way.clear()
+    robot.say(DraftMessage(opened.base, Draft(OWN[:3]), 0))
+    assert model.under_way.wait(150)
+
+
+def test_a_pass_that_hangs_is_not_serving_and_serving_again_when_it_goes_on(held: Any) -> None:
+    wait_for(held.address, SERVING)
+    with Talk(held.address) as robot:
+        begin_pass(robot, held.model)
+        wait_for(held.address, NOT_SERVING)
+        with grpc.insecure_channel(held.address) as channel:  # a new robot is told, and when
+            with pytest.raises(grpc.RpcError) as refused:
+                list(channel.stream_stream(METHOD)(iter(())))
+            error: Any = refused.value
+            assert error.code() == grpc.StatusCode.UNAVAILABLE
+            assert "lasts longer than 0.4 s" in error.details()
+            assert retry_after_s(error.trailing_metadata()) == 1.0
+        held.model.go.set()
+        assert isinstance(robot.hear(), Verdict)  # nothing was lost but time
+        wait_for(held.address, SERVING)
+    assert decode_at(held.address, nonce=9).tokens == OWN
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dead_thread_is_not_serving(held: Any) -> None:
+    with Talk(held.address) as robot:
+        begin_pass(robot, held.model)
+        held.model.kill = True
+        held.model.go.set()
+        wait_for(held.address, NOT_SERVING)
+        assert not held.cloud.worker.is_alive()
+        assert "has ended" in held.cloud.service.problem
+
+
+def test_strangers_hold_nothing_by_asking_for_health(tmp_path: Path) -> None:
+    """Watch has no end, and no token: it is refused by a verifier and by a fleet's front."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("sesame")
+    with (
+        Cloud(toy_worker(), token_file=str(tokens)) as cloud,
+        SmallFleet("", token_file=str(tokens)) as fleet,
+    ):
+        for address, server in ((cloud.address, cloud._server), (fleet.address, fleet._front)):
+            with grpc.insecure_channel(address) as channel:
+                stub = health_pb2_grpc.HealthStub(channel)
+                names = ["", SERVICE, *(f"no-such-{number}" for number in range(50))]
+                asked = [health_pb2.HealthCheckRequest(service=name) for name in names]
+                for watch in [stub.Watch(request, timeout=100) for request in asked]:
+                    with pytest.raises(grpc.RpcError) as refused:
+                        next(watch)
+                    error: Any = refused.value
+                    assert error.code() == grpc.StatusCode.UNIMPLEMENTED
+                for request in asked[2:]:
+                    with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+                        stub.Check(request, timeout=100)
+                assert stub.Check(asked[0], timeout=100).status
+            health = server._health
+            assert not health._server_watchers and set(health._server_status) == {"", SERVICE}
+
+
+def test_an_idle_thread_is_serving_however_long_it_waits(held: Any) -> None:
+    """Beyond the bound by far; a robot that holds a session and says nothing does not matter."""
+    with Talk(held.address) as robot:
+        assert isinstance(robot.ask(opening()), Opened)
+        watch, now = ModelWatch(held.cloud.worker, STUCK_S, lambda: 1e9), 1e9
+        while not held.cloud.worker.idle:
+            time.sleep(0.01)
+        later = ModelWatch(held.cloud.worker, STUCK_S, iter([now, now + 1e6]).__next__)
+        assert (watch.look(), later.look()) == ("", "")
+
+
+steps = st.lists(st.tuples(st.booleans(), st.booleans(), st.floats(0.01, 0.3)), max_size=60)
+
+
+@given(steps)
+def test_it_is_stuck_when_no_step_ended_for_that_long_and_only_then(
+    looks: list[tuple[bool, bool, float]],
+) -> None:
+    now, last = 0.0, 0.0
+    thread: Any = SimpleNamespace(idle=False, steps=0, is_alive=lambda: True)
+    watch = ModelWatch(thread, 1.0, lambda: now)
+    assert watch.look() == ""
+    for idle, stepped, pause in looks:
+        now += pause
+        thread.idle = idle
+        thread.steps += stepped
+        if idle or stepped:
+            last = now
+        assert bool(watch.look()) == (now - last > 1.0)
+    thread.is_alive = lambda: False
+    assert "has ended" in watch.look()

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 from helpers.cloud.grpc_cloud import Cloud
-from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, opening, settings, toy_robot
+from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, decode_at, opening
 from helpers.cloud.promql import missing, read_scrape
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +26,6 @@ from edge_cloud_spec.cloud.serving.meter import OTHER, Histogram
 from edge_cloud_spec.cloud.serving.metrics import PREFIX, metrics_address
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.models import EMBEDDED
@@ -81,20 +80,16 @@ def busy() -> Iterator[SimpleNamespace]:
     with Cloud(toy_worker(limits), token="sesame", metrics="127.0.0.1:0") as cloud:
         outcomes = []
         for preset in PRESETS:
-            link = VerifierClient(ClientSettings(cloud.address, token="sesame"))
-            chosen = settings(preset, "coupled")
-            outcomes.append(toy_robot().run(REQUEST, chosen, len(outcomes), link.connect))
-            link.close()
+            nonce = len(outcomes)
+            outcomes.append(decode_at(cloud.address, preset, nonce, token="sesame"))
         with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
             call_once(cloud.address, "")
         with Talk(cloud.address, token="sesame") as robot:
-            robot.say(b"\x99 no message")
-            assert isinstance(robot.hear(), Fault)
+            assert isinstance(robot.ask(b"\x99 no message"), Fault)
             robot.say(opening(nonce=77, preset="one of mine"))
             while not isinstance(opened := robot.hear(), Opened):
                 pass
-            robot.say(DraftMessage(opened.base, Draft(OWN[:2]), 0))
-            assert isinstance(robot.hear(), Verdict)
+            assert isinstance(robot.ask(DraftMessage(opened.base, Draft(OWN[:2]), 0)), Verdict)
             assert call_once(cloud.address, "sesame", opening(nonce=78)).code == "overloaded"
             text = scrape(cloud)
         yield SimpleNamespace(cloud=cloud, text=text, outcomes=outcomes)
@@ -126,10 +121,8 @@ def test_the_embedded_targets_memory_is_told() -> None:
     target = load(EMBEDDED / "target", threads=1)
     worker = Worker(target, target.spec(rules_text(), 16), limits=WorkerLimits(kv_bytes=2**26))
     with Cloud(worker, metrics="127.0.0.1:0") as cloud, Talk(cloud.address) as robot:
-        robot.say(replace(opening(jpeg=REQUEST.jpeg), tokenizer_digest=b""))
-        opened = robot.hear()
-        robot.say(Generate(opened.base, Alone(until=2)))
-        assert isinstance(robot.hear(), Verdict)
+        opened = robot.ask(replace(opening(jpeg=REQUEST.jpeg), tokenizer_digest=b""))
+        assert isinstance(robot.ask(Generate(opened.base, Alone(until=2))), Verdict)
         found = samples(scrape(cloud))
         assert 0 < found["kv_cache_usage_perc"][()] < 1
         assert found["kv_cache_bytes"][("in_use",)] > 0

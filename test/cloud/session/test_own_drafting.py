@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
-from helpers.cloud.verification import BASE, cloud_of, draft, says, scored, verdict_of
+from helpers.cloud.verification import BASE, cloud_of, draft, play, says
 from helpers.cloud.worker_robot import OWN, Costly, Robot, do_all, opening
 from helpers.cloud.worker_robot import cloud as cloud_with
 
@@ -30,9 +32,11 @@ BARE = ScoredDraft(EMPTY)
 MAY = Alone(may_speculate=True)
 
 
-def measured(drafted: int, looked_up: int, bare: int = 1) -> OwnDrafting:
+def measured(
+    drafted: int, looked_up: int, bare: int = 1, others_wait: Callable[[], bool] = lambda: False
+) -> OwnDrafting:
     """Tokens of passes of a second each, by source."""
-    own = OwnDrafting()
+    own = OwnDrafting(others_wait)
     for _ in range(FEW):
         own.judged(DRAFTED, drafted, 1.0)
         own.judged(LOOKED_UP, looked_up, 1.0)
@@ -50,10 +54,10 @@ def begun(how: Alone, own: OwnDrafting | None = None) -> Verification:
 def test_it_is_tried_once_it_is_known_what_passes_give_without_it() -> None:
     own = OwnDrafting()
     for _ in range(FEW):
-        assert not own.pays(0)
+        assert not own.choose(0)
         own.judged(BARE, 1, 1.0)
-    assert own.pays(0)
-    assert not own.pays(2)  # nothing that was looked up has been judged
+    assert own.choose(0)
+    assert not own.choose(2)  # nothing that was looked up has been judged
 
 
 @pytest.mark.parametrize("looked_up", [0, 2])
@@ -61,7 +65,7 @@ def test_the_better_source_drafts_and_the_other_is_tried_again(looked_up: int) -
     for drafted, others in ((3, 2), (2, 3)):
         own = measured(drafted, others, others)
         better = drafted > others
-        chosen = [own.pays(looked_up) for _ in range(3 * AGAIN)]
+        chosen = [own.choose(looked_up) for _ in range(3 * AGAIN)]
         assert chosen.count(not better) == 3
         assert chosen[AGAIN - 1] is not better
 
@@ -70,73 +74,83 @@ def test_drafting_that_takes_long_does_not_pay() -> None:
     own = measured(0, 2, 1)
     for _ in range(100):
         own.judged(DRAFTED, 4, 5.0)
-    assert not own.pays(0)
+    assert not own.choose(0)
 
 
-def test_a_session_lets_it_draft_where_its_robot_allows_that() -> None:
-    for how, wanted in ((MAY, True), (Alone(), False)):
-        cloud = begun(how)
-        action = cloud.handle(says(1))[-1]
-        assert (action == Propose((1,), OWN_TOKENS, needed=False)) is wanted
-        assert (action == Score(EMPTY)) is not wanted
+PROPOSES = says(1), Propose((1,), OWN_TOKENS, needed=False)
+# How a server generates, and what then follows; by the promise.
+SCRIPTS: dict[str, tuple[Alone, list[tuple[Any, ...]]]] = {
+    "it drafts where its robot allows that": (MAY, [PROPOSES]),
+    "it does not where its robot does not": (Alone(), [(says(1), ())]),
+    "what it drafted is scored and judged": (
+        MAY,
+        [
+            PROPOSES,
+            (Proposed(Draft((1, 2, 3)), 0.3), (1, 2, 3)),
+            (
+                says(1, 2, 5, 0),
+                Propose((1, 1, 2, 5), OWN_TOKENS, needed=False),
+                {"tokens": (1, 2), "token": 5, "draft_s": 0.3},
+            ),
+        ],
+    ),
+    "where it fails the answer goes on without it, and it is not asked again": (
+        MAY,
+        [PROPOSES, (Proposed(EMPTY, failed=True), ()), *((says(token), ()) for token in (1, 2, 3))],
+    ),
+    "what is left of a hint for an earlier place is scored in its stead": (
+        MAY,
+        [
+            PROPOSES,
+            (replace(draft(1, 2, 3), hint=True), None),
+            (Proposed(Draft((5, 5))), (2, 3)),
+        ],
+    ),
+    "where it was in the way it is asked again": (
+        MAY,
+        [
+            PROPOSES,
+            (Proposed(EMPTY), ()),
+            (says(2), Propose((1, 2), OWN_TOKENS, needed=False)),
+        ],
+    ),
+}
 
 
-def test_what_it_drafted_is_scored_and_judged() -> None:
-    own = measured(2, 1)
-    cloud = begun(MAY, own)
-    assert isinstance(cloud.handle(says(1))[-1], Propose)
-    assert scored(cloud.handle(Proposed(Draft((1, 2, 3)), 0.3))).tokens == (1, 2, 3)
-    verdict = verdict_of(cloud.handle(says(1, 2, 5, 0)))
-    assert (verdict.tokens, verdict.token, verdict.draft_s) == ((1, 2), 5, 0.3)
-
-
-def test_where_it_fails_the_answer_goes_on_without_it() -> None:
-    cloud = begun(MAY)
-    assert cloud.handle(says(1))[-1] == Propose((1,), OWN_TOKENS, needed=False)
-    assert cloud.handle(Proposed(EMPTY, failed=True)) == [Score(EMPTY)]
-    for token in range(1, 4):
-        assert cloud.handle(says(token))[-1] == Score(EMPTY)  # it is not asked again
-
-
-def test_where_it_was_in_the_way_it_is_asked_again() -> None:
-    cloud = begun(MAY)
-    assert isinstance(cloud.handle(says(1))[-1], Propose)
-    assert cloud.handle(Proposed(EMPTY)) == [Score(EMPTY)]
-    assert isinstance(cloud.handle(says(2))[-1], Propose)
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_a_session_with_a_draft_model_of_its_own(
+    script: tuple[Alone, list[tuple[Any, ...]]],
+) -> None:
+    how, steps = script
+    play(begun(how), *steps)
 
 
 def test_what_is_in_the_way_of_others_is_no_choice() -> None:
     waits = [False]
-    own = measured(3, 1)
-    own._in_the_way = lambda: waits[0]
-    assert own.pays(0)
+    own = measured(3, 1, others_wait=lambda: waits[0])
+    assert own.choose(0)
     waits[0] = True
-    assert not any(own.pays(0) for _ in range(2 * AGAIN))
+    assert not any(own.choose(0) for _ in range(2 * AGAIN))
 
 
-def test_a_robot_that_leads_while_a_proposal_waits_gets_its_verdict() -> None:
-    cloud = begun(MAY)
-    assert isinstance(cloud.handle(says(3))[-1], Propose)
-    assert cloud.handle(draft(7, 7)) == []  # sent before the robot heard of the 3
-    message = draft(4, 5, base=cloud.digest)
-    assert cloud.handle(message) == [Score(message.draft)]
-    assert cloud.proposing is None  # whose job finds that nobody waits for it
-
-
-@pytest.mark.parametrize("before", ["hint", "pushes", "pause"])
+@pytest.mark.parametrize("before", ["late", "hint", "pushes", "pause"])
 def test_no_draft_that_waits_is_in_the_way_of_the_one_that_leads(before: str) -> None:
+    """The proposal that waits is not either: its job finds that nobody waits for it."""
     cloud = begun(MAY)
-    assert isinstance(cloud.handle(says(3))[-1], Propose)
+    play(cloud, PROPOSES)
     message = draft(4, 5, base=cloud.digest)
-    if before == "pushes":
+    if before == "late":  # sent before the robot heard of the first token
+        play(cloud, (draft(7, 7), None))
+    elif before == "pushes":
         for token in range(MAX_PUSHED):
-            assert cloud.handle(draft(1, base=cloud.digest.extend((token,)))) == []
+            play(cloud, (draft(1, base=cloud.digest.extend((token,))), None))
     else:
-        assert cloud.handle(replace(message, hint=True)) == []
+        play(cloud, (replace(message, hint=True), None))
     if before == "pause":  # the stream was lost; the robot drafts again
         cloud.pause()
         cloud.handle(Resume("", cloud.digest))
     assert cloud.handle(message) == [Score(message.draft)]
+    assert cloud.proposing is None
 
 
 def heard(robot: Robot) -> list[int]:
@@ -160,8 +174,7 @@ def test_answers_are_the_targets_own_and_take_fewer_passes_where_that_pays(
     for nonce in range(4):
         robot = Robot(worker).open(nonce)
         before = worker.counters.verdicts
-        robot.say(Generate(robot.base, MAY))
-        do_all(worker)
+        robot.ask(Generate(robot.base, MAY))
         assert tuple(heard(robot)) == OWN
     passes = worker.counters.verdicts - before  # of the last one
     accepted = worker.counters.answers.accepted
@@ -213,8 +226,7 @@ def test_a_draft_model_that_breaks_costs_no_answer(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(worker._models, "propose", breaks)
     for nonce in range(3):
         robot = Robot(worker).open(nonce)
-        robot.say(Generate(robot.base, MAY))
-        do_all(worker)
+        robot.ask(Generate(robot.base, MAY))
         assert tuple(heard(robot)) == OWN
     assert 0 < len(asked) <= 3  # once an answer
 
@@ -229,6 +241,5 @@ def test_a_lost_session_is_drafted_for_no_more(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(worker._models.target, "prefill", breaks)
     monkeypatch.setattr(worker._models, "propose", lambda *given: asked.append(given))
     robot = Robot(worker)
-    robot.say(opening(1, alone=Alone(speculative=True)))
-    do_all(worker)
+    robot.ask(opening(1, alone=Alone(speculative=True)))
     assert robot.count(Fault) == 1 and not asked

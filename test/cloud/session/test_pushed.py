@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 import pytest
+from helpers.cloud.verification import BASE, VOCABULARY, opened, split_opening
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud.session.events import Action, Reply, Score, Scored
-from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
-from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.wire.messages import Close, DraftMessage, Open, Verdict
 
-BASE = PrefixDigest(0, 77)
-VOCABULARY = 10
-END = 9
 OWN = tuple((3 * n + 1) % 8 for n in range(60))  # the target's answer; it never ends by itself
 
 
@@ -36,9 +33,7 @@ class Talk:
 
     def __init__(self, max_tokens: int = 40) -> None:
         opening = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_identity="small")
-        self.cloud = Verification(
-            "s", opening, BASE, end_tokens=(END,), max_tokens=max_tokens, vocabulary=VOCABULARY
-        )
+        self.cloud = opened(opening, max_tokens)
         self.scoring: Draft | None = None
         self.pushed: list[DraftMessage] = []  # while the answer was before their place
 
@@ -162,15 +157,11 @@ def test_a_draft_that_was_pushed_goes_on_as_it_said() -> None:
 
 def test_what_is_pushed_for_a_place_where_the_robot_resamples_is_not_taken() -> None:
     """Only the robot knows the next token there."""
-    policy, split = SamplingPolicy(1.0), Split("dense")
-    opening = Open(1, "find", b"", "action first", policy, "rejection", payload="probabilities")
-    opening = replace(opening, draft_identity="small", split=split)
+    opening = split_opening(Split("dense"))
     rejected = 0
     for seed in range(20):
         random = Random(seed)
-        cloud = Verification(
-            "s", opening, BASE, end_tokens=(END,), max_tokens=40, vocabulary=VOCABULARY
-        )
+        cloud = opened(opening, 40)
         tokens = tuple(random.randrange(8) for _ in range(4))
         cloud.handle(DraftMessage(BASE, Draft(tokens, values=(0.9,) * 4), 0))
         for size in range(1, 5):
@@ -201,7 +192,7 @@ def test_a_bad_draft_is_refused_when_it_comes_and_not_in_its_turn(bad: Draft) ->
 
 def test_where_the_robot_has_no_drafter_nothing_is_kept() -> None:
     opening = Open(1, "find", b"", "action first", GREEDY, "greedy")
-    cloud = Verification("s", opening, BASE, end_tokens=(END,), max_tokens=9, vocabulary=VOCABULARY)
+    cloud = opened(opening, 9)
     assert cloud.handle(DraftMessage(place(4), Draft((1,)), 0)) == []
     assert (cloud.pushed, cloud.counters.late) == (0, 1)
 

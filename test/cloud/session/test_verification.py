@@ -16,6 +16,7 @@ from helpers.cloud.verification import (
     opened,
     play,
     says,
+    scored,
     session,
     split_opening,
     stale,
@@ -308,15 +309,19 @@ def test_a_proposal_is_never_longer_than_the_answer_has_room_for_or_is_useful(
     assert cloud.handle(Generate(BASE, Alone(True))) == [Propose((), length)]
 
 
-def test_asking_again_further_back_repeats_what_came_since_and_goes_on() -> None:
+@pytest.mark.parametrize("noticed", [True, False])
+def test_asking_again_further_back_repeats_what_came_since_and_goes_on(noticed: bool) -> None:
+    """Whether or not the cloud has noticed that the stream before is gone."""
     cloud = session()
     play(cloud, (Generate(BASE), ()), (says(1), ()), (says(2), ()), (Generate(BASE), None))
-    cloud.pause()
+    if noticed:
+        cloud.pause()
     cloud.handle(says(3))
     place = BASE.extend((1,))
     assert cloud.handle(Resume("s", place))[0].message.base == cloud.digest
-    again = play(cloud, (Generate(place), ()))
+    again = cloud.handle(Generate(place))
     assert [said.token for said in replies(again)] == [2, 3]
+    assert (scored(again) is not None) == noticed  # else the next pass is under way
     play(cloud, (Generate(PrefixDigest(1, 1)), None), (says(END), None))
     assert stale(cloud) == 1
     again = cloud.handle(Generate(BASE))  # of a finished answer all is repeated, and no more made

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
+from collections.abc import Callable
 
 from edge_cloud_spec.lab.harness.server import InProcessServer as Cloud
 
-__all__ = ["Cloud", "Proxy", "free_port"]
+__all__ = ["Cloud", "Proxy", "free_port", "until"]
 
 
 class Proxy:
@@ -72,3 +74,11 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+def until(what: Callable[[], object]) -> None:
+    """Wait for it."""
+    end = time.monotonic() + 150
+    while not what():
+        assert time.monotonic() < end, "nothing came of it"
+        time.sleep(0.01)

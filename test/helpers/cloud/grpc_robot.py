@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,8 @@ from helpers.checkpoints import jpeg
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.edge.events import LinkLost, LinkUp
-from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings
+from edge_cloud_spec.edge.events import Emit, LinkLost, LinkUp
+from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.lab.harness.toy import ToyVlm, own_answer, spec_of
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.presets import load_preset
@@ -34,6 +35,35 @@ def settings(preset: str = "dsd", rule: str = "greedy", **changes: Any) -> Decod
 
 def toy_robot() -> DecodeRunner:
     return DecodeRunner(ToyVlm(1, 0.5), spec_of(60))  # type: ignore[arg-type]
+
+
+def decode_at(
+    address: str,
+    how: str | DecodeSettings = "dsd",
+    nonce: int = 1,
+    patience: float = 150.0,
+    on_emit: Callable[[Emit], None] = lambda emit: None,
+    on_item: Callable[[Any], None] = lambda item: None,
+    **client: Any,
+) -> Outcome:
+    """One decode of a toy robot at this verifier. how: a preset, which is then coupled, or more.
+
+    on_item: of all that its link receives, before the robot has it. client: of the link.
+    """
+    link = VerifierClient(ClientSettings(address, **client))
+
+    def connect(on_receive: Callable[[Any], None]) -> Any:
+        def tee(item: Any) -> None:
+            on_item(item)
+            on_receive(item)
+
+        return link.connect(tee)
+
+    chosen = settings(how, "coupled") if isinstance(how, str) else how
+    try:
+        return toy_robot().run(REQUEST, replace(chosen, patience=patience), nonce, connect, on_emit)
+    finally:
+        link.close()
 
 
 OWN = tuple(own_answer(ToyVlm(1), POLICIES["coupled"], 60)[0])
@@ -72,6 +102,11 @@ class Talk:
     def hear(self) -> Any:
         item = self.heard.get(timeout=150)
         return decode_server(item) if isinstance(item, bytes) else item
+
+    def ask(self, message: Any) -> Any:
+        """Say this; what is heard next."""
+        self.say(message)
+        return self.hear()
 
     def __enter__(self) -> Talk:
         return self

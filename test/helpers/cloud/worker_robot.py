@@ -67,8 +67,7 @@ class Robot:
         self.worker.leave(self.stream)
 
     def open(self, nonce: int, **changes: Any) -> Robot:
-        self.say(opening(nonce, **changes))
-        do_all(self.worker)
+        self.ask(opening(nonce, **changes))
         self.base = self.last(Opened).base
         return self
 
@@ -77,6 +76,18 @@ class Robot:
         tokens = OWN[self.at : self.at + depth]
         self.say(DraftMessage(self.base.extend(OWN[: self.at]), Draft(tokens), 0))
         self.at += depth + 1
+
+    def ask(self, message: ClientMessage | bytes) -> Any:
+        """Say this; what is heard last once all is done."""
+        self.say(message)
+        do_all(self.worker)
+        return self.heard[-1] if self.heard else None
+
+    def settle(self, depth: int) -> Any:
+        """Draft so many tokens; what is heard last once all is done, which is their verdict."""
+        self.draft(depth)
+        do_all(self.worker)
+        return self.heard[-1]
 
     def last(self, kind: type) -> Any:
         return next(m for m in reversed(self.heard) if isinstance(m, kind))

@@ -1,4 +1,4 @@
-"""Many more robots than there is memory for: each decode ends with the tokens of one alone."""
+"""Prompts are read in chunks, with the draft that waits for them, and again once evicted."""
 
 from __future__ import annotations
 
@@ -11,17 +11,70 @@ import pytest
 from helpers.bounded_toy import SESSION_BYTES, BoundedToy
 from helpers.checkpoints import jpeg
 from helpers.cloud.replaying_robot import ReplayingRobot
-from helpers.cloud.worker_robot import OWN, do_all, opening
+from helpers.cloud.worker_robot import OWN, Costly, Robot, do_all, opening
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.lab.harness.scripted.model import ScriptedPrefill
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.wire.messages import Opened, Verdict
+
+
+class LongPrompts(Costly):
+    """Its prompts are read in two steps, a second for each row."""
+
+    def prefill(self, prompt: Any) -> Any:
+        return ScriptedPrefill(lambda: self.open(prompt), 8, self._read)
+
+    def _read(self, share: float) -> None:
+        self.now += 8 * share
+
+
+def opened(verified: int = 0) -> tuple[Robot, Any]:
+    """A robot whose prompt is not read yet, and the target."""
+    target: Any = LongPrompts(1)
+    worker = Worker(target, spec_of(60), None, WorkerLimits(batch_rows=4), lambda: target.now)
+    robot = Robot(worker)
+    robot.say(opening(verified=OWN[:verified]))
+    while not target.now:  # half of it
+        worker.run_one()
+    robot.base = robot.last(Opened).base
+    return robot, target
+
+
+def spent(robot: Robot, target: Any, draft: int) -> float:
+    """What the verdict on this draft costs."""
+    before, heard = target.now, robot.count(Verdict)
+    robot.settle(draft)
+    assert robot.count(Verdict) == heard + 1
+    assert robot.last(Verdict).path == tuple(range(draft))
+    return float(target.now - before)
+
+
+def test_the_first_verdict_costs_no_pass_and_the_next_one_does() -> None:
+    robot, target = opened()
+    assert spent(robot, target, 3) == 4 + 3  # half of the prompt, and the draft
+    assert robot.worker._scheduler.estimator.passes == 0  # nothing is learned of passes
+    assert spent(robot, target, 3) == 1.0 + 1 + 3
+    assert robot.worker._scheduler.estimator.passes == 1
+
+
+def test_a_draft_that_arrives_later_has_a_pass() -> None:
+    robot, target = opened()
+    do_all(robot.worker)
+    assert spent(robot, target, 3) == 1.0 + 3
+
+
+def test_an_answer_that_another_verifier_began_is_read_first() -> None:
+    robot, target = opened(verified=2)
+    robot.at = 2
+    assert spent(robot, target, 3) == 4 + 1.0 + 2 + 3
 
 
 def toy_cloud(room: float, **limits: int) -> Worker:
@@ -157,7 +210,8 @@ def test_the_embedded_target_with_memory_for_four_of_sixteen_robots(embedded: ob
     do_all(alone)
     assert alone.kv_memory.evictions == 0
     answers = [tuple(robot.tokens) for robot in own]
-    rows = max(session.target._cache.capacity for session in alone._sessions._sessions.values())
+    sessions: list[Any] = [robot.stream.session for robot in own]
+    rows = max(session.target._cache.capacity for session in sessions)
     room = 4 * rows * target.transformer.cache_layout.row_bytes
     ticks = count()  # what is chosen for a pass depends on times, and must not on this machine's
     limits = WorkerLimits(kv_bytes=room, batch_rows=96)
