@@ -12,7 +12,7 @@ import pytest
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench import failover
-from edge_cloud_spec.lab.bench.command import write
+from edge_cloud_spec.lab.bench.command import add_options, write
 from edge_cloud_spec.lab.bench.failover import (
     KILL,
     MOST_S,
@@ -128,7 +128,7 @@ def test_each_event_is_on_disk_before_the_next(
     monkeypatch.setattr(failover, "load", lambda *_, **__: None)
     monkeypatch.setattr(failover, "BusyRobot", Idle)
     options = argparse.ArgumentParser()
-    failover.add_arguments(options)
+    add_options(options, failover.OPTIONS)
     given = ["--kills", "3", "--drains", "0", "--robots", "1"]
     args = options.parse_args(given)
     args.seed, args.json = 0, path

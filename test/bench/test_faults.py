@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.command import write
+from edge_cloud_spec.lab.bench.command import add_options, write
 from edge_cloud_spec.lab.bench.faults import suite
 from edge_cloud_spec.lab.bench.faults.suite import BEGIN, END, write_page
 
@@ -19,7 +19,7 @@ def arguments(*argv: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
-    suite.add_arguments(parser)
+    add_options(parser, suite.OPTIONS)
     return parser.parse_args(argv)
 
 

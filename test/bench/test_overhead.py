@@ -12,12 +12,13 @@ from rclpy.serialization import serialize_message
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench import overhead
 from edge_cloud_spec.lab.bench.bare import blob
+from edge_cloud_spec.lab.bench.command import add_options
 
 
 def arguments(*argv: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
-    overhead.add_arguments(parser)
+    add_options(parser, overhead.OPTIONS)
     return parser.parse_args(argv)
 
 

@@ -9,12 +9,13 @@ import pytest
 pytest.importorskip("rclpy")
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench import stop
+from edge_cloud_spec.lab.bench.command import add_options
 
 
 def arguments(*argv: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
-    stop.add_arguments(parser)
+    add_options(parser, stop.OPTIONS)
     return parser.parse_args(argv)
 
 

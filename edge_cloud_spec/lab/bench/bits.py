@@ -18,7 +18,7 @@ from ...models.prompt import Prompt
 from ...models.session import PassRequest, Session
 from ...models.vlm import Vlm
 from ...share import rules_text
-from .command import Row
+from .command import Options, Row
 from .requests import sample_requests
 
 CHAIN, NODES = 16, 32  # nodes of a tree; the first of them are a chain
@@ -236,15 +236,15 @@ DTYPES = ("float32", "bfloat16")
 SIZES = (1, 2, 4, 8, 16)  # sessions of a timed pass
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--rows", type=int, default=1000, help="compared, of a kind (%(default)s)")
-    parser.add_argument("--sessions", type=int, default=32, help="at most, in a pass (%(default)s)")
-    parser.add_argument("--prompts", type=int, default=4, help="with pictures (%(default)s)")
-    parser.add_argument("--gamma", type=int, default=4, help="timed drafts' length (%(default)s)")
-    parser.add_argument("--trials", type=int, default=30, help="of each timed pass (%(default)s)")
-    parser.add_argument("--target", default=str(EMBEDDED / "target"))
-    parser.add_argument("--threads", type=int, default=1, help="of torch (default %(default)s)")
+OPTIONS: Options = {
+    "--rows": {"type": int, "default": 1000, "help": "compared, of a kind (%(default)s)"},
+    "--sessions": {"type": int, "default": 32, "help": "at most, in a pass (%(default)s)"},
+    "--prompts": {"type": int, "default": 4, "help": "with pictures (%(default)s)"},
+    "--gamma": {"type": int, "default": 4, "help": "timed drafts' length (%(default)s)"},
+    "--trials": {"type": int, "default": 30, "help": "of each timed pass (%(default)s)"},
+    "--target": {"default": str(EMBEDDED / "target")},
+    "--threads": {"type": int, "default": 1, "help": "of torch (default %(default)s)"},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

@@ -15,6 +15,7 @@ from typing import Any
 from ...errors import UserError, check_writable
 
 Row = dict[str, Any]
+Options = dict[str, dict[str, Any]]  # of a suite: each flag with what add_argument takes
 
 # What each suite measures, by the name of its module or folder (see __init__.py).
 SUITES = {
@@ -51,7 +52,13 @@ def add_bench_arguments(parser: argparse.ArgumentParser, chosen: Sequence[str]) 
         suite.add_argument("--seed", type=_seed, default=0, help="other data (default %(default)s)")
         suite.add_argument("--json", type=Path, help="write the rows there")
         if name in chosen:
-            _module(name).add_arguments(suite)
+            add_options(suite, _module(name).OPTIONS)
+
+
+def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
+    """A suite's own options."""
+    for flag, given in options.items():
+        parser.add_argument(flag, **given)
 
 
 def run_bench(args: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ from ...decoding.token_distribution import TokenDistribution as Distribution
 from ...errors import UserError
 from ..harness.power_law import PowerLaw, power_law_pair
 from ..harness.scripted.model import mix
-from .command import Row
+from .command import Options, Row
 
 TAIL = "typical"
 VERDICT_NOISE = 0.5  # of the draft model's logits
@@ -215,13 +215,13 @@ CASES = (
 Rows = list[Distribution]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--vocab", type=int, default=151_936, help="(default %(default)s)")
-    parser.add_argument("--tokens", type=int, default=8, help="of a draft (default %(default)s)")
-    parser.add_argument("--support", type=int, default=50, help="where truncated (%(default)s)")
-    parser.add_argument("--trials", type=int, default=300, help="(default %(default)s)")
-    parser.add_argument("--verdicts", type=int, default=7, help="trials of each (%(default)s)")
+OPTIONS: Options = {
+    "--vocab": {"type": int, "default": 151_936, "help": "(default %(default)s)"},
+    "--tokens": {"type": int, "default": 8, "help": "of a draft (default %(default)s)"},
+    "--support": {"type": int, "default": 50, "help": "where truncated (%(default)s)"},
+    "--trials": {"type": int, "default": 300, "help": "(default %(default)s)"},
+    "--verdicts": {"type": int, "default": 7, "help": "trials of each (%(default)s)"},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

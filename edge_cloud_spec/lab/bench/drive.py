@@ -25,25 +25,23 @@ from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.server import VerifierProcess
 from .acceptance import ChoiceShares, Share, cache_hits
-from .command import Row
+from .command import Options, Row
 from .options import finite
 
 MAX_DECISIONS = 40
 PRESETS = "cloud_ar,dsd,edge_only,cloud_sd,cloud_ar:coupled,dsd:coupled"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--scenes", type=int, default=100, help="rooms (default %(default)s)")
-    parser.add_argument(
-        "--presets", default=PRESETS, help="with commas; greedy, or NAME:coupled (%(default)s)"
-    )
-    parser.add_argument("--temperature", type=finite, default=0.8, help="of the coupled rule")
-    parser.add_argument("--order", default="action first", help="or 'reason first'")
-    parser.add_argument("--renderer", default="auto", help="auto, egl or rays")
-    parser.add_argument("--processes", type=int, default=2, help="rooms driven side by side")
-    parser.add_argument("--target", default=str(EMBEDDED / "target"))
-    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"))
+OPTIONS: Options = {
+    "--scenes": {"type": int, "default": 100, "help": "rooms (default %(default)s)"},
+    "--presets": {"default": PRESETS, "help": "with commas; greedy, or NAME:coupled (%(default)s)"},
+    "--temperature": {"type": finite, "default": 0.8, "help": "of the coupled rule"},
+    "--order": {"default": "action first", "help": "or 'reason first'"},
+    "--renderer": {"default": "auto", "help": "auto, egl or rays"},
+    "--processes": {"type": int, "default": 2, "help": "rooms driven side by side"},
+    "--target": {"default": str(EMBEDDED / "target")},
+    "--drafter": {"default": str(EMBEDDED / "drafter")},
+}
 
 
 @dataclass(frozen=True)

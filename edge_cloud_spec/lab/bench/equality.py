@@ -25,7 +25,7 @@ from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.server import VerifierProcess
 from .chi_square import compare
-from .command import Row
+from .command import Options, Row
 from .reference import generate, load_reference, sample
 from .requests import sample_requests
 
@@ -34,15 +34,15 @@ SAMPLED_TOKENS = 6  # of an answer that is compared by distribution
 SAMPLED_PROMPTS = 2
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--prompts", type=int, default=200, help="with pictures (%(default)s)")
-    parser.add_argument("--samples", type=int, default=300, help="of each prompt under rejection")
-    parser.add_argument("--presets", default="all", help="names with commas (%(default)s verified)")
-    parser.add_argument("--target", default=str(EMBEDDED / "target"))
-    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"))
-    parser.add_argument("--temperature", type=float, default=0.8, help="of coupled and rejection")
-    parser.add_argument("--lookup", action="store_true", help="all presets look up, too")
+OPTIONS: Options = {
+    "--prompts": {"type": int, "default": 200, "help": "with pictures (%(default)s)"},
+    "--samples": {"type": int, "default": 300, "help": "of each prompt under rejection"},
+    "--presets": {"default": "all", "help": "names with commas (%(default)s verified)"},
+    "--target": {"default": str(EMBEDDED / "target")},
+    "--drafter": {"default": str(EMBEDDED / "drafter")},
+    "--temperature": {"type": float, "default": 0.8, "help": "of coupled and rejection"},
+    "--lookup": {"action": "store_true", "help": "all presets look up, too"},
+}
 
 
 @dataclass

@@ -33,7 +33,7 @@ from ...models.session import Session
 from ...models.tokenizer import common_vocabulary
 from ...models.vlm import Vlm
 from ...share import rules_text
-from .command import Row
+from .command import Options, Row
 from .requests import sample_requests
 
 DEPTH = 0.6  # the share of the target's layers within which a prediction is wanted
@@ -43,15 +43,15 @@ PROGRESS_EVERY = 25  # requests
 Tokens = tuple[int, ...]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--requests", type=int, default=100, help="with pictures (%(default)s)")
-    parser.add_argument("--gamma", type=int, default=4, help="draft length (%(default)s)")
-    parser.add_argument("--temperature", type=float, default=0.8, help="of coupled (%(default)s)")
-    parser.add_argument("--target", default=str(EMBEDDED / "target"))
-    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"))
-    parser.add_argument("--exits", type=Path, help="folder (default: exits/ of the target)")
-    parser.add_argument("--threads", type=int, default=1, help="of torch (default %(default)s)")
+OPTIONS: Options = {
+    "--requests": {"type": int, "default": 100, "help": "with pictures (%(default)s)"},
+    "--gamma": {"type": int, "default": 4, "help": "draft length (%(default)s)"},
+    "--temperature": {"type": float, "default": 0.8, "help": "of coupled (%(default)s)"},
+    "--target": {"default": str(EMBEDDED / "target")},
+    "--drafter": {"default": str(EMBEDDED / "drafter")},
+    "--exits": {"type": Path, "help": "folder (default: exits/ of the target)"},
+    "--threads": {"type": int, "default": 1, "help": "of torch (default %(default)s)"},
+}
 
 
 @dataclass(frozen=True)

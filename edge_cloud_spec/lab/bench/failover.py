@@ -39,7 +39,7 @@ from ...models.vlm import Vlm
 from ...presets import load_preset
 from ...share import rules_text
 from ..harness.scripted.model import FakeVlm
-from .command import write
+from .command import Options, write
 from .requests import sample_requests
 
 State = tuple[int, ...]  # the tokens of the answer
@@ -187,15 +187,16 @@ FRONT_MS = 1.0  # of a round, at most
 SETTLE_S = 120.0  # in which a fleet is whole again
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of this suite."""
-    parser.add_argument("--kills", type=int, default=30, help="of replicas (%(default)s)")
-    parser.add_argument("--drains", type=int, default=2, help="of replicas (%(default)s)")
-    parser.add_argument("--robots", type=int, default=8, help="that decode (%(default)s)")
-    parser.add_argument("--replicas", type=int, default=2, help="(%(default)s)")
-    parser.add_argument(
-        "--resume", action="store_true", help="go on after the events that the file of --json has"
-    )
+OPTIONS: Options = {
+    "--kills": {"type": int, "default": 30, "help": "of replicas (%(default)s)"},
+    "--drains": {"type": int, "default": 2, "help": "of replicas (%(default)s)"},
+    "--robots": {"type": int, "default": 8, "help": "that decode (%(default)s)"},
+    "--replicas": {"type": int, "default": 2, "help": "(%(default)s)"},
+    "--resume": {
+        "action": "store_true",
+        "help": "go on after the events that the file of --json has",
+    },
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

@@ -34,7 +34,7 @@ from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot
 from ..harness.random_checkpoint import make_checkpoint
 from ..harness.server import InProcessServer
-from .command import Row
+from .command import Options, Row
 from .options import check_counts
 from .requests import sample_requests
 
@@ -44,11 +44,11 @@ TIMED = 20  # answers of which it is
 LIMIT = 0.1  # that the share is to stay below
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--prompts", type=int, default=100, help="of each order (%(default)s)")
-    parser.add_argument("--preset", default="dsd")
-    parser.add_argument("--target", default="", help="another checkpoint, drafted for by itself")
+OPTIONS: Options = {
+    "--prompts": {"type": int, "default": 100, "help": "of each order (%(default)s)"},
+    "--preset": {"default": "dsd"},
+    "--target": {"default": "", "help": "another checkpoint, drafted for by itself"},
+}
 
 
 @dataclass(frozen=True)

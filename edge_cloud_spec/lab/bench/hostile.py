@@ -25,7 +25,7 @@ from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.hostile_clients import ATTACKS, clients_process, run_attack
 from ..harness.server import VerifierProcess
-from .command import Row
+from .command import Options, Row
 from .leaks import memory_mb, sampled
 from .requests import sample_requests
 
@@ -38,11 +38,11 @@ BEHAVED = "behaved"
 SETTINGS = DecodeSettings(load_preset("dsd"))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each row (%(default)s)")
-    parser.add_argument("--streams", type=int, default=STREAMS, help="beside it (%(default)s)")
-    parser.add_argument("--hostile", help=f"with commas, of {', '.join(ATTACKS)} (all)")
+OPTIONS: Options = {
+    "--seconds": {"type": float, "default": SECONDS, "help": "of each row (%(default)s)"},
+    "--streams": {"type": int, "default": STREAMS, "help": "beside it (%(default)s)"},
+    "--hostile": {"help": f"with commas, of {', '.join(ATTACKS)} (all)"},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

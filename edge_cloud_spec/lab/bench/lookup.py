@@ -27,7 +27,7 @@ from ...models.load import load
 from ...models.prompt import instruction_tokens
 from ..sim.room import make_room
 from . import drive
-from .command import Row
+from .command import Options, Row
 from .options import check_counts
 
 
@@ -95,13 +95,14 @@ HOSTILE: dict[str, Callable[[Random], list[int]]] = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    drive.add_arguments(parser)
-    parser.set_defaults(scenes=25, presets="cloud_ar")
-    parser.add_argument("--nodes", default="8,16,32", help="of a tree (default %(default)s)")
-    parser.add_argument("--answers", type=int, default=100_000, help="in the index that is timed")
-    parser.add_argument("--suffixes", type=int, default=2**18, help="it holds at most")
+OPTIONS: Options = {
+    **drive.OPTIONS,
+    "--scenes": drive.OPTIONS["--scenes"] | {"default": 25},
+    "--presets": drive.OPTIONS["--presets"] | {"default": "cloud_ar"},
+    "--nodes": {"default": "8,16,32", "help": "of a tree (default %(default)s)"},
+    "--answers": {"type": int, "default": 100_000, "help": "in the index that is timed"},
+    "--suffixes": {"type": int, "default": 2**18, "help": "it holds at most"},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

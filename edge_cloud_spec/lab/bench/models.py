@@ -42,7 +42,7 @@ from ..harness.emulated_link import BYTES_PER_MBIT, LinkProfile
 from ..harness.grpc_robot import GrpcRobot
 from ..harness.proxy import Proxy
 from ..harness.server import VerifierProcess
-from .command import Row
+from .command import Options, Row
 
 
 @dataclass(frozen=True)
@@ -336,30 +336,41 @@ COLUMNS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--target", default=str(EMBEDDED / "target"), help="directory or hub name")
-    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="the same")
-    parser.add_argument("--bag", type=Path, help="pictures and instructions (default: simulated)")
-    parser.add_argument("--camera", default="", metavar="TOPIC", help="the bag's camera")
-    parser.add_argument("--instruction", default="", metavar="TOPIC", help="its instructions")
-    parser.add_argument("--say", default="", metavar="TEXT", help="decode this on all pictures")
-    parser.add_argument("--frames", type=int, default=12, help="at most so many (%(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=48, help="of an answer (%(default)s)")
-    parser.add_argument("--rtt", type=float, default=40.0, metavar="MS", help="of the link")
-    parser.add_argument("--up-mbps", type=float, default=20.0, help="rate of the uplink")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of both models")
-    parser.add_argument("--device", default="cpu", help="of both models, cpu or cuda")
-    parser.add_argument("--threads", type=int, default=1, help="torch threads of each model")
-    about = "pixels of the drafter's own picture; a row for each, beside that of the whole one"
-    parser.add_argument("--max-pixels", type=int, nargs="+", default=[], metavar="N", help=about)
-    about = "tokens of its picture that the drafter keeps; the same"
-    parser.add_argument(
-        "--max-image-tokens", type=int, nargs="+", default=[], metavar="N", help=about
-    )
-    about = "decode with this one (default: the one that promises most)"
-    parser.add_argument("--preset", default="", metavar="NAME", help=about)
-    parser.add_argument("--no-check", action="store_true", help="promise only; nothing is measured")
+OPTIONS: Options = {
+    "--target": {"default": str(EMBEDDED / "target"), "help": "directory or hub name"},
+    "--drafter": {"default": str(EMBEDDED / "drafter"), "help": "the same"},
+    "--bag": {"type": Path, "help": "pictures and instructions (default: simulated)"},
+    "--camera": {"default": "", "metavar": "TOPIC", "help": "the bag's camera"},
+    "--instruction": {"default": "", "metavar": "TOPIC", "help": "its instructions"},
+    "--say": {"default": "", "metavar": "TEXT", "help": "decode this on all pictures"},
+    "--frames": {"type": int, "default": 12, "help": "at most so many (%(default)s)"},
+    "--max-tokens": {"type": int, "default": 48, "help": "of an answer (%(default)s)"},
+    "--rtt": {"type": float, "default": 40.0, "metavar": "MS", "help": "of the link"},
+    "--up-mbps": {"type": float, "default": 20.0, "help": "rate of the uplink"},
+    "--dtype": {"choices": DTYPES, "default": "float32", "help": "of both models"},
+    "--device": {"default": "cpu", "help": "of both models, cpu or cuda"},
+    "--threads": {"type": int, "default": 1, "help": "torch threads of each model"},
+    "--max-pixels": {
+        "type": int,
+        "nargs": "+",
+        "default": [],
+        "metavar": "N",
+        "help": "pixels of the drafter's own picture; a row for each, beside that of the whole one",
+    },
+    "--max-image-tokens": {
+        "type": int,
+        "nargs": "+",
+        "default": [],
+        "metavar": "N",
+        "help": "tokens of its picture that the drafter keeps; the same",
+    },
+    "--preset": {
+        "default": "",
+        "metavar": "NAME",
+        "help": "decode with this one (default: the one that promises most)",
+    },
+    "--no-check": {"action": "store_true", "help": "promise only; nothing is measured"},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

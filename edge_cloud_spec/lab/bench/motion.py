@@ -43,6 +43,8 @@ from ...nav.navigator import Navigator
 from ...nav.pose import STILL, Pose, Velocity
 from ...nav.settings import BY_ITSELF, MOST, Settings
 from .command import Row
+from ...nav.settings import Settings
+from .command import Options, Row
 
 GRACE = 0.5  # s after a command's end at which the watchdog stops the base
 STANDING = (0.03, 0.05)  # m/s, rad/s under which it stands
@@ -247,9 +249,9 @@ ANSWERS = [f"action: {action};" for action in every_action()]
 ASKED = ("find the red box", "find the door", " find the red box \n")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--events", type=int, default=100_000, help="of all faults (%(default)s)")
+OPTIONS: Options = {
+    "--events": {"type": int, "default": 100_000, "help": "of all faults (%(default)s)"},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

@@ -18,45 +18,12 @@ from ..harness.regimes import (
     regime_names,
 )
 from ..harness.virtual import RealHarness, VirtualHarness
+from .command import Options
 
 HARNESSES = {"virtual": VirtualHarness, "grpc": RealHarness}
 CHANGES = (*COSTS, "exit_hit", "gamma", "runner_up")
 
 Harness = VirtualHarness | RealHarness
-
-
-def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
-    """Harness, link and regime; ``--regime`` and ``--rtt`` are the suite's own."""
-    parser.add_argument(
-        "--harness",
-        choices=list(HARNESSES),
-        default="virtual",
-        help="virtual time, or real time over gRPC on this machine (%(default)s)",
-    )
-    add_cost_arguments(parser)
-    parser.add_argument("--jitter", type=finite, default=0.0, metavar="MS", help="of each way")
-    parser.add_argument("--rate", type=finite, default=0.0, metavar="MBIT", help="of each way, a s")
-
-
-def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is asked for in place of a regime's costs, and the link's outages."""
-    for flag, about in (
-        ("--draft-ms", "a pass of the draft model"),
-        ("--verify-ms", "a pass of the target over a draft"),
-        ("--ar-ms", "a pass of the target alone"),
-        ("--alpha", "share of the draft's tokens that are right"),
-        ("--exit-hit", "share of the rounds that an early exit predicts"),
-        ("--runner-up", "share of the draft's misses where its second choice is right"),
-    ):
-        parser.add_argument(flag, type=finite, help=f"{about}, in place of the regime's")
-    parser.add_argument("--gamma", type=int, help="tokens of a chain, in place of the regime's")
-    parser.add_argument(
-        "--outage",
-        type=_outage,
-        default=(0.0, 0.0),
-        metavar="EVERY,FOR",
-        help="the link is gone every so many seconds for so many",
-    )
 
 
 def finite(text: str) -> float:
@@ -76,6 +43,39 @@ def _outage(text: str) -> tuple[float, float]:
         return finite(every), finite(lasts)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError("give EVERY,FOR in seconds, such as 60,2") from None
+
+
+# What is asked for in place of a regime's costs, and the link's outages.
+COST_OPTIONS: Options = {
+    f"--{name.replace('_', '-')}": {"type": finite, "help": f"{about}, in place of the regime's"}
+    for name, about in {
+        "draft_ms": "a pass of the draft model",
+        "verify_ms": "a pass of the target over a draft",
+        "ar_ms": "a pass of the target alone",
+        "alpha": "share of the draft's tokens that are right",
+        "exit_hit": "share of the rounds that an early exit predicts",
+        "runner_up": "share of the draft's misses where its second choice is right",
+    }.items()
+} | {
+    "--gamma": {"type": int, "help": "tokens of a chain, in place of the regime's"},
+    "--outage": {
+        "type": _outage,
+        "default": (0.0, 0.0),
+        "metavar": "EVERY,FOR",
+        "help": "the link is gone every so many seconds for so many",
+    },
+}
+# Harness, link and regime; ``--regime`` and ``--rtt`` are the suite's own.
+HARNESS_OPTIONS: Options = {
+    "--harness": {
+        "choices": list(HARNESSES),
+        "default": "virtual",
+        "help": "virtual time, or real time over gRPC on this machine (%(default)s)",
+    },
+    **COST_OPTIONS,
+    "--jitter": {"type": finite, "default": 0.0, "metavar": "MS", "help": "of each way"},
+    "--rate": {"type": finite, "default": 0.0, "metavar": "MBIT", "help": "of each way, a s"},
+}
 
 
 def regimes_of(args: argparse.Namespace, rtt_ms: float | None) -> list[Regime]:

@@ -36,7 +36,7 @@ from ..harness.random_checkpoint import TINY, make_pair
 from ..harness.server import VerifierProcess
 from . import bare as bare_path
 from .bare import Sizes
-from .command import Row
+from .command import Options, Row
 from .ros_graph import RosGraph, node_command
 
 Times = dict[str, list[float]]  # ms of each round; idle: bare, without passes in between
@@ -45,10 +45,10 @@ UNCOUNTED = 1  # first rounds of a decode: the cloud still encodes the picture
 PICTURE = 96  # pixels
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--blocks", type=int, default=30, help="of either (default %(default)s)")
-    parser.add_argument("--tokens", type=int, default=64, help="of a block (default %(default)s)")
+OPTIONS: Options = {
+    "--blocks": {"type": int, "default": 30, "help": "of either (default %(default)s)"},
+    "--tokens": {"type": int, "default": 64, "help": "of a block (default %(default)s)"},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

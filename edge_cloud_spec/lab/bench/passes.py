@@ -31,6 +31,8 @@ from ...models.passes.target_rows import on_host
 from ...models.passes.transformer import Transformer
 from ...models.session import PassRequest, Session, forward_together
 from .command import Row
+from ...models.session import Session
+from .command import Options, Row
 
 
 @dataclass(frozen=True)
@@ -197,19 +199,20 @@ SHORTLIST = 4096  # tokens of an exit's head
 RANK = 128  # of an exit's adapter
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--shape", default="tiny", help="such as qwen2.5-vl-7b (%(default)s)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
-    parser.add_argument("--drafter", default="", help="shape whose step is timed (none)")
-    parser.add_argument(
-        "--compile", default="", help="torch.compile's backend, as inductor or cudagraphs (none)"
-    )
-    parser.add_argument("--dtype", default="auto", help="auto: bfloat16; on a CPU float32")
-    parser.add_argument("--nodes", default=",".join(map(str, NODES)), help="(%(default)s)")
-    parser.add_argument("--robots", default="1,4,16,64", help="sessions (%(default)s)")
-    parser.add_argument("--prompt", type=int, default=512, help="rows before (%(default)s)")
-    parser.add_argument("--trials", type=int, default=20, help="of each (%(default)s)")
+OPTIONS: Options = {
+    "--shape": {"default": "tiny", "help": "such as qwen2.5-vl-7b (%(default)s)"},
+    "--device": {"default": "cpu", "help": "cpu or cuda (%(default)s)"},
+    "--drafter": {"default": "", "help": "shape whose step is timed (none)"},
+    "--compile": {
+        "default": "",
+        "help": "torch.compile's backend, as inductor or cudagraphs (none)",
+    },
+    "--dtype": {"default": "auto", "help": "auto: bfloat16; on a CPU float32"},
+    "--nodes": {"default": ",".join(map(str, NODES)), "help": "(%(default)s)"},
+    "--robots": {"default": "1,4,16,64", "help": "sessions (%(default)s)"},
+    "--prompt": {"type": int, "default": 512, "help": "rows before (%(default)s)"},
+    "--trials": {"type": int, "default": 20, "help": "of each (%(default)s)"},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

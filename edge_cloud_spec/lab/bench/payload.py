@@ -27,7 +27,7 @@ from ...presets import load_preset, preset_names
 from ..harness.loopback import NO_LIMIT, LoopbackPair
 from ..harness.power_law import NOISE, TAILS, power_law_pair
 from ..harness.scripted.model import mix
-from .command import Row
+from .command import Options, Row
 from .formulas import acceptance_rate
 
 GAMMAS = (4, 8)
@@ -207,23 +207,31 @@ Result = TypeVar("Result")
 Futures = dict[Case, Future[Result]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--vocab", type=int, default=151_936, help="(default %(default)s)")
-    parser.add_argument(
-        "--beside", type=int, default=32_000, help="a second one; 0: none (default %(default)s)"
-    )
-    parser.add_argument("--tails", default=",".join(TAILS), help="(default %(default)s)")
-    parser.add_argument(
-        "--rounds", type=int, default=24, help="a cell; more at a smaller vocabulary (%(default)s)"
-    )
-    parser.add_argument(
-        "--noise", type=float, default=NOISE, help="of the draft's logits (default %(default)s)"
-    )
-    parser.add_argument(
-        "--requests", type=int, default=8, help="to the embedded pair; 0: without it (%(default)s)"
-    )
-    parser.add_argument("--processes", type=int, default=2, help="side by side (%(default)s)")
+OPTIONS: Options = {
+    "--vocab": {"type": int, "default": 151_936, "help": "(default %(default)s)"},
+    "--beside": {
+        "type": int,
+        "default": 32_000,
+        "help": "a second one; 0: none (default %(default)s)",
+    },
+    "--tails": {"default": ",".join(TAILS), "help": "(default %(default)s)"},
+    "--rounds": {
+        "type": int,
+        "default": 24,
+        "help": "a cell; more at a smaller vocabulary (%(default)s)",
+    },
+    "--noise": {
+        "type": float,
+        "default": NOISE,
+        "help": "of the draft's logits (default %(default)s)",
+    },
+    "--requests": {
+        "type": int,
+        "default": 8,
+        "help": "to the embedded pair; 0: without it (%(default)s)",
+    },
+    "--processes": {"type": int, "default": 2, "help": "side by side (%(default)s)"},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

@@ -27,20 +27,20 @@ from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.random_checkpoint import make_pair
 from ..harness.server import VerifierProcess
-from .command import Row
+from .command import Options, Row
 from .reference import generate, load_reference
 from .requests import sample_requests
 
 Decode = Callable[[Request], tuple[int, ...]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--shapes", default="embedded,0.1B/0.5B", help="(default %(default)s)")
-    parser.add_argument("--requests", type=int, default=24, help="of the embedded pair")
-    parser.add_argument("--large-requests", type=int, default=4, help="of the larger pair")
-    parser.add_argument("--gamma", type=int, default=4, help="draft length of all draft models")
-    parser.add_argument("--lookup", type=int, default=10, help="tokens of transformers' lookup")
+OPTIONS: Options = {
+    "--shapes": {"default": "embedded,0.1B/0.5B", "help": "(default %(default)s)"},
+    "--requests": {"type": int, "default": 24, "help": "of the embedded pair"},
+    "--large-requests": {"type": int, "default": 4, "help": "of the larger pair"},
+    "--gamma": {"type": int, "default": 4, "help": "draft length of all draft models"},
+    "--lookup": {"type": int, "default": 10, "help": "tokens of transformers' lookup"},
+}
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from ...wire.messages import COMPLETE, Close
 from ..harness.toy import spec_of
 from ..harness.virtual_decode import FAULTS, Conditions, Decode
 from ..harness.virtual_time import Hung
-from .command import Row
+from .command import Options, Row
 from .options import check_counts
 
 COUNTS = ("schedules", "wrong", "hung", "failed", "timeout", "resumed", "diverged", "fallbacks")
@@ -74,11 +74,11 @@ class ScheduleResult:
     counts: Counter[str]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--schedules", type=int, default=150_000, help="random ones (%(default)s)")
-    parser.add_argument("--presets", help="with commas (all that are verified)")
-    parser.add_argument("--skip-pairs", action="store_true", help="random ones alone")
+OPTIONS: Options = {
+    "--schedules": {"type": int, "default": 150_000, "help": "random ones (%(default)s)"},
+    "--presets": {"help": "with commas (all that are verified)"},
+    "--skip-pairs": {"action": "store_true", "help": "random ones alone"},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

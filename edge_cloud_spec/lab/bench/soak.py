@@ -24,9 +24,9 @@ from ...errors import UserError
 from ...presets import load_preset, preset_names
 from ..harness.regimes import Regime
 from ..harness.virtual import DecodedAnswer
-from .command import Row
+from .command import Options, Row
 from .leaks import ResourceCounts, count_resources, resident_mb, threads_left
-from .options import HARNESSES, Harness, add_harness_arguments, profile_of, regimes_of
+from .options import HARNESS_OPTIONS, HARNESSES, Harness, profile_of, regimes_of
 
 
 @dataclass
@@ -97,17 +97,16 @@ TEMPERATURE = 0.8  # of every other round of presets, under the coupled rule
 KEEP_S = 5.0  # that a session outlives its stream, beyond an outage
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--seconds", type=float, help="(3600; over gRPC 600)")
-    parser.add_argument("--tokens", type=int, nargs=2, default=[200, 1_000], help="least and most")
-    parser.add_argument("--presets", help="with commas (all that are verified)")
-    parser.add_argument(
-        "--regime", help=f"one, or custom ({REGIME}; over gRPC one with passes of 3 and 9 ms)"
-    )
-    parser.add_argument("--rtt", type=float, help="ms, in place of the regime's")
-    add_harness_arguments(parser)
-    parser.set_defaults(jitter=30.0, outage=(60.0, 2.0))
+OPTIONS: Options = {
+    "--seconds": {"type": float, "help": "(3600; over gRPC 600)"},
+    "--tokens": {"type": int, "nargs": 2, "default": [200, 1_000], "help": "least and most"},
+    "--presets": {"help": "with commas (all that are verified)"},
+    "--regime": {"help": f"one, or custom ({REGIME}; over gRPC one with passes of 3 and 9 ms)"},
+    "--rtt": {"type": float, "help": "ms, in place of the regime's"},
+    **HARNESS_OPTIONS,
+    "--jitter": HARNESS_OPTIONS["--jitter"] | {"default": 30.0},
+    "--outage": HARNESS_OPTIONS["--outage"] | {"default": (60.0, 2.0)},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

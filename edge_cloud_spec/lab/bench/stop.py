@@ -40,7 +40,7 @@ from ..harness.random_checkpoint import TINY, make_pair
 from ..harness.server import VerifierProcess
 from ..sim.room import make_room
 from . import bare
-from .command import Row
+from .command import Options, Row
 from .ros_graph import STANDING, RosGraph, node_command
 
 MOVING = (0.1, 0.2)  # m/s, rad/s from which it certainly moves
@@ -379,13 +379,13 @@ KILLS: dict[str, Trial] = {"cloud_killed": kill_cloud, "navigator_killed": kill_
 EVENTS = ("e_stop", *KILLS)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--trials", type=int, default=200, help="of e_stop (default %(default)s)")
-    parser.add_argument("--kills", type=int, default=8, help="of either (default %(default)s)")
-    parser.add_argument("--events", default=",".join(EVENTS), help="(default %(default)s)")
-    parser.add_argument("--target", default=str(EMBEDDED / "target"))
-    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"))
+OPTIONS: Options = {
+    "--trials": {"type": int, "default": 200, "help": "of e_stop (default %(default)s)"},
+    "--kills": {"type": int, "default": 8, "help": "of either (default %(default)s)"},
+    "--events": {"default": ",".join(EVENTS), "help": "(default %(default)s)"},
+    "--target": {"default": str(EMBEDDED / "target")},
+    "--drafter": {"default": str(EMBEDDED / "drafter")},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

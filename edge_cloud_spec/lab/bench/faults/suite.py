@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 
 from ....errors import UserError
-from ..command import Row, write
+from ..command import Options, Row, write
 from . import beyond_robot, on_robot
 from .judge import Event, Reported, judge, without_forged
 from .rig import InjectedFault, Rig, running_rig
@@ -308,15 +308,15 @@ COLUMNS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--trials", type=int, default=3, help="of each (default %(default)s)")
-    parser.add_argument("--only", default="", help="faults, with commas (all)")
-    parser.add_argument("--list", action="store_true", help="print their names, and end")
-    parser.add_argument("--soak", type=float, default=0.0, help="minutes of random faults instead")
-    parser.add_argument("--page", type=Path, help="docs/faults.md: put the table there")
-    parser.add_argument("--logs", type=Path, help="folder for the programs' output")
-    parser.add_argument("--resume", action="store_true", help="keep the rows that --json has")
+OPTIONS: Options = {
+    "--trials": {"type": int, "default": 3, "help": "of each (default %(default)s)"},
+    "--only": {"default": "", "help": "faults, with commas (all)"},
+    "--list": {"action": "store_true", "help": "print their names, and end"},
+    "--soak": {"type": float, "default": 0.0, "help": "minutes of random faults instead"},
+    "--page": {"type": Path, "help": "docs/faults.md: put the table there"},
+    "--logs": {"type": Path, "help": "folder for the programs' output"},
+    "--resume": {"action": "store_true", "help": "keep the rows that --json has"},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

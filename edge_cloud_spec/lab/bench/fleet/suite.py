@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from ....errors import UserError
-from ..command import Row
+from ..command import Options, Row
 
 SERVERS = ("batched", "one_at_a_time", "server_only")
 # The fields that a terminal shows, with their headings; --json has all.
@@ -52,48 +52,52 @@ def _counts(text: str) -> list[int]:
         raise argparse.ArgumentTypeError("give whole numbers with commas, such as 1,2,4") from None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument(
-        "--harness",
-        choices=["scripted", "embedded"],
-        default="scripted",
-        help="published costs in virtual time, or the embedded target and real clients whose "
+OPTIONS: Options = {
+    "--harness": {
+        "choices": ["scripted", "embedded"],
+        "default": "scripted",
+        "help": "published costs in virtual time, or the embedded target and real clients whose "
         "drafts are recorded (%(default)s)",
-    )
-    parser.add_argument("--robots", type=_counts, default=[1, 2, 4, 8], help="with commas")
-    parser.add_argument("--server", default=",".join(SERVERS), help="with commas (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each row (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each run (%(default)s)")
-    parser.add_argument("--tokens", type=int, default=256, help="of an answer (%(default)s)")
-    parser.add_argument("--think", type=float, default=0.0, help="s between answers, in the mean")
-    parser.add_argument("--jitter", type=float, default=0.0, metavar="MS", help="of each way")
-    parser.add_argument("--regime", default="specedge-32b", help="of kind server (%(default)s)")
-    parser.add_argument(
-        "--hostile", type=float, default=0.0, metavar="SHARE", help="of the clients, in real time"
-    )
-    parser.add_argument("--attacks", default="", help="with commas (those of the promise)")
-    parser.add_argument(
-        "--sessions", type=int, default=0, help="the embedded server's memory after so many"
-    )
-    parser.add_argument(
-        "--storm", type=int, default=0, metavar="ROBOTS", help="with memory for 4 of their sessions"
-    )
-    parser.add_argument(
-        "--mixed", type=int, default=0, metavar="SESSIONS", help="batched and evicted beside alone"
-    )
-    parser.add_argument(
-        "--samples", type=int, default=400, help="of --mixed under rejection (%(default)s)"
-    )
-    parser.add_argument("--simulate", type=int, default=0, metavar="ROBOTS", help="so many, too")
-    parser.add_argument("--answer", type=int, default=48, help="tokens, simulated (%(default)s)")
-    parser.add_argument("--pause", type=float, default=5.0, help="s, simulated (%(default)s)")
-    parser.add_argument("--simulated-seconds", type=float, default=20.0, help="(%(default)s)")
-    parser.add_argument("--round-ms", type=float, default=0.0, help="p99 that is wanted")
-    parser.add_argument("--alpha", type=float, help="share of the robots' tokens that are right")
-    parser.add_argument("--exit-hit", type=float, default=0.0, help="of the rounds (%(default)s)")
-    parser.add_argument("--exit-cost", type=float, default=1.05, help="of a pass (%(default)s)")
-    parser.add_argument("--preset", default="specedge", help="of the robots (%(default)s)")
+    },
+    "--robots": {"type": _counts, "default": [1, 2, 4, 8], "help": "with commas"},
+    "--server": {"default": ",".join(SERVERS), "help": "with commas (%(default)s)"},
+    "--seeds": {"type": int, "default": 3, "help": "runs of each row (%(default)s)"},
+    "--seconds": {"type": float, "default": 10.0, "help": "of each run (%(default)s)"},
+    "--tokens": {"type": int, "default": 256, "help": "of an answer (%(default)s)"},
+    "--think": {"type": float, "default": 0.0, "help": "s between answers, in the mean"},
+    "--jitter": {"type": float, "default": 0.0, "metavar": "MS", "help": "of each way"},
+    "--regime": {"default": "specedge-32b", "help": "of kind server (%(default)s)"},
+    "--hostile": {
+        "type": float,
+        "default": 0.0,
+        "metavar": "SHARE",
+        "help": "of the clients, in real time",
+    },
+    "--attacks": {"default": "", "help": "with commas (those of the promise)"},
+    "--sessions": {"type": int, "default": 0, "help": "the embedded server's memory after so many"},
+    "--storm": {
+        "type": int,
+        "default": 0,
+        "metavar": "ROBOTS",
+        "help": "with memory for 4 of their sessions",
+    },
+    "--mixed": {
+        "type": int,
+        "default": 0,
+        "metavar": "SESSIONS",
+        "help": "batched and evicted beside alone",
+    },
+    "--samples": {"type": int, "default": 400, "help": "of --mixed under rejection (%(default)s)"},
+    "--simulate": {"type": int, "default": 0, "metavar": "ROBOTS", "help": "so many, too"},
+    "--answer": {"type": int, "default": 48, "help": "tokens, simulated (%(default)s)"},
+    "--pause": {"type": float, "default": 5.0, "help": "s, simulated (%(default)s)"},
+    "--simulated-seconds": {"type": float, "default": 20.0, "help": "(%(default)s)"},
+    "--round-ms": {"type": float, "default": 0.0, "help": "p99 that is wanted"},
+    "--alpha": {"type": float, "help": "share of the robots' tokens that are right"},
+    "--exit-hit": {"type": float, "default": 0.0, "help": "of the rounds (%(default)s)"},
+    "--exit-cost": {"type": float, "default": 1.05, "help": "of a pass (%(default)s)"},
+    "--preset": {"default": "specedge", "help": "of the robots (%(default)s)"},
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

@@ -26,8 +26,8 @@ from ....nav.answer import GRAMMARS
 from ....nav.decision_loop import EXPLAIN, FULL
 from ....share import share
 from ...harness.regimes import Regime
-from ..command import Row, make_report_folder
-from ..options import add_cost_arguments, check_counts, finite, regimes_of
+from ..command import Options, Row, make_report_folder
+from ..options import COST_OPTIONS, check_counts, finite, regimes_of
 from .rows import RoomResult, rows_of
 from .variant import Variant, variants_of
 
@@ -169,32 +169,32 @@ COLUMNS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument("--scenes", type=int, default=25, help="rooms (default %(default)s)")
-    parser.add_argument("--regime", default="fsd-go2", help="names, or custom (%(default)s)")
-    parser.add_argument(
-        "--presets",
-        default="cloud_ar,fsd,auto",
-        help="with options of their own: auto:explain=none:lead_time=-1:lookup=off (%(default)s)",
-    )
-    parser.add_argument("--rtt", type=_times, help="ms with commas, in place of the regime's")
-    parser.add_argument("--explain", choices=EXPLAIN, default=FULL, help="(%(default)s)")
-    parser.add_argument("--lead-time", type=finite, default=0.0, metavar="S", help="(%(default)s)")
-    parser.add_argument("--grammar", choices=GRAMMARS, default=GRAMMARS[0], help="(%(default)s)")
-    parser.add_argument("--renderer", default="auto", help="auto, egl or rays")
-    parser.add_argument("--shift", type=int, default=25, help="rooms after which all is forgotten")
-    parser.add_argument("--processes", type=int, default=2, help="shifts side by side")
-    parser.add_argument("--resume", type=Path, help="keep what is done there, and go on from it")
-    parser.add_argument("--out", type=Path, help="a folder for a report of HTML")
-    add_cost_arguments(parser)
-
-
 def _times(text: str) -> list[float]:
     try:
         return [finite(part) for part in text.split(",")]
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError("give ms with commas, such as 0,50,200") from None
+
+
+OPTIONS: Options = {
+    "--scenes": {"type": int, "default": 25, "help": "rooms (default %(default)s)"},
+    "--regime": {"default": "fsd-go2", "help": "names, or custom (%(default)s)"},
+    "--presets": {
+        "default": "cloud_ar,fsd,auto",
+        "help": "with options of their own: auto:explain=none:lead_time=-1:lookup=off "
+        "(%(default)s)",
+    },
+    "--rtt": {"type": _times, "help": "ms with commas, in place of the regime's"},
+    "--explain": {"choices": EXPLAIN, "default": FULL, "help": "(%(default)s)"},
+    "--lead-time": {"type": finite, "default": 0.0, "metavar": "S", "help": "(%(default)s)"},
+    "--grammar": {"choices": GRAMMARS, "default": GRAMMARS[0], "help": "(%(default)s)"},
+    "--renderer": {"default": "auto", "help": "auto, egl or rays"},
+    "--shift": {"type": int, "default": 25, "help": "rooms after which all is forgotten"},
+    "--processes": {"type": int, "default": 2, "help": "shifts side by side"},
+    "--resume": {"type": Path, "help": "keep what is done there, and go on from it"},
+    "--out": {"type": Path, "help": "a folder for a report of HTML"},
+    **COST_OPTIONS,
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:

@@ -33,11 +33,11 @@ from ...harness.server import VerifierProcess
 from ...harness.virtual import PATIENCE
 from .. import formulas
 from ..acceptance import ChoiceShares, cache_hits
-from ..command import Row
+from ..command import Options, Row
 from ..options import (
     CHANGES,
+    HARNESS_OPTIONS,
     HARNESSES,
-    add_harness_arguments,
     check_counts,
     profile_of,
     regimes_of,
@@ -294,20 +294,19 @@ COLUMNS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options."""
-    parser.add_argument(
-        "--regime",
-        help="names with commas, custom (custom if its costs are given, else all), or embedded: "
-        "not scripted, but the embedded pair's own passes; with --harness grpc and --rtt",
-    )
-    parser.add_argument("--presets", default=PRESETS, help="(%(default)s)")
-    parser.add_argument("--rtt", type=float, nargs="*", default=[], help="ms, in place of its own")
-    parser.add_argument("--tokens", type=int, help="of an answer (1000; over gRPC 150)")
-    parser.add_argument("--answers", type=int, help="of each preset (3; over gRPC 1; embedded 10)")
-    parser.add_argument("--temperature", type=float, default=0.0, help="above 0: rule coupled")
-    parser.add_argument("--out", type=Path, help="a folder for plots and a report of HTML")
-    add_harness_arguments(parser)
+OPTIONS: Options = {
+    "--regime": {
+        "help": "names with commas, custom (custom if its costs are given, else all), or embedded: "
+        "not scripted, but the embedded pair's own passes; with --harness grpc and --rtt"
+    },
+    "--presets": {"default": PRESETS, "help": "(%(default)s)"},
+    "--rtt": {"type": float, "nargs": "*", "default": [], "help": "ms, in place of its own"},
+    "--tokens": {"type": int, "help": "of an answer (1000; over gRPC 150)"},
+    "--answers": {"type": int, "help": "of each preset (3; over gRPC 1; embedded 10)"},
+    "--temperature": {"type": float, "default": 0.0, "help": "above 0: rule coupled"},
+    "--out": {"type": Path, "help": "a folder for plots and a report of HTML"},
+    **HARNESS_OPTIONS,
+}
 
 
 def run(args: argparse.Namespace) -> list[Row]:
