@@ -1,4 +1,9 @@
-"""The command line of ``bench bits``."""
+"""``bench bits``: whether a row has the same bits whoever else is in its pass, and what that costs.
+
+The rows of random trees of tokens are known, each computed alone. Sessions are then driven at
+random, together, and every row of their passes is compared. Fixed passes and free ones are timed in
+turns.
+"""
 
 from __future__ import annotations
 

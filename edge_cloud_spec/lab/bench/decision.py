@@ -1,11 +1,11 @@
 """``bench decision``: the time to accept or reject a draft, on one core.
 
-First from the target's logits, for one session and for a batch, beside the same in float64
-(``verdict_times``). Then from probability rows, in percentiles for each rule and support: only the
-decision is timed there, not the models' passes nor the conversion of logits to rows. Every row is a
-new object each time, so no sum is cached. A trial counts when every drafted token was judged: most
-are accepted, since Q is close to P. numpy does all of this in one thread; ``cpu_ms_p50`` is that
-thread's own CPU time.
+First from the target's logits, for one session and for a batch: every trial judges the same drafts
+twice, all in float64 (``full``), as a row's definition reads, and as the cloud does it. Then from
+probability rows, in percentiles for each rule and support: only the decision is timed there, not
+the models' passes nor the conversion of logits to rows. Every row is a new object each time, so no
+sum is cached. A trial counts when every drafted token was judged: most are accepted, since Q is
+close to P. numpy does all of this in one thread; ``cpu_ms_p50`` is that thread's own CPU time.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class FullRows:
     logits: NDArray[np.float32]
 
     def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
-        """See ``TargetRows``."""
+        """The token of the coupled rule after a node."""
         return coupled_token(self.logits[node + 1], policy, position)
 
     def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
-        """See ``TargetRows``."""
+        """P after a node."""
         row = distribution_of(self.logits[node + 1], policy)
         return FullRow(row.probabilities, row.ids)
 
@@ -67,7 +67,7 @@ class FullRow(TokenDistribution):
     """P, of which each step becomes a float64 row of its own."""
 
     def residual(self, draft: TokenDistribution) -> TokenDistribution:
-        """See ``TokenDistribution``."""
+        """What is left of P where Q is taken from it."""
         weights = np.maximum(self.shares.copy() - draft.over(self.ids), 0.0)
         return FullRow(weights, self.ids) if weights.any() else self
 
@@ -80,7 +80,7 @@ class Verdicts(SeededRandomSource):
         self._stands = stands
 
     def accept(self, probability: float, purpose: Purpose, position: int, trial: int = 0) -> bool:
-        """See ``RandomSource``."""
+        """Whether a drafted token stands: as all of them do."""
         return self._stands
 
 
@@ -90,7 +90,7 @@ class FullVerdicts(Verdicts):
     def draw(
         self, weights: NDArray[np.floating], purpose: Purpose, position: int, trial: int = 0
     ) -> int:
-        """See ``RandomSource``."""
+        """An index by one cumulative sum."""
         cumulative = np.cumsum(weights, dtype=np.float64)
         point = uniform(self._seed, purpose, position, trial=trial) * cumulative[-1]
         return int(np.searchsorted(cumulative, point, side="right"))

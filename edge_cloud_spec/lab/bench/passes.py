@@ -1,9 +1,11 @@
 """``bench passes``: the time of a pass over many sessions, beside the bound of memory.
 
-Random weights of a published shape, on a GPU or, with the tiny shape, anywhere. The bound is the
-weights and the caches that a pass reads, over the device's own bandwidth, measured in the same run.
-Beside it transformers' own step of one session, vLLM's where it is installed, a drafter's step,
-and what early exits cost. In the end rows of ``passes: fixed`` are compared, alone and in company.
+Random weights of a published shape, on a GPU or, with the tiny shape, anywhere: times do not depend
+on what weights and caches hold, so nothing is read or prefilled. The bound is the weights and the
+caches that a pass reads, over the device's own bandwidth, measured in the same run. Beside it
+transformers' own step of one session, vLLM's where it is installed (on no machine of ours yet), a
+drafter's step, and what early exits cost. In the end rows of ``passes: fixed`` are compared, alone
+and in company.
 """
 
 from __future__ import annotations

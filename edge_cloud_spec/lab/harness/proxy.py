@@ -1,6 +1,8 @@
-"""The emulated link in real time: a TCP proxy that delays bytes, in order, and has outages.
+"""The emulated link in real time: proxies of bytes and of gRPC messages.
 
-A test can change the link while it is in use: where it leads, its profile, whether it is there.
+``Proxy`` delays TCP's bytes, in order, and has outages; a test can change it while it is in use:
+where it leads, its profile, whether it is there. ``MessageProxy`` loses, repeats, reorders, delays
+or damages single messages, which no network does to a TCP stream: a broken relay or peer might.
 """
 
 from __future__ import annotations

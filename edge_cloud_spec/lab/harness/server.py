@@ -1,4 +1,4 @@
-"""A verifier's server in this process, on an asyncio loop of its own."""
+"""Verifiers for benchmarks and tests: in this process, in another, or as ``serve`` starts them."""
 
 from __future__ import annotations
 

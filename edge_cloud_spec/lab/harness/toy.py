@@ -45,7 +45,7 @@ class ToyGrammar:
         self._seed, self._vocabulary = zlib.crc32(text.encode()), vocabulary
 
     def allowed(self, answer: Sequence[int]) -> Allowed:
-        """See ``Grammar``."""
+        """The tokens that may follow, bool [V]."""
         random = np.random.default_rng((self._seed, 11, *answer))
         allowed: Allowed = np.zeros(self._vocabulary, bool)
         count = 1 if random.random() < 0.3 else random.integers(1, self._vocabulary + 1)
@@ -88,7 +88,7 @@ class ToyVlm(FakeVlm):
         return ToyPrompt(hashlib.blake2b(request.instruction.encode(), digest_size=16).digest())
 
     def grammar(self, text: str, spec: PromptSpec) -> ToyGrammar:
-        """See ``Vlm.grammar``: any text is one."""
+        """As ``Vlm.grammar`` has it: any text is one."""
         return ToyGrammar(text, self.vocabulary)
 
     def row(self, state: tuple[int, ...]) -> np.ndarray:

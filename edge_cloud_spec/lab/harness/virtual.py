@@ -1,7 +1,7 @@
-"""Robot, cloud and link in virtual time: with the real runner, worker and codec.
+"""A scripted robot, cloud and link: in virtual time, or in real time over gRPC and a proxy.
 
-Only the waiting is left out. The robot's thread moves the clock: while it drafts or waits,
-everything else that is due happens.
+Runner, worker and codec are the real ones. In virtual time only the waiting is left out: the
+robot's thread moves the clock, and while it drafts or waits, everything else that is due happens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One decode of toy models in virtual time, over a link that fails.
+"""One decode of toy models in virtual time, over a link that fails: at random, or as it is told.
 
 The runner, the worker, the codec and both state machines are the real ones; the models are seeded
 functions of the prefix.

@@ -1,4 +1,4 @@
-"""The link in virtual time: a decode's stream at a time, made again after each cut."""
+"""The cloud in virtual time, and the link to it: one stream a decode, made again after a cut."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class VirtualStream:
         self._deliver(LinkLost("the link is cut"))
 
     def send(self, message: ClientMessage) -> int:
-        """See ``Transport``."""
+        """Send a message on its way; returns its bytes."""
         data, link, far = encode_client(message), self._link, self._far
         if far is not None:
             now = link.timeline.now
@@ -225,7 +225,7 @@ class VirtualStream:
         return len(data)
 
     def close(self) -> None:
-        """See ``Transport``."""
+        """The robot is done with the stream."""
         self.closed = True
         link, far = self._link, self._far
         if far is not None:

@@ -165,8 +165,6 @@ class Layout:
         return all(min(f.distance(x, y) for x, y in points) >= 0.1 for f in self.furniture)
 
 
-__all__ = ["PHRASINGS", "Light", "Pose", "Room", "make_room"]
-
 PHRASINGS = (
     "find the {}",
     "go to the {}",
@@ -294,3 +292,6 @@ def _light(size: tuple[float, float], rng: np.random.Generator) -> Light:
         ambient=as_rgb(ambient * tone),
         fill=float(rng.uniform(0.08, 0.25)),
     )
+
+
+__all__ = ["PHRASINGS", "Light", "Pose", "Room", "make_room"]

@@ -1,7 +1,7 @@
 """The judge: from what was published, whether every motion traces to a verified action in time.
 
 It trusts no node. The words of a request are computed anew from the bytes of verdicts and drafts,
-the age of a frame from when the simulator published it.
+the age of a frame from when the simulator published it. Times are seconds of the machine's clock.
 """
 
 from __future__ import annotations
@@ -369,6 +369,3 @@ def without_forged(events: Iterable[Event], forged: Iterable[object]) -> list[Ev
         for event in events
         if not (isinstance(event, FromCloud) and any(event.message == each for each in known))
     ]
-
-
-__all__ = ["Judgement", "judge", "without_forged"]

@@ -112,9 +112,6 @@ def _nanoseconds(message: Any) -> int:
     return stamp
 
 
-__all__ = ["Frozen", "Relay", "gone", "shifted"]
-
-
 MANY = QoSProfile(depth=1000)
 CAMERA, ODOMETRY = "camera/image_raw/compressed", "odom"
 TRUE = {CAMERA: "true/camera", ODOMETRY: "true/odom"}  # what the simulator publishes

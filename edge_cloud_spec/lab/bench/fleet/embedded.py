@@ -1,4 +1,7 @@
-"""The embedded target and real clients, in processes of their own, whose drafts are recorded."""
+"""The embedded target and real clients, in processes of their own, whose drafts are recorded.
+
+Also the server's memory: after many sessions, and when it has none for all at a time.
+"""
 
 from __future__ import annotations
 

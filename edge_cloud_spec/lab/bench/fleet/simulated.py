@@ -1,4 +1,9 @@
-"""``bench fleet --simulate N``: a simulated fleet, checked against the measured robots."""
+"""``bench fleet --simulate N``: a simulated fleet, checked against the measured robots.
+
+A simulated robot's round takes what a measured one's took to draft and gave as many tokens; it
+waits for the real scheduler (cloud/model_thread/scheduler.py), which forms the passes. Robots are
+placed on replicas at random, and stay there.
+"""
 
 from __future__ import annotations
 

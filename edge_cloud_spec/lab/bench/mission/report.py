@@ -1,4 +1,4 @@
-"""Writes the report's folder."""
+"""The report of ``bench mission --out``: pictures of a mission and of all rooms, and their page."""
 
 from __future__ import annotations
 

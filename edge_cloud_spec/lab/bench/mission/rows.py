@@ -1,4 +1,7 @@
-"""The rows of ``bench mission``: figures of each variant, per mission, beside the target alone."""
+"""What is kept of a mission, and the rows of ``bench mission``: figures of each variant.
+
+The powers behind a mission's energy are assumed: no paper of ours measured them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Writes the report's folder: plots, their rows, and the page that shows them."""
+"""The report of ``bench pipelines --out``: plots, their rows, and the page that shows them.
+
+Its words hold the papers' published results against their own formulas and the measurements here.
+"""
 
 from __future__ import annotations
 

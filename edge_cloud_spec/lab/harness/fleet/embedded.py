@@ -1,4 +1,8 @@
-"""The embedded target for a fleet whose drafts are recorded, so that no drafter eats its cores."""
+"""The embedded target for a fleet whose drafts are recorded, so that no drafter eats its cores.
+
+What a draft model would say after the target's own tokens is known once those are: under ``greedy``
+no other prefix is ever verified, and what follows a wrong token is rejected with it.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,7 @@ class RecordedDrafter(FakeVlm):
         self._recordings = {recording.request.jpeg: recording for recording in recordings}
 
     def crop(self, vocabulary: int) -> None:
-        """See `Vlm.crop`."""
+        """The recordings have this vocabulary."""
         assert vocabulary == self._vocabulary
 
     def prompt(self, request: Request, spec: PromptSpec) -> Any:
@@ -155,7 +159,7 @@ class RecordedAnswers:
         )
 
     def next(self, number: int) -> tuple[Request, tuple[int, ...]]:
-        """See ``Answers``."""
+        """The request of this number, and the target's own answer."""
         place = self._first + number % self._count
         recording = self._recordings[place % len(self._recordings)]
         return recording.request, recording.own

@@ -1,4 +1,4 @@
-"""What the robots of a fleet do, and over which links."""
+"""What the robots of a fleet do, over which links, and what each of them did."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class ScriptedAnswers:
         self.draft_model: Any = DraftVlm(regime, PunctualSleep())
 
     def next(self, number: int) -> tuple[Request, tuple[int, ...]]:
-        """See ``Answers``."""
+        """The request of this number, and the target's own answer."""
         seed, tokens = self._load.answer_seed(self._robot, number), self._load.tokens
         return request_of(seed), own_answer(seed, GREEDY, tokens)
 

@@ -1,6 +1,10 @@
-"""N scripted robots, each on a link of its own, and one server, in virtual time.
+"""Many scripted robots and one server, in virtual time: each robot on a link of its own.
 
-Robots, worker and codec are the real ones, as in ``harness/virtual.py``.
+Robots, worker and codec are the real ones, as in ``harness/virtual.py``; robots are green threads
+on one timeline, of which one runs at a time. Beside them SpecEdge's baseline, which has both models
+on the server (5, appendix C): all answers under way are one batch, ``depth`` passes of the draft
+model over them, then one pass of the target. It has no link, since its robots only read; a robot
+that pauses is not in the batch.
 """
 
 from __future__ import annotations

@@ -53,15 +53,15 @@ class MemoizedRows:
         self._sessions: dict[bytes, Session] = {}
 
     def crop(self, vocabulary: int) -> None:
-        """See `Vlm.crop`."""
+        """Use so many tokens of the vocabulary."""
         self.vlm.crop(vocabulary)
 
     def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
-        """See `Vlm.prompt`."""
+        """The prompt of a request."""
         return self.vlm.prompt(request, spec)
 
     def grammar(self, text: str, spec: PromptSpec) -> Grammar:
-        """See `Vlm.grammar`."""
+        """The grammar that this text describes."""
         return self.vlm.grammar(text, spec)
 
     def start(self, prompt: Prompt) -> PromptPrefix:

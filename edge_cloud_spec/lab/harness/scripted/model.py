@@ -1,4 +1,4 @@
-"""A model that is a formula: known acceptance and costs, no weights; for tests and benchmarks."""
+"""Fake models: a row for each prefix, no weights, and no time for a pass unless one is given."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ScriptedPrefill:
         self._session: ScriptedSession | None = None
 
     def draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
-        """See `Prefill.draft`; a node takes the time of a row."""
+        """As `Prefill.draft` has it; a node takes the time of a row."""
         self._nodes = (tokens, parents)
 
     @property
@@ -42,12 +42,12 @@ class ScriptedPrefill:
         return self._session
 
     def finish(self) -> ScriptedSession:
-        """See `Prefill.finish`."""
+        """Compute what is left of the prompt; the session after it."""
         self.step(self.rows_left)
         return self.session
 
     def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
-        """See `Prefill.step`; there is no vision part."""
+        """As `Prefill.step` has it; there is no vision part."""
         due = min(max(rows, 1), self.rows_left)
         nodes = len(self._nodes[0]) if due == self.rows_left else 0
         for layer in range(self._layers if due else 0):
@@ -77,7 +77,7 @@ class PassSize:
 def scripted_pass(
     requests: Sequence[Any], run_pass: Callable[[PassSize, AtExit | None], None]
 ) -> list[Logits | Exception]:
-    """See ``Vlm.forward_together``; the requests are ``PassRequest`` of scripted sessions.
+    """As ``Vlm.forward_together`` has it; the requests are ``PassRequest`` of scripted sessions.
 
     ``run_pass`` takes the time of a pass, and calls what it is given where an exit looks on.
     """
@@ -134,7 +134,7 @@ class FakeVlm:
     prompt_rows = layers = 1
 
     def use_memory(self, memory: KvMemory) -> None:
-        """See `Vlm.use_memory`."""
+        """There are no caches to bound."""
 
     def start(self, prompt: Any) -> State:
         """The state before the answer's first token."""
@@ -169,7 +169,7 @@ class FakeVlm:
         """Let the time of a pass over this many rows go by."""
 
     def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
-        """See ``Vlm.forward_together``. There are no exits."""
+        """One pass over several sessions. There are no exits."""
         return scripted_pass(requests, lambda size, _: self.spend(size.rows))
 
 
@@ -188,19 +188,19 @@ class ScriptedSession:
         self.drop_nodes()
 
     def drop_nodes(self) -> None:
-        """See `Session.drop_nodes`."""
+        """Forget the drafted nodes."""
         self._nodes: list[int] = []
         self._node_states: list[State] = []
         self._parents: list[int] = []
 
     @property
     def length(self) -> int:
-        """See `Session.length`."""
+        """Tokens of the prefix."""
         return len(self._tokens)
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """See `Session.tokens`."""
+        """The prefix."""
         return tuple(self._tokens)
 
     def forward(
@@ -211,12 +211,12 @@ class ScriptedSession:
         return self.score(tokens, parents)
 
     def keep_scored(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
-        """See `Session.keep_nodes`."""
+        """These nodes were scored in a pass over the prompt."""
         self._scored = _tree(tokens, parents)
 
     @property
     def scored_with_prompt(self) -> bool:
-        """See `Session.scored_with_prompt`."""
+        """Whether a draft was scored with the prompt, after which nothing came yet."""
         return self._scored is not None and not self._tokens
 
     def rows_due(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> int:
@@ -254,7 +254,7 @@ class ScriptedSession:
 
     @property
     def pending_rows(self) -> int:
-        """See `Session.pending_rows`."""
+        """Tokens of the prefix that no pass has computed."""
         return len(self._tokens) - self._computed
 
     def logits_after(self, node: int, on_layer: object = None) -> np.ndarray:
@@ -273,7 +273,7 @@ class ScriptedSession:
             self._parents.append(int(parent))
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
-        """See `Session.commit`."""
+        """Add a path of the nodes to the prefix; the nodes of ``keep`` stay."""
         parent = -1
         for index in path:
             if not 0 <= index < len(self._nodes) or self._parents[index] != parent:
@@ -291,18 +291,18 @@ class ScriptedSession:
             self._parents.append(above)
 
     def evict(self) -> bool:
-        """See `Session.evict`."""
+        """There is no cache to free."""
         return False
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """See `Session.extend`."""
+        """Add tokens to the prefix."""
         self.drop_nodes()
         for token in tokens:
             self._tokens.append(int(token))
             self._states.append(self._model.after(self._states[-1], int(token)))
 
     def truncate(self, length: int) -> None:
-        """See `Session.truncate`."""
+        """Shorten the prefix to so many tokens."""
         if not 0 <= length <= len(self._tokens):
             raise ValueError(f"cannot truncate {len(self._tokens)} tokens to {length}")
         self.drop_nodes()

@@ -1,6 +1,7 @@
 """A scripted pair in the place of two VLMs; its passes take the times of a regime.
 
-``sleep`` lets that time pass: ``time.sleep`` in real time, a virtual clock's in virtual time.
+Its words are a ``Language``'s: by default those of two models that agree as often as the regime
+gives. ``sleep`` lets time pass: ``time.sleep`` in real time, a virtual clock's in virtual time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _SCALE = 2.0**64
 
 
 class CalibratedModel:
-    """Logits are a function of the prefix, which a state names (see ``scripted_model``).
+    """Logits are a function of the prefix, which a state names .
 
     As target: the right token far above all others. As draft model: the right token first at a
     share ``alpha`` of all prefixes, and second at a share ``runner_up`` of the others; its
@@ -94,13 +95,13 @@ class Language(Protocol):
     tokenizer_digest: bytes
 
     def crop(self, vocabulary: int) -> None:
-        """See `Vlm.crop`."""
+        """Use so many tokens of the vocabulary."""
 
     def prompt(self, request: Request, spec: PromptSpec) -> Any:
-        """See `Vlm.prompt`."""
+        """The prompt of a request."""
 
     def grammar(self, text: str, spec: PromptSpec) -> Grammar:
-        """See `Vlm.grammar`."""
+        """The grammar that this text describes."""
 
     def start(self, prompt: Any) -> Any:
         """The state before the answer's first token."""
@@ -140,7 +141,7 @@ class CalibratedLanguage(CalibratedModel):
         raise UserError("a calibrated model's tokens are no text, so no grammar fits them")
 
     def start(self, prompt: ScriptedPrompt) -> int:
-        """See ``Language``."""
+        """The state before the answer's first token."""
         return self.begin(prompt.seed)
 
 
@@ -290,7 +291,7 @@ class TargetVlm(ScriptedVlm):
         return _TargetSession(self, self.start(prompt))
 
     def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
-        """See ``Vlm.forward_together``: the exits of all sessions look on at the same depth."""
+        """One pass over several sessions, whose exits all look on at the same depth."""
         return scripted_pass(requests, self._run_pass)
 
     def _run_pass(self, size: PassSize, at_exit: AtExit | None) -> None:
@@ -353,7 +354,7 @@ class ScriptedExits:
         open_at: int | None = None,
         allowed: AllowedAfter | None = None,
     ) -> Callable[[np.ndarray], None]:
-        """See ``Exits.predictor``; what it returns takes the pass's logits [1 + n, V]."""
+        """As ``Exits.predictor`` has it; what it returns takes the pass's logits [1 + n, V]."""
 
         def predict(logits: np.ndarray) -> None:
             random_source = SeededRandomSource(policy.seed)
