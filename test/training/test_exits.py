@@ -12,8 +12,12 @@ from helpers.checkpoints import HIDDEN
 from safetensors.torch import load_file, save_file
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.lab.training.exits.command import ExitTrainer, frequent_tokens
-from edge_cloud_spec.lab.training.exits.data import Collector, picture_requests
+from edge_cloud_spec.lab.training.exits.command import (
+    Collector,
+    ExitTrainer,
+    frequent_tokens,
+    picture_requests,
+)
 from edge_cloud_spec.models.exits import Exits
 from edge_cloud_spec.models.load import load
 

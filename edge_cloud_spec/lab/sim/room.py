@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...nav.pose import Pose
-from .furniture import FURNITURE, furnish
-from .kinds import KINDS, LOOKALIKES, build
+from .kinds import FURNITURE, KINDS, LOOKALIKES, build, furnish
 from .thing import Part, Rgb, Thing, as_rgb
 
 

@@ -14,8 +14,7 @@ pytest.importorskip("rclpy")
 from rclpy.time import Time
 
 from edge_cloud_spec.bringup.graph import GraphSettings, graph
-from edge_cloud_spec.lab.simulator.room_topics import camera_transform
-from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings
+from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings, camera_transform
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
 from edge_cloud_spec.share import share
 

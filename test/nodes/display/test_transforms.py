@@ -14,7 +14,7 @@ pytest.importorskip("mujoco")
 from helpers.graph.peer import Peer, closed_after
 from nav_msgs.msg import Odometry
 
-from edge_cloud_spec.lab.simulator.room_topics import NO_TRANSFORMS
+from edge_cloud_spec.lab.simulator.simulator import NO_TRANSFORMS
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 
 SIMULATOR = "from edge_cloud_spec.lab.simulator.simulator import main; raise SystemExit(main())"
