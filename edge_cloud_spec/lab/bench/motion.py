@@ -42,8 +42,6 @@ from ...nav.motion import ASIDE, BEND, PERIOD, Goal
 from ...nav.navigator import Navigator
 from ...nav.pose import STILL, Pose, Velocity
 from ...nav.settings import BY_ITSELF, MOST, Settings
-from .command import Row
-from ...nav.settings import Settings
 from .command import Options, Row
 
 GRACE = 0.5  # s after a command's end at which the watchdog stops the base

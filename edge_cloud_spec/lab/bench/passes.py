@@ -32,8 +32,6 @@ from ...models.load import DTYPES, quiet_libraries
 from ...models.passes.target_rows import on_host
 from ...models.passes.transformer import Transformer
 from ...models.session import PassRequest, Session, forward_together
-from .command import Row
-from ...models.session import Session
 from .command import Options, Row
 
 

@@ -24,10 +24,9 @@ from ....errors import UserError
 from ....models import EMBEDDED
 from ....models.exits import Adapter, Exits, shape_of
 from ....models.load import load
-from ....models.passes.forward_pass import PassRequest
 from ....models.passes.target_rows import on_host
 from ....models.prompt import ORDERS, PromptSpec, Request
-from ....models.session import Session
+from ....models.session import PassRequest, Session
 from ....models.vlm import Vlm
 from ....share import rules_text
 
