@@ -134,25 +134,3 @@ def test_a_base_whose_clock_differs_is_allowed_for_and_said(
 
     bench.until(moves)
     timer.cancel()
-
-
-def test_a_base_whose_clock_is_far_off_moves_nothing_and_says_why(bench: Bench, start: Any) -> None:
-    start()
-    odometry = Odometry()
-    odometry.pose.pose.orientation.w = 1.0
-
-    def publish() -> None:
-        stamp = bench.get_clock().now() - Duration(seconds=3600.0)
-        odometry.header.stamp = stamp.to_msg()
-        bench.odom.publish(odometry)
-
-    timer = bench.create_timer(0.02, publish)
-    bench.until(lambda: bench.state.state == "idle")
-    numbers = count()
-
-    def refused() -> bool:
-        bench.say("action: turn left small;", f"r{next(numbers)}")
-        return "clock_offset_limit" in bench.state.detail
-
-    bench.until(refused)
-    timer.cancel()

@@ -5,36 +5,27 @@ from __future__ import annotations
 import runpy
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
 rclpy = pytest.importorskip("rclpy")
-from rclpy.context import Context  # noqa: E402
+from helpers.graph.peer import PATIENCE, Peer, closed_after  # noqa: E402
 from rclpy.event_handler import PublisherEventCallbacks  # noqa: E402
-from rclpy.executors import SingleThreadedExecutor  # noqa: E402
-from rclpy.node import Node  # noqa: E402
 from rclpy.qos import DurabilityPolicy, QoSProfile  # noqa: E402
 from std_msgs.msg import UInt32  # noqa: E402
 
 from edge_cloud_spec.nodes.runtime.subscription_thread import SubscriptionThread  # noqa: E402
 
-PATIENCE = 60.0  # s; only a hung test takes that long
-
 
 @pytest.fixture
-def node() -> Iterator[Node]:
-    context = Context()
-    rclpy.init(args=[], context=context)
-    node = Node("intake_test", context=context)
-    yield node
-    node.destroy_node()
-    rclpy.shutdown(context=context)
+def node() -> Iterator[Peer]:
+    with closed_after(Peer()) as node:
+        yield node
 
 
-def test_messages_come_in_order_and_one_that_fails_does_not_end_it(node: Node) -> None:
+def test_messages_come_in_order_and_one_that_fails_does_not_end_it(node: Peer) -> None:
     heard: list[int] = []
     done = threading.Event()
 
@@ -56,7 +47,7 @@ def test_messages_come_in_order_and_one_that_fails_does_not_end_it(node: Node) -
     subscriptions.close()
 
 
-def test_an_event_whose_callback_fails_does_not_end_it(node: Node) -> None:
+def test_an_event_whose_callback_fails_does_not_end_it(node: Peer) -> None:
     latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
     failed, heard = threading.Event(), threading.Event()
 
@@ -76,7 +67,7 @@ def test_an_event_whose_callback_fails_does_not_end_it(node: Node) -> None:
     subscriptions.close()
 
 
-def test_an_executor_takes_nothing_that_is_the_intakes(node: Node) -> None:
+def test_an_executor_takes_nothing_that_is_the_intakes(node: Peer) -> None:
     threads: list[str] = []
     both = threading.Barrier(2)
 
@@ -90,20 +81,16 @@ def test_an_executor_takes_nothing_that_is_the_intakes(node: Node) -> None:
     node.create_subscription(UInt32, "others", lambda _: met.append(both.wait(PATIENCE)), 100)
     numbers = node.create_publisher(UInt32, "numbers", 100)
     others = node.create_publisher(UInt32, "others", 100)
-    executor = SingleThreadedExecutor(context=node.context)
-    executor.add_node(node)
     numbers.publish(UInt32())
     others.publish(UInt32())
     subscriptions.start()
-    while not met:
-        executor.spin_once(timeout_sec=PATIENCE)
+    node.until(lambda: met)
     subscriptions.close()
-    executor.shutdown()
     assert threads == ["subscriptions"]
 
 
 def test_a_message_that_waits_for_the_thread_does_not_wake_the_executor(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An executor that goes round until the thread has it keeps the interpreter from the thread."""
     begun, release = threading.Event(), threading.Event()
@@ -115,8 +102,6 @@ def test_a_message_that_waits_for_the_thread_does_not_wake_the_executor(
     subscriptions = SubscriptionThread(node)
     subscriptions.subscribe(UInt32, "numbers", hear, 100)
     publisher = node.create_publisher(UInt32, "numbers", 100)
-    executor = SingleThreadedExecutor(context=node.context)
-    executor.add_node(node)
     subscriptions.start()
     publisher.publish(UInt32())
     assert begun.wait(PATIENCE)
@@ -129,12 +114,9 @@ def test_a_message_that_waits_for_the_thread_does_not_wake_the_executor(
 
     monkeypatch.setattr(rclpy.executors._rclpy, "WaitSet", counted)
     publisher.publish(UInt32())
-    end = time.monotonic() + 0.5
-    while time.monotonic() < end:
-        executor.spin_once(timeout_sec=0.1)
+    node.spin(0.5)
     release.set()
     subscriptions.close()
-    executor.shutdown()
     assert 0 < len(rounds) < 50  # 5 of them, were it not for what the node itself has to do
 
 
@@ -151,7 +133,7 @@ def test_humbles_rclpy_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("profiles", [1, 2])
 def test_a_publisher_whose_profile_does_not_fit_keeps_no_core_busy(
-    node: Node, profiles: int
+    node: Peer, profiles: int
 ) -> None:
     """As somebody's ``ros2 topic pub`` of ``e_stop`` does not fit the latched subscription."""
     latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -164,13 +146,8 @@ def test_a_publisher_whose_profile_does_not_fit_keeps_no_core_busy(
     node.create_publisher(
         UInt32, "numbers", 1, event_callbacks=PublisherEventCallbacks(incompatible_qos=unfit.append)
     )
-    executor = SingleThreadedExecutor(context=node.context)
-    executor.add_node(node)
-    while not unfit:
-        executor.spin_once(timeout_sec=PATIENCE)
-    before, end = len(beats), time.monotonic() + 1.0
-    while time.monotonic() < end:
-        executor.spin_once(timeout_sec=0.1)
+    node.until(lambda: unfit)
+    before = len(beats)
+    node.spin(1.0)
     subscriptions.close()
-    executor.shutdown()
     assert len(beats) - before < 100  # 5 of them, were it not for DDS's own events
