@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..decoding.propose import FinishedDraft
 from ..decoding.shape import Branch
+from ..models.draft_model import Drafted as Drafted
 from ..wire.messages import COMPLETE, ClientMessage, ServerMessage
 
 CUT = "cut"  # how a decode finishes of which the robot has heard enough
@@ -31,21 +31,6 @@ class PromptReady:
 @dataclass(frozen=True)
 class Prefilled:
     """The draft model has read the prompt that was made last: it can draft."""
-
-
-@dataclass(frozen=True, eq=False)
-class Drafted:
-    """The draft model added ``tokens`` to a branch, which is ``finished`` now; ``done``: for good.
-
-    ``seconds`` is what its pass took over ``nodes`` nodes (0 where another event carries it).
-    """
-
-    branch: Branch
-    tokens: tuple[int, ...]
-    finished: FinishedDraft
-    done: bool = True
-    seconds: float = 0.0
-    nodes: int = 1
 
 
 @dataclass(frozen=True)

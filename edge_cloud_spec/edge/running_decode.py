@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,12 @@ from ..decoding.grammar import Grammar
 from ..decoding.propose import ProposalConfig
 from ..decoding.shape import Branch
 from ..errors import UserError
-from ..models.draft_model import Drafter, Grown
+from ..models.draft_model import Drafted, DraftModel
 from ..models.prompt import PromptSpec, Request
 from ..wire.codec import decode_server
 from ..wire.messages import ClientMessage, Opened, WireError, spec_digest
 from .decoder import EdgeDecoder
 from .events import (
-    Drafted,
     Emit,
     Event,
     Finish,
@@ -48,7 +47,7 @@ ALL_ROWS = 1 << 30  # a step of as many rows as there are
 
 # Called after each step of the draft model: begin and end (s), rows computed (0: no pass was due),
 # tokens verified when it began, and what it added to each branch.
-OnPass = Callable[[float, float, int, int, Sequence[Grown]], None]
+OnPass = Callable[[float, float, int, int, Sequence[Drafted]], None]
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class RunningDecode:
         self._decoder = decoder
         self._ports = ports
         self._prompt: PromptPass | None = None  # under way
-        self._drafter: Drafter | None = None
+        self._drafter: DraftModel | None = None
         self._drafted: deque[Event] = deque()  # by the last pass, one for each of its branches
         self._work: Work | None = None  # for the draft model, when the pass under way has ended
         self._in_pass: Iterable[Branch] = ()  # what the pass under way is for
@@ -179,7 +178,7 @@ class RunningDecode:
             self._ports.remember(message.spec)
         return Received(message)
 
-    def _draft_once(self, drafter: Drafter) -> Sequence[Event]:
+    def _draft_once(self, drafter: DraftModel) -> Sequence[Event]:
         """One pass of the draft model; its time counts for the first branch."""
         ports = self._ports
         started, verified = ports.clock(), len(self._decoder.tokens)
@@ -198,8 +197,7 @@ class RunningDecode:
             ports.on_pass(started, ended, rows, verified, grown)
         seconds = ended - started if rows else 0.0
         return [
-            Drafted(one.branch, one.tokens, one.finished, one.done, 0 if i else seconds, rows)
-            for i, one in enumerate(grown)
+            replace(one, seconds=0.0 if i else seconds, nodes=rows) for i, one in enumerate(grown)
         ]
 
     def _on_layer(self, layer: int, hidden: object) -> None:
@@ -233,7 +231,7 @@ class RunningDecode:
         except UserError as error:
             return Unusable(str(error))
         self._prompt = None
-        self._drafter = Drafter(
+        self._drafter = DraftModel(
             prompt.prefill.session,
             self._ports.proposal,
             prompt.end_ids,

@@ -172,13 +172,13 @@ def test_a_best_first_tree_looks_at_every_node_whose_children_are_not_known() ->
     )
     flat = np.log(np.array([[0.55, 0.4, 0.03, 0.02]])).astype(np.float32)
     even = np.log(np.array([[0.5, 0.49, 5e-3, 5e-3]])).astype(np.float32)
-    assert growth.frontier == (-1,)
+    assert growth.frontier == [()]
     growth.grow(flat)  # a 0.55, b 0.4
-    assert growth.frontier == (0, 1)
+    assert growth.frontier == [(0,), (1,)]
     growth.grow(np.concatenate([even, flat]))  # aa 0.28, ab 0.27, ba 0.22, bb 0.16
-    assert growth.frontier == (2, 3)
+    assert growth.frontier == [(0, 0), (0, 1)]
     growth.grow(np.concatenate([flat, flat]))  # aaa 0.15, aba 0.15: bb was left, and is likelier
-    assert growth.frontier == (4, 5)
+    assert growth.frontier == [(1, 0), (1, 1)]
 
 
 trees = st.integers(1, 40).flatmap(

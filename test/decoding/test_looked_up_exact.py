@@ -49,12 +49,8 @@ def paths_of(draft: Draft) -> list[tuple[int, ...]]:
 def drawn(preset: Preset, model: Model, policy: SamplingPolicy, source: RandomSource) -> Draft:
     """A draft of this model, with its rows."""
     growth = Growth(preset.shape, preset.proposal("rejection", policy), 0, (), source)
-    paths: list[tuple[int, ...]] = []
     while not growth.done:
-        frontier = [paths[node] if node >= 0 else () for node in growth.frontier]
-        level = growth.grow(np.stack([model.logits(path) for path in frontier]))
-        for token, parent in zip(level.tokens, level.parents, strict=True):
-            paths.append((*(paths[parent] if parent >= 0 else ()), token))
+        growth.grow(np.stack([model.logits(path) for path in growth.frontier]))
     return growth.finished().draft
 
 

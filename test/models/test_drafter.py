@@ -12,7 +12,7 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import Growth, ProposalConfig, likeliest
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, Expansion, Shape, chain
-from edge_cloud_spec.models.draft_model import Drafter
+from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.models.session import Session
 
 RECIPES = (
@@ -55,12 +55,12 @@ def test_a_draft_is_what_fresh_sessions_would_have_said(
     """Round after round on one session, whatever was accepted, beside a new session each time."""
     if isinstance(shape, BestFirst) and proposal.rule == "rejection":
         proposal = ProposalConfig("rejection", proposal.policy, drawn=False)
-    drafter = Drafter(session(family), proposal)
+    drafter = DraftModel(session(family), proposal)
     prefix: tuple[int, ...] = ()
     dice = np.random.default_rng(1)
     for _ in range(4):
         draft = drafter.finished(Branch(prefix, shape)).draft
-        fresh = Drafter(session(family), proposal).finished(Branch(prefix, shape)).draft
+        fresh = DraftModel(session(family), proposal).finished(Branch(prefix, shape)).draft
         assert (draft.tokens, draft.parents) == (fresh.tokens, fresh.parents)
         path: list[int] = []
         while (under := list(draft.children(path[-1] if path else -1))) and dice.random() < 0.7:
@@ -70,7 +70,7 @@ def test_a_draft_is_what_fresh_sessions_would_have_said(
 
 def test_a_tree_takes_one_pass_a_level_and_the_accepted_path_stays_in_the_cache() -> None:
     counted = Counted(session())
-    drafter = Drafter(counted, RECIPES[0])  # type: ignore[arg-type]
+    drafter = DraftModel(counted, RECIPES[0])  # type: ignore[arg-type]
     draft = drafter.finished(Branch((), Expansion((3, 2, 2)))).draft
     assert counted.passes == [3, 6]  # prefill gave the first logits; the last level needs none
     assert len(draft) == 3 + 6 + 12
@@ -85,7 +85,7 @@ def test_a_tree_takes_one_pass_a_level_and_the_accepted_path_stays_in_the_cache(
 def test_nothing_follows_an_end_token() -> None:
     logits = vlm().open(prompt_of(vlm())).forward(())[0]
     best, second = likeliest(np.exp(logits.astype(np.float64)), 2)
-    drafter = Drafter(session(), RECIPES[0], (best,))
+    drafter = DraftModel(session(), RECIPES[0], (best,))
     assert drafter.finished(Branch((), chain(4))).draft.tokens == (best,)
     tree = drafter.finished(Branch((), Expansion((2, 2)))).draft
     assert tree.tokens[:2] == (best, second)
@@ -98,7 +98,7 @@ def test_a_best_first_tree_keeps_the_likeliest_paths_within_its_budget() -> None
         BestFirst(3, 2, 3), ProposalConfig("greedy", GREEDY), 0, (), SeededRandomSource(0)
     )
     first = growth.grow(np.log([rows[()]]).astype(np.float32))
-    assert (first.tokens, first.parents) == ((0, 1, 2), (-1, -1, -1))
+    assert (first, growth.frontier) == ((0, 1, 2), [(0,), (1,), (2,)])
     growth.grow(np.log([rows[(0,)], rows[(1,)], [0.5, 0.25, 0.25]]).astype(np.float32))
     assert growth.done
     draft = growth.finished().draft  # .6, .6 * .9 and .3
@@ -110,14 +110,15 @@ def test_siblings_are_drawn_with_or_without_replacement() -> None:
     policy = SamplingPolicy(1.0, seed=1)
     for replacement, tokens in ((True, {0}), (False, {0, 1})):
         proposal = ProposalConfig("rejection", policy, replacement=replacement)
-        level = Growth(Expansion((3,)), proposal, 0, (), SeededRandomSource(1)).grow(row)
-        assert set(level.tokens) == tokens
-        assert len(level.tokens) == (3 if replacement else 2)
-        assert len(level.rows) == 1
+        growth = Growth(Expansion((3,)), proposal, 0, (), SeededRandomSource(1))
+        drawn = growth.grow(row)
+        assert set(drawn) == tokens
+        assert len(drawn) == (3 if replacement else 2)
+        assert len(growth.finished().draft.rows or ()) == 1
 
 
 def test_an_interrupted_pass_changes_nothing_and_is_made_again() -> None:
-    drafter, fresh = Drafter(session(), RECIPES[0]), Drafter(session(), RECIPES[0])
+    drafter, fresh = DraftModel(session(), RECIPES[0]), DraftModel(session(), RECIPES[0])
     branch = Branch((), BestFirst(7, 3, 4))
     drafter.want([branch])
     drafter.step(8)  # the prompt's prefill has given its rows already
@@ -139,7 +140,7 @@ def test_an_interrupted_pass_changes_nothing_and_is_made_again() -> None:
 
 
 def test_what_there_is_of_a_draft_can_be_sent_after_any_pass() -> None:
-    drafter = Drafter(session(), RECIPES[0])
+    drafter = DraftModel(session(), RECIPES[0])
     drafter.want([Branch((), chain(4))])
     parts = [drafter.step()[0] for _ in range(4)]
     finished = parts[-1].finished.draft.tokens

@@ -16,7 +16,7 @@ from edge_cloud_spec.decoding.propose import FinishedDraft, ProposalConfig
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, Expansion, Shape, chain
 from edge_cloud_spec.lab.harness.scripted.model import PassCost, ScriptedModel
 from edge_cloud_spec.lookup import Lookups
-from edge_cloud_spec.models.draft_model import MAX_LOOKED_UP, Drafter
+from edge_cloud_spec.models.draft_model import MAX_LOOKED_UP, DraftModel
 from edge_cloud_spec.wire.messages import Open
 
 VOCABULARY = END = 12  # no row has the end token: it is outside the vocabulary
@@ -61,10 +61,10 @@ def model(seed: int = 3, vocabulary: int = VOCABULARY) -> ScriptedModel:
     return ScriptedModel(vocabulary, seed, cost=PassCost(fixed=1.0, per_row=0.01))
 
 
-def drafter(of: ScriptedModel, proposal: ProposalConfig, lookup: object = None) -> Drafter:
+def drafter(of: ScriptedModel, proposal: ProposalConfig, lookup: object = None) -> DraftModel:
     session: Any = of.open()
     found: Any = lookup
-    return Drafter(session, proposal, (END, 0), lookup=found)
+    return DraftModel(session, proposal, (END, 0), lookup=found)
 
 
 def content(finished: FinishedDraft) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_DRAFTED
-from ...models.draft_model import Drafter
+from ...models.draft_model import DraftModel
 from ...wire.codec import encode_server
 from ...wire.messages import Close, Open, ServerMessage, key_of
 from ..session.verification import Verification
@@ -129,7 +129,7 @@ class CloudSession(PreparedTarget):
         self.base = verification.base
         super().__init__(prefill, opening.verified)
         self.opening = opening
-        self.drafter: Drafter | None = None
+        self.drafter: DraftModel | None = None
         self.stream: RobotStream | None = None
         self.client = ""  # of its stream
         self.held: Callable[[], None] | None = None  # queues the pass that waits for what is read

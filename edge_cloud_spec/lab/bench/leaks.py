@@ -14,12 +14,12 @@ from ...cloud.model_thread.sessions import CloudSession, RobotStream
 from ...edge.client import ClientStream
 from ...edge.decoder import EdgeDecoder
 from ...edge.speculator import Speculator
-from ...models.draft_model import Drafter
+from ...models.draft_model import DraftModel
 from .options import Harness
 
 ENDING_S = 10.0  # that a thread may take to end
 
-DECODE_OBJECTS = (EdgeDecoder, Speculator, Drafter, CloudSession, RobotStream, ClientStream)
+DECODE_OBJECTS = (EdgeDecoder, Speculator, DraftModel, CloudSession, RobotStream, ClientStream)
 
 
 @dataclass(frozen=True)

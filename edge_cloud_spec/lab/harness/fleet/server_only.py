@@ -14,7 +14,7 @@ from ....decoding.propose import ProposalConfig
 from ....decoding.random_source import SeededRandomSource
 from ....decoding.shape import BestFirst, Branch
 from ....decoding.target_rows import LogitRows
-from ....models.draft_model import Drafter
+from ....models.draft_model import DraftModel
 from ....models.prompt import Request
 from ..regimes import Regime, ServerRegime
 from ..scripted.language import CalibratedLanguage
@@ -116,7 +116,7 @@ class _Answer:
         )
         session = ScriptedSession(self._draft_model, self._draft_model.language.start(prompt))
         proposal = ProposalConfig("greedy", GREEDY, drawn=False)
-        self._drafter = Drafter(session, proposal)  # type: ignore[arg-type]
+        self._drafter = DraftModel(session, proposal)  # type: ignore[arg-type]
 
 
 def _model(regime: Regime, alpha: float) -> ScriptedVlm:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .....decoding.digest import PrefixDigest
 from .....edge.runner import Outcome
-from .....models.draft_model import Grown
+from .....models.draft_model import Drafted
 from .....wire.messages import DraftMessage, Generate, Prediction, Verdict
 from ....harness.trace import DraftPass, Hop, ModelPass, Trace
 
@@ -131,7 +131,7 @@ def _robot(outcome: Outcome, passes: Sequence[DraftPass]) -> tuple[Span, ...]:
     def reached(prefix: tuple[int, ...]) -> bool:
         return len(prefix) in judged and outcome.tokens[: len(prefix)] == prefix
 
-    def used(one: Grown) -> bool:
+    def used(one: Drafted) -> bool:
         prefix, finished = one.branch.prefix, one.finished
         if reached(prefix):
             return True
