@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import cast
 
 from . import __version__
@@ -16,7 +17,6 @@ from .errors import exit_status
 from .share import lab
 
 Run = Callable[[argparse.Namespace], int]
-Add = Callable[[argparse.ArgumentParser, Sequence[str]], Run]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,58 +38,22 @@ def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, (about, add) in _COMMANDS.items():
+    for name, (about, _) in _COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about)
         if name in chosen:
-            command.set_defaults(run=add(command, chosen))
+            command.set_defaults(run=_add(name, command, chosen))
     return parser
 
 
-def _demo(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    demo = lab("demo.command")
-    demo.add_demo_arguments(parser)
-    return cast(Run, demo.run_demo)
-
-
-def _replay(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .replay.command import add_replay_arguments, run_replay
-
-    add_replay_arguments(parser)
-    return run_replay
-
-
-def _view(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .view.command import add_view_arguments, run_view
-
-    add_view_arguments(parser)
-    return run_view
-
-
-def _record(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .observe.recorder import add_record_arguments, run_record
-
-    add_record_arguments(parser)
-    return run_record
-
-
-def _serve(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .cloud.command import add_serve_arguments, run_serve
-
-    add_serve_arguments(parser)
-    return run_serve
-
-
-def _decode(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .edge.command import add_decode_arguments, run_decode
-
-    add_decode_arguments(parser)
-    return run_decode
-
-
-def _bench(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    bench = lab("bench.command")
-    bench.add_bench_arguments(parser, chosen)
-    return cast(Run, bench.run_bench)
+def _add(name: str, parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
+    """Add a command's options to its parser; what runs it."""
+    if name == "train":
+        return _train(parser, chosen)
+    folder = _COMMANDS[name][1]
+    module = lab(folder) if name in ("demo", "bench") else import_module(f".{folder}", __package__)
+    add = getattr(module, f"add_{name}_arguments")
+    add(parser, chosen) if name == "bench" else add(parser)
+    return cast(Run, getattr(module, f"run_{name}"))
 
 
 def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
@@ -103,27 +67,24 @@ def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     return lambda args: cast(int, args.train(args))
 
 
-def _doctor(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    from .doctor.command import add_doctor_arguments, run
-
-    add_doctor_arguments(parser)
-    return run
-
-
 _TRAINED = {
     "tiny": "train or evaluate the embedded pair on simulated views",
     "exits": "train early exits of a target, which stays as it is",
 }
-_COMMANDS: dict[str, tuple[str, Add]] = {
-    "demo": ("watch a simulated Go2 follow an instruction", _demo),
-    "serve": ("run the cloud verifier", _serve),
-    "decode": ("decode one picture and instruction through the link, without ROS", _decode),
-    "replay": ("replay a bag's camera and instruction to the nodes", _replay),
-    "view": ("show the running graph, or a bag, in a browser", _view),
-    "record": ("record a running graph into a bag", _record),
-    "bench": ("measure, with figures as JSON", _bench),
-    "train": ("train and evaluate the embedded models, and exits of any target", _train),
-    "doctor": ("check what this machine has, and say what to do", _doctor),
+# What each is for, and the module with its ``add_NAME_arguments`` and ``run_NAME``.
+_COMMANDS = {
+    "demo": ("watch a simulated Go2 follow an instruction", "demo.command"),
+    "serve": ("run the cloud verifier", "cloud.command"),
+    "decode": (
+        "decode one picture and instruction through the link, without ROS",
+        "edge.command",
+    ),
+    "replay": ("replay a bag's camera and instruction to the nodes", "replay.command"),
+    "view": ("show the running graph, or a bag, in a browser", "view.command"),
+    "record": ("record a running graph into a bag", "observe.recorder"),
+    "bench": ("measure, with figures as JSON", "bench.command"),
+    "train": ("train and evaluate the embedded models, and exits of any target", "training"),
+    "doctor": ("check what this machine has, and say what to do", "doctor.command"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 
 from ..errors import UserError
 from .draft import MAX_DRAFTED
@@ -99,33 +99,19 @@ class Preset:
     def _check_types(self) -> None:
         if type(self.summary) is not str:
             raise self._refusal(f"summary must be text, not {self.summary!r}")
-        sizes = list(self.expansion)
-        sizes += [] if self.best_first is None else list(astuple(self.best_first))
-        speculation = self.speculation
-        counts = {name: getattr(speculation, name) for name in ("ahead", "cut", "width")}
-        whole = ("draft_length", "draft_top_k", "residual_top_k", "residual_tail")
-        for name, value in [
-            *((name, getattr(self, name)) for name in whole),
-            *(("a size of a tree", size) for size in sizes),
-            *((f"speculation.{name}", value) for name, value in counts.items()),
-        ]:
-            if type(value) is not int or value < 0:
+        sizes = [*self.expansion, *(astuple(self.best_first) if self.best_first else ())]
+        values = [(each.name, each.type, getattr(self, each.name)) for each in fields(self)]
+        values += [("a size of a tree", "int", size) for size in sizes]
+        values += [
+            (f"speculation.{each.name}", each.type, getattr(self.speculation, each.name))
+            for each in fields(self.speculation)
+        ]
+        for name, kind, value in values:
+            if kind == "int" and (type(value) is not int or value < 0):
                 raise self._refusal(f"{name} must be a whole number of 0 or more, not {value!r}")
-        switches = ("all_accepted", "open", "runners_up", "exits", "push")
-        for name, value in [
-            *(
-                (name, getattr(self, name))
-                for name in ("replacement", "lookup", "verified", "exact")
-            ),
-            *((f"speculation.{name}", getattr(speculation, name)) for name in switches),
-        ]:
-            if type(value) is not bool:
+            if kind == "bool" and type(value) is not bool:
                 raise self._refusal(f"{name} must be true or false, not {value!r}")
-        for name, value in (
-            ("draft_top_p", self.draft_top_p),
-            ("speculation.least", speculation.least),
-        ):
-            if type(value) not in (int, float) or not 0 <= value <= 1:
+            if kind == "float" and (type(value) not in (int, float) or not 0 <= value <= 1):
                 raise self._refusal(f"{name} must be a number from 0 to 1, not {value!r}")
 
     def _check_choices(self) -> None:

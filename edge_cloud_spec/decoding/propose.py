@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .draft import Draft, parents_or_none
+from .grammar import Allowed
 from .noise import Purpose, gumbel
 from .policy import SamplingPolicy, check_top, scaled_logits, softmax
 from .random_source import RandomSource
@@ -115,15 +116,7 @@ def candidates(
     return tuple(tokens), row
 
 
-@dataclass(frozen=True, eq=False)
-class TreeLevel:
-    """Nodes to be scored in one pass; parents are indices in order of growth, -1 for the prefix."""
-
-    tokens: tuple[int, ...]
-    parents: tuple[int, ...]
-    rows: tuple[TokenDistribution, ...] = ()
-
-
+PathTokens = tuple[int, ...]  # the tokens of a path, after the prefix
 LikelyTokens = tuple[tuple[int, ...], float]  # tokens after a prefix, and how likely they are
 
 
@@ -206,11 +199,12 @@ class Growth:
         self._open: list[int] = []  # nodes whose children are not known
         self._tokens: list[int] = []
         self._parents: list[int] = []
-        self._depths: list[int] = []  # tokens before a node
+        self._paths: list[PathTokens] = []  # to each node
         self._rows: list[TokenDistribution] = []
         self._likelihood: list[float] = []  # cumulative, of each node
         self._near: dict[int, list[tuple[int, float]]] = {}  # after a node: tokens, likelihoods
         self._level = 0
+        self.allowed: list[Allowed] = []  # by a grammar, after the frontier, where that is known
 
     @property
     def done(self) -> bool:
@@ -218,22 +212,22 @@ class Growth:
         return self._level == self._shape.depth or not self._frontier
 
     @property
-    def frontier(self) -> tuple[int, ...]:
-        """The nodes (-1: the prefix) whose logits the next ``grow`` needs, in this order."""
-        return tuple(self._frontier)
+    def frontier(self) -> list[PathTokens]:
+        """The paths whose logits the next ``grow`` needs, in this order; (): the prefix's."""
+        return [self._path(node) for node in self._frontier]
 
-    def grow(self, logits: NDArray[np.float32]) -> TreeLevel:
-        """The next level's nodes; ``logits`` [m, V] are those after the m nodes of the frontier."""
+    def _path(self, node: int) -> PathTokens:
+        return self._paths[node] if node >= 0 else ()
+
+    def grow(self, logits: NDArray[np.float32]) -> PathTokens:
+        """The tokens of the next level; ``logits`` [m, V]: after the m paths of the frontier."""
         begin = len(self._tokens)
-        level = (
+        if isinstance(self._shape, Expansion):
             self._expand(logits, self._shape.sizes[self._level])
-            if isinstance(self._shape, Expansion)
-            else self._best(logits, self._shape)
-        )
-        self._tokens += level.tokens
-        self._parents += level.parents
-        self._rows += level.rows
+        else:
+            self._best(logits, self._shape)
         self._level += 1
+        self.allowed = []
         grown = range(begin, len(self._tokens))
         self._open += [node for node in grown if self._tokens[node] not in self._ends]
         if isinstance(self._shape, BestFirst):
@@ -242,7 +236,12 @@ class Growth:
         else:
             width = len(self._open)
         self._frontier, self._open = self._open[:width], self._open[width:]
-        return level
+        return tuple(self._tokens[begin:])
+
+    def _add(self, parent: int, token: int) -> None:
+        self._tokens.append(token)
+        self._parents.append(parent)
+        self._paths.append((*self._path(parent), token))
 
     def finished(self) -> FinishedDraft:
         """All of it as it is sent: a chain without parents, a best-first tree within its budget."""
@@ -252,16 +251,13 @@ class Growth:
         parents = [place[self._parents[node]] for node in kept]
         rows = tuple(self._rows) or None
         draft = Draft(tuple(tokens), parents_or_none(parents), rows)
-        paths: dict[int, tuple[int, ...]] = {-1: ()}
-        for node in kept:
-            paths[node] = (*paths[self._parents[node]], self._tokens[node])
         ends = self._leaves(kept)
         leaf = ends[0]
         if not self._with_likelihoods:
-            return FinishedDraft(draft, paths[leaf], place[leaf])
-        leaves = tuple((paths[node], self._likelihood[node]) for node in ends[:MAX_ENDS])
-        second_choices, recoveries = self._second_choices(leaf), self._recoveries(paths)
-        return FinishedDraft(draft, paths[leaf], place[leaf], second_choices, leaves, recoveries)
+            return FinishedDraft(draft, self._path(leaf), place[leaf])
+        leaves = tuple((self._path(node), self._likelihood[node]) for node in ends[:MAX_ENDS])
+        likeliest_ends = self._second_choices(leaf), leaves, self._recoveries(kept)
+        return FinishedDraft(draft, self._path(leaf), place[leaf], *likeliest_ends)
 
     def _second_choices(self, leaf: int) -> tuple[int, ...]:
         """The second choice at each place of the path to this node."""
@@ -294,50 +290,44 @@ class Growth:
             node = self._parents.index(node)
         return [node]
 
-    def _recoveries(self, paths: dict[int, tuple[int, ...]]) -> tuple[LikelyTokens, ...]:
+    def _recoveries(self, kept: Sequence[int]) -> tuple[LikelyTokens, ...]:
         """Ends of the verdict where a token is recovered that is not in the draft."""
-        drafted = set(paths.values())
+        drafted = {self._paths[node] for node in kept}
         found = [
-            ((*paths[node], token), likelihood)
+            ((*self._path(node), token), likelihood)
             for node, near in self._near.items()
-            if node in paths
+            if node < 0 or self._paths[node] in drafted
             for token, likelihood in near
-            if (*paths[node], token) not in drafted
+            if (*self._path(node), token) not in drafted
         ]
         return tuple(sorted(found, key=lambda end: -end[1])[:MAX_ENDS])
 
-    def _expand(self, logits: NDArray[np.float32], count: int) -> TreeLevel:
+    def _expand(self, logits: NDArray[np.float32], count: int) -> None:
         at = self._position + self._level
-        tokens: list[int] = []
-        parents: list[int] = []
-        rows: list[TokenDistribution] = []
         for i, (node, row) in enumerate(zip(self._frontier, logits, strict=True)):
             found, drawn = candidates(
                 row, self._proposal, at, count, self._random_source, i * count
             )
             if self._with_likelihoods:
-                before = 1.0 if node < 0 else self._likelihood[node]
-                chances = beliefs(row, self._proposal, at)
-                self._likelihood += [before * float(chances[token]) for token in found]
-                near = likeliest(chances, count + NEAR)
-                self._near[node] = [(token, before * float(chances[token])) for token in near]
-            tokens += found
-            parents += [node] * len(found)
-            rows += [drawn] if drawn is not None else []
-        return TreeLevel(tuple(tokens), tuple(parents), tuple(rows))
+                chances = self._likely(node, row, at, count)
+                self._likelihood += [chances(token) for token in found]
+            for token in found:
+                self._add(node, token)
+            self._rows += [drawn] if drawn is not None else []
 
-    def _best(self, logits: NDArray[np.float32], shape: BestFirst) -> TreeLevel:
-        tokens: list[int] = []
-        parents: list[int] = []
+    def _best(self, logits: NDArray[np.float32], shape: BestFirst) -> None:
         for node, row in zip(self._frontier, logits, strict=True):
-            before = 1.0 if node < 0 else self._likelihood[node]
-            depth = 0 if node < 0 else self._depths[node] + 1
-            chances = beliefs(row, self._proposal, self._position + depth)
-            near = likeliest(chances, shape.width + NEAR)
-            self._near[node] = [(token, before * float(chances[token])) for token in near]
+            self._likely(node, row, self._position + len(self._path(node)), shape.width)
             for token, likelihood in self._near[node][: shape.width]:
-                tokens.append(token)
-                parents.append(node)
+                self._add(node, token)
                 self._likelihood.append(likelihood)
-                self._depths.append(depth)
-        return TreeLevel(tuple(tokens), tuple(parents))
+
+    def _likely(
+        self, node: int, row: NDArray[np.float32], at: int, count: int
+    ) -> Callable[[int], float]:
+        """How likely each token is accepted after this node; the likeliest are kept."""
+        before = 1.0 if node < 0 else self._likelihood[node]
+        chances = beliefs(row, self._proposal, at)
+        near = likeliest(chances, count + NEAR)
+        self._near[node] = [(token, before * float(chances[token])) for token in near]
+        return lambda token: before * float(chances[token])

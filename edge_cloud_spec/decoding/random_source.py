@@ -50,7 +50,7 @@ class SeededRandomSource:
     def draw(
         self, weights: NDArray[np.floating], purpose: Purpose, position: int, trial: int = 0
     ) -> int:
-        """See ``RandomSource``: where one uniform share of the cumulative sum falls.
+        """The index where one uniform share of the cumulative sum falls.
 
         Of a long row blocks are summed first: a cumulative sum of all is 5 times as slow.
         """
@@ -73,7 +73,7 @@ class SeededRandomSource:
         position: int,
         trial: int = 0,
     ) -> int:
-        """See ``RandomSource``."""
+        """The same from weights of which only the sums of blocks are kept."""
         ends = np.cumsum(sums)
         point = self._share(purpose, position, trial) * ends[-1]
         block = _place(ends, point)

@@ -30,7 +30,7 @@ class LongRow(TokenDistribution):
     """A dense row of P, float32 [V], of which rejections leave a ``LongResidual``."""
 
     def residual(self, draft: TokenDistribution) -> TokenDistribution | LongResidual:  # type: ignore[override]
-        """See ``TargetRow``."""
+        """norm(max(0, P - Q)), what the recovered token is drawn from."""
         left = LongResidual(self, ((draft, self.total / draft.total),))
         return left if left.total else self
 
@@ -58,11 +58,11 @@ class LongResidual:
         return float(self._sums.sum())
 
     def at(self, token: int) -> float:
-        """See ``TargetRow``."""
+        """The probability of one token."""
         return float(self._block(token // BLOCK)[token % BLOCK]) / self.total
 
     def residual(self, draft: TokenDistribution) -> TokenDistribution | LongResidual:
-        """See ``TargetRow``."""
+        """norm(max(0, P - Q)), what the recovered token is drawn from."""
         taken, factor = self.taken, self.total / 2 / draft.total
         if taken[-1][0] is draft:
             factor += taken[-1][1]
@@ -75,11 +75,11 @@ class LongResidual:
     def draw(
         self, random_source: RandomSource, purpose: Purpose, position: int, trial: int = 0
     ) -> int:
-        """See ``TargetRow``."""
+        """A token x with its probability."""
         return random_source.draw_from_blocks(self._sums, self._block, purpose, position, trial)
 
     def told(self) -> TokenDistribution:
-        """See ``TargetRow``."""
+        """All its numbers, for the robot that resamples."""
         size = len(self.target.probabilities)
         return TokenDistribution(self._part(0, size, _workspace(size)))
 

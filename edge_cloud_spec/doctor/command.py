@@ -44,7 +44,7 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", default="", metavar="FILE", help="write the findings there too")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_doctor(args: argparse.Namespace) -> int:
     """Print every finding; 0 if nothing failed, else 1."""
     findings = []
     for check in _checks(args):

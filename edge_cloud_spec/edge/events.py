@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol
 
-from ..decoding.propose import FinishedDraft
 from ..decoding.shape import Branch
+from ..models.draft_model import Drafted as Drafted
 from ..wire.codec import encode_server
 from ..wire.messages import COMPLETE, ClientMessage, Fault, ServerMessage
 
@@ -44,21 +44,6 @@ class PromptReady:
 @dataclass(frozen=True)
 class Prefilled:
     """The draft model has read the prompt that was made last: it can draft."""
-
-
-@dataclass(frozen=True, eq=False)
-class Drafted:
-    """The draft model added ``tokens`` to a branch, which is ``finished`` now; ``done``: for good.
-
-    ``seconds`` is what its pass took over ``nodes`` nodes (0 where another event carries it).
-    """
-
-    branch: Branch
-    tokens: tuple[int, ...]
-    finished: FinishedDraft
-    done: bool = True
-    seconds: float = 0.0
-    nodes: int = 1
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ..decoding.preset import Preset
 from ..decoding.shape import Branch
 from ..errors import UserError
 from ..lookup import Lookups
-from ..models.draft_model import MAX_LOOKED_UP, Drafter, Grown
+from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
 from ..models.prompt import PromptSpec, Request, instruction_tokens
 from ..wire.codec import decode_server
 from ..wire.messages import Open, Opened, WireError, spec_digest
@@ -31,7 +31,6 @@ from .events import (
     ANSWERED,
     Action,
     Connect,
-    Drafted,
     Emit,
     Event,
     Finish,
@@ -63,7 +62,7 @@ ALL_ROWS = 1 << 30  # a step of as many rows as there are
 
 # Called after each step of the draft model: begin and end (s), rows computed (0: no pass was due),
 # tokens verified when it began, and what it added to each branch.
-OnPass = Callable[[float, float, int, int, Sequence[Grown]], None]
+OnPass = Callable[[float, float, int, int, Sequence[Drafted]], None]
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ class DecodeLoop:
         self._request, self._settings, self._lookup_of = request, settings, lookup_of
         self._inbox, self._transport, self._on_emit = inbox, transport, on_emit
         self._prompt: PromptPass | None = None  # under way
-        self._drafter: Drafter | None = None
+        self._drafter: DraftModel | None = None
         self._drafted: deque[Event] = deque()  # by the last pass, one for each of its branches
         self._work: Work | None = None  # for the draft model, when the pass under way has ended
         self._in_pass: Iterable[Branch] = ()  # what the pass under way is for
@@ -281,7 +280,7 @@ class DecodeLoop:
             self._robot.remember(message.spec)
         return Received(message)
 
-    def _draft_once(self, drafter: Drafter) -> Sequence[Event]:
+    def _draft_once(self, drafter: DraftModel) -> Sequence[Event]:
         """One pass of the draft model; its time counts for the first branch."""
         robot = self._robot
         started, verified = robot.clock(), len(self._decoder.tokens)
@@ -300,8 +299,7 @@ class DecodeLoop:
             robot.on_pass(started, ended, rows, verified, grown)
         seconds = ended - started if rows else 0.0
         return [
-            Drafted(one.branch, one.tokens, one.finished, one.done, 0 if i else seconds, rows)
-            for i, one in enumerate(grown)
+            replace(one, seconds=0.0 if i else seconds, nodes=rows) for i, one in enumerate(grown)
         ]
 
     def _on_layer(self, layer: int, hidden: object) -> None:
@@ -335,7 +333,7 @@ class DecodeLoop:
         except UserError as error:
             return Unusable(str(error))
         self._prompt, preset = None, self._settings.preset
-        self._drafter = Drafter(
+        self._drafter = DraftModel(
             prompt.prefill.session,
             preset.proposal(self._settings.rule, self._settings.policy),
             prompt.end_ids,

@@ -192,7 +192,7 @@ class CacheOwner(ABC):
 
     @property
     def pinned(self) -> bool:
-        """See ``KvHolder``."""
+        """Whether a pass needs the cache, so that it keeps it."""
         return self._in_pass or self.waits
 
     def evict(self) -> bool:

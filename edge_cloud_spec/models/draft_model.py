@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -99,29 +99,18 @@ MAX_LOOKED_UP = 16  # nodes after one path in one pass
 
 
 @dataclass(frozen=True, eq=False)
-class Grown:
-    """The tokens that a step adds to a branch, its draft so far, and whether it is ``done``."""
+class Drafted:
+    """The tokens that a pass adds to a branch, its draft so far, and whether it is ``done``.
+
+    ``seconds`` is what the pass took over ``nodes`` nodes (0 where another branch carries it).
+    """
 
     branch: Branch
     tokens: tuple[int, ...]
     finished: FinishedDraft
-    done: bool
-
-
-@dataclass(eq=False)
-class _Growing:
-    growth: Growth
-    paths: list[Path] = field(default_factory=list)  # of each node, after the branch's prefix
-    allowed: tuple[Allowed, ...] = ()  # after each node of the frontier, where that is known
-
-    def grow(self, logits: NDArray[np.float32]) -> tuple[int, ...]:
-        """The tokens of the next level."""
-        level = self.growth.grow(logits)
-        for token, parent in zip(level.tokens, level.parents, strict=True):
-            above = self.paths[parent] if parent >= 0 else ()
-            self.paths.append((*above, token))
-        self.allowed = ()
-        return level.tokens
+    done: bool = True
+    seconds: float = 0.0
+    nodes: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +122,7 @@ class _LookedUp:
     paths: tuple[Path, ...]
 
 
-class Drafter:
+class DraftModel:
     """A draft session that follows the verified prefix; predicted tokens after it are its nodes.
 
     Every branch's draft is a function of its prefix alone, whatever else is drafted beside it, and
@@ -164,7 +153,7 @@ class Drafter:
         self._ends = tuple(end_tokens)
         self._random_source = random_source or SeededRandomSource(proposal.policy.seed)
         self._wanted: tuple[Branch, ...] = ()
-        self._growing: dict[Branch, _Growing] = {}
+        self._growing: dict[Branch, Growth] = {}
 
     def follow(self, prefix: Sequence[int]) -> None:
         """Make these verified tokens the prefix; what is computed of and after them is kept."""
@@ -187,13 +176,13 @@ class Drafter:
         chosen: list[Branch] = []
         nodes = 0
         for branch in self._wanted:
-            nodes += len(self._growing[branch].growth.frontier)
+            nodes += len(self._growing[branch].frontier)
             if chosen and nodes > width:
                 break
             chosen.append(branch)
         return chosen
 
-    def step(self, width: int = 1, on_layer: OnLayer | None = None) -> list[Grown]:
+    def step(self, width: int = 1, on_layer: OnLayer | None = None) -> list[Drafted]:
         """At most one pass: more of the first branches, ``width`` nodes of them together.
 
         Each grows by a level, and on as far as the rows are known. on_layer: called after each
@@ -225,48 +214,41 @@ class Drafter:
             if grown.done:
                 return grown.finished
 
-    def _begin(self, branch: Branch) -> _Growing:
-        return _Growing(
-            Growth(
-                branch.shape,
-                self._proposal,
-                len(branch.prefix),
-                self._ends,
-                self._random_source,
-                self._with_likelihoods,
-            )
+    def _begin(self, branch: Branch) -> Growth:
+        return Growth(
+            branch.shape,
+            self._proposal,
+            len(branch.prefix),
+            self._ends,
+            self._random_source,
+            self._with_likelihoods,
         )
 
-    def _grow(self, branch: Branch) -> Grown:
-        growing = self._growing[branch]
-        tokens = growing.grow(self._rows(branch))
-        while not (growing.growth.done or self._scored.rows_due(self._unforced(branch))):
-            tokens += growing.grow(self._rows(branch))
-        return Grown(branch, tokens, growing.growth.finished(), growing.growth.done)
+    def _grow(self, branch: Branch) -> Drafted:
+        growth = self._growing[branch]
+        tokens = growth.grow(self._rows(branch))
+        while not (growth.done or self._scored.rows_due(self._unforced(branch))):
+            tokens += growth.grow(self._rows(branch))
+        return Drafted(branch, tokens, growth.finished(), growth.done)
 
     def _frontier(self, branch: Branch) -> list[Path]:
         """The paths whose logits the branch needs next."""
-        growing = self._growing[branch]
         predicted = branch.prefix[len(self._scored.verified) :]
-        return [
-            predicted + (growing.paths[node] if node >= 0 else ())
-            for node in growing.growth.frontier
-        ]
+        return [predicted + path for path in self._growing[branch].frontier]
 
-    def _allowed(self, branch: Branch) -> tuple[Allowed, ...]:
-        """What the grammar allows after each node of the frontier."""
-        growing = self._growing[branch]
-        if self._grammar is not None and not growing.allowed:
-            paths = [growing.paths[n] if n >= 0 else () for n in growing.growth.frontier]
-            growing.allowed = tuple(self._grammar.allowed(branch.prefix + path) for path in paths)
-        return growing.allowed
+    def _masks(self, grammar: Grammar, branch: Branch) -> list[Allowed]:
+        """What the grammar allows after each path of the frontier."""
+        growth = self._growing[branch]
+        if not growth.allowed:
+            growth.allowed = [grammar.allowed(branch.prefix + path) for path in growth.frontier]
+        return growth.allowed
 
     def _unforced(self, branch: Branch) -> list[Path]:
         """The paths of the frontier after which the model has a choice."""
         paths = self._frontier(branch)
         if self._grammar is None:
             return paths
-        masks = zip(paths, self._allowed(branch), strict=True)
+        masks = zip(paths, self._masks(self._grammar, branch), strict=True)
         return [path for path, allowed in masks if forced_token(allowed) is None]
 
     def _rows(self, branch: Branch) -> NDArray[np.float32]:
@@ -274,7 +256,7 @@ class Drafter:
         paths = self._frontier(branch)
         if self._grammar is None:
             return np.stack([self._scored.row(path) for path in paths])
-        return np.stack(list(map(self._masked, paths, self._allowed(branch))))
+        return np.stack(list(map(self._masked, paths, self._masks(self._grammar, branch))))
 
     def _masked(self, path: Path, allowed: Allowed) -> NDArray[np.float32]:
         forced = forced_token(allowed) is not None

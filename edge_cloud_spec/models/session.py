@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,32 +19,11 @@ from .passes.target_rows import DeviceRows, joined, on_device, on_host, stacked
 from .passes.transformer import OnLayer, Transformer
 
 
-class PassSession(Protocol):
-    """The steps of a ``Session.forward``, around its pass."""
-
-    def fits(self, transformer: Transformer, vocabulary: int) -> bool:
-        """Whether its rows may be in one pass of this model, with logits of this length."""
-
-    def rows_to_compute(
-        self, tokens: Sequence[int], parents: Sequence[int] | None, on_layer: OnLayer | None
-    ) -> PassRows | None:
-        """Begin: what the pass has to compute; None when that is nothing.
-
-        Afterwards ``take`` or ``drop_nodes``.
-        """
-
-    def take(self, logits: DeviceRows | None) -> DeviceRows:
-        """End: keep the logits of the pass (None: it needed none) and return [1 + n, V]."""
-
-    def drop_nodes(self) -> None:
-        """End after a pass that was interrupted: there are no nodes."""
-
-
 @dataclass(frozen=True, eq=False)
 class PassRequest:
     """What one session wants of a pass; the arguments of ``Session.forward``."""
 
-    session: PassSession
+    session: Session
     tokens: Sequence[int] = ()
     parents: Sequence[int] | None = None
     on_layer: OnLayer | None = None
@@ -116,7 +94,13 @@ def run_pass(
 def forward_together(
     transformer: Transformer, vocabulary: int, requests: Sequence[PassRequest]
 ) -> list[DeviceRows | Exception]:
-    """See ``Vlm.forward_together``."""
+    """``Session.forward`` of several sessions in one pass, which reads the weights only once.
+
+    Each result is what ``forward`` returns, where it was computed (see ``target_rows``), or in its
+    place what it raises (a token that there is not, an exit): that session has no nodes then, the
+    others get their rows. What the pass itself raises (memory) is raised, and none of the sessions
+    has nodes. A session may be in one request only.
+    """
     results: list[DeviceRows | Exception | None] = []
     parts: list[PassRows] = []
     due: list[int] = []  # the requests that need the pass
@@ -317,7 +301,7 @@ class Session(CacheOwner):
             self._row = self._prompt_row if length == 0 else None
 
     def fits(self, transformer: Transformer, vocabulary: int) -> bool:
-        """See ``PassSession``."""
+        """Whether its rows may be in one pass of this model, with logits of this length."""
         return transformer is self._transformer and vocabulary == self._vocabulary
 
     def rows_to_compute(
@@ -326,7 +310,10 @@ class Session(CacheOwner):
         parents: Sequence[int] | None,
         on_layer: OnLayer | None = None,
     ) -> PassRows | None:
-        """See ``PassSession``."""
+        """Begin a pass: what it has to compute; None when that is nothing.
+
+        Afterwards ``take`` or ``drop_nodes``.
+        """
         if on_layer is None and self._has_scored(tokens, parents):
             return None
         self._nodes = NodeTree()
@@ -366,7 +353,7 @@ class Session(CacheOwner):
         return PassRows(tail + nodes.tokens[before:], positions, segment, first, on_layer)
 
     def take(self, logits: DeviceRows | None) -> DeviceRows:
-        """See ``PassSession``."""
+        """End a pass: keep its logits (None: it needed none) and return [1 + n, V]."""
         self._in_pass = False
         if self._cache is not None:
             self._cache.touch()
@@ -382,7 +369,7 @@ class Session(CacheOwner):
         return logits
 
     def keep_nodes(self, nodes: NodeTree) -> None:
-        """See ``TakesNodes``."""
+        """These nodes after the prompt are scored, and in the cache after its rows."""
         self._nodes = self._prompt_nodes = nodes
 
     @property
@@ -400,7 +387,7 @@ class Session(CacheOwner):
         return nodes.tokens == list(tokens) and nodes.parents == asked
 
     def drop_nodes(self) -> None:
-        """See ``PassSession``."""
+        """End a pass that was interrupted: there are no nodes."""
         self._nodes, self._in_pass = NodeTree(), False
 
     def _checked(self, tokens: Sequence[int]) -> list[int]:

@@ -33,7 +33,7 @@ class TokenGrammar:
         self._masks: LruCache[NDArray[np.uint8]] = LruCache(STATES)
 
     def allowed(self, answer: Sequence[int]) -> Allowed:
-        """See ``Grammar``."""
+        """The tokens [V] that may follow; raises UserError where these are against the grammar."""
         allowed: Allowed
         if answer and answer[-1] == self._end:
             allowed = np.arange(self._vocabulary) == self._end  # nothing follows: anything will do

@@ -268,13 +268,7 @@ class Vlm:
         )
 
     def forward_together(self, requests: Sequence[PassRequest]) -> list[DeviceRows | Exception]:
-        """``Session.forward`` of several sessions in one pass, which reads the weights only once.
-
-        Each result is what ``forward`` returns, where it was computed (see ``target_rows``), or in
-        its place what it raises (a token that there is not, an exit): that session has no nodes
-        then, the others get their rows. What the pass itself raises (memory) is raised, and none of
-        the sessions has nodes. A session may be in one request only.
-        """
+        """One pass for several sessions: ``session.forward_together`` with this model."""
         return forward_together(self.transformer, self.vocabulary, requests)
 
     @property

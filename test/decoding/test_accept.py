@@ -1,26 +1,35 @@
-"""The acceptance rules by seed: the target's distribution, or its own tokens."""
+"""Acceptance rules and what they draw."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 
 import numpy as np
 import pytest
 from helpers.exactness import ONE, Model, assert_chi_square, continued, own_tokens, pair, rows_of
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from edge_cloud_spec.decoding.accept import accept, follow
+from edge_cloud_spec.decoding.digest import PrefixDigest, request_digest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.noise import Purpose
-from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.propose import coupled_token, coupled_token_of
+from edge_cloud_spec.decoding.noise import Purpose, decision_seed, gumbel, seed_and_number, uniform
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy, distribution, scaled_logits
+from edge_cloud_spec.decoding.propose import (
+    ProposalConfig,
+    candidates,
+    coupled_token,
+    coupled_token_of,
+)
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.split import Split, resample, sparse_residual
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
 from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.wire.messages import Open, base_digest
 
 
 class Dice:
@@ -173,3 +182,258 @@ def test_logits_that_are_not_numbers_are_an_error_not_a_token(rule: str) -> None
     draft = Draft((0,), rows=(TokenDistribution(np.full(3, 1 / 3, np.float32)),))
     with pytest.raises(ValueError, match="not a number"):
         accept(rule, draft, LogitRows(logits), policy, 0, SeededRandomSource(0))
+
+
+def test_no_two_keys_share_a_draw() -> None:
+    tokens = np.arange(50)
+    draws = [
+        uniform(seed, purpose, position, tokens, trial)
+        for seed in (0, 1, 2**63, 2**64 - 1)
+        for purpose in Purpose
+        for position in (0, 1, 2, 63, 64, 1000)
+        for trial in (0, 1)
+    ]
+    values = np.concatenate(draws)
+    assert len(np.unique(values)) == len(values)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+def test_a_decisions_seed_tells_whose_and_which_it_is(seed: int, number: int) -> None:
+    ours = decision_seed(seed, number)
+    assert SamplingPolicy(seed=ours) and seed_and_number(ours) == (seed, number)
+
+
+def test_decisions_of_one_seed_and_of_neighbouring_seeds_draw_alike_no_more_than_others() -> None:
+    index = np.arange(4000)
+    for other in (decision_seed(3, 1), decision_seed(4, 0), decision_seed(0, 3)):
+        pair = [uniform(s, Purpose.COUPLED, 0, index) for s in (decision_seed(3, 0), other)]
+        assert abs(np.corrcoef(*pair)[0, 1]) < 5 / np.sqrt(len(index))
+
+
+def test_a_draw_can_be_made_again_alone_and_in_any_order() -> None:
+    finished = uniform(9, Purpose.COUPLED, 4, np.arange(100))
+    few = uniform(9, Purpose.COUPLED, 4, [70, 3])
+    assert few.tolist() == [finished[70], finished[3]]
+    assert uniform(9, Purpose.COUPLED, 4, 70) == finished[70]
+
+
+@pytest.mark.parametrize("along", ["index", "position", "seed", "trial"])
+def test_draws_are_uniform_and_uncorrelated_along_every_part_of_the_key(along: str) -> None:
+    n = 4096 if along == "index" else 1500
+    if along == "index":
+        draws = uniform(1, Purpose.ACCEPT, 0, np.arange(n))
+    else:
+        key = {"seed": 1, "position": 0, "trial": 0}
+        draws = np.array(
+            [float(uniform(purpose=Purpose.ACCEPT, **{**key, along: i})) for i in range(n)]
+        )
+    counts = np.histogram(draws, 16, (0, 1))[0]
+    assert ((counts - n / 16) ** 2 / (n / 16)).sum() < 15 + 5 * math.sqrt(30)
+    assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 5 / math.sqrt(n)
+    assert draws.min() > 0 and draws.max() < 1
+
+
+def test_purposes_are_uncorrelated() -> None:
+    rows = np.array([uniform(3, purpose, 5, np.arange(4000)) for purpose in Purpose])
+    off = np.corrcoef(rows) - np.eye(len(rows))
+    assert np.abs(off).max() < 5 / math.sqrt(4000)
+
+
+def test_gumbel_noise_has_its_mean_and_variance() -> None:
+    noise = gumbel(11, 0, np.arange(200_000))
+    assert np.isfinite(noise).all()
+    assert noise.mean() == pytest.approx(np.euler_gamma, abs=0.02)
+    assert noise.var() == pytest.approx(math.pi**2 / 6, rel=0.03)
+
+
+@given(
+    arrays.arrays(np.float32, st.integers(1, 9), elements=st.floats(0, 1, width=32)),
+    st.integers(0, 2**64 - 1),
+)
+def test_a_drawn_index_always_has_weight(weights: np.ndarray, seed: int) -> None:
+    if weights.any():
+        row = weights.astype(np.float64)
+        assert row[SeededRandomSource(seed).draw(row, Purpose.RESIDUAL, 0)] > 0
+
+
+def test_a_chooser_accepts_as_often_as_told() -> None:
+    accepted = [SeededRandomSource(seed).accept(0.3, Purpose.ACCEPT, 2) for seed in range(4000)]
+    assert np.mean(accepted) == pytest.approx(0.3, abs=0.03)
+    assert SeededRandomSource(1).accept(1.0, Purpose.ACCEPT, 0)
+    assert not SeededRandomSource(1).accept(0.0, Purpose.ACCEPT, 0)
+
+
+def plain_distribution(logits: list[float], policy: SamplingPolicy) -> list[float]:
+    """Temperature, then top-k (ties stay), then top-p, one token at a time."""
+    if policy.temperature == 0:
+        best = max(range(len(logits)), key=lambda i: (logits[i], -i))
+        return [float(i == best) for i in range(len(logits))]
+    scaled = [x / policy.temperature for x in logits]
+    if policy.top_k:
+        kth = sorted(scaled, reverse=True)[min(policy.top_k, len(scaled)) - 1]
+        scaled = [x if x >= kth else -math.inf for x in scaled]
+    weights = [math.exp(x - max(scaled)) for x in scaled]
+    shares = [w / sum(weights) for w in weights]
+    kept, before = set(), 0.0
+    for i in sorted(range(len(shares)), key=lambda i: (-shares[i], i)):
+        if before >= policy.top_p:
+            break
+        kept.add(i)
+        before += shares[i]
+    total = sum(shares[i] for i in kept)
+    return [shares[i] / total if i in kept else 0.0 for i in range(len(shares))]
+
+
+@given(
+    st.lists(st.integers(-40, 40), min_size=2, max_size=9),
+    st.builds(
+        SamplingPolicy,
+        temperature=st.sampled_from([0.0, 0.25, 1.0, 3.0]),
+        top_k=st.integers(0, 9),
+        top_p=st.sampled_from([1.0, 0.99, 0.77, 0.31]),
+    ),
+)
+@example([0, 0, 0, 0], SamplingPolicy(1.0, top_p=0.5))  # held by two of them, just
+def test_the_policy_is_temperature_then_top_k_then_top_p(
+    eighths: list[int], policy: SamplingPolicy
+) -> None:
+    logits = [x / 8 for x in eighths]
+    row = distribution(np.array(logits, np.float32), policy)
+    assert row.dtype == np.float32
+    np.testing.assert_allclose(row, plain_distribution(logits, policy), atol=1e-6)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.builds(
+        SamplingPolicy,
+        temperature=st.sampled_from([0.01, 0.8, 50.0]),
+        top_k=st.integers(0, 5),
+        top_p=st.sampled_from([1.0, 0.5]),
+    ),
+)
+def test_rows_are_judged_alone_and_tokens_lie_in_the_support(
+    seed: int, policy: SamplingPolicy
+) -> None:
+    logits = np.random.default_rng(seed).normal(0, 3, (4, 7)).astype(np.float32)
+    together = distribution(logits, policy)
+    for row, alone in zip(logits, together, strict=True):
+        assert (distribution(row, policy) == alone).all()
+        assert alone[coupled_token(row, policy, 3)] > 0
+
+
+def test_a_tiny_temperature_is_greedy_and_not_an_overflow() -> None:
+    logits = np.array([1e4, 3e4, -2e4], np.float32)
+    policy = SamplingPolicy(1e-300)
+    assert distribution(logits, policy).tolist() == [0, 1, 0]
+    assert coupled_token(logits, policy, 0) == 1
+    assert np.isneginf(scaled_logits(logits, SamplingPolicy(5e-324))[[0, 2]]).all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"temperature": math.inf}, "temperature"),
+        ({"temperature": 101}, "temperature"),
+        ({"top_k": -1}, "top_k"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_p": math.nan}, "top_p"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**64}, "seed"),
+    ],
+)
+def test_a_policy_out_of_range_is_refused_by_name(fields: dict, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        SamplingPolicy(**fields)
+
+
+tokens = st.lists(st.integers(0, 2**20), max_size=8)
+
+
+@given(st.integers(0, 2**64 - 1), tokens, tokens)
+def test_a_digest_rolls_on_and_tells_answers_apart(
+    seed: int, first: list[int], second: list[int]
+) -> None:
+    start = PrefixDigest(0, seed)
+    assert start.extend(first).extend(second) == start.extend(first + second)
+    assert start.extend(first).length == len(first)
+    assert 0 <= start.extend(first).hash < 2**64
+    assert (start.extend(first) == start.extend(second)) == (first == second)
+
+
+def test_a_digest_of_many_near_answers_never_collides() -> None:
+    start = request_digest("x")
+    hashes = {start.extend((a, b)).hash for a in range(200) for b in range(200)}
+    assert len(hashes) == 40_000
+
+
+def test_parts_of_a_request_cannot_flow_into_each_other() -> None:
+    assert request_digest("ab", "c") != request_digest("a", "bc")
+    assert request_digest(b"", "x") != request_digest("x", b"")
+    assert request_digest(np.float64(0.8), np.int64(3)) == request_digest(0.8, 3)
+
+
+OPENING = Open(7, "find", b"jpeg", "action first", SamplingPolicy(0.8, 5, 0.9, 3), "coupled")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nonce": 8},
+        {"rule": "rejection"},
+        {"draft_identity": "other"},
+        {"policy": SamplingPolicy(0.81, 5, 0.9, 3)},
+        {"policy": SamplingPolicy(0.8, 6, 0.9, 3)},
+        {"policy": SamplingPolicy(0.8, 5, 0.91, 3)},
+        {"policy": SamplingPolicy(0.8, 5, 0.9, 4)},
+    ],
+)
+def test_whatever_defines_an_answer_is_in_its_digest(change: dict) -> None:
+    from dataclasses import replace
+
+    base = base_digest(OPENING, b"prompt", b"spec")
+    assert base_digest(replace(OPENING, **change), b"prompt", b"spec") != base
+    assert base_digest(OPENING, b"other", b"spec") != base
+    assert base_digest(OPENING, b"prompt", b"other") != base
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 100))
+def test_a_whole_number_is_the_same_temperature_as_a_fraction(temperature: int) -> None:
+    finished, fraction = SamplingPolicy(temperature), SamplingPolicy(float(temperature))
+    assert str(finished.temperature) == str(fraction.temperature)
+
+
+def test_robot_and_cloud_of_other_releases_have_the_same_numbers() -> None:
+    """What is on the wire or drawn on both sides: a change here is another protocol."""
+    digest = PrefixDigest(3, 77).extend((1, 2, 151000))
+    assert digest == PrefixDigest(6, 0x9B258D264D79059C)
+    assert digest.short == 0x9B258D26
+    assert request_digest("find", b"\x01", 0.8).hash == 0x86B4AA020B799A68
+    draws = uniform(5, Purpose.TAIL, 9, [0, 7], 2)
+    expected = ["0x1.3ccae37c497ccp-3", "0x1.eae1dcbacd16bp-1"]
+    assert [float(draw).hex() for draw in draws] == expected
+
+
+def test_a_choice_that_is_not_numbered_is_the_first() -> None:
+    chances = np.full(50, 0.02)
+    row, logits = TokenDistribution(chances), np.zeros(50, np.float32)
+    proposal = ProposalConfig("rejection", SamplingPolicy(1.0))
+    for seed in range(20):
+        random_source, key = SeededRandomSource(seed), (Purpose.DRAFT, 3)
+        assert uniform(seed, *key) == uniform(seed, *key, 0, 0)
+        assert random_source.draw(chances, *key) == random_source.draw(chances, *key, 0)
+        assert (
+            row.draw(random_source, *key)
+            == row.draw(random_source, *key, 0)
+            == random_source.draw(chances, *key)
+        )
+        assert random_source.accept(0.5, *key) == random_source.accept(0.5, *key, 0)
+        drawn = [
+            candidates(logits, proposal, 3, 2, random_source, *trial)[0]
+            for trial in ((), (0,), (1,))
+        ]
+        assert drawn[0] == drawn[1] and drawn[1][1:] == drawn[2][:1]

@@ -1,4 +1,4 @@
-"""The cost model of ``auto``: what a shape yields is counted out, a round is timed by hand."""
+"""The cost model of auto."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ from edge_cloud_spec.decoding.cost_model import (
     profile,
     rate,
     signature,
+    specedge_depth,
 )
 from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Speculation
 from edge_cloud_spec.decoding.propose import MAX_ENDS, NEAR
 from edge_cloud_spec.decoding.shape import BestFirst, Expansion, Shape, chain
+
+MS = 1e-3  # s
+TIMES = st.floats(1e-4, 10)
 
 WORDS = 12  # of the vocabulary that a profile is grown over
 
@@ -289,3 +293,20 @@ def test_every_pipeline_is_taken_for_a_different_one() -> None:
     ]
     promised = {round(rate(chain(4), replace(kind, width=8), costs), 9) for kind in kinds}
     assert len(promised) > 0.8 * len(kinds)
+
+
+@pytest.mark.parametrize(("rtt", "depth"), [(15, 7), (40, 5), (50, 4)])
+def test_specedge_depth(rtt: int, depth: int) -> None:
+    assert specedge_depth(11 * MS, rtt * MS, 94.2 * MS) == depth
+
+
+@given(TIMES, TIMES, TIMES)
+def test_specedge_depth_fills_the_verify_time_to_half_a_pass(
+    draft: float, rtt: float, verify: float
+) -> None:
+    depth = specedge_depth(draft, rtt, verify)
+    if depth > 1:
+        assert abs(depth * draft + rtt - verify) <= draft / 2 * (1 + 1e-6)
+    else:
+        assert depth == 1
+        assert verify - rtt <= 1.5 * draft * (1 + 1e-6)

@@ -18,7 +18,7 @@ from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Action, Drafted, PromptReady, Received, Send
 from edge_cloud_spec.lab.harness.scripted.model import ScriptedSession
-from edge_cloud_spec.models.draft_model import Drafter
+from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.wire.codec import (
     decode_client,
     decode_server,
@@ -111,7 +111,7 @@ class _Talk:
         )
         self._target = _session(0.0, seed)
         proposal = preset.proposal(rule, policy)
-        drafter = Drafter(_session(1.0, seed), proposal, (END,))  # type: ignore[arg-type]
+        drafter = DraftModel(_session(1.0, seed), proposal, (END,))  # type: ignore[arg-type]
         self._finished = drafter.finished(Branch((), preset.shape))
 
     def robot(self) -> EdgeDecoder:

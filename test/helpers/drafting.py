@@ -30,17 +30,13 @@ class Drafting:
 
     def grow(self, shape: Shape) -> FinishedDraft:
         """The draft, grown pass by pass; each pass is over the logits that it asked for."""
-        paths: list[Prefix] = []
         random_source = SeededRandomSource(self.proposal.policy.seed)
         growth = Growth(
             shape, self.proposal, self.position, self.ends, random_source, self.with_likelihoods
         )
         passes = 0
         while not growth.done:
-            asked = [paths[node] if node >= 0 else () for node in growth.frontier]
-            level = growth.grow(np.stack([self.model.logits(prefix) for prefix in asked]))
-            for token, parent in zip(level.tokens, level.parents, strict=True):
-                paths.append((*(paths[parent] if parent >= 0 else ()), token))
+            growth.grow(np.stack([self.model.logits(path) for path in growth.frontier]))
             passes += 1
         assert passes <= shape.depth
         return growth.finished()

@@ -12,7 +12,7 @@ from ...decoding.propose import ProposalConfig
 from ...decoding.shape import Branch, chain
 from ...decoding.target_rows import TargetRows
 from ...errors import UserError
-from ...models.draft_model import Drafter
+from ...models.draft_model import DraftModel
 from ...models.kv_memory import KvMemory
 from ...models.prompt import Prompt, PromptSpec, Request, instruction_tokens
 from ...wire.messages import Open
@@ -119,14 +119,14 @@ class ModelRunner:
         """The drafter's chain after this prefix; raises UserError where there is no drafter."""
         return self._drafter_of(session).finished(Branch(prefix, chain(length))).draft
 
-    def _drafter_of(self, session: CloudSession) -> Drafter:
+    def _drafter_of(self, session: CloudSession) -> DraftModel:
         if session.drafter is None:
             if self._drafter is None:
                 raise UserError("cloud_sd needs a drafter in the cloud; serve with --drafter")
             opening = session.opening
             draft_session = self._drafter.open(self._drafter.prompt(_request(opening), self._spec))
             proposal = ProposalConfig(opening.rule, opening.policy)
-            session.drafter = Drafter(
+            session.drafter = DraftModel(
                 draft_session,
                 proposal,
                 self._spec.end_ids,

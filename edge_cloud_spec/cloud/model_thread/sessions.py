@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_DRAFTED, Draft
-from ...models.draft_model import Drafter
+from ...models.draft_model import DraftModel
 from ...wire.channel import MAX_RETRY_S
 from ...wire.codec import encode_server
 from ...wire.messages import Close, Open, ServerMessage, key_of
@@ -134,7 +134,7 @@ class CloudSession:
         self.verification = verification
         self.base = verification.base
         self.opening = opening
-        self.drafter: Drafter | None = None
+        self.drafter: DraftModel | None = None
         self.stream: RobotStream | None = None
         self.client = ""  # of its stream
         self.opened = arrived

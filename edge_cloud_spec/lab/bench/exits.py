@@ -25,7 +25,7 @@ from ...decoding.shape import Branch, chain
 from ...decoding.target_rows import LogitRows
 from ...errors import UserError
 from ...models import EMBEDDED
-from ...models.draft_model import Drafter
+from ...models.draft_model import DraftModel
 from ...models.exits import ExitPrediction, Exits, shape_of
 from ...models.load import load
 from ...models.prompt import PromptSpec, Request
@@ -83,7 +83,7 @@ class ExitsBench:
         session, draft_session = (
             vlm.open(vlm.prompt(request, self.spec)) for vlm in (self.target, self.drafter)
         )
-        drafter = Drafter(draft_session, ProposalConfig(rule, policy), self.spec.end_ids)
+        drafter = DraftModel(draft_session, ProposalConfig(rule, policy), self.spec.end_ids)
         emitted: Tokens = ()
         while len(emitted) < MAX_TOKENS and not self._ended(emitted):
             draft = drafter.finished(Branch(emitted, chain(self.gamma))).draft

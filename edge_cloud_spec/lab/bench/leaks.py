@@ -16,14 +16,14 @@ from ...cloud.model_thread.sessions import CloudSession, RobotStream
 from ...edge.client import ClientStream
 from ...edge.decoder import EdgeDecoder
 from ...edge.drafts import Drafts
-from ...models.draft_model import Drafter
+from ...models.draft_model import DraftModel
 from .options import Harness
 
 Sample = TypeVar("Sample")
 
 ENDING_S = 10.0  # that a thread may take to end
 
-DECODE_OBJECTS = (EdgeDecoder, Drafts, Drafter, CloudSession, RobotStream, ClientStream)
+DECODE_OBJECTS = (EdgeDecoder, Drafts, DraftModel, CloudSession, RobotStream, ClientStream)
 
 
 @dataclass(frozen=True)

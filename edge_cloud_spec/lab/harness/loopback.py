@@ -18,7 +18,7 @@ from ...decoding.target_rows import LogitRows
 from ...edge.decoder import EdgeDecoder
 from ...edge.events import Drafted, Emit, Event, PromptReady, Received, Send, Work
 from ...edge.runner import DecodeSettings, opening_of
-from ...models.draft_model import Drafter
+from ...models.draft_model import DraftModel
 from ...models.prompt import Request
 from ...wire.codec import decode_client, decode_server, encode_client, encode_server
 from ...wire.messages import (
@@ -86,7 +86,7 @@ class LoopbackPair:
         draft_session, self._target = sessions
         self._wire = wire
         self._verify_s, self._queue_s = verify_s, queue_s
-        self._drafter = Drafter(
+        self._drafter = DraftModel(
             draft_session,
             preset.proposal(rule, policy),
             end_tokens,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...models.draft_model import Grown
+from ...models.draft_model import Drafted
 from ...wire.messages import ClientMessage, ServerMessage
 
 
@@ -20,7 +20,7 @@ class DraftPass:
     end: float
     nodes: int
     verified: int
-    grown: tuple[Grown, ...]
+    grown: tuple[Drafted, ...]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Trace:
         self.hops: list[Hop] = []
 
     def drafted(
-        self, start: float, end: float, nodes: int, verified: int, grown: Sequence[Grown]
+        self, start: float, end: float, nodes: int, verified: int, grown: Sequence[Drafted]
     ) -> None:
         """The robot's draft model has made a pass."""
         self.robot.append(DraftPass(start, end, nodes, verified, tuple(grown)))

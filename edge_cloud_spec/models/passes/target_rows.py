@@ -80,7 +80,7 @@ class TensorRows:
             return tops.tolist(), best.tolist()
 
     def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
-        """See ``TargetRows``."""
+        """The target's own token after this node, which stands at this position of the answer."""
         row, top, best = self._row(node)
         check_top(np.array(top))
         if policy.temperature == 0:
@@ -91,7 +91,7 @@ class TensorRows:
             return _coupled_token(row, top, policy, position)
 
     def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
-        """See ``TargetRows``."""
+        """P after this node."""
         row, top, _ = self._row(node)
         check_top(np.array(top))
         whole = policy.temperature == 0 or policy.top_k or policy.top_p < 1
@@ -161,19 +161,19 @@ class TensorRow:
         return TokenDistribution(on_host(self._probabilities))
 
     def at(self, token: int) -> float:
-        """See ``TargetRow``."""
+        """The probability of one token."""
         return float(self._probabilities[token]) / self._total
 
     def residual(self, draft: TokenDistribution) -> TargetRow:
-        """See ``TargetRow``."""
+        """norm(max(0, P - Q)), what the recovered token is drawn from."""
         return self._whole.residual(draft)
 
     def draw(
         self, random_source: RandomSource, purpose: Purpose, position: int, trial: int = 0
     ) -> int:
-        """See ``TargetRow``."""
+        """A token x with its probability."""
         return self._whole.draw(random_source, purpose, position, trial)
 
     def told(self) -> TokenDistribution:
-        """See ``TargetRow``."""
+        """All its numbers, for the robot that resamples."""
         return self._whole

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from ....decoding.digest import PrefixDigest
 from ....drawing import COLOURS, plain
 from ....edge.runner import Outcome
-from ....models.draft_model import Grown
+from ....models.draft_model import Drafted
 from ....wire.messages import DraftMessage, Generate, Prediction, Verdict
 from ...harness.regimes import Regime
 from ...harness.trace import DraftPass, Hop, ModelPass, Trace
@@ -141,7 +141,7 @@ def _robot(outcome: Outcome, passes: Sequence[DraftPass]) -> tuple[Span, ...]:
     def reached(prefix: tuple[int, ...]) -> bool:
         return len(prefix) in judged and outcome.tokens[: len(prefix)] == prefix
 
-    def used(one: Grown) -> bool:
+    def used(one: Drafted) -> bool:
         prefix, finished = one.branch.prefix, one.finished
         if reached(prefix):
             return True

@@ -26,7 +26,7 @@ from ....decoding.shape import BestFirst, Branch
 from ....decoding.target_rows import LogitRows
 from ....edge.events import Inbox, Item
 from ....errors import UserError
-from ....models.draft_model import Drafter
+from ....models.draft_model import DraftModel
 from ....models.prompt import Request
 from ..regimes import Regime, ServerRegime
 from ..scripted.model import ScriptedSession
@@ -222,7 +222,7 @@ class _Answer:
         )
         session = ScriptedSession(self._draft_model, self._draft_model.language.start(prompt))
         proposal = ProposalConfig("greedy", GREEDY, drawn=False)
-        self._drafter = Drafter(session, proposal)  # type: ignore[arg-type]
+        self._drafter = DraftModel(session, proposal)  # type: ignore[arg-type]
 
 
 def _model(regime: Regime, alpha: float) -> ScriptedVlm:
