@@ -148,7 +148,7 @@ def test_they_notice_a_session_that_is_taken_for_the_one_before_the_last(
     reopen, opened = EdgeDecoder._reopen, EdgeDecoder._on_opened
 
     def remembers(self: EdgeDecoder) -> list[Action]:
-        left[self] = self._session or left.get(self, "")
+        left[self] = self._answer.session or left.get(self, "")
         return reopen(self)
 
     def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Action]:
