@@ -53,6 +53,16 @@ def test_an_instruction_from_before_a_stop_moves_nothing_after_it(cause: str) ->
     assert drives(drill.on(drill.current(FORWARD, "r3", age=0.0), 0.1))
 
 
+def test_the_word_stop_stops_until_the_next_instruction() -> None:
+    drill = Drill()
+    drill.on(words(FORWARD))
+    assert isinstance(drill.on(Instruction("Stop"))[0], Halt)
+    assert not drives(drill.run(0.5) + drill.on(drill.current(FORWARD, "r2", age=0.0)))
+    drill.on(Instruction(CUP))
+    drill.now += 0.5
+    assert drives(drill.on(drill.current(FORWARD, "r3", age=0.1, instruction=CUP)))
+
+
 def test_the_word_stop_needs_an_instruction_that_nothing_else_holds() -> None:
     drill = Drill()
     drill.on(Instruction("stop"))
