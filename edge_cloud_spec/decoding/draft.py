@@ -152,13 +152,22 @@ def check_draft(draft: Draft, vocabulary: int) -> None:
         if not 0 <= token < vocabulary:
             raise BadDraft(f"token {token} is outside the vocabulary of {vocabulary}")
     if draft.parents is not None:
-        if len(draft.parents) != len(draft.tokens):
-            raise BadDraft(f"{len(draft)} tokens but {len(draft.parents)} parents")
-        for node, parent in enumerate(draft.parents):
-            if not -1 <= parent < node:
-                raise BadDraft(f"the parent of node {node} must be an earlier node, not {parent}")
+        _check_parents(draft.parents, len(draft))
     if not 0 <= draft.looked_up <= len(draft):
         raise BadDraft(f"{len(draft)} tokens, of which {draft.looked_up} were looked up")
+    _check_q(draft, vocabulary)
+
+
+def _check_parents(parents: Sequence[int], nodes: int) -> None:
+    if len(parents) != nodes:
+        raise BadDraft(f"{nodes} tokens but {len(parents)} parents")
+    for node, parent in enumerate(parents):
+        if not -1 <= parent < node:
+            raise BadDraft(f"the parent of node {node} must be an earlier node, not {parent}")
+
+
+def _check_q(draft: Draft, vocabulary: int) -> None:
+    """The numbers of Q that come with a draft: of the drawn tokens, or rows of it."""
     if draft.values is not None:
         if len(draft.values) != draft.drafted:
             raise BadDraft(f"{draft.drafted} tokens but {len(draft.values)} probabilities")

@@ -108,6 +108,11 @@ class _Contents:
                     f"{MAX_DEFINITIONS} bytes"
                 )
 
+    def check_count(self, said: int) -> None:
+        """Raise ValueError where an index counts other messages."""
+        if said != self.counts.total():
+            raise ValueError(f"its index counts {said} messages, and it has {self.counts.total()}")
+
 
 def _check(data: mmap.mmap) -> dict[str, int]:
     if data[: len(MAGIC)] != MAGIC:
@@ -137,9 +142,7 @@ def _check(data: mmap.mmap) -> dict[str, int]:
         elif kind == CHUNK_INDEX:
             indexed.append(_indexed(content))
         elif kind == STATISTICS and summary:
-            said, counted = struct.unpack_from("<Q", content)[0], contents.counts.total()
-            if said != counted:
-                raise ValueError(f"its index counts {said} messages, and it has {counted}")
+            contents.check_count(struct.unpack_from("<Q", content)[0])
         elif kind == FOOTER:
             start, _, crc = struct.unpack("<QQI", content)
             _check_sum(data, start, at + RECORD + 16, crc, "the index")
