@@ -16,7 +16,7 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.lab.bench import equality
+from edge_cloud_spec.lab.bench.fleet import mixed
 from edge_cloud_spec.lab.bench.fleet.mixed import ReplayedRobot, replay
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
@@ -447,7 +447,7 @@ def test_a_session_that_is_evicted_after_its_prediction_has_the_verdict_of_one_t
         for n, request in enumerate(sample_requests(0, robots))
     ]
     alone = replay(Worker(target, spec), openings, [None] * robots, 0).answers
-    monkeypatch.setattr(equality, "PUSHED", 1.0)
+    monkeypatch.setattr(mixed, "PUSHED", 1.0)
     short = ShortMemory(target, robots, monkeypatch)
     hear = ReplayedRobot._hear
 
@@ -465,7 +465,7 @@ def test_a_session_that_is_evicted_after_its_prediction_has_the_verdict_of_one_t
         ReplayedRobot(worker, opening, tokens, Random(n))
         for n, (opening, (tokens, _)) in enumerate(zip(openings, alone, strict=True))
     ]
-    equality._run(worker, at_work, Random(0))
+    mixed._run(worker, at_work, Random(0))
     assert [(tuple(robot.tokens), robot.finish) for robot in at_work] == list(alone)
     assert len(short.failed) == robots
     assert worker.kv_memory.prefix_hits >= robots, "none was filled again"

@@ -30,7 +30,7 @@ class LongPrompts(Costly):
     """Its prompts are read in two steps, a second for each row."""
 
     def prefill(self, prompt: Any) -> Any:
-        return ScriptedPrefill(lambda: self.open(prompt), 8, self._read)
+        return ScriptedPrefill(lambda: self.session(prompt), 8, self._read)
 
     def _read(self, share: float) -> None:
         self.now += 8 * share

@@ -29,7 +29,7 @@ from .load import FleetLoad, RobotActivity
 
 def sleeping_worker(regime: Regime, limits: WorkerLimits) -> Worker:
     """A worker whose passes sleep as long as the regime's take."""
-    import_module("edge_cloud_spec.models.passes.forward_pass")  # torch: not in the first pass
+    import_module("edge_cloud_spec.models.session")  # torch: not in the first pass
     return scripted_worker(regime, time.perf_counter, PunctualSleep(), limits, drafts=True)
 
 
