@@ -24,7 +24,7 @@ MAX_EARLY = 64  # verdicts that overtook an earlier one
 Prefix = tuple[int, ...]  # verified tokens, and perhaps those that a verdict would add
 
 
-class Answer:
+class VerifiedPrefix:
     """The verified tokens, their digest as either side has it, and what may follow them.
 
     ``session`` names the cloud's session that has them too. ``max_tokens``: the robot's limit on
@@ -174,7 +174,7 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class Request:
+class PendingRequest:
     """What the cloud was asked for, and has not answered yet.
 
     Of a draft: ``drawn`` is the draft with the rows of Q that it was drawn from, which may not be
@@ -192,7 +192,7 @@ class Request:
         """The draft whose verdict is awaited, as it was sent."""
         return self.message.draft if isinstance(self.message, DraftMessage) else None
 
-    def handed_over(self, here: PrefixDigest | None) -> Request:
+    def handed_over(self, here: PrefixDigest | None) -> PendingRequest:
         """The same for another verifier: all that it knows of us is the prefix ``here``."""
         if isinstance(self.message, DraftMessage):
             return replace(self, message=replace(self.message, resampled=None))
@@ -201,9 +201,9 @@ class Request:
         return self
 
 
-def row_request(rejection: Rejection) -> Request:
+def row_request(rejection: Rejection) -> PendingRequest:
     """Ask for all of P at a rejected place."""
-    return Request(RowRequest(rejection.base), rejection=rejection)
+    return PendingRequest(RowRequest(rejection.base), rejection=rejection)
 
 
 # Split resampling: the robot draws the recovered token where the cloud rejects

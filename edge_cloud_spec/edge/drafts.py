@@ -19,7 +19,7 @@ from ..decoding.preset import Preset, Speculation
 from ..decoding.propose import FinishedDraft
 from ..decoding.shape import Branch, Shape, chain
 from ..wire.messages import DraftMessage
-from .answer import Answer, Prefix, Request
+from .answer import PendingRequest, Prefix, VerifiedPrefix
 from .events import Work
 from .measures import Measures
 
@@ -34,7 +34,9 @@ class Drafts:
     awaited, ``push`` and ``hint`` make messages for predicted prefixes.
     """
 
-    def __init__(self, answer: Answer, payload: str, preset: Preset, measures: Measures) -> None:
+    def __init__(
+        self, answer: VerifiedPrefix, payload: str, preset: Preset, measures: Measures
+    ) -> None:
         self.speculation = preset.speculation
         self.shape: Shape | None = None  # of the drafts that are wanted now
         self._answer, self._payload, self._preset = answer, payload, preset
@@ -221,7 +223,7 @@ class Drafts:
 
     def make_request(
         self, finished: FinishedDraft, now: float, patience_s: float, exits: bool
-    ) -> tuple[Request, bool]:
+    ) -> tuple[PendingRequest, bool]:
         """The draft after the verified prefix as a request, and whether it is still to be sent.
 
         It was sent already where it was pushed. ``now`` in seconds. ``patience_s``: how long the
@@ -244,7 +246,7 @@ class Drafts:
         }
         self._round += 1
         due = starts + self._measures.verify_s(len(finished.draft), exits)
-        return Request(message, finished.draft, due), pushed is None
+        return PendingRequest(message, finished.draft, due), pushed is None
 
     def push(
         self, prefix: Prefix, finished: FinishedDraft, now: float, exits: bool

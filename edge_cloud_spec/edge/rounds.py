@@ -29,12 +29,12 @@ from ..wire.messages import (
     Verdict,
 )
 from .answer import (
-    Answer,
     EarlyVerdicts,
+    PendingRequest,
     Prefix,
     Rejection,
-    Request,
     Resampler,
+    VerifiedPrefix,
     dense_row_error,
     row_request,
     settled_by,
@@ -63,7 +63,7 @@ class Mode(Enum):
     RESAMPLING = "the robot waits for all of P, to draw the recovered token itself"
 
 
-class Step(Enum):
+class Trigger(Enum):
     """What changes the mode."""
 
     PROMPT_READ = "the draft model has read the prompt"
@@ -77,39 +77,39 @@ class Step(Enum):
     ROW_RECEIVED = "all of P came"
 
 
-# The next mode; a step that is missing leaves the mode as it is.
-TRANSITIONS: dict[Mode, dict[Step, Mode]] = {
+# The next mode; a trigger that is missing leaves the mode as it is.
+TRANSITIONS: dict[Mode, dict[Trigger, Mode]] = {
     Mode.READING: {
-        Step.PROMPT_READ: Mode.LEADING,
-        Step.SERVER_GENERATES: Mode.LISTENING,
-        Step.DRAFT_SENT: Mode.LEADING,
+        Trigger.PROMPT_READ: Mode.LEADING,
+        Trigger.SERVER_GENERATES: Mode.LISTENING,
+        Trigger.DRAFT_SENT: Mode.LEADING,
     },
     Mode.LISTENING: {
-        Step.PROMPT_READ: Mode.FOLLOWING,
-        Step.PROMPT_REPLACED: Mode.READING,
-        Step.SERVER_STOPS: Mode.READING,
-        Step.DRAFT_SENT: Mode.JOINING,
+        Trigger.PROMPT_READ: Mode.FOLLOWING,
+        Trigger.PROMPT_REPLACED: Mode.READING,
+        Trigger.SERVER_STOPS: Mode.READING,
+        Trigger.DRAFT_SENT: Mode.JOINING,
     },
     Mode.FOLLOWING: {
-        Step.PROMPT_REPLACED: Mode.READING,
-        Step.SERVER_STOPS: Mode.LEADING,
-        Step.DRAFT_SENT: Mode.JOINING,
+        Trigger.PROMPT_REPLACED: Mode.READING,
+        Trigger.SERVER_STOPS: Mode.LEADING,
+        Trigger.DRAFT_SENT: Mode.JOINING,
     },
     Mode.JOINING: {
-        Step.PROMPT_REPLACED: Mode.READING,
-        Step.SERVER_GENERATES: Mode.FOLLOWING,
-        Step.DRAFT_JUDGED: Mode.LEADING,
-        Step.ROW_REQUESTED: Mode.RESAMPLING,
+        Trigger.PROMPT_REPLACED: Mode.READING,
+        Trigger.SERVER_GENERATES: Mode.FOLLOWING,
+        Trigger.DRAFT_JUDGED: Mode.LEADING,
+        Trigger.ROW_REQUESTED: Mode.RESAMPLING,
     },
     Mode.LEADING: {
-        Step.PROMPT_REPLACED: Mode.READING,
-        Step.SERVER_GENERATES: Mode.FOLLOWING,
-        Step.OTHER_JUDGED: Mode.JOINING,
-        Step.ROW_REQUESTED: Mode.RESAMPLING,
+        Trigger.PROMPT_REPLACED: Mode.READING,
+        Trigger.SERVER_GENERATES: Mode.FOLLOWING,
+        Trigger.OTHER_JUDGED: Mode.JOINING,
+        Trigger.ROW_REQUESTED: Mode.RESAMPLING,
     },
     Mode.RESAMPLING: {
-        Step.PROMPT_REPLACED: Mode.READING,
-        Step.ROW_RECEIVED: Mode.LEADING,
+        Trigger.PROMPT_REPLACED: Mode.READING,
+        Trigger.ROW_RECEIVED: Mode.LEADING,
     },
 }
 
@@ -118,8 +118,8 @@ class Rounds:
     """Keeps a draft in flight or lets the server generate; settles the tokens of verdicts.
 
     ``mode`` and ``request``, the one open request to the cloud, are owned here; the verified tokens
-    by ``Answer``, the drafts by ``Drafts``. While no request is open the robot drafts, and no reply
-    is due. Times in seconds.
+    by ``VerifiedPrefix``, the drafts by ``Drafts``. While no request is open the robot drafts, and
+    no reply is due. Times in seconds.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Rounds:
         deadline: ReplyDeadline,
     ) -> None:
         self.mode = Mode.READING
-        self.request: Request | None = None
-        self.answer = Answer(opening.max_tokens)
+        self.request: PendingRequest | None = None
+        self.answer = VerifiedPrefix(opening.max_tokens)
         self._preset, self._measures, self._stats = preset, measures, stats
         self._deadline = deadline
         self._drafts = Drafts(self.answer, opening.payload, preset, measures)
@@ -148,8 +148,8 @@ class Rounds:
         self._pass_s = 0.0  # of the draft model's last pass
         self._free_at = 0.0  # when the server has done what it does for others, s
 
-    def _step(self, step: Step) -> None:
-        self.mode = TRANSITIONS[self.mode].get(step, self.mode)
+    def _trigger(self, trigger: Trigger) -> None:
+        self.mode = TRANSITIONS[self.mode].get(trigger, self.mode)
 
     @property
     def server_generates(self) -> bool:
@@ -168,11 +168,11 @@ class Rounds:
 
     # The open request
 
-    def _ask(self, request: Request, step: Step, now: float) -> None:
+    def _ask(self, request: PendingRequest, trigger: Trigger, now: float) -> None:
         """Open this request; its reply is due from ``now`` on."""
         assert self.request is None, "one request at a time"
         self.request = request
-        self._step(step)
+        self._trigger(trigger)
         self._deadline.owed(now)
 
     def _answered(self) -> None:
@@ -199,7 +199,7 @@ class Rounds:
         """The prompt is made anew: what was drafted under another is dropped."""
         self._drafts.invalidate()
         self.request = None
-        self._step(Step.PROMPT_REPLACED)
+        self._trigger(Trigger.PROMPT_REPLACED)
         self.answer.invalidate()
 
     def begin(self, base: PrefixDigest, prompt: PromptReady | None = None) -> None:
@@ -210,7 +210,7 @@ class Rounds:
 
     def on_prompt_read(self, now: float) -> list[Action]:
         """The draft model has read the prompt: begin a round, or draft beside the server."""
-        self._step(Step.PROMPT_READ)
+        self._trigger(Trigger.PROMPT_READ)
         return self._draft_beside(now) if self.server_generates else self._draft(now)
 
     def follow(self, now: float) -> list[Action]:
@@ -218,14 +218,14 @@ class Rounds:
         self._unasked = self._preset.drafts_on_robot
         self._stopwatch.asked(now)
         self.request = None
-        self._ask(self._generate_request(0), Step.SERVER_GENERATES, now)
+        self._ask(self._generate_request(0), Trigger.SERVER_GENERATES, now)
         return self._take_early(now)
 
     def ask_to_generate(self, now: float) -> list[Action]:
         """A server that does not do what ``Open`` asked is asked again, as its protocol has it."""
         self._unasked = False
         self.request = None
-        self._step(Step.SERVER_STOPS)
+        self._trigger(Trigger.SERVER_STOPS)
         return self._draft(now)
 
     def forget_pushed(self) -> None:
@@ -246,7 +246,7 @@ class Rounds:
         if not self._preset.drafts_on_robot:
             self._stopwatch.asked(now)
             if self.request is None:
-                self._ask(self._generate_request(0), Step.SERVER_GENERATES, now)
+                self._ask(self._generate_request(0), Trigger.SERVER_GENERATES, now)
             self._deadline.owed(now)
         return self.pending()
 
@@ -277,7 +277,7 @@ class Rounds:
             return self._on_divergence(now)
         before = len(answer.tokens)
         self._stats.rounds.append(self._stopwatch.round(verdict, before, drafted, len(tokens), now))
-        self._step(Step.OTHER_JUDGED if verdict.alone else Step.DRAFT_JUDGED)
+        self._trigger(Trigger.OTHER_JUDGED if verdict.alone else Trigger.DRAFT_JUDGED)
         self._measure(verdict, tokens, now)
         rejection = self._resampler.rejection(verdict, drawn)
         answer.settle(tokens)
@@ -286,7 +286,11 @@ class Rounds:
         return [*emitted, *self._follow_up(verdict, request, rejection, now)]
 
     def _follow_up(
-        self, verdict: Verdict, request: Request | None, rejection: Rejection | None, now: float
+        self,
+        verdict: Verdict,
+        request: PendingRequest | None,
+        rejection: Rejection | None,
+        now: float,
     ) -> list[Action]:
         """What follows a settled verdict: the end, the recovered token, or the next round."""
         if verdict.finish:
@@ -392,7 +396,7 @@ class Rounds:
         token = self._resampler.draw(rejection, position, dense)
         if token is None:
             self._stats.fallbacks += 1
-            self._ask(row_request(rejection), Step.ROW_REQUESTED, now)
+            self._ask(row_request(rejection), Trigger.ROW_REQUESTED, now)
             return [*self.pending(), *self._drafts.pause()]
         answer.resample(token)
         emit = Emit(position, (token,), verified=True)
@@ -412,7 +416,7 @@ class Rounds:
         if error:
             return self.close("bad_row", f"{error}; the cloud's version may differ")
         self._answered()
-        self._step(Step.ROW_RECEIVED)
+        self._trigger(Trigger.ROW_RECEIVED)
         return self._resample(rejection, now, message.row)
 
     # The robot leads
@@ -437,14 +441,14 @@ class Rounds:
         work = self._drafts.work()
         self._stopwatch.asked(now)
         until = 0 if self._unasked else len(verified) + plan.generate
-        self._ask(self._generate_request(until), Step.SERVER_GENERATES, now)
+        self._ask(self._generate_request(until), Trigger.SERVER_GENERATES, now)
         return [*work, *self.pending()]
 
     def _send(self, draft: FinishedDraft, now: float) -> list[Action]:
         self._stopwatch.asked(now)
         patience_s, exits = self._deadline.left(now), self._plan.speculation.exits
         request, is_new = self._drafts.make_request(draft, now, patience_s, exits)
-        self._ask(request, Step.DRAFT_SENT, now)
+        self._ask(request, Trigger.DRAFT_SENT, now)
         return self.pending() if is_new else []
 
     def on_drafted(self, drafted: Drafted, now: float) -> list[Action]:
@@ -511,18 +515,18 @@ class Rounds:
 
     # The server generates
 
-    def _generate_request(self, until: int) -> Request:
+    def _generate_request(self, until: int) -> PendingRequest:
         assert self.answer.digest is not None
-        return Request(Generate(self.answer.digest, server_generation(self._preset, until)))
+        return PendingRequest(Generate(self.answer.digest, server_generation(self._preset, until)))
 
     def _let_generate(self, until: int, now: float) -> list[Action]:
         """After a verdict on what the server generated: await the next, or draft as planned."""
         self._stopwatch.begin_generated(now)
         self._heard_at = now - self._measures.one_way.value
         if until and len(self.answer.tokens) >= until:
-            self._step(Step.SERVER_STOPS)
+            self._trigger(Trigger.SERVER_STOPS)
             return self._draft(now)
-        self._ask(self._generate_request(until), Step.SERVER_GENERATES, now)
+        self._ask(self._generate_request(until), Trigger.SERVER_GENERATES, now)
         if self._unasked:
             drafts = self.mode is Mode.FOLLOWING or self._planner.rests
             return self._draft_beside(now) if drafts else []

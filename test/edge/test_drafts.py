@@ -17,7 +17,7 @@ from edge_cloud_spec.decoding.preset import Speculation
 from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, chain
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
-from edge_cloud_spec.edge.answer import Answer, Prefix
+from edge_cloud_spec.edge.answer import Prefix, VerifiedPrefix
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafts import Drafts
 from edge_cloud_spec.edge.events import Action, LinkLost, LinkUp, PromptReady
@@ -41,7 +41,7 @@ class Waiting:
     """Drafts after an answer of 20 tokens at most, which ends with the token 9."""
 
     def __init__(self, speculation: Speculation = ALL) -> None:
-        self.answer = Answer(0)
+        self.answer = VerifiedPrefix(0)
         self.limit(20)
         self.drafts = Drafts(self.answer, "ids", load_preset("picospec"), Measures())
         self.drafts.want(None, speculation)
@@ -223,7 +223,7 @@ def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
 
 def test_a_robot_pushes_as_many_drafts_as_the_cloud_keeps() -> None:
     """Or it would wait for the verdict on one that the cloud has dropped."""
-    answer, counters = Answer(0), Counters()
+    answer, counters = VerifiedPrefix(0), Counters()
     answer.begin(BASE, PROMPT)
     robot = Drafts(answer, "ids", load_preset("picospec"), Measures())
     kept = PushedDrafts(counters)

@@ -24,7 +24,7 @@ from edge_cloud_spec.edge.events import (
     Work,
 )
 from edge_cloud_spec.edge.measures import Measures
-from edge_cloud_spec.edge.rounds import TRANSITIONS, Mode, Step
+from edge_cloud_spec.edge.rounds import TRANSITIONS, Mode, Trigger
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     ALONE_PROTOCOL,
@@ -277,11 +277,11 @@ def test_a_verifier_that_goes_on_generates_unless_the_robot_leads() -> None:
 
 
 def test_every_mode_can_be_left_and_the_table_leads_to_each() -> None:
-    reached = {then for steps in TRANSITIONS.values() for then in steps.values()}
+    reached = {then for row in TRANSITIONS.values() for then in row.values()}
     assert reached == set(TRANSITIONS) == set(Mode)
     for mode in set(Mode) - {Mode.READING}:
-        assert TRANSITIONS[mode][Step.PROMPT_REPLACED] is Mode.READING
-    assert {step for steps in TRANSITIONS.values() for step in steps} == set(Step)
+        assert TRANSITIONS[mode][Trigger.PROMPT_REPLACED] is Mode.READING
+    assert {trigger for row in TRANSITIONS.values() for trigger in row} == set(Trigger)
 
 
 def test_what_is_said_while_the_draft_model_reads_its_prompt_is_emitted_at_once() -> None:
