@@ -12,6 +12,8 @@ from random import Random
 from typing import Any
 
 from geometry_msgs.msg import Twist
+from rclpy.publisher import Publisher
+from rclpy.qos import QoSProfile
 
 from edge_cloud_spec.msg import Verdict as VerdictMessage
 from edge_cloud_spec.msg import VerifiedTokens
@@ -106,15 +108,17 @@ NODE_FAULTS: tuple[InjectedFault, ...] = (
 REPORT = 1.0  # s
 
 
-def _begun(rig: Rig) -> None:
+def _intruder(rig: Rig, kind: type[Any], topic: str, qos: QoSProfile) -> Publisher:
+    """Another publisher of a topic of ours, from now until the fault's end."""
+    publisher = rig.watch.node.create_publisher(kind, topic, qos)
+    rig.endings.callback(rig.watch.node.destroy_publisher, publisher)
     rig.forged_at = time.time()
+    return publisher
 
 
 def _twists(rig: Rig) -> None:
     """A second publisher of cmd_vel, with slow turns that the judge knows as its own."""
-    publisher = rig.watch.node.create_publisher(Twist, "cmd_vel", RELIABLE)
-    rig.endings.callback(rig.watch.node.destroy_publisher, publisher)
-    _begun(rig)
+    publisher = _intruder(rig, Twist, "cmd_vel", RELIABLE)
     twist = Twist()
     twist.angular.z, twist.linear.z = 0.1, FOREIGN
     for _ in range(20):
@@ -124,9 +128,7 @@ def _twists(rig: Rig) -> None:
 
 def _forged_verdict(rig: Rig) -> None:
     """Verdicts for the decode under way that accept nothing and give a token of their own."""
-    publisher = rig.watch.node.create_publisher(VerdictMessage, "verdict", DECODE)
-    rig.endings.callback(rig.watch.node.destroy_publisher, publisher)
-    _begun(rig)
+    publisher = _intruder(rig, VerdictMessage, "verdict", DECODE)
     end = time.monotonic() + 2.0
     while time.monotonic() < end:
         opened = [
@@ -151,9 +153,7 @@ def _forged_verdict(rig: Rig) -> None:
 
 def _forged_words(rig: Rig) -> None:
     """Words that nobody verified, marked as verified."""
-    publisher = rig.watch.node.create_publisher(VerifiedTokens, "verified_tokens", DECODE)
-    rig.endings.callback(rig.watch.node.destroy_publisher, publisher)
-    _begun(rig)
+    publisher = _intruder(rig, VerifiedTokens, "verified_tokens", DECODE)
     rig.ros.spin(0.5)
     asked = [event for event in rig.watch.events if isinstance(event, Asked)]
     text = "action: turn left small;"
