@@ -92,11 +92,6 @@ class Bag:
             raise UserError(f"{bag} is damaged: its metadata.yaml does not fit {lost[0]}")
 
 
-def read_bag(bag: Path, topics: Collection[str]) -> Iterator[tuple[int, str, bytes, Any]]:
-    """``Bag.read`` of a bag that is read once; raises UserError."""
-    yield from Bag(bag).read(topics)
-
-
 @contextmanager
 def _reading(bag: Path) -> Iterator[AnyReader]:
     """An open reader; whatever rosbags raises at opening becomes a UserError."""

@@ -19,7 +19,7 @@ from rosbags.highlevel import AnyReader
 from rosbags.rosbag2 import StoragePlugin, Writer
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.observe.bag import Bag, read_bag, types
+from edge_cloud_spec.observe.bag import Bag, types
 from edge_cloud_spec.observe.bag_writer import BagWriter
 
 TOPICS = {
@@ -68,7 +68,7 @@ def write_sqlite(folder: Path, written: Messages) -> None:
 
 
 def read(bag: Path) -> Messages:
-    return [(stamp, topic, cdr) for stamp, topic, cdr, _ in read_bag(bag, tuple(TOPICS))]
+    return [(stamp, topic, cdr) for stamp, topic, cdr, _ in Bag(bag).read(tuple(TOPICS))]
 
 
 def test_a_bag_reads_back_with_our_reader_and_with_any_other(tmp_path: Path) -> None:
@@ -264,4 +264,4 @@ def test_a_bag_that_is_closed_while_messages_come_is_whole(tmp_path: Path) -> No
     writer.close()
     done.set()
     thread.join()
-    assert sum(1 for _ in read_bag(folder, ("instruction",))) == writer.messages > 0
+    assert sum(1 for _ in Bag(folder).read(("instruction",))) == writer.messages > 0

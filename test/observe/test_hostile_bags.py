@@ -40,13 +40,13 @@ READ = """
 import resource, sys
 from pathlib import Path
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.observe.bag import read_bag, types
+from edge_cloud_spec.observe.bag import Bag, types
 types()
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]), -1))
 for path in sys.argv[2:]:
     try:
-        print("read", sum(1 for _ in read_bag(Path(path), ("instruction",))))
+        print("read", sum(1 for _ in Bag(Path(path)).read(("instruction",))))
     except UserError as error:
         print("refused", repr(str(error)))
 """
