@@ -13,7 +13,7 @@ import pytest
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.session.counters import Counters
-from edge_cloud_spec.edge.answer import Answer
+from edge_cloud_spec.edge.answer import VerifiedPrefix
 from edge_cloud_spec.edge.drafts import Drafts
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.lab.bench import leaks
@@ -123,7 +123,7 @@ def test_a_session_whose_end_is_not_heard_and_a_decoder_that_is_held_are_counted
 
     there.worker.receive = but_close  # type: ignore[method-assign]
     there.robot.decode(load_preset("dsd"), 9, seed=1)
-    held = Drafts(Answer(0), "ids", load_preset("dsd"), Measures())
+    held = Drafts(VerifiedPrefix(0), "ids", load_preset("dsd"), Measures())
     there.rest(1.0)
     growth = count_resources(there).growth(before)
     assert growth["sessions"] == 1
