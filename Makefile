@@ -45,6 +45,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --collect-only --quiet --quiet
 
 format: setup
 	$(BIN)/ruff check --fix .
