@@ -81,7 +81,13 @@ def _seed(text: str) -> int:
 
 
 def make_report_folder(folder: Path) -> None:
-    """Before anything is measured; raises UserError where a report cannot be written there."""
+    """Before anything is measured; raises UserError where a report cannot be made there."""
+    try:
+        import matplotlib  # noqa: F401 (whether it can be imported)
+    except ImportError as error:
+        raise UserError(
+            f"--out draws with {error.name}; pip install 'edge-cloud-spec[sim]'"
+        ) from None
     rows = folder / "rows.json"  # of every report of ours
     try:
         folder.mkdir(parents=True, exist_ok=True)
