@@ -81,7 +81,8 @@ def test_the_command_trains_goes_on_and_refuses_what_does_not_fit(tmp_path: Path
 
     assert main([*train, "--layers", "1,2", "--minutes", "0.005"]) == 2  # without --resume
     assert main([*train, "--layers", "1,2", "--minutes", "0.01", "--resume"]) == 0
-    assert torch.load(out / "training" / "adapters.pt", weights_only=True)["steps"] > state["steps"]
+    after = torch.load(out / "training" / "adapters.pt", weights_only=True)
+    assert after["steps"]["training"] > state["steps"]["training"]
     assert main([*train, "--layers", "2", "--minutes", "0.01", "--resume"]) == 2
     for wrong in (["--layers", "4"], ["--layers", "x"], ["--minutes", "0"]):
         assert main([*train, "--out", str(tmp_path / "new"), *wrong]) == 2

@@ -12,13 +12,14 @@ from safetensors import safe_open
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.sim.view import pack, sample_views
-from edge_cloud_spec.lab.training.tiny.architecture import SHAPES, load_pair_model
+from edge_cloud_spec.lab.training.tiny.architecture import SHAPES
 from edge_cloud_spec.lab.training.tiny.command import measure
-from edge_cloud_spec.lab.training.tiny.data import QuestionEncoder, Views
+from edge_cloud_spec.lab.training.tiny.data import Views
 from edge_cloud_spec.lab.training.tiny.evaluation import evaluate
 from edge_cloud_spec.lab.training.tiny.language import INSTRUCTION
 from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
 from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.load import load
 
 MEGABYTES = 25
 
@@ -61,10 +62,8 @@ def views() -> Views:
 
 
 def test_the_target_sees_what_it_is_asked_about_and_guesses_when_it_cannot(views):
-    tokenizer = build_tokenizer()
-    models = {name: load_pair_model(EMBEDDED / name) for name in SHAPES}
-    measured = evaluate(models, QuestionEncoder(tokenizer), tokenizer.decode, views, seed=1)
-    rows = {(row["model"], row["skill"]): row for row in measured.rows}
+    models = {name: load(EMBEDDED / name, threads=1) for name in SHAPES}
+    rows = {(row["model"], row["skill"]): row for row in evaluate(models, views, seed=1)}
     for skill, least in (("visible", 0.85), ("side", 0.8), ("distance", 0.75)):
         row = rows["target", skill]
         assert row["accuracy"] >= least

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.lab.training.loop import FLOOR
 from edge_cloud_spec.lab.training.tiny import command
 from edge_cloud_spec.lab.training.tiny.architecture import (
     SHAPES,
@@ -18,7 +19,7 @@ from edge_cloud_spec.lab.training.tiny.architecture import (
 from edge_cloud_spec.lab.training.tiny.command import (
     QUESTIONS,
     SLOT,
-    Trainer,
+    PairTrainer,
     TrainingPlan,
     learning_rate_share,
 )
@@ -30,14 +31,17 @@ from edge_cloud_spec.lab.training.tiny.data import (
     pixels_of,
 )
 from edge_cloud_spec.lab.training.tiny.evaluation import (
-    EncodedQuestion,
     accepted_and_tested,
     greedy_answers,
+    png,
     proposals,
 )
 from edge_cloud_spec.lab.training.tiny.language import NAMES, ORDERS, PHRASES, answer
 from edge_cloud_spec.lab.training.tiny.packed import PREFIX, PackedForward
 from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.prompt import Request
 
 TOKENIZER = build_tokenizer()
 ENCODER = QuestionEncoder(TOKENIZER)
@@ -138,15 +142,14 @@ def packed_patches(images: np.ndarray) -> torch.Tensor:
 
 
 def test_proposals_are_the_models_own_next_words():
-    model = build_model(SHAPES["drafter"], seed=5).eval()
-    some = views(3)
-    asked = [
-        EncodedQuestion(index, tuple(ENCODER.question(f"find the {NAMES[index]}", ORDERS[0])))
-        for index in range(3)
+    vlm = load(EMBEDDED / "drafter", threads=1)
+    spec = vlm.spec("", 32)
+    requests = [
+        Request(f"find the {name}", png(image), ORDERS[0])
+        for name, image in zip(NAMES, views(3).images, strict=False)
     ]
-    answers = greedy_answers(model, some.images, asked, ENCODER, len(TOKENIZER) - 7)
-    said = proposals(model, some.images, asked, answers, ENCODER, len(TOKENIZER) - 7)
-    assert said == answers
+    for request, own in zip(requests, greedy_answers(vlm, requests, spec), strict=True):
+        assert proposals(vlm, vlm.prompt(request, spec), own) == own
 
 
 def test_only_tokens_up_to_the_first_rejected_one_are_tested():
@@ -156,9 +159,8 @@ def test_only_tokens_up_to_the_first_rejected_one_are_tested():
 
 
 def test_the_learning_rate_warms_up_and_falls_to_its_floor():
-    plan = TrainingPlan(sight=1, joint=1, batch=2, rate=1e-3, seed=0)
-    shares = [learning_rate_share(progress, plan) for progress in (0.0, 0.1, 0.3, 0.65, 1.0)]
-    assert shares[0] < 0.1 and shares[1] == 1.0 and shares[4] == pytest.approx(plan.floor)
+    shares = [learning_rate_share(progress) for progress in (0.0, 0.1, 0.3, 0.65, 1.0, 1.1)]
+    assert shares[0] < 0.1 and shares[1] == 1.0 and shares[4:] == [pytest.approx(FLOOR)] * 2
     assert shares[2] > shares[3] > shares[4]
 
 
@@ -215,15 +217,15 @@ def test_a_training_that_was_stopped_goes_on_from_its_checkpoint(tmp_path, capsy
     plan = TrainingPlan(
         sight=5, joint=5, sight_images=4, joint_images=4, batch=2, rate=1e-3, seed=1, compiled=False
     )
-    trainer = Trainer(SHAPES["drafter"], some, plan, checkpoint)
+    trainer = PairTrainer(SHAPES["drafter"], some, plan, checkpoint)
     assert not trainer.resume()
     before = trainer.model.lm_head.weight.detach().clone()
     model = trainer.run()
-    assert trainer.seen == {"sight": 4, "joint": 4}
+    assert trainer.steps == {"sight": 2, "joint": 2}
     assert capsys.readouterr().out.splitlines() == ["sight: 0%", "joint: 0%"], "from the start"
     assert torch.isfinite(model.lm_head.weight).all()
     assert not torch.equal(before, model.lm_head.weight)
 
-    again = Trainer(SHAPES["drafter"], some, plan, checkpoint)
-    assert again.resume() and again.seen == trainer.seen
+    again = PairTrainer(SHAPES["drafter"], some, plan, checkpoint)
+    assert again.resume() and again.steps == trainer.steps
     assert torch.equal(again.run().lm_head.weight, model.lm_head.weight)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
-import platform
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, check_writable
+from ..rows import Options, Row, add_options, print_table, write
 
-Row = dict[str, Any]
-Options = dict[str, dict[str, Any]]  # of a suite: each flag with what add_argument takes
+__all__ = ["Options", "Row", "add_options", "write"]  # which every suite takes from here
 
 # What each suite measures, by the name of its module or folder (see __init__.py).
 SUITES = {
@@ -55,12 +52,6 @@ def add_bench_arguments(parser: argparse.ArgumentParser, chosen: Sequence[str]) 
             add_options(suite, _module(name).OPTIONS)
 
 
-def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
-    """A suite's own options."""
-    for flag, given in options.items():
-        parser.add_argument(flag, **given)
-
-
 def run_bench(args: argparse.Namespace) -> int:
     """Run one suite; 0 when no row says that it did not pass."""
     started = time.perf_counter()
@@ -68,7 +59,8 @@ def run_bench(args: argparse.Namespace) -> int:
     if args.json:
         check_writable(args.json)
     rows = module.run(args)
-    _print_table(rows, getattr(module, "COLUMNS", None))
+    if rows:
+        print_table(rows, getattr(module, "COLUMNS", None))
     print(f"{args.suite}: {time.perf_counter() - started:.0f} s")
     if args.json:
         write(args.json, args.suite, args.seed, rows)
@@ -88,17 +80,14 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def write(path: Path, suite: str, seed: int, rows: list[Row]) -> None:
-    """Write rows as JSON with what they were measured with; raises UserError."""
-    content = {"suite": suite, "seed": seed, "versions": _versions(), "rows": rows}
-    try:
-        path.write_text(json.dumps(content, indent=1) + "\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None
-
-
 def make_report_folder(folder: Path) -> None:
-    """Before anything is measured; raises UserError where a report cannot be written there."""
+    """Before anything is measured; raises UserError where a report cannot be made there."""
+    try:
+        import matplotlib  # noqa: F401 (whether it can be imported)
+    except ImportError as error:
+        raise UserError(
+            f"--out draws with {error.name}; pip install 'edge-cloud-spec[sim]'"
+        ) from None
     rows = folder / "rows.json"  # of every report of ours
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -109,31 +98,3 @@ def make_report_folder(folder: Path) -> None:
         raise UserError(
             f"--out {folder} cannot be written ({error.strerror}); name another folder"
         ) from None
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("edge-cloud-spec", "torch", "transformers", "grpcio", "mujoco"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "missing"
-    return found
-
-
-def _print_table(rows: list[Row], columns: dict[str, str] | None = None) -> None:
-    if not rows:
-        return
-    present = {name: name for row in rows for name in row}
-    columns = {name: columns[name] for name in columns if name in present} if columns else present
-    body = ([_text(row.get(name, "")) for name in columns] for row in rows)
-    table = [list(columns.values()), *body]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -8,8 +8,8 @@ samples from the target.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from ...decoding.policy import SamplingPolicy
@@ -18,7 +18,7 @@ from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.load import load
-from ...models.prompt import PromptSpec, Request
+from ...models.prompt import PromptSpec
 from ...models.vlm import Vlm
 from ...presets import load_preset, preset_names
 from ...share import rules_text
@@ -26,6 +26,7 @@ from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.server import VerifierProcess
 from .chi_square import compare
 from .command import Options, Row
+from .decodes import acceptance, sample_cases
 from .reference import generate, load_reference, sample
 from .requests import sample_requests
 
@@ -45,37 +46,42 @@ OPTIONS: Options = {
 }
 
 
-@dataclass
-class EqualityBench:
-    """Both sides of the comparison: transformers' target, and a robot."""
-
-    target: Vlm
-    reference: Any
-    spec: PromptSpec
-    robot: GrpcRobot
-
-
 def run(args: argparse.Namespace) -> list[Row]:
     """A row a preset and rule."""
     presets = [replace(p, lookup=p.lookup or args.lookup) for p in _presets(args.presets)]
     target = load(args.target, threads=1)
-    spec = target.spec(rules_text(), MAX_TOKENS)
-    requests = sample_requests(args.seed, args.prompts)
-    rows = []
+    reference, spec = load_reference(args.target, target), target.spec(rules_text(), MAX_TOKENS)
+    rows: list[Row] = []
     options = verifier_options(MAX_TOKENS, args.target, args.drafter)
     with (
         VerifierProcess(options) as cloud,
         GrpcRobot(cloud.address, load(args.drafter), spec) as robot,
     ):
-        bench = EqualityBench(target, load_reference(args.target, target), spec, robot)
         for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
-            policies = [
-                SamplingPolicy(temperature, seed=args.seed + i) for i in range(len(requests))
-            ]
-            rows += _token_by_token(bench, presets, rule, requests, policies)
+            cases = sample_cases(args.seed, args.prompts, temperature)
+            own = [generate(reference, target.prompt(r, spec), spec, p) for r, p in cases]
+            for preset in presets:
+                done = [robot.decode(r, DecodeSettings(preset, rule, p)) for r, p in cases]
+                equal = [o.completed and o.tokens == t for o, t in zip(done, own, strict=True)]
+                row = _row(preset, rule, temperature, args.prompts, done)
+                rows.append(row | {"equal": sum(equal)})
         if args.samples:
-            rows += _by_distribution(bench, presets, requests[:SAMPLED_PROMPTS], args)
+            rows += _by_distribution(args, presets, reference, target, spec, robot)
     return rows
+
+
+def _row(
+    preset: Preset, rule: str, temperature: float, prompts: int, done: Sequence[Outcome]
+) -> Row:
+    return {
+        "preset": preset.name,
+        "lookup": preset.lookup,
+        "rule": rule,
+        "temperature": temperature,
+        "prompts": prompts,
+        "tokens": sum(len(outcome.tokens) for outcome in done),
+        "acceptance": acceptance(done) or 0.0,
+    }
 
 
 def _presets(names: str) -> list[Preset]:
@@ -89,86 +95,35 @@ def _presets(names: str) -> list[Preset]:
     return [preset for preset in presets if preset.verified]
 
 
-def _token_by_token(
-    bench: EqualityBench,
-    presets: Iterable[Preset],
-    rule: str,
-    requests: Sequence[Request],
-    policies: Sequence[SamplingPolicy],
-) -> list[Row]:
-    """How many answers equal the target's to the last token."""
-    cases = list(zip(requests, policies, strict=True))
-    own = [
-        generate(bench.reference, bench.target.prompt(request, bench.spec), bench.spec, policy)
-        for request, policy in cases
-    ]
-    rows = []
-    for preset in presets:
-        done = [bench.robot.decode(r, DecodeSettings(preset, rule, policy)) for r, policy in cases]
-        rows.append(
-            {
-                "preset": preset.name,
-                "lookup": preset.lookup,
-                "rule": rule,
-                "temperature": policies[0].temperature,
-                "prompts": len(done),
-                "equal": sum(o.completed and o.tokens == t for o, t in zip(done, own, strict=True)),
-                "tokens": sum(len(outcome.tokens) for outcome in done),
-                "acceptance": _acceptance(done),
-            }
-        )
-    return rows
-
-
 def _by_distribution(
-    bench: EqualityBench,
-    presets: Iterable[Preset],
-    requests: Sequence[Request],
     args: argparse.Namespace,
-) -> list[Row]:
+    presets: Iterable[Preset],
+    reference: Any,
+    target: Vlm,
+    spec: PromptSpec,
+    robot: GrpcRobot,
+) -> Iterator[Row]:
     """The first tokens of many answers beside the target's own samples."""
+    requests = sample_requests(args.seed, args.prompts)[:SAMPLED_PROMPTS]
+    policy = SamplingPolicy(args.temperature, seed=args.seed)
     own = [
         (i, tokens)
         for i, request in enumerate(requests)
         for tokens in sample(
-            bench.reference,
-            bench.target.prompt(request, bench.spec),
-            bench.spec,
-            SamplingPolicy(args.temperature, seed=args.seed),
-            args.samples,
-            SAMPLED_TOKENS,
+            reference, target.prompt(request, spec), spec, policy, args.samples, SAMPLED_TOKENS
         )
     ]
-    rows = []
     for preset in presets:
-        done = []
-        found = []
-        for i, request in enumerate(requests):
-            for each in range(args.samples):
-                policy = SamplingPolicy(args.temperature, seed=args.seed + 1_000 * i + each)
-                settings = DecodeSettings(preset, "rejection", policy, SAMPLED_TOKENS)
-                done.append(bench.robot.decode(request, settings))
-                found.append((i, done[-1].tokens))
-        test = compare(found, own)
-        rows.append(
-            {
-                "preset": preset.name,
-                "lookup": preset.lookup,
-                "rule": "rejection",
-                "temperature": args.temperature,
-                "prompts": len(requests),
-                "samples": len(found),
-                "chi_square": test.chi_square,
-                "freedom": test.freedom,
-                "p_value": test.p_value,
-                "exact": preset.exact,
-                "tokens": sum(len(outcome.tokens) for outcome in done),
-                "acceptance": _acceptance(done),
-            }
-        )
-    return rows
-
-
-def _acceptance(done: Sequence[Outcome]) -> float:
-    tested = sum(outcome.stats.tested for outcome in done)
-    return sum(outcome.stats.accepted for outcome in done) / tested if tested else 0.0
+        done = [
+            (i, robot.decode(request, DecodeSettings(preset, "rejection", drawn, SAMPLED_TOKENS)))
+            for i, request in enumerate(requests)
+            for each in range(args.samples)
+            for drawn in [replace(policy, seed=args.seed + 1_000 * i + each)]
+        ]
+        test = compare([(i, outcome.tokens) for i, outcome in done], own)
+        outcomes = [outcome for _, outcome in done]
+        yield _row(preset, "rejection", args.temperature, len(requests), outcomes) | {
+            "samples": len(done),
+            "exact": preset.exact,
+            **asdict(test),
+        }

@@ -22,12 +22,12 @@ from typing import TypeVar
 import numpy as np
 
 from ...decoding.cost_model import Costs, rate, specedge_depth
-from ...decoding.policy import GREEDY
+from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import STOP_AND_WAIT, Preset
 from ...decoding.shape import BestFirst
 from ...edge.draft_planner import candidate_pipelines, candidate_shapes
 from ...edge.measures import Measures
-from ...edge.runner import DecodeSettings
+from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.image import PictureLimits
@@ -43,6 +43,7 @@ from ..harness.grpc_robot import GrpcRobot
 from ..harness.proxy import Proxy
 from ..harness.server import VerifierProcess
 from .command import Options, Row
+from .decodes import in_turn, local_rounds
 
 
 @dataclass(frozen=True)
@@ -171,52 +172,20 @@ def measure(ours: Session, theirs: Session, spec: PromptSpec, into: PairMeasures
     ours, theirs: the target's session and the draft model's, both after the prompt.
     """
     count = 0
-    while count < spec.max_tokens:
-        chain, second = _chain(theirs)
-        logits = ours.forward(chain)
-        likeliest = logits.argmax(axis=1).tolist()
-        along = next((i for i, t in enumerate(chain) if t != likeliest[i]), len(chain))
-        settled = [*chain[:along], likeliest[along]]
-        end = next((i for i, token in enumerate(settled) if token in spec.end_ids), None)
-        if end is not None:  # what was drafted after the end is not judged
-            along, settled = min(along, end + 1), settled[: end + 1]
-        judged = len(chain) if end is None else min(len(chain), end + 1)
-        _count(into, along, judged, settled, second)
-        ours.commit(range(min(along, len(settled))))
-        ours.extend(settled[along:])
-        theirs.truncate(theirs.length)
-        theirs.extend(settled)
-        count = min(count + len(settled), spec.max_tokens)
-        if end is not None:
-            break
+    for each in local_rounds(ours, theirs, spec, "greedy", GREEDY, DEPTH):
+        count = min(count + len(each.emitted), spec.max_tokens)
+        judged, along = len(each.draft), each.accepted
+        for depth in range(min(along + 1, judged)):
+            into.reached[depth] += 1
+            into.accepted[depth] += depth < along
+        if along < judged:
+            into.wrong += 1
+            second = np.argsort(theirs.logits_after(along - 1))[-2]
+            into.second += bool(each.emitted[along] == second)
     into.tokens += count
     _time_passes(ours, VERIFY_SIZES, into.verify)
     _time_passes(theirs, DRAFT_SIZES, into.draft)
     return count
-
-
-def _chain(session: Session) -> tuple[list[int], list[int]]:
-    """The draft model's likeliest tokens after its prefix, and the second likeliest beside them."""
-    row = session.logits_after(-1)
-    first, second = [], []
-    for place in range(DEPTH):
-        best = np.argsort(row)[-2:].tolist()
-        first.append(best[1])
-        second.append(best[0])
-        if place < DEPTH - 1:
-            row = session.grow([best[1]], [place - 1])[-1]
-    return first, second
-
-
-def _count(
-    into: PairMeasures, along: int, judged: int, settled: Sequence[int], second: Sequence[int]
-) -> None:
-    for depth in range(min(along + 1, judged)):
-        into.reached[depth] += 1
-        into.accepted[depth] += depth < along
-    if along < judged:
-        into.wrong += 1
-        into.second += settled[along] == second[along]
 
 
 def _time_passes(session: Session, sizes: Sequence[int], into: dict[int, list[float]]) -> None:
@@ -261,27 +230,13 @@ def memory_mb() -> float:
         return int(file.read().split()[1]) * 4096 / 1e6
 
 
-@dataclass
-class Decodes:
-    """Of all pictures: seconds of each whole decode, and the tokens after its first draft began."""
-
-    whole: list[float] = field(default_factory=list)
-    tokens: int = 0
-    seconds: float = 0.0  # that these took
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second, from the first draft on."""
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-
 def decode_all(
     args: argparse.Namespace,
     drafter: Vlm,
     requests: Sequence[Request],
     preset: Preset,
     limits: Sequence[PictureLimits],
-) -> list[Decodes]:
+) -> list[list[Outcome]]:
     """Decode every picture with a drafter that looks as closely as each of ``limits``, in turn.
 
     Raises UserError.
@@ -290,29 +245,28 @@ def decode_all(
     serve += ["--dtype", args.dtype, "--max-tokens", str(args.max_tokens)]
     if preset.drafter == "cloud":
         serve += ["--drafter", args.drafter]
-    found = [Decodes() for _ in limits]
     spec = drafter.spec(rules_text(), args.max_tokens)
     settings = DecodeSettings(preset, "greedy", GREEDY, args.max_tokens, patience=120.0)
     link = LinkProfile(args.rtt / 2, rate_mbit=args.up_mbps)
+
+    def decode(limit: PictureLimits, request: Request, _: SamplingPolicy) -> Outcome:
+        drafter.limit_picture(limit)
+        outcome = robot.decode(request, settings)
+        if not outcome.completed:
+            raise UserError(f"the decode failed: {outcome.text or outcome.reason}")
+        return outcome
+
     with (
         VerifierProcess(serve) as cloud,
         closing(Proxy(cloud.address, link)) as proxy,
         GrpcRobot(proxy.address, drafter, spec) as robot,
     ):
-        for number, request in enumerate([requests[0], *requests]):
-            for place, (limit, into) in enumerate(zip(limits, found, strict=True)):
-                drafter.limit_picture(limit)
-                # bytes after a picture's end: it is the same one, and nobody has its rows yet
-                told = replace(request, jpeg=request.jpeg + bytes(2 + 2 * place + (not number)))
-                outcome = robot.decode(told, settings)
-                if not outcome.completed:
-                    raise UserError(f"the decode failed: {outcome.text or outcome.reason}")
-                rounds = outcome.stats.rounds
-                if number and rounds:  # the first warms up
-                    into.whole.append(outcome.seconds)
-                    into.tokens += len(outcome.tokens)
-                    into.seconds += rounds[-1].settled - rounds[0].start
-    return found
+        decodes = {str(place): partial(decode, limit) for place, limit in enumerate(limits)}
+        cases = [(request, GREEDY) for request in [requests[0], *requests]]
+        return [
+            [outcome for outcome in done if outcome.stats.rounds]
+            for done in in_turn(decodes, cases).values()
+        ]
 
 
 ROUND_BYTES = 80  # of a greedy draft, with its frames on the wire (``bench payload``)
@@ -429,10 +383,13 @@ def run(args: argparse.Namespace) -> list[Row]:
     ]
     if not args.no_check:
         decodes = decode_all(args, drafter, requests, chosen, limits)
-        for row, found in zip(rows, decodes, strict=True):
-            row["measured_tokens_per_s"] = found.rate
-            row["ratio"] = found.rate / row["promised_tokens_per_s"]
-            row["decode_ms"] = 1e3 * statistics.median(found.whole)
+        for row, done in zip(rows, decodes, strict=True):
+            rounds = [outcome.stats.rounds for outcome in done]
+            seconds = sum(each[-1].settled - each[0].start for each in rounds)
+            speed = sum(len(outcome.tokens) for outcome in done) / seconds if seconds else 0.0
+            row["measured_tokens_per_s"] = speed
+            row["ratio"] = speed / row["promised_tokens_per_s"]
+            row["decode_ms"] = 1e3 * statistics.median(outcome.seconds for outcome in done)
     return rows
 
 

@@ -12,26 +12,26 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...decoding.policy import GREEDY
+from ...decoding.policy import SamplingPolicy
 from ...edge.runner import DecodeSettings
 from ...models import EMBEDDED
 from ...models.load import load
-from ...models.prompt import PromptSpec, Request
+from ...models.prompt import Request
 from ...presets import load_preset
 from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.random_checkpoint import make_pair
 from ..harness.server import VerifierProcess
 from .command import Options, Row
+from .decodes import Decode, in_turn, sample_cases
 from .reference import generate, load_reference
-from .requests import sample_requests
 
-Decode = Callable[[Request], tuple[int, ...]]
+PRESETS = ("cloud_ar", "cloud_lookup", "cloud_sd", "dsd")
 
 
 OPTIONS: Options = {
@@ -43,110 +43,83 @@ OPTIONS: Options = {
 }
 
 
-@dataclass(frozen=True)
-class ModelPair:
-    """A target and a draft model; ``tokens`` is the maximum length of an answer."""
-
-    shape: str
-    target: str
-    drafter: str
-    requests: int
-    tokens: int
-
-
 def run(args: argparse.Namespace) -> list[Row]:
     """A row a peer and shape."""
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for shape in args.shapes.split(","):
-            pair = _pair(shape, args, Path(folder))
-            rows += _compare(pair, args)
+    rows: list[Row] = []
+    for shape in args.shapes.split(","):
+        if shape == "embedded":
+            target, drafter = (str(EMBEDDED / name) for name in ("target", "drafter"))
+            rows += _compare(shape, target, drafter, args.requests, 48, args)
+            continue
+        # Random weights: passes cost and drafts are right about as much as with trained ones.
+        with tempfile.TemporaryDirectory() as folder:
+            target, drafter = map(str, make_pair(Path(folder), agreement=0.8))
+            rows += _compare(shape, target, drafter, args.large_requests, 32, args)
     return rows
 
 
-def _pair(shape: str, args: argparse.Namespace, folder: Path) -> ModelPair:
-    if shape == "embedded":
-        target, drafter = str(EMBEDDED / "target"), str(EMBEDDED / "drafter")
-        return ModelPair(shape, target, drafter, args.requests, 48)
-    # Random weights: passes cost and drafts are right about as much as with trained ones.
-    checkpoints = make_pair(folder, agreement=0.8)
-    target, drafter = map(str, checkpoints)
-    return ModelPair(shape, target, drafter, args.large_requests, 32)
+def _compare(
+    shape: str, target: str, drafter: str, requests: int, tokens: int, args: argparse.Namespace
+) -> list[Row]:
+    """tokens: the maximum length of an answer."""
+    ours, draft_model = load(target, threads=1), load(drafter, threads=1)
+    spec = ours.spec(rules_text(), tokens)
+    model, assistant = load_reference(target, ours), load_reference(drafter, ours)
+    _prepare(assistant, model, args.gamma)
+    options: dict[str, dict[str, Any]] = {
+        "transformers generate": {},
+        "transformers assisted": {"assistant_model": assistant},
+        "transformers prompt lookup": {"prompt_lookup_num_tokens": args.lookup},
+    }
 
+    def theirs(name: str, request: Request, policy: SamplingPolicy) -> tuple[int, ...]:
+        return generate(model, ours.prompt(request, spec), spec, policy, **options[name])
 
-def _compare(pair: ModelPair, args: argparse.Namespace) -> list[Row]:
-    target, drafter = load(pair.target, threads=1), load(pair.drafter, threads=1)
-    spec = target.spec(rules_text(), pair.tokens)
-    options = verifier_options(pair.tokens, pair.target, pair.drafter)
-    with VerifierProcess(options) as cloud, GrpcRobot(cloud.address, drafter, spec) as robot:
-        peers: dict[str, Decode] = {
-            **_transformers(pair, target, spec, args.gamma, args.lookup),
-            **{
-                name: _ours(robot, name, args.gamma)
-                for name in ("cloud_ar", "cloud_lookup", "cloud_sd", "dsd")
-            },
-        }
-        requests = sample_requests(args.seed, pair.requests + 1)
-        for decode in peers.values():
-            decode(requests[0])  # warm up
-        speeds: dict[str, list[float]] = {name: [] for name in peers}
-        equal = dict.fromkeys(peers, 0)
-        for request in requests[1:]:
-            answers: dict[str, tuple[int, ...]] = {}
-            for place, (name, decode) in enumerate(peers.items()):
-                # the verifier caches the last picture by its bytes; each decode gets other bytes
-                own = replace(request, jpeg=request.jpeg + bytes([place]))
-                started = time.perf_counter()
-                answers[name] = decode(own)
-                speeds[name].append(len(answers[name]) / (time.perf_counter() - started))
-                equal[name] += answers[name] == answers["transformers generate"]
-    medians = {name: statistics.median(speeds[name]) for name in peers}
-    best = max(medians[name] for name in peers if "transformers" in name)
+    def over_grpc(name: str, request: Request, policy: SamplingPolicy) -> tuple[int, ...]:
+        preset = load_preset(name)
+        if preset.draft_length:
+            preset = replace(preset, draft_length=args.gamma)
+        return robot.decode(request, DecodeSettings(preset, policy=policy)).tokens
+
+    served = verifier_options(tokens, target, drafter)
+    with VerifierProcess(served) as cloud, GrpcRobot(cloud.address, draft_model, spec) as robot:
+        decodes = {name: partial(_timed, partial(theirs, name)) for name in options}
+        decodes |= {name: partial(_timed, partial(over_grpc, name)) for name in PRESETS}
+        found = in_turn(decodes, sample_cases(args.seed, requests + 1))
+    speeds = {
+        name: statistics.median(len(answer) / seconds for answer, seconds in answers)
+        for name, answers in found.items()
+    }
+    own = [answer for answer, _ in found["transformers generate"]]
     return [
         {
             "name": name,
-            "shape": pair.shape,
-            "tokens_per_s": medians[name],
-            "tokens_equal": equal[name] / pair.requests,
-            "over_best_peer": medians[name] / best,
-            "over_prompt_lookup": medians[name] / medians["transformers prompt lookup"],
+            "shape": shape,
+            "tokens_per_s": speeds[name],
+            "tokens_equal": sum(a == b for (a, _), b in zip(answers, own, strict=True)) / requests,
+            "over_best_peer": speeds[name] / max(speeds[peer] for peer in options),
+            "over_prompt_lookup": speeds[name] / speeds["transformers prompt lookup"],
         }
-        for name in peers
+        for name, answers in found.items()
     ]
 
 
-def _transformers(
-    pair: ModelPair, target: Any, spec: PromptSpec, gamma: int, lookup: int
-) -> dict[str, Decode]:
-    model, assistant = load_reference(pair.target, target), load_reference(pair.drafter, target)
-    if assistant.config.text_config.vocab_size != model.config.text_config.vocab_size:
-        # assisted generation refuses a draft whose padding differs; ours crops instead
-        assistant.resize_token_embeddings(model.config.text_config.vocab_size, mean_resizing=False)
-    assistant.generation_config.num_assistant_tokens = gamma
-    assistant.generation_config.num_assistant_tokens_schedule = "constant"
-    assistant.generation_config.assistant_confidence_threshold = 0.0
-
-    def alone(request: Request) -> tuple[int, ...]:
-        return generate(model, target.prompt(request, spec), spec, GREEDY)
-
-    def assisted(request: Request) -> tuple[int, ...]:
-        prompt = target.prompt(request, spec)
-        return generate(model, prompt, spec, GREEDY, assistant_model=assistant)
-
-    def looked_up(request: Request) -> tuple[int, ...]:
-        prompt = target.prompt(request, spec)
-        return generate(model, prompt, spec, GREEDY, prompt_lookup_num_tokens=lookup)
-
-    return {
-        "transformers generate": alone,
-        "transformers assisted": assisted,
-        "transformers prompt lookup": looked_up,
-    }
+def _timed(
+    decode: Decode[tuple[int, ...]], request: Request, policy: SamplingPolicy
+) -> tuple[tuple[int, ...], float]:
+    """The answer, and the seconds that it took."""
+    started = time.perf_counter()
+    return decode(request, policy), time.perf_counter() - started
 
 
-def _ours(robot: GrpcRobot, name: str, gamma: int) -> Decode:
-    preset = load_preset(name)
-    if preset.draft_length:
-        preset = replace(preset, draft_length=gamma)
-    settings = DecodeSettings(preset)
-    return lambda request: robot.decode(request, settings).tokens
+def _prepare(assistant: Any, model: Any, gamma: int) -> None:
+    """For assisted generation, with drafts of ``gamma`` tokens."""
+    size = model.config.text_config.vocab_size
+    if assistant.config.text_config.vocab_size != size:
+        # a draft model whose padding differs is refused there; ours crops instead
+        assistant.resize_token_embeddings(size, mean_resizing=False)
+    assistant.generation_config.update(
+        num_assistant_tokens=gamma,
+        num_assistant_tokens_schedule="constant",
+        assistant_confidence_threshold=0.0,
+    )

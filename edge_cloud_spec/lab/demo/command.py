@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
+from functools import partial
 from pathlib import Path
 from queue import Empty
 
@@ -19,6 +20,7 @@ from ...nav.status import Status
 from ...observe.console_view import ConsoleView
 from ...presets import load_preset, preset_names
 from ...signals import signals_as_interrupt
+from ..rows import Options, add_options
 from ..sim.camera import RENDERERS
 from ..sim.kinds import KINDS
 from ..sim.room import make_room
@@ -27,27 +29,38 @@ from .run_result import RunResult, result_of
 TIMEOUT = 90.0  # s
 
 
-def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``edge-cloud-spec demo``."""
-    parser.add_argument("--seed", type=_seed, default=0, help="room, and seed of the sampling")
-    parser.add_argument("--instruction", help="say this instead of the room's own instruction")
-    parser.add_argument("--preset", default="auto", help=f"one of {', '.join(preset_names())}")
-    parser.add_argument("--rule", choices=RULES, default="greedy", help="acceptance rule")
-    parser.add_argument("--temperature", type=float, help="of coupled and rejection (default 0.8)")
-    parser.add_argument("--order", choices=ORDERS, default=ORDERS[0], help="of an answer's parts")
-    parser.add_argument("--renderer", choices=RENDERERS, default="auto", help="of the camera")
-    parser.add_argument("--cloud", default=LOCAL, help="HOST:PORT of a verifier; local: start one")
-    parser.add_argument("--target", default="", help="target model (directory or hub name)")
-    parser.add_argument("--drafter", default="", help="draft model (directory or hub name)")
-    parser.add_argument(
-        "--allow-unverified",
-        action="store_true",
-        help="move on unverified words (preset edge_only)",
-    )
-    parser.add_argument("--out", type=Path, help="report folder (default reports/demo-SEED)")
-    parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT, help="seconds to drive (default %(default)g)"
-    )
+def _seed(text: str) -> int:
+    seed = int(text)
+    if not 0 <= seed < 2**31:
+        raise argparse.ArgumentTypeError(f"a seed is from 0 to {2**31 - 1}, not {seed}")
+    return seed
+
+
+OPTIONS: Options = {
+    "--seed": {"type": _seed, "default": 0, "help": "room, and seed of the sampling"},
+    "--instruction": {"help": "say this instead of the room's own instruction"},
+    "--preset": {"default": "auto", "help": f"one of {', '.join(preset_names())}"},
+    "--rule": {"choices": RULES, "default": "greedy", "help": "acceptance rule"},
+    "--temperature": {"type": float, "help": "of coupled and rejection (default 0.8)"},
+    "--order": {"choices": ORDERS, "default": ORDERS[0], "help": "of an answer's parts"},
+    "--renderer": {"choices": RENDERERS, "default": "auto", "help": "of the camera"},
+    "--cloud": {"default": LOCAL, "help": "HOST:PORT of a verifier; local: start one"},
+    "--target": {"default": "", "help": "target model (directory or hub name)"},
+    "--drafter": {"default": "", "help": "draft model (directory or hub name)"},
+    "--allow-unverified": {
+        "action": "store_true",
+        "help": "move on unverified words (preset edge_only)",
+    },
+    "--out": {"type": Path, "help": "report folder (default reports/demo-SEED)"},
+    "--timeout": {
+        "type": float,
+        "default": TIMEOUT,
+        "help": "seconds to drive (default %(default)g)",
+    },
+}
+
+add_demo_arguments = partial(add_options, options=OPTIONS)
+"""The options of ``edge-cloud-spec demo``."""
 
 
 def run_demo(args: argparse.Namespace) -> int:
@@ -190,10 +203,3 @@ def fresh_folder(folder: Path) -> Path:
     except OSError as error:
         raise UserError(f"{folder} cannot be made: {error.strerror}") from None
     return folder
-
-
-def _seed(text: str) -> int:
-    seed = int(text)
-    if not 0 <= seed < 2**31:
-        raise argparse.ArgumentTypeError(f"a seed is from 0 to {2**31 - 1}, not {seed}")
-    return seed

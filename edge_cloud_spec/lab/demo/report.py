@@ -8,7 +8,6 @@ import json
 import math
 import platform
 from collections.abc import Iterator, Sequence
-from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ... import __version__
-from ...document import document
 from ...observe.console_view import size
 from ...observe.decision import Decision, branched, joined
 from ...observe.run_log import RunLog
+from ..reports import write_page
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
 from .run_result import RunResult
@@ -86,76 +85,6 @@ def path_length(run_log: RunLog) -> float:
     """Metres that the robot drove."""
     places = [complex(o["x"], o["y"]) for _, o in run_log.outcomes]
     return float(sum(abs(b - a) for a, b in pairwise(places)))
-
-
-def page(numbers: dict[str, Any], film: str) -> str:
-    """The page of a run, from what ``figures.json`` holds and the film's file name."""
-    title = f"Room {numbers['seed']}: {numbers['instruction']}"
-    kind = "end success" if numbers["success"] else "end"
-    body = f"""<p class="{kind}">{escape(numbers["ending"])}</p>
-<p>preset {escape(numbers["preset"])}, rule {escape(numbers["rule"])}, \
-{escape(numbers["order"])}</p>
-<div class="cards">{_cards(numbers)}</div>
-<div class="pictures">{_film(film)}<img src="path.png" alt="the way over the room's plan"></div>
-<h2>Where the time went</h2>
-<img src="timeline.png" alt="timeline of the rounds">
-<h2>Decisions</h2>
-<p>Words that the robot drafted and the cloud accepted are plain, <del>rejected ones</del> are
-struck, <ins>the cloud's own</ins> are bold. Branches of a tree are apart by |, and (+9) are nine
-words of branches that were left before.</p>
-<div class="scroll"><table>
-<tr><th></th><th>distance</th><th>words</th><th>action</th><th>tokens</th><th>round trips</th>
-<th>tokens/s</th><th>up</th><th>down</th></tr>
-{"".join(_row(row) for row in numbers["rows"])}</table></div>
-<h2>Files</h2>
-<p><a href="figures.json">figures.json</a>, <a href="bag/">bag/</a> (MCAP, every topic of the run;
-<code>edge-cloud-spec replay bag</code> plays it back), <a href="logs/">logs/</a></p>
-"""
-    return document(title, body)
-
-
-def _cards(numbers: dict[str, Any]) -> str:
-    share = numbers["acceptance"]
-    cards = [
-        (f"{numbers['outcome'].get('distance', float('nan')):.2f} m", "from the thing in the end"),
-        (f"{numbers['drive_ms'] / 1e3:.1f} s", f"and {numbers['path_m']:.1f} m of way"),
-        (str(numbers["decisions"]), "decisions"),
-        (f"{numbers['tokens_per_s']:.0f}", "tokens per second"),
-        ("-" if share is None else f"{100 * share:.0f} %", "of the drafted tokens accepted"),
-        (f"{numbers['tokens_per_round']:.1f}", "tokens per round trip"),
-        (size(numbers["up_bytes"]), "to the cloud"),
-        (size(numbers["down_bytes"]), "from the cloud"),
-    ]
-    return "".join(f'<div class="card"><b>{a}</b><span>{b}</span></div>' for a, b in cards)
-
-
-def _film(name: str) -> str:
-    if name.endswith(".gif"):
-        return f'<img src="{name}" alt="what the camera saw">'
-    return f'<video src="{name}" controls muted loop playsinline></video>'
-
-
-def _row(row: dict[str, Any]) -> str:
-    words = []
-    for part in row["words"]:
-        words.append(escape(part["accepted"]))
-        words.append(f"<del>{escape(part['rejected'])}</del>" if part["rejected"] else "")
-        words.append(f"(+{part['other_branches']})" if part["other_branches"] else "")
-        words.append(f"<ins>{escape(part['own'])}</ins>" if part["own"] else "")
-    distance = "" if row["distance"] is None else f"{row['distance']:.2f} m"
-    cells = [
-        f"{row.get('tokens', '')}",
-        f"{row.get('rounds', '')}",
-        f"{row['tokens_per_second']:.0f}" if "tokens_per_second" in row else "",
-        size(row["up_bytes"]) if "up_bytes" in row else "",
-        size(row["down_bytes"]) if "down_bytes" in row else "",
-    ]
-    return (
-        f"<tr><td class=n>{row['decision']}</td><td class=n>{distance}</td>"
-        f"<td>{' '.join(word for word in words if word)}</td><td>{escape(row['action'])}</td>"
-        + "".join(f"<td class=n>{cell}</td>" for cell in cells)
-        + "</tr>\n"
-    )
 
 
 SIDE, STRIP = 448, 192  # pixels; multiples of 16, as video encoders like them
@@ -316,9 +245,8 @@ def write_report(
     Image.fromarray(draw_plan(room, path, stops=stops)).save(folder / "path.png")
     draw_timeline(folder / "timeline.png", run_log)
     film = write_film(folder, run_log, run["instruction"], result)
-    index = folder / "index.html"
-    index.write_text(page(numbers, film.name), "utf-8")
-    return index
+    title = f"Room {run['seed']}: {run['instruction']}"
+    return write_page(folder, "demo", title=title, film=film.name, size=size, **numbers)
 
 
 def _pose(outcome: dict[str, Any]) -> Pose:

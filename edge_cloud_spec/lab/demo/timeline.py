@@ -9,9 +9,9 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from ...drawing import COLOURS, plain
 from ...observe.decision import Decision, ShownRound
 from ...observe.run_log import RunLog
+from ..reports import COLOURS, legend, plain, save
 
 
 def draw_timeline(path: Path, run_log: RunLog) -> None:
@@ -23,11 +23,10 @@ def draw_timeline(path: Path, run_log: RunLog) -> None:
     )
     _draw_run(run, run_log, decisions)
     _draw_rounds(rounds, decisions)
-    handles = [Patch(color=colour, label=name) for name, colour in COLOURS.items()]
-    figure.legend(handles=handles, loc="upper right", ncols=4, frameon=False, fontsize=9)
+    handles = {name: Patch(color=colour) for name, colour in COLOURS.items()}
+    legend(figure, handles, loc="upper right", ncols=4, fontsize=9)
     figure.tight_layout(rect=(0, 0, 1, 0.95))
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    save(figure, path)
 
 
 def spans(round_: ShownRound) -> dict[str, list[tuple[float, float]]]:

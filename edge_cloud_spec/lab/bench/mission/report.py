@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 import numpy as np
 from matplotlib import pyplot
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ....document import document, number, table
-from ....drawing import COLOURS, plain
 from ....nav.answer import DELIMITER, action_of
 from ....wire.messages import ClientMessage
 from ...harness.mission.embedded_pair import loaded_pair
@@ -23,6 +20,7 @@ from ...harness.mission.record import MissionRecord, MissionTrace
 from ...harness.mission.seen_room import SeenRoom
 from ...harness.mission.virtual_robot import VirtualRobot
 from ...harness.regimes import Regime
+from ...reports import COLOURS, legend, plain, save, write_page
 from ..command import Row, write
 from .rows import Results, RoomResult
 from .variant import Variant
@@ -69,6 +67,17 @@ ACTION, REST = "#1d2330", "#9aa3b2"
 UP, DOWN = "#1d5fa8", "#b86a00"
 PREFILL = "#b7a6e0"
 COLOUR_OF = {"prefill": PREFILL, "draft": COLOURS["drafting"], "verify": COLOURS["verifying"]}
+HANDLES: dict[str, Artist] = {
+    "reads the picture": Patch(color=PREFILL),
+    "drafts": Patch(color=COLOURS["drafting"]),
+    "verifies, or goes on alone": Patch(color=COLOURS["verifying"]),
+    "moves": Patch(color=COLOURS["moving"]),
+    "waits, stands": Patch(color=COLOURS["waiting"]),
+    "word of the action": Line2D([], [], color=ACTION, lw=1.4),
+    "of the explanation": Line2D([], [], color=REST, lw=1.4),
+    "to the cloud": Line2D([], [], color=UP, lw=1.4),
+    "from it": Line2D([], [], color=DOWN, lw=1.4),
+}
 LETTER = 0.0057  # of a panel's width
 
 
@@ -82,11 +91,10 @@ def draw_missions(path: Path, missions: Sequence[ShownMission], length: float = 
         _draw_mission(axes, mission, whole, written=bool(length))
     panels[-1, 0].set_xlabel("seconds since the instruction", fontsize=9)
     panels[-1, 0].set_xlim(0, whole)
-    _legend(figure)
+    legend(figure, HANDLES, loc="upper right", ncols=9, fontsize=8)
     inch = 1 / figure.get_figheight()
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.32 * inch), h_pad=0.6)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    save(figure, path)
 
 
 def _draw_mission(axes: Axes, mission: ShownMission, length: float, written: bool) -> None:
@@ -143,25 +151,6 @@ def _words(axes: Axes, mission: ShownMission, length: float, written: bool) -> N
                 free[line] = place[0] + (len(wanted) + 1.5) * length * LETTER
 
 
-def _legend(figure: Figure) -> None:
-    blocks = {
-        "reads the picture": PREFILL,
-        "drafts": COLOURS["drafting"],
-        "verifies, or goes on alone": COLOURS["verifying"],
-        "moves": COLOURS["moving"],
-        "waits, stands": COLOURS["waiting"],
-    }
-    handles: list[Patch | Line2D] = [Patch(color=c, label=name) for name, c in blocks.items()]
-    for name, colour in (
-        ("word of the action", ACTION),
-        ("of the explanation", REST),
-        ("to the cloud", UP),
-        ("from it", DOWN),
-    ):
-        handles.append(Line2D([], [], color=colour, lw=1.4, label=name))
-    figure.legend(handles=handles, loc="upper right", ncols=9, frameon=False, fontsize=8)
-
-
 def draw_times(path: Path, results: Mapping[str, Sequence[RoomResult]]) -> None:
     """Left until the robot is there, right until it first moves; a line for each variant."""
     figure, (there, moves) = pyplot.subplots(1, 2, figsize=(13, 3.6), width_ratios=(2, 1))
@@ -177,8 +166,7 @@ def draw_times(path: Path, results: Mapping[str, Sequence[RoomResult]]) -> None:
         plain(axes)
     there.legend(frameon=False, fontsize=9, loc="upper left")
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    save(figure, path)
 
 
 def _draw(axes: Axes, seconds: Sequence[float], name: str, colour: str) -> None:
@@ -190,81 +178,6 @@ def _draw(axes: Axes, seconds: Sequence[float], name: str, colour: str) -> None:
     middle = float(np.median(ordered))
     axes.plot([], [], color=colour, label=f"{name}: {middle:.1f} s")
     axes.plot([middle], [0.5], "o", color=colour, ms=5)
-
-
-_STRIP = """<style>
-.strip { display: flex; gap: 8px; overflow-x: auto; padding-bottom: 8px; }
-.strip figure { margin: 0; flex: 0 0 168px; background: var(--paper); border: 1px solid var(--line);
-  border-radius: 8px; overflow: hidden; font-size: 12px; }
-.strip img { border: 0; border-radius: 0; }
-.strip figcaption { padding: 6px 8px 8px; }
-.strip b { display: block; font-size: 13px; }
-.strip span { color: var(--dim); display: block; font-variant-numeric: tabular-nums; }
-</style>
-"""
-
-
-def page(
-    regime: str,
-    instruction: str,
-    shown: Sequence[ShownMission],
-    rows: Sequence[Row],
-    columns: Mapping[str, str],
-) -> str:
-    """The compared missions first, then all variants."""
-    return document(
-        "Missions of a simulated robot, decided in the cloud",
-        f"""<p>Costs and links of the regime {escape(regime)}; what no paper prints (prefills,
-passes without exits, powers) is assumed. The embedded pair says the words; one virtual clock
-drives models, link and robot.</p>
-<div class="cards">{_cards(rows)}</div>
-<h2>{escape(instruction[:1].upper() + instruction[1:])}</h2>
-<p>The frames that were decided on, what was said, and the seconds after which the robot knew what
-to do.</p>
-{_STRIP}<div class="strip">{_strip(shown)}</div>
-<h2>The first seconds</h2>
-<img src="beginning.png" alt="the first seconds of each mission, with its words">
-<h2>The whole mission</h2>
-<img src="mission.png" alt="words, passes, link and motion of each mission">
-<h2>All rooms</h2>
-<img src="times.png" alt="distributions of mission time and of the time to the first motion">
-{table(list(columns.values()), [[row.get(name) for name in columns] for row in rows])}
-<p><a href="rows.json">rows.json</a> has every column.</p>
-""",
-    )
-
-
-def _cards(rows: Sequence[Row]) -> str:
-    last = rows[-1]
-    same = last["same_decisions_as_cloud_ar"]
-    cards = [
-        (f"{last['mission_s_p50']:.1f} s", f"until the robot is there, {last['preset']}"),
-        (number(last.get("mission_over_cloud_ar")), "of cloud_ar's time"),
-        (number(last["first_motion_s_p50"]) + " s", "until it first moves"),
-        (number(last.get("passes_over_cloud_ar")), "of cloud_ar's target passes"),
-        (f"{100 * last['success']:.0f} %", f"of {last['scenes']} rooms reached"),
-        ("-" if same is None else f"{100 * same:.0f} %", "of rooms decided as by cloud_ar"),
-    ]
-    shown = [(value, text) for value, text in cards if not value.startswith("-")]
-    return "".join(f'<div class="card"><b>{a}</b><span>{escape(b)}</span></div>' for a, b in shown)
-
-
-def _strip(shown: Sequence[ShownMission]) -> str:
-    """The frames of the last one; the others' times where they decided as it did."""
-    figures = []
-    for frame, decision in enumerate(shown[-1].record.decisions):
-        action, _, rest = "".join(text for _, text in decision.said).partition(DELIMITER)
-        times = "".join(
-            f"<span>{escape(mission.variant.label)}: "
-            f"{mission.record.decisions[frame].settled - mission.record.begun:.1f} s</span>"
-            for mission in shown
-            if frame < len(mission.record.decisions)
-        )
-        figures.append(
-            f'<figure><img src="frame-{frame:02d}.jpg" alt="frame {frame}"><figcaption>'
-            f"<b>{escape(action)}</b>{escape(rest.strip())}{times}</figcaption></figure>"
-        )
-    return "\n".join(figures)
 
 
 BEGINNING_S = 9.0
@@ -290,9 +203,16 @@ def write_report(
     for frame, decision in enumerate(shown[-1].record.decisions):
         (folder / f"frame-{frame:02d}.jpg").write_bytes(decision.jpeg)
     write(folder / "rows.json", "mission", seed, list(rows))
-    index = folder / "index.html"
-    index.write_text(page(regime.name, instruction, shown, rows, columns), "utf-8")
-    return index
+    return write_page(
+        folder,
+        "mission",
+        title="Missions of a simulated robot, decided in the cloud",
+        instruction=instruction,
+        shown=shown,
+        rows=rows,
+        columns=columns,
+        delimiter=DELIMITER,
+    )
 
 
 def _name(variant: Variant, variants: Sequence[Variant]) -> str:

@@ -223,12 +223,6 @@ def _report_folders(out: Path | None, regimes: Sequence[Regime]) -> dict[str, Pa
     """The folder of each regime's report, before anything is measured; raises UserError."""
     if out is None:
         return {}
-    try:
-        from .report import write_report  # noqa: F401 (whether it can be imported)
-    except ImportError as error:
-        raise UserError(
-            f"--out draws with {error.name}; pip install 'edge-cloud-spec[sim]'"
-        ) from None
     several = len(regimes) > 1
     folders = {each.name: out / each.name if several else out for each in regimes}
     for folder in folders.values():

@@ -14,11 +14,11 @@ from matplotlib.lines import Line2D
 
 from ....decoding.cost_model import Costs, rate
 from ....decoding.preset import STOP_AND_WAIT, Preset
-from ....drawing import plain
 from ....edge.draft_planner import planner_of
 from ....edge.measures import Measures
 from ...harness.regimes import Regime
 from ...harness.virtual import with_regime_length
+from ...reports import legend, plain, save
 
 
 class RegimeMeasures(Measures):
@@ -103,15 +103,15 @@ def draw_curves(path: Path, regime: Regime, curves: Mapping[str, Curve]) -> None
     inch = 1 / (2.5 * rows)
     each.subplots_adjust(left=0.055, right=0.985, top=1 - 0.7 * inch, bottom=0.5 * inch)
     each.subplots_adjust(hspace=0.3, wspace=0.08)
-    handles = [
-        Line2D([], [], color="#1d2330", marker="o", ls="", label="measured in virtual time"),
-        Line2D([], [], color="#1d2330", label="estimated by the cost model"),
-        Line2D([], [], color="#1d2330", marker="*", ms=11, mfc="w", ls="", label="published"),
-        Line2D([], [], color=FAINT, label="the other presets, measured"),
-    ]
-    each.legend(handles=handles, loc="upper left", ncols=4, frameon=False, fontsize=8)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    styles: dict[str, dict[str, Any]] = {
+        "measured in virtual time": {"color": "#1d2330", "marker": "o", "ls": ""},
+        "estimated by the cost model": {"color": "#1d2330"},
+        "published": {"color": "#1d2330", "marker": "*", "ms": 11, "mfc": "w", "ls": ""},
+        "the other presets, measured": {"color": FAINT},
+    }
+    handles = {name: Line2D([], [], **style) for name, style in styles.items()}
+    legend(each, handles, loc="upper left", ncols=4, fontsize=8)
+    save(figure, path)
 
 
 def _draw_all(axes: Axes, curves: Mapping[str, Curve]) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ....decoding.policy import GREEDY, SamplingPolicy, seeded_rule
 from ....decoding.preset import Preset
@@ -33,7 +32,7 @@ from ...harness.server import VerifierProcess
 from ...harness.virtual import PATIENCE
 from .. import formulas
 from ..acceptance import ChoiceShares, cache_hits
-from ..command import Options, Row
+from ..command import Options, Row, make_report_folder
 from ..options import (
     CHANGES,
     HARNESS_OPTIONS,
@@ -43,9 +42,6 @@ from ..options import (
     regimes_of,
 )
 from ..requests import sample_requests
-
-if TYPE_CHECKING:
-    from .report import ReportFolder
 
 
 @dataclass(frozen=True)
@@ -320,33 +316,29 @@ def run(args: argparse.Namespace) -> list[Row]:
     args.tokens = tokens if args.tokens is None else args.tokens
     args.answers = answers if args.answers is None else args.answers
     check_counts(args, "tokens", "answers")
-    report = _report(args, presets)
+    if args.out is not None:
+        make_report_folder(args.out)
     rows = [
         row
         for regimes in zip(*(regimes_of(args, rtt) for rtt in args.rtt or [None]), strict=True)
         for regime in regimes
         for row in _rows(regime, presets, args)
     ]
-    if report is not None:
-        print(f"report: {report.write(rows, [] if args.rtt else _sweep(presets, args))}")
+    if args.out is not None:
+        _report(args, presets, rows)
     return rows
 
 
-def _report(args: argparse.Namespace, presets: Sequence[Preset]) -> ReportFolder | None:
-    """The report to write, once its folder is known to be writable; raises UserError."""
-    if args.out is None:
-        return None
-    try:
-        from .report import ReportFolder
-    except ImportError as error:
-        raise UserError(
-            f"--out draws with {error.name}; pip install 'edge-cloud-spec[sim]'"
-        ) from None
+def _report(args: argparse.Namespace, presets: Sequence[Preset], rows: Sequence[Row]) -> None:
+    from .report import write_report
+
     regimes = regimes_of(args, args.rtt[0] if args.rtt else None)
     if regimes[0].name != CUSTOM:
         regimes = regimes_of(args, None)  # with their published results
     links = {regime.name: profile_of(args, regime) for regime in regimes}
-    return ReportFolder(args.out, regimes, presets, links, args.tokens, args.seed)
+    sweep = [] if args.rtt else _sweep(presets, args)
+    page = write_report(args.out, regimes, presets, links, args.tokens, args.seed, rows, sweep)
+    print(f"report: {page}")
 
 
 def _sweep(presets: Sequence[Preset], args: argparse.Namespace) -> list[Row]:

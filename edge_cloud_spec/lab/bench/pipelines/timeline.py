@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib import pyplot
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ....decoding.digest import PrefixDigest
-from ....drawing import COLOURS, plain
 from ....edge.runner import Outcome
 from ....models.draft_model import Drafted
 from ....wire.messages import DraftMessage, Generate, Prediction, Verdict
 from ...harness.regimes import Regime
-from ...harness.trace import DraftPass, Hop, ModelPass, Trace
+from ...harness.trace import DraftPass, Hop, Trace
+from ...reports import COLOURS, legend, plain, save
 
 INSTANT = 1e-6  # s; sums of times are rounded
 STEADY = 0.4  # share of a decode after which the draft planner's measurements are stable
@@ -117,15 +117,13 @@ def timeline_of(outcome: Outcome, trace: Trace) -> DecodeTimeline:
             drafted.add(hop.message.base)
     return DecodeTimeline(
         _robot(outcome, trace.robot),
-        tuple(_cloud(each) for each in trace.cloud),
+        tuple(
+            Span(p.start * 1e3, p.end * 1e3, p.kind, f"{p.drafted}" if p.kind == "verify" else "")
+            for p in trace.cloud
+        ),
         tuple(arrow for arrow in arrows if arrow is not None),
         tuple((at * 1e3, tokens) for at, tokens in settled),
     )
-
-
-def _cloud(each: ModelPass) -> Span:
-    label = f"{each.drafted}" if each.kind == "verify" else ""
-    return Span(each.start * 1e3, each.end * 1e3, each.kind, label)
 
 
 def _robot(outcome: Outcome, passes: Sequence[DraftPass]) -> tuple[Span, ...]:
@@ -211,6 +209,7 @@ BLOCKS = {
     "wasted": ("drafting ahead, discarded", "#ffffff", "/////"),
     "verify": ("verifying (drafted tokens)", COLOURS["verifying"], ""),
 }
+EDGES = {"wasted": "#9aa2b1"}
 ARROWS = {
     "draft": ("draft", "#1d5fa8", "-", 1.3),
     "repeated": ("draft repeated", "#1d5fa8", (0, (1, 3)), 1.1),
@@ -239,10 +238,26 @@ def draw_timeline(path: Path, regime: Regime, decodes: Mapping[str, DecodeTimeli
     figure.suptitle(
         f"{regime.name}, round trip {regime.rtt_ms:g} ms", x=0.01, y=1 - 0.08 * inch, ha="left"
     )
-    _legend(figure, 1 - 0.3 * inch)
+    handles: dict[str, Artist] = {
+        name: Patch(facecolor=colour, edgecolor=EDGES.get(kind, "#ffffff"), hatch=hatch)
+        for kind, (name, colour, hatch) in BLOCKS.items()
+    }
+    handles["waiting"] = Patch(facecolor=COLOURS["waiting"], alpha=0.55)
+    for kind, (name, colour, style, wide) in ARROWS.items():
+        marker = TAILS.get(kind, "")
+        handles[name] = Line2D([], [], color=colour, ls=style, lw=wide, marker=marker, markersize=5)
+    place = (0.005, 1 - 0.3 * inch)
+    legend(
+        figure,
+        handles,
+        loc="upper left",
+        bbox_to_anchor=place,
+        ncols=7,
+        fontsize=8,
+        handlelength=2.6,
+    )
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.55 * inch), h_pad=0.4)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    save(figure, path)
 
 
 def _draw(axes: Axes, title: str, part: DecodeTimeline, length: float) -> None:
@@ -268,10 +283,12 @@ def _draw(axes: Axes, title: str, part: DecodeTimeline, length: float) -> None:
 def _block(axes: Axes, span: Span, at: float, length: float) -> None:
     _, colour, hatch = BLOCKS[span.kind]
     wide = span.end - span.start
-    edge = "#9aa2b1" if span.kind == "wasted" else "#ffffff"
-    axes.broken_barh(
-        [(span.start, wide)], (at, TALL), facecolors=colour, edgecolor=edge, hatch=hatch, lw=0.6
-    )
+    style: dict[str, Any] = {
+        "facecolors": colour,
+        "edgecolor": EDGES.get(span.kind, "#ffffff"),
+        "hatch": hatch,
+    }
+    axes.broken_barh([(span.start, wide)], (at, TALL), lw=0.6, **style)
     if span.label not in ("", "0") and wide > LEGIBLE * length:
         middle = (span.start + wide / 2, at + TALL / 2)
         axes.annotate(span.label, middle, ha="center", va="center", fontsize=8)
@@ -296,29 +313,3 @@ def _arrow(axes: Axes, arrow: Arrow, length: float) -> None:
     )  # under messages sent at the same time
     if arrow.kind in TAILS and 0 <= arrow.left <= length:
         axes.plot(arrow.left, begin, TAILS[arrow.kind], color=colour, markersize=5, clip_on=False)
-
-
-def _legend(figure: Figure, top: float) -> None:
-    handles: list[Artist] = []
-    names = []
-    for name, colour, hatch in BLOCKS.values():
-        edge = "#9aa2b1" if hatch == "/////" else "#ffffff"
-        handles.append(Patch(facecolor=colour, edgecolor=edge, hatch=hatch))
-        names.append(name)
-    handles.append(Patch(facecolor=COLOURS["waiting"], alpha=0.55))
-    names.append("waiting")
-    for kind, (name, colour, style, wide) in ARROWS.items():
-        marker = TAILS.get(kind, "")
-        line = Line2D([], [], color=colour, ls=style, lw=wide, marker=marker, markersize=5)
-        handles.append(line)
-        names.append(name)
-    figure.legend(
-        handles,
-        names,
-        loc="upper left",
-        bbox_to_anchor=(0.005, top),
-        ncols=7,
-        frameon=False,
-        fontsize=8,
-        handlelength=2.6,
-    )

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -19,22 +20,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ....decoding.policy import GREEDY, SamplingPolicy
-from ....decoding.propose import coupled_token
 from ....errors import UserError
 from ....models import EMBEDDED
 from ....models.exits import Adapter, Exits, shape_of
 from ....models.load import load
-from ....models.passes.target_rows import on_host
 from ....models.prompt import ORDERS, PromptSpec, Request
-from ....models.session import PassRequest, Session
+from ....models.session import Session
 from ....models.vlm import Vlm
 from ....share import rules_text
+from ...rows import Options, add_options
+from ..loop import REPORT_S, Trainer, descend, falling, write_whole
+from ..tiny.evaluation import generate
 
 GROUP = 32  # requests that are answered together, and whose rows are one file
 TOP = 64  # tokens of a row's distribution that are kept
 TEMPERATURE = 0.8  # of the sampled answers
 PICTURES = (".jpg", ".jpeg", ".png")
-REPORT_INTERVAL = 20.0  # seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +120,7 @@ class Collector:
             path = self._folder / f"rows_{self._seed}_{start}_{len(some)}.pt"
             parts.append(self._read(path) if path.exists() else self._make(path, some, start))
             done, now = start + len(some), time.monotonic()
-            if now - reported > REPORT_INTERVAL or done == count:
+            if now - reported > REPORT_S or done == count:
                 speed = done / (now - begun)
                 print(f"answers: {done} of {count} requests, {speed:.1f}/s", flush=True)
                 reported = now
@@ -148,36 +149,6 @@ class Collector:
         return rows
 
 
-def write_whole(path: Path, content: object) -> None:
-    """Save with torch, so that the file is there with all its content or not at all."""
-    part = path.with_suffix(".part")
-    torch.save(content, part)
-    part.replace(path)
-
-
-def generate(
-    vlm: Vlm, sessions: Sequence[Session], policies: Sequence[SamplingPolicy], spec: PromptSpec
-) -> list[list[int]]:
-    """The target's own answers, at most ``spec.max_tokens`` long, a token of each a pass."""
-    answers: list[list[int]] = [[] for _ in sessions]
-    rows = [session.forward(())[0] for session in sessions]
-    live = list(range(len(sessions)))
-    for position in range(spec.max_tokens):
-        for index in live:
-            answers[index].append(coupled_token(rows[index], policies[index], position))
-        live = [index for index in live if answers[index][-1] not in spec.end_ids]
-        if not live:
-            break
-        for index in live:
-            sessions[index].extend(answers[index][-1:])
-        passes = vlm.forward_together([PassRequest(sessions[index]) for index in live])
-        for index, logits in zip(live, passes, strict=True):
-            if isinstance(logits, Exception):
-                raise logits
-            rows[index] = on_host(logits)[0]
-    return answers
-
-
 def answer_rows(session: Session, answer: Sequence[int], layers: Sequence[int]) -> Rows:
     """The rows after each token of an answer but the last, scored in one pass like a draft."""
     seen: dict[int, np.ndarray] = {}
@@ -193,6 +164,7 @@ def answer_rows(session: Session, answer: Sequence[int], layers: Sequence[int]) 
     return Rows(torch.from_numpy(hidden), top.indices, top.values)
 
 
+STAGE = "training"
 BATCH = 512  # rows of a step
 PEAK_RATE = 3e-3
 WARMUP = 50  # steps
@@ -211,8 +183,8 @@ def frequent_tokens(rows: Rows, count: int, vocabulary: int) -> tuple[int, ...]:
     return tuple(sorted(likely.indices[likely.values > MIN_SHARE].tolist()))
 
 
-class ExitTrainer:
-    """Adapters in training; owns their weights, optimizer, data order and checkpoint."""
+class ExitTrainer(Trainer):
+    """Adapters in training; owns their weights, optimizer and data order."""
 
     def __init__(
         self,
@@ -224,59 +196,33 @@ class ExitTrainer:
         seed: int,
         checkpoint: Path,
     ) -> None:
+        super().__init__(checkpoint, f"{vlm.identity} {layers} rank {rank}, {len(tokens)} tokens")
         torch.manual_seed(seed)
         adapters = {layer: Adapter(rows.hidden.shape[-1], rank) for layer in layers}
         self.exits = Exits(vlm, adapters, tokens, torch.float32)
-        self.steps, self.spent = 0, 0.0
         self._device = vlm.transformer.device
         self._modules = nn.ModuleList(adapters[layer] for layer in layers).requires_grad_()
         self._optimizer = torch.optim.AdamW(
             self._modules.parameters(), PEAK_RATE, (0.9, 0.98), weight_decay=WEIGHT_DECAY
         )
+        self.kept = {"adapters": self._modules, "optimizer": self._optimizer}
         self._rng = np.random.default_rng((seed, 0xE73))
-        self._checkpoint = checkpoint
-        self._source = f"{vlm.identity} {layers} rank {rank}, {len(tokens)} tokens"
         place = torch.full((vlm.vocabulary,), -1)
         place[list(tokens)] = torch.arange(len(tokens))
         self._rows, self._places = rows, place[rows.ids]  # [N, TOP] among the tokens, or -1
         held_out = min(MAX_HELD_OUT, math.ceil(HELD_OUT * len(rows)))
         self._learned = len(rows) - held_out
 
-    def resume(self) -> None:
-        """Continue from the checkpoint, if there is one; UserError: it is of another training."""
-        if not self._checkpoint.exists():
-            return
-        stored = torch.load(self._checkpoint, weights_only=True)
-        if stored["of"] != self._source:
-            raise UserError(
-                f"{self._checkpoint} is of another target, --layers, --rank or shortlist: choose "
-                "another --out"
-            )
-        self._modules.load_state_dict(stored["adapters"])
-        self._optimizer.load_state_dict(stored["optimizer"])
-        self.steps, self.spent = stored["steps"], stored["spent"]
-        self._rng = np.random.default_rng((self.steps, 0xE73))
-
-    def save(self) -> None:
-        """Write the checkpoint."""
-        kept = {"adapters": self._modules.state_dict(), "optimizer": self._optimizer.state_dict()}
-        progress = {"of": self._source, "steps": self.steps, "spent": self.spent}
-        write_whole(self._checkpoint, {**progress, **kept})
+    def resume(self) -> bool:
+        """As ``Trainer``; the data come in another order."""
+        resumed = super().resume()
+        if resumed:
+            self._rng = np.random.default_rng((self.steps[STAGE], 0xE73))
+        return resumed
 
     def run(self, seconds: float) -> None:
         """Train until ``seconds`` are spent, those of earlier runs included."""
-        reported = time.monotonic()
-        while self.spent < seconds:
-            begun = time.monotonic()
-            self._step(self.spent / seconds)
-            now = time.monotonic()
-            self.spent += now - begun
-            if now - reported > REPORT_INTERVAL:
-                share = min(1.0, self.spent / seconds)
-                print(f"training: {share:.0%}, step {self.steps}, {self.report()}", flush=True)
-                self.save()
-                reported = now
-        self.save()
+        self.run_stage(STAGE, lambda: self.spent[STAGE] / seconds, self._step, self.report)
 
     def measure(self) -> dict[int, tuple[float, float]]:
         """By layer: the exit's loss on held-out rows, and on what share of them it agrees.
@@ -299,18 +245,10 @@ class ExitTrainer:
         return "agreement after " + ", ".join(exits)
 
     def _step(self, progress: float) -> None:
-        fall = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-        rate = PEAK_RATE * min(1.0, (self.steps + 1) / WARMUP) * (0.03 + 0.97 * fall)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        rate = PEAK_RATE * min(1.0, (self.steps[STAGE] + 1) / WARMUP) * falling(progress)
         chosen = self._rng.integers(self._learned, size=BATCH)
-        loss = torch.stack(
-            [self._loss_and_agreement(each, chosen)[0] for each in range(len(self._modules))]
-        ).sum()
-        self._optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        self._optimizer.step()
-        self.steps += 1
+        losses = [self._loss_and_agreement(each, chosen)[0] for each in range(len(self._modules))]
+        descend([self._optimizer], torch.stack(losses).sum(), rate, math.inf)
 
     def _loss_and_agreement(self, each: int, chosen: np.ndarray) -> tuple[Tensor, Tensor]:
         """KL(final pass || exit) of one exit on these rows, and its share of agreement."""
@@ -326,28 +264,30 @@ class ExitTrainer:
         return divergence.mean(), (log_exit.argmax(-1) == places[:, 0]).float().mean()
 
 
-def add_train_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``edge-cloud-spec train exits``."""
-    parser.add_argument("--target", default=str(EMBEDDED / "target"), help="directory or hub name")
-    parser.add_argument("--out", type=Path, default=Path("exits"), help="(default %(default)s)")
-    parser.add_argument("--layers", default="", help="an exit after so many layers, such as 2,3")
-    parser.add_argument("--rank", type=int, default=64, help="of the adapters (%(default)s)")
-    parser.add_argument(
-        "--shortlist",
-        type=int,
-        default=1024,
-        help="tokens an exit may predict, 0: all (%(default)s)",
-    )
-    parser.add_argument("--pictures", type=Path, help="folder to learn from (default: simulated)")
-    parser.add_argument("--prompts", type=Path, help="text file, an instruction a line")
-    parser.add_argument("--requests", type=int, default=4000, help="to answer (%(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=48, help="longest answer (%(default)s)")
-    parser.add_argument("--minutes", type=float, default=4.0, help="of training (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of requests, answers and weights")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default %(default)s)")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
-    parser.add_argument("--threads", type=int, default=2, help="of torch; processes that render")
-    parser.add_argument("--resume", action="store_true", help="continue from what OUT holds")
+OPTIONS: Options = {
+    "--target": {"default": str(EMBEDDED / "target"), "help": "directory or hub name"},
+    "--out": {"type": Path, "default": Path("exits"), "help": "(default %(default)s)"},
+    "--layers": {"default": "", "help": "an exit after so many layers, such as 2,3"},
+    "--rank": {"type": int, "default": 64, "help": "of the adapters (%(default)s)"},
+    "--shortlist": {
+        "type": int,
+        "default": 1024,
+        "help": "tokens an exit may predict, 0: all (%(default)s)",
+    },
+    "--pictures": {"type": Path, "help": "folder to learn from (default: simulated)"},
+    "--prompts": {"type": Path, "help": "text file, an instruction a line"},
+    "--requests": {"type": int, "default": 4000, "help": "to answer (%(default)s)"},
+    "--max-tokens": {"type": int, "default": 48, "help": "longest answer (%(default)s)"},
+    "--minutes": {"type": float, "default": 4.0, "help": "of training (%(default)s)"},
+    "--seed": {"type": int, "default": 1, "help": "of requests, answers and weights"},
+    "--device": {"default": "cpu", "help": "cpu or cuda (default %(default)s)"},
+    "--dtype": {"default": "float32", "help": "float32, bfloat16 or float16"},
+    "--threads": {"type": int, "default": 2, "help": "of torch; processes that render"},
+    "--resume": {"action": "store_true", "help": "continue from what OUT holds"},
+}
+
+add_train_arguments = partial(add_options, options=OPTIONS)
+"""The options of ``edge-cloud-spec train exits``."""
 
 
 def run_train(args: argparse.Namespace) -> int:

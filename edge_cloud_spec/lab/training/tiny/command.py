@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +18,9 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from ....errors import UserError, check_writable
 from ....models import EMBEDDED
+from ....models.load import load
+from ...rows import Options, Row, add_options, print_table, write
+from ..loop import Trainer, descend, falling
 from .architecture import SHAPES, ModelShape, build_model, load_pair_model, save_pair_model
 from .data import (
     BEARINGS,
@@ -33,12 +33,14 @@ from .data import (
     make_views,
     sampling_weights,
 )
-from .evaluation import Evaluation, evaluate
+from .evaluation import evaluate
 from .language import NAMES
 from .packed import PackedForward
 from .tokenizer import build_tokenizer
 
 QUESTIONS = 2
+WARMUP, FLAT = 0.02, 0.3  # shares of a stage with a rising and with the full learning rate
+AUXILIARY = 0.6  # weight of the vision head's loss
 SLOT = 36  # at least the tokens of the longest question and answer
 
 
@@ -59,11 +61,6 @@ class TrainingPlan:
     joint_images: int = 0
     threads: int = 2
     compiled: bool = True
-    warmup: float = 0.02
-    flat: float = 0.3
-    floor: float = 0.03
-    auxiliary: float = 0.6
-    save_every: float = 2.0
 
 
 class VisionHead(nn.Module):
@@ -104,32 +101,29 @@ def _optimizers(modules: list[nn.Module], rate: float) -> list[torch.optim.Optim
     return [muon, adam]
 
 
-def learning_rate_share(progress: float, plan: TrainingPlan) -> float:
+def learning_rate_share(progress: float) -> float:
     """The learning rate as a share of its peak, at a share of the stage's time."""
-    if progress < plan.warmup:
-        return (progress + 0.001) / plan.warmup
-    if progress < plan.flat:
-        return 1.0
-    fall = min(1.0, (progress - plan.flat) / (1 - plan.flat))
-    return plan.floor + (1 - plan.floor) * 0.5 * (1 + float(np.cos(np.pi * fall)))
+    return min(1.0, (progress + 0.001) / WARMUP) * falling(progress, FLAT)
 
 
-class Trainer:
-    """One model in training; owns its weights, optimizers, data order and checkpoint."""
+class PairTrainer(Trainer):
+    """One model in training; owns its weights, optimizers and data order.
+
+    The optimizers' moments are not kept: a few steps rebuild them.
+    """
 
     def __init__(
         self, shape: ModelShape, views: Views, plan: TrainingPlan, checkpoint: Path
     ) -> None:
+        super().__init__(checkpoint, repr(shape))
         torch.set_num_threads(plan.threads)
-        self.views, self.plan, self.checkpoint = views, plan, checkpoint
+        self.views, self.plan = views, plan
         self.model: Qwen3VLForConditionalGeneration = build_model(shape, plan.seed)
         self.sight = VisionHead(shape.hidden)
+        self.kept = {"model": self.model, "sight": self.sight}
         self.forward = PackedForward(self.model, QUESTIONS, SLOT)
         self.encoder = QuestionEncoder(build_tokenizer())
         self.rng = np.random.default_rng(plan.seed)
-        self.spent = {"sight": 0.0, "joint": 0.0}
-        self.seen = {"sight": 0, "joint": 0}
-        self.steps = 0
         self._order = np.empty(0, np.int64)
         self._sampling_weights = sampling_weights(views)
 
@@ -138,41 +132,20 @@ class Trainer:
         self.model.load_state_dict(load_pair_model(folder).state_dict())
 
     def resume(self) -> bool:
-        """Continue from the checkpoint; False where there is none."""
-        if not self.checkpoint.exists():
-            return False
-        stored = torch.load(self.checkpoint, weights_only=True)
-        self.model.load_state_dict(stored["model"])
-        self.sight.load_state_dict(stored["sight"])
-        self.spent, self.seen, self.steps = stored["spent"], stored["seen"], stored["steps"]
-        self.rng = np.random.default_rng((self.plan.seed, self.steps))
-        return True
-
-    def save(self) -> None:
-        """Write the checkpoint (without the optimizers' moments: a few steps rebuild them)."""
-        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        part = self.checkpoint.with_suffix(".part")
-        kept = {"model": self.model.state_dict(), "sight": self.sight.state_dict()}
-        torch.save({**kept, "spent": self.spent, "seen": self.seen, "steps": self.steps}, part)
-        part.replace(self.checkpoint)
+        """As ``Trainer``; the views come in another order."""
+        resumed = super().resume()
+        if resumed:
+            self.rng = np.random.default_rng((self.plan.seed, self.steps.total()))
+        return resumed
 
     def run(self) -> Qwen3VLForConditionalGeneration:
         """Both stages; the model, in evaluation mode."""
-        visual = self.model.model.visual
-        self._stage("sight", 0, [visual, self.sight], self._sight_loss)
-        modules = [self.model, self.sight]
-        self._stage("joint", QUESTIONS, modules, self._joint_loss)
+        plan, visual = self.plan, self.model.model.visual
+        if plan.compiled:
+            print("each stage's first step is compiled, which takes a minute", flush=True)
+        self._stage("sight", plan.sight, plan.sight_images, 0, visual, self._sight_loss)
+        self._stage("joint", plan.joint, plan.joint_images, QUESTIONS, self.model, self._joint_loss)
         return self.model.eval()
-
-    def _progress(self, name: str) -> float:
-        """How much of a stage is done, from 0 to 1 and a little beyond."""
-        plan = self.plan
-        minutes, images = {
-            "sight": (plan.sight, plan.sight_images),
-            "joint": (plan.joint, plan.joint_images),
-        }[name]
-        timed = self.spent[name] / (60 * minutes)
-        return max(timed, self.seen[name] / images if images else 0.0)
 
     def _next(self, questions: int) -> Batch:
         if len(self._order) < self.plan.batch:
@@ -194,90 +167,74 @@ class Trainer:
         )
         weights = batch.weights.flatten()
         loss = (each * weights).sum() / weights.sum()
-        return loss + self.plan.auxiliary * self.sight(merged, batch), loss.detach()
+        return loss + AUXILIARY * self.sight(merged, batch), loss.detach()
 
     def _stage(
         self,
         name: str,
+        minutes: float,
+        images: int,
         questions: int,
-        modules: list[nn.Module],
+        module: nn.Module,
         loss_of: Callable[[Batch], tuple[Tensor, Tensor]],
     ) -> None:
-        if self._progress(name) >= 1.0:
-            return
-        optimizers = _optimizers(modules, self.plan.rate)
-        parameters = [p for module in modules for p in module.parameters()]
+        """For so many minutes, or until so many images are seen (0: no such limit)."""
+        optimizers = _optimizers([module, self.sight], self.plan.rate)
         compute = torch.compile(loss_of, dynamic=False) if self.plan.compiled else loss_of
-        first = "; its first step is compiled, which takes a minute" * self.plan.compiled
-        print(f"{name}: {self._progress(name):.0%}{first}", flush=True)
-        saved = reported = time.monotonic()
-        mean = count = 0.0
         resumed = self.spent[name]
-        while self._progress(name) < 1.0:
-            begun = time.monotonic()
-            rate = self.plan.rate * learning_rate_share(self._progress(name), self.plan)
+        losses: list[float] = []
+
+        def progress() -> float:
+            seen = self.plan.batch * self.steps[name]
+            return max(self.spent[name] / (60 * minutes), seen / images if images else 0.0)
+
+        def step(share: float) -> None:
+            rate = self.plan.rate * learning_rate_share(share)
             if resumed and self.spent[name] - resumed < 20:
                 rate *= 0.05 + (self.spent[name] - resumed) / 21
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = rate
             with torch.autocast("cpu", torch.bfloat16):
                 loss, shown = compute(self._next(questions))
-            torch.autograd.backward(loss)
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            self.steps += 1
-            self.seen[name] += self.plan.batch
-            mean, count = mean + float(shown), count + 1
-            now = time.monotonic()
-            # compiling in the first steps is not training
-            self.spent[name] += min(now - begun, 15.0)
-            if now - reported > 20:
-                print(
-                    f"{name}: {self._progress(name):.0%}, {self.spent[name] / 60:.1f} min, "
-                    f"step {self.steps}, "
-                    f"loss {mean / count:.3f}, "
-                    f"{count * self.plan.batch / (now - reported):.0f} images/s",
-                    flush=True,
-                )
-                reported, mean, count = now, 0.0, 0.0
-            if now - saved > 60 * self.plan.save_every:
-                self.save()
-                saved = now
-        self.save()
+            descend(optimizers, loss, rate, 1.0)
+            losses.append(float(shown))
+
+        def report() -> str:
+            mean = sum(losses) / len(losses)
+            losses.clear()
+            return f"loss {mean:.3f}"
+
+        self.run_stage(name, progress, step, report)
 
 
 HELD_OUT = 1_000  # views
 VIEWS = 32_000
+COLUMNS = {
+    name: name.replace("_", " ")
+    for name in ("model", "skill", "accuracy", "wrong_picture", "wrong_instruction", "chance")
+}
 DRAFTER_SHARE = 0.1  # of the minutes
 SIGHT_SHARE = 0.5  # of a model's minutes
 DRAFTER_IMAGES = (5_000, 18_000)  # sight, joint: with more it errs too seldom to be a drafter
 
 
-def add_train_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``edge-cloud-spec train tiny``."""
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=None,
-        help="folder of the pair (default: the shipped one to evaluate, ./tiny-pair to train)",
-    )
-    parser.add_argument("--minutes", type=float, default=60.0, help="of training, both models")
-    parser.add_argument("--views", type=int, default=VIEWS, help="views to train on")
-    parser.add_argument("--seed", type=int, default=1, help="of views, weights and questions")
-    parser.add_argument("--threads", type=int, default=2, help="of torch; processes that render")
-    parser.add_argument("--resume", action="store_true", help="continue from OUT's checkpoints")
-    parser.add_argument(
-        "--start-from", type=Path, default=None, help="a pair whose weights to train further"
-    )
-    parser.add_argument(
-        "--models", default=",".join(SHAPES), help="which to train (default %(default)s)"
-    )
-    parser.add_argument("--evaluate", action="store_true", help="measure a pair only")
-    parser.add_argument("--count", type=int, default=HELD_OUT, help="held-out views to measure on")
-    parser.add_argument("--json", type=Path, default=None, help="write the figures to this file")
+OPTIONS: Options = {
+    "--out": {
+        "type": Path,
+        "help": "folder of the pair (default: the shipped one to evaluate, ./tiny-pair to train)",
+    },
+    "--minutes": {"type": float, "default": 60.0, "help": "of training, both models"},
+    "--views": {"type": int, "default": VIEWS, "help": "views to train on"},
+    "--seed": {"type": int, "default": 1, "help": "of views, weights and questions"},
+    "--threads": {"type": int, "default": 2, "help": "of torch; processes that render"},
+    "--resume": {"action": "store_true", "help": "continue from OUT's checkpoints"},
+    "--start-from": {"type": Path, "help": "a pair whose weights to train further"},
+    "--models": {"default": ",".join(SHAPES), "help": "which to train (default %(default)s)"},
+    "--evaluate": {"action": "store_true", "help": "measure a pair only"},
+    "--count": {"type": int, "default": HELD_OUT, "help": "held-out views to measure on"},
+    "--json": {"type": Path, "help": "write the figures to this file"},
+}
+
+add_train_arguments = partial(add_options, options=OPTIONS)
+"""The options of ``edge-cloud-spec train tiny``."""
 
 
 def run_train(args: argparse.Namespace) -> int:
@@ -288,16 +245,13 @@ def run_train(args: argparse.Namespace) -> int:
         raise UserError("--threads is 1 or more, --seed 0 or more")
     if args.json:
         check_writable(args.json)
-    if args.evaluate:
-        measured = measure(args.out or EMBEDDED, args.seed, args.count, args.threads)
-    else:
-        folder = args.out or Path("tiny-pair")
+    folder = args.out or (EMBEDDED if args.evaluate else Path("tiny-pair"))
+    if not args.evaluate:
         train(args, folder)
-        measured = measure(folder, args.seed, args.count, args.threads)
-    report(measured)
+    rows = measure(folder, args.seed, args.count, args.threads)
+    print_table(rows, COLUMNS)
     if args.json:
-        rows = {"suite": "train tiny", "seed": args.seed, "versions": _versions()}
-        args.json.write_text(json.dumps({**rows, "rows": measured.rows}, indent=1) + "\n")
+        write(args.json, "train tiny", args.seed, rows)
     return 0
 
 
@@ -330,7 +284,7 @@ def train(args: argparse.Namespace, folder: Path) -> None:
         raise UserError(f"--out {folder} cannot be made: {error.strerror}") from None
     views = make_views(folder / "views", args.seed, args.views, "mixed", args.threads)
     for name, checkpoint in kept.items():
-        trainer = Trainer(SHAPES[name], views, _plan(name, names, args), checkpoint)
+        trainer = PairTrainer(SHAPES[name], views, _plan(name, names, args), checkpoint)
         if args.start_from is not None:
             trainer.start_from(_trained(args.start_from, name))
         if args.resume:
@@ -369,31 +323,14 @@ def _trained(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def measure(folder: Path, seed: int, count: int, threads: int) -> Evaluation:
+def measure(folder: Path, seed: int, count: int, threads: int) -> list[Row]:
     """Evaluate the pair in ``folder`` on ``count`` views that no training seed renders.
 
     UserError: a model of the pair is missing.
     """
     trained = {name: _trained(folder, name) for name in SHAPES}
-    torch.set_num_threads(threads)
     # training renders shards of seeds below 10**9
     with tempfile.TemporaryDirectory() as rendered:
         views = make_views(Path(rendered), seed + 10**6, count, "mixed", threads)
-    tokenizer = build_tokenizer()
-    models = {name: load_pair_model(path) for name, path in trained.items()}
-    return evaluate(models, QuestionEncoder(tokenizer), tokenizer.decode, views, seed)
-
-
-def report(measured: Evaluation) -> None:
-    """Print the figures as a table."""
-    columns = ("accuracy", "wrong_picture", "wrong_instruction", "chance")
-    print("".join(f"{name:>19}" for name in ("model", "skill", *columns)))
-    for row in measured.rows:
-        figures = [row.get(column) for column in columns]
-        shown = ["" if value is None else f"{value:.3f}" for value in figures]
-        print("".join(f"{text:>19}" for text in (row["model"], row["skill"], *shown)))
-
-
-def _versions() -> dict[str, str]:
-    names = ("torch", "transformers", "tokenizers", "mujoco")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+    models = {name: load(path, threads=threads) for name, path in trained.items()}
+    return evaluate(models, views, seed)

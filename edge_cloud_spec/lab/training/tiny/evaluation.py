@@ -7,17 +7,22 @@ falls to chance in the other two, and one that relies on priors does not.
 
 from __future__ import annotations
 
+import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
-from transformers import Qwen3VLForConditionalGeneration
+from PIL import Image
 
-from .architecture import GRID, MERGE, PATCH
-from .data import QuestionEncoder, Views, draw_instruction, pixels_of
+from ....decoding.policy import GREEDY, SamplingPolicy
+from ....decoding.propose import coupled_token
+from ....models.passes.target_rows import on_host
+from ....models.prompt import Prompt, PromptSpec, Request
+from ....models.session import PassRequest, Session
+from ....models.vlm import Vlm
+from ...rows import Row
+from .data import Views, draw_instruction
 from .language import (
     DISTANCES,
     ORDERS,
@@ -29,114 +34,48 @@ from .language import (
     askable,
     read,
 )
-from .packed import AFTER_IMAGE, PREFIX, patches
 
 MAX_ANSWER = 32  # tokens
+TOGETHER = 32  # answers in one pass
 
 
-@dataclass(frozen=True)
-class EncodedQuestion:
-    """One question: the index of the image that is shown, and the ids after it."""
-
-    image: int
-    question: tuple[int, ...]
-
-
-def _positions(length: int, batch: int) -> Tensor:
-    """M-RoPE positions [3, B, L] of a prompt of ``length`` tokens with one 128 x 128 image."""
-    side = GRID // MERGE
-    cell = torch.arange(side * side)
-    image = 1 + torch.stack((torch.zeros_like(cell), cell // side, cell % side))
-    after = torch.arange(AFTER_IMAGE, AFTER_IMAGE + length - PREFIX + 1).expand(3, -1)
-    row = torch.cat((torch.zeros(3, 1, dtype=torch.long), image, after), dim=1)
-    return row[:, None].expand(3, batch, -1)
-
-
-def _pixel_values(images: np.ndarray) -> Tensor:
-    cut = patches(pixels_of(images))
-    spread = cut.view(*cut.shape[:2], 3, 1, PATCH, PATCH).expand(-1, -1, -1, 2, -1, -1)
-    return spread.reshape(-1, 2 * cut.shape[2])
-
-
-def _equal_lengths(
-    asked: Sequence[EncodedQuestion], extra: Sequence[int], size: int
-) -> Iterator[list[int]]:
-    """Indices in batches of one prompt length each, so that nothing is padded."""
-    groups: dict[int, list[int]] = {}
-    for index, one in enumerate(asked):
-        groups.setdefault(len(one.question) + extra[index], []).append(index)
-    for group in groups.values():
-        for start in range(0, len(group), size):
-            yield group[start : start + size]
-
-
-def _inputs(
-    model: Qwen3VLForConditionalGeneration, images: np.ndarray, ids: Tensor
-) -> dict[str, Tensor]:
-    return {
-        "input_ids": ids,
-        "pixel_values": _pixel_values(images),
-        "image_grid_thw": torch.tensor([[1, GRID, GRID]]).expand(len(ids), -1),
-        "mm_token_type_ids": (ids == model.config.image_token_id).int(),
-        "position_ids": _positions(ids.shape[1], len(ids)),
-    }
-
-
-@torch.inference_mode()
-def greedy_answers(
-    model: Qwen3VLForConditionalGeneration,
-    images: np.ndarray,
-    asked: Sequence[EncodedQuestion],
-    encoder: QuestionEncoder,
-    vocabulary: int,
-    size: int = 64,
+def generate(
+    vlm: Vlm, sessions: Sequence[Session], policies: Sequence[SamplingPolicy], spec: PromptSpec
 ) -> list[list[int]]:
-    """The answer to each question, end token included, over the first ``vocabulary`` tokens."""
-    answers: list[list[int]] = [[] for _ in asked]
-    for chosen in _equal_lengths(asked, [0] * len(asked), size):
-        ids = torch.tensor([[*encoder.prefix, *asked[index].question] for index in chosen])
-        shown = images[[asked[index].image for index in chosen]]
-        out = model(**_inputs(model, shown, ids), use_cache=True, logits_to_keep=1)
-        position = ids.shape[1] - PREFIX + AFTER_IMAGE + 1
-        open_rows = torch.ones(len(chosen), dtype=torch.bool)
-        for step in range(MAX_ANSWER):
-            token = out.logits[:, -1, :vocabulary].argmax(-1)
-            for row in open_rows.nonzero().flatten().tolist():
-                answers[chosen[row]].append(int(token[row]))
-            open_rows &= token != encoder.end
-            if not open_rows.any():
-                break
-            out = model(
-                input_ids=token[:, None],
-                position_ids=torch.full((3, len(chosen), 1), position + step),
-                past_key_values=out.past_key_values,
-                use_cache=True,
-            )
+    """The target's own answers, at most ``spec.max_tokens`` long, a token of each a pass."""
+    answers: list[list[int]] = [[] for _ in sessions]
+    rows = [session.forward(())[0] for session in sessions]
+    live = list(range(len(sessions)))
+    for position in range(spec.max_tokens):
+        for index in live:
+            answers[index].append(coupled_token(rows[index], policies[index], position))
+        live = [index for index in live if answers[index][-1] not in spec.end_ids]
+        if not live:
+            break
+        for index in live:
+            sessions[index].extend(answers[index][-1:])
+        passes = vlm.forward_together([PassRequest(sessions[index]) for index in live])
+        for index, logits in zip(live, passes, strict=True):
+            if isinstance(logits, Exception):
+                raise logits
+            rows[index] = on_host(logits)[0]
     return answers
 
 
-@torch.inference_mode()
-def proposals(
-    model: Qwen3VLForConditionalGeneration,
-    images: np.ndarray,
-    asked: Sequence[EncodedQuestion],
-    answers: Sequence[Sequence[int]],
-    encoder: QuestionEncoder,
-    vocabulary: int,
-    size: int = 64,
-) -> list[list[int]]:
-    """The greedy token of ``model`` at each place of each answer, after that answer so far."""
-    proposed: list[list[int]] = [[] for _ in asked]
-    # an untrained target may emit image tokens, for which there is no image
-    given = [[encoder.pad if t == encoder.prefix[1] else t for t in each] for each in answers]
-    for chosen in _equal_lengths(asked, list(map(len, answers)), size):
-        rows = [[*encoder.prefix, *asked[i].question, *given[i][:-1]] for i in chosen]
-        ids = torch.tensor(rows)
-        shown = images[[asked[index].image for index in chosen]]
-        logits = model(**_inputs(model, shown, ids)).logits[..., :vocabulary]
-        for row, index in enumerate(chosen):
-            proposed[index] = logits[row].argmax(-1)[-len(answers[index]) :].tolist()
-    return proposed
+def greedy_answers(vlm: Vlm, requests: Sequence[Request], spec: PromptSpec) -> list[list[int]]:
+    """The answer to each request, end token included."""
+    answers: list[list[int]] = []
+    for start in range(0, len(requests), TOGETHER):
+        some = requests[start : start + TOGETHER]
+        sessions = [vlm.open(vlm.prompt(request, spec)) for request in some]
+        answers += generate(vlm, sessions, [GREEDY] * len(some), spec)
+    return answers
+
+
+def proposals(vlm: Vlm, prompt: Prompt, answer: Sequence[int]) -> list[int]:
+    """The greedy token of ``vlm`` at each place of an answer, after that answer so far."""
+    tokens: list[int] = vlm.open(prompt).forward(answer[:-1]).argmax(-1).tolist()
+    return tokens
 
 
 def accepted_and_tested(
@@ -161,8 +100,6 @@ def accepted_and_tested(
 
 SKILLS = ("visible", "side", "distance", "action")
 GAMMA = 4
-
-Row = dict[str, str | float | int]
 
 
 @dataclass(frozen=True)
@@ -274,14 +211,17 @@ def _even(
     return True
 
 
-def encode_questions(
-    probes: Sequence[Probe], encoder: QuestionEncoder, rng: np.random.Generator
-) -> list[EncodedQuestion]:
-    """The probes in one of the phrasings each."""
-    return [
-        EncodedQuestion(p.image, tuple(encoder.question(draw_instruction(p.name, rng), p.order)))
-        for p in probes
-    ]
+def requests_of(probes: Sequence[Probe], views: Views, rng: np.random.Generator) -> list[Request]:
+    """The probes in one of the phrasings each, with their pictures as they are."""
+    pictures = [png(image) for image in views.images]
+    return [Request(draw_instruction(p.name, rng), pictures[p.image], p.order) for p in probes]
+
+
+def png(image: np.ndarray) -> bytes:
+    """A picture uint8 [H, W, 3] in a file that loses nothing."""
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
 
 
 def accuracy(
@@ -311,23 +251,8 @@ def chance(skill: str, probes: Sequence[Probe]) -> float:
     return max(truths.values()) / truths.total()
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The rows of the report, and the probes and target's answers behind them."""
-
-    rows: list[Row]
-    probes: list[Probe]
-    answers: list[str]
-
-
-def evaluate(
-    models: dict[str, Qwen3VLForConditionalGeneration],
-    encoder: QuestionEncoder,
-    decode: Callable[[list[int]], str],
-    views: Views,
-    seed: int,
-) -> Evaluation:
-    """Skills of ``models`` ("target", "drafter") and how many draft tokens the target accepts."""
+def evaluate(models: Mapping[str, Vlm], views: Views, seed: int) -> list[Row]:
+    """Skills of the ``models`` target and drafter, and how many draft tokens the target accepts."""
     rng = np.random.default_rng((seed, 0xE7A1))
     probes = right_probes(views, rng)
     sets = {
@@ -335,47 +260,35 @@ def evaluate(
         "wrong_picture": wrong_pictures(probes, views, rng),
         "wrong_instruction": wrong_instructions(probes, views, rng),
     }
-    asked = {name: encode_questions(some, encoder, rng) for name, some in sets.items()}
-    common = min(model.config.text_config.vocab_size for model in models.values())
+    asked = {name: requests_of(some, views, rng) for name, some in sets.items()}
+    common = min(vlm.vocabulary for vlm in models.values())
+    spec = models["target"].spec("", MAX_ANSWER)
     rows: list[Row] = []
-    target_ids: list[list[int]] = []
-    target_texts: list[str] = []
-    for model_name, model in models.items():
-        scores: dict[str, dict[str, float]] = {skill: {} for skill in SKILLS}
-        for set_name, some in sets.items():
-            ids = greedy_answers(model, views.images, asked[set_name], encoder, common)
-            texts = [decode(one[:-1] if one[-1] == encoder.end else one) for one in ids]
+    said: dict[tuple[str, str], list[list[int]]] = {}
+    for model, vlm in models.items():
+        vlm.crop(common)
+        scores: dict[str, Row] = {skill: {} for skill in SKILLS}
+        for name, some in sets.items():
+            said[model, name] = ids = greedy_answers(vlm, asked[name], spec)
+            texts = [vlm.tokenizer.decode(each, skip_special_tokens=True) for each in ids]
             claims = [read(text) for text in texts]
-            if model_name == "target" and set_name == "accuracy":
-                target_ids, target_texts = ids, texts
-            for skill in SKILLS if set_name == "accuracy" else SKILLS[:3]:
-                scores[skill][set_name] = accuracy(skill, some, claims)
-                if set_name == "accuracy":
+            for skill in SKILLS if some is probes else SKILLS[:3]:
+                scores[skill][name] = accuracy(skill, some, claims)
+                if some is probes:
                     said_only = accuracy(skill, some, claims, where_said=True)
                     scores[skill]["accuracy_where_said"] = said_only
-            print(f"{model_name}: {set_name}, {len(some)} answers", flush=True)
+            print(f"{model}: {name}, {len(some)} answers", flush=True)
         for skill in SKILLS:
             level = chance(skill, probes)
-            rows.append({"model": model_name, "skill": skill, **scores[skill], "chance": level})
-    if target_ids and "drafter" in models:
-        rows.append(
-            _acceptance(models["drafter"], encoder, views, asked["accuracy"], target_ids, common)
-        )
-    return Evaluation(rows, probes, target_texts)
+            rows.append({"model": model, "skill": skill, **scores[skill], "chance": level})
+    prompts = [models["drafter"].prompt(request, spec) for request in asked["accuracy"]]
+    return [*rows, _acceptance(models["drafter"], prompts, said["target", "accuracy"])]
 
 
-def _acceptance(
-    drafter: Qwen3VLForConditionalGeneration,
-    encoder: QuestionEncoder,
-    views: Views,
-    asked: Sequence[EncodedQuestion],
-    answers: Sequence[Sequence[int]],
-    common: int,
-) -> Row:
-    proposed = proposals(drafter, views.images, asked, answers, encoder, common)
+def _acceptance(drafter: Vlm, prompts: Sequence[Prompt], answers: Sequence[Sequence[int]]) -> Row:
     counts = [
-        accepted_and_tested(own, proposal, GAMMA)
-        for own, proposal in zip(answers, proposed, strict=True)
+        accepted_and_tested(answer, proposals(drafter, prompt, answer), GAMMA)
+        for prompt, answer in zip(prompts, answers, strict=True)
     ]
     accepted, tested = np.sum(counts, axis=0).tolist()
     return {

@@ -1,0 +1,105 @@
+"""Decodes that several suites count: over gRPC in turn, or in this process round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...decoding.accept import accept
+from ...decoding.draft import Draft
+from ...decoding.policy import SamplingPolicy
+from ...decoding.propose import ProposalConfig
+from ...decoding.random_source import SeededRandomSource
+from ...decoding.shape import Branch, chain
+from ...decoding.target_rows import LogitRows
+from ...edge.runner import Outcome
+from ...models.draft_model import DraftModel
+from ...models.prompt import PromptSpec, Request
+from ...models.session import Session
+from .requests import sample_requests
+
+T = TypeVar("T")
+Case = tuple[Request, SamplingPolicy]
+Decode = Callable[[Request, SamplingPolicy], T]
+Score = Callable[[Draft], NDArray[np.float32]]
+
+
+def sample_cases(seed: int, count: int, temperature: float = 0.0) -> list[Case]:
+    """Requests, each with a picture and a seed of its own."""
+    return [
+        (request, SamplingPolicy(temperature, seed=seed + number))
+        for number, request in enumerate(sample_requests(seed, count))
+    ]
+
+
+def in_turn(decodes: Mapping[str, Decode[T]], cases: Sequence[Case]) -> dict[str, list[T]]:
+    """Every case by each in turn, so that all see the same load of this machine.
+
+    The first case warms up, without a result. Cloud and robot cache the last pictures and prompts
+    by the picture's bytes, so each decode gets other bytes; those after its end are not decoded.
+    """
+    found: dict[str, list[T]] = {name: [] for name in decodes}
+    for number, (request, policy) in enumerate(cases):
+        for place, (name, decode) in enumerate(decodes.items()):
+            own = replace(request, jpeg=request.jpeg + bytes([place, not number]))
+            result = decode(own, policy)
+            if number:
+                found[name].append(result)
+    return found
+
+
+def acceptance(done: Iterable[Outcome]) -> float | None:
+    """Of the drafted tokens that were tested; None where there were none."""
+    stats = [outcome.stats for outcome in done]
+    tested = sum(each.tested for each in stats)
+    return sum(each.accepted for each in stats) / tested if tested else None
+
+
+@dataclass(frozen=True)
+class LocalRound:
+    """A draft, how many of its tokens were accepted, and what the round emitted."""
+
+    draft: Draft
+    accepted: int
+    emitted: tuple[int, ...]
+
+
+def local_rounds(
+    target: Session,
+    draft_session: Session,
+    spec: PromptSpec,
+    rule: str,
+    policy: SamplingPolicy,
+    gamma: int,
+    score: Score | None = None,
+) -> Iterator[LocalRound]:
+    """An answer with drafts of ``gamma`` tokens, by two sessions after the prompt.
+
+    score: the target's pass over a draft, logits [1 + n, V] (the session's own ``forward``).
+    """
+    drafter = DraftModel(draft_session, ProposalConfig(rule, policy), spec.end_ids)
+    said: tuple[int, ...] = ()
+    while len(said) < spec.max_tokens and not (said and said[-1] in spec.end_ids):
+        draft = drafter.finished(Branch(said, chain(gamma))).draft
+        logits = score(draft) if score else target.forward(draft.tokens, draft.parents)
+        source = SeededRandomSource(policy.seed)
+        verdict = accept(rule, draft, LogitRows(logits), policy, len(said), source)
+        assert verdict.token is not None
+        target.commit(verdict.path)
+        target.extend((verdict.token,))
+        emitted = emitted_tokens(draft, verdict.path, verdict.token, spec)
+        yield LocalRound(draft, len(verdict.path), emitted)
+        said += emitted
+
+
+def emitted_tokens(
+    draft: Draft, path: Sequence[int], token: int | None, spec: PromptSpec
+) -> tuple[int, ...]:
+    """Accepted nodes and the token after them, up to an end token."""
+    tokens = [draft.tokens[node] for node in path] + ([] if token is None else [token])
+    ends = [count for count, each in enumerate(tokens, 1) if each in spec.end_ids]
+    return tuple(tokens[: ends[0] if ends else None])

@@ -1,0 +1,58 @@
+"""Figures as flat rows: the options that ask for them, their table, and their JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+
+Row = dict[str, Any]
+Options = dict[str, dict[str, Any]]  # each flag with what add_argument takes
+
+
+def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
+    """Declare these options."""
+    for flag, given in options.items():
+        parser.add_argument(flag, **given)
+
+
+def print_table(rows: Sequence[Row], columns: Mapping[str, str] | None = None) -> None:
+    """The rows on a terminal; columns: heading by field, of those fields alone."""
+    present = {name: name for row in rows for name in row}
+    columns = {name: columns[name] for name in columns if name in present} if columns else present
+    body = ([_text(row.get(name, "")) for name in columns] for row in rows)
+    table = [list(columns.values()), *body]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def write(path: Path, suite: str, seed: int, rows: Sequence[Row]) -> None:
+    """Write rows as JSON with what they were measured with; raises UserError."""
+    content = {"suite": suite, "seed": seed, "versions": _versions(), "rows": rows}
+    try:
+        path.write_text(json.dumps(content, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("edge-cloud-spec", "torch", "transformers", "grpcio", "mujoco"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "missing"
+    return found
