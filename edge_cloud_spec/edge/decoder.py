@@ -12,7 +12,7 @@ from ..decoding.digest import PrefixDigest
 from ..decoding.preset import Preset
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..wire.messages import (
-    ALONE_PROTOCOL,
+    PROTOCOL,
     Fault,
     Open,
     Opened,
@@ -20,10 +20,9 @@ from ..wire.messages import (
     RowMessage,
     ServerMessage,
     Verdict,
-    VersionError,
     base_digest,
-    check_agreed,
     spec_digest,
+    versions_differ,
 )
 from .events import (
     ANSWERED,
@@ -80,7 +79,6 @@ class EdgeDecoder:
         self._spec: bytes | None = None  # digest of the specification asked for last
         self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
         self._cloud_base: PrefixDigest | None = None  # the same, as the cloud has it
-        self._generates_unasked = True  # the server does what ``Open.alone`` says, once it is open
         self._is_anew = False  # whether a prompt was made before under another specification
         self._rounds = Rounds(
             opening,
@@ -206,7 +204,7 @@ class EdgeDecoder:
         self._base = base_digest(self._opening, prompt.digest, prompt.spec_digest)
         self._rounds.begin(self._base, prompt)
         actions = self._compare_bases()
-        if not actions and self._opening.alone is not None and self._generates_unasked:
+        if not actions and self._opening.alone is not None:
             if self._is_anew:  # verdicts may have been dropped meanwhile
                 actions = self._answer.resume()
             actions = [*actions, *self._rounds.follow(now)]
@@ -230,12 +228,11 @@ class EdgeDecoder:
         resumed = bool(self._answer.session)
         if opened.base.length and not resumed:
             return []  # of a Resume before the Open that is under way
-        try:
-            check_agreed(opened.protocol, bool(self._opening.policy.grammar and not resumed))
-            if not opened.session:
-                raise VersionError("the cloud did not name the session; update it")
-        except VersionError as error:
-            return self._rounds.close("bad_opened", str(error))
+        if not resumed and opened.protocol != PROTOCOL:
+            return self._rounds.close("bad_opened", versions_differ(PROTOCOL, opened.protocol))
+        if not opened.session:
+            text = "the cloud did not name the session; update it"
+            return self._rounds.close("bad_opened", text)
         if resumed and opened.session != self._answer.session:
             return self._lose_session("the cloud says another session each time; update it")
         self._answer.session = opened.session
@@ -251,12 +248,11 @@ class EdgeDecoder:
         if not self._preset.drafts_on_robot:
             self._base = opened.base
             self._rounds.begin(opened.base)
-            return self._leave_to_cloud(opened, now)
+            return self._leave_to_cloud(now)
         return self._on_first_opened(opened, now)
 
     def _on_first_opened(self, opened: Opened, now: float) -> list[Action]:
         """A session without a verified token is open to a robot that drafts."""
-        self._generates_unasked = opened.protocol >= ALONE_PROTOCOL
         if opened.spec:  # the cloud's specification is not the known one: begin with that
             self._is_anew = self._base is not None
             return self._prepare(opened.spec)
@@ -265,10 +261,7 @@ class EdgeDecoder:
             return self._rounds.close("bad_opened", text)
         if self._rounds.request_follows_open:
             self._deadline.owed(now)
-        mismatch = self._compare_bases()
-        if mismatch or self._generates_unasked or not self._rounds.follows:
-            return mismatch
-        return self._rounds.ask_to_generate(now)
+        return self._compare_bases()
 
     def _on_reopened(self, opened: Opened, now: float) -> list[Action]:
         """A verifier goes on after the answer so far, if it makes the same prompt and took it all.
@@ -285,11 +278,11 @@ class EdgeDecoder:
         self._cloud_base = opened.base
         if self._rounds.request_follows_open:
             self._deadline.owed(now)
-        return [] if self._preset.drafts_on_robot else self._leave_to_cloud(opened, now)
+        return [] if self._preset.drafts_on_robot else self._leave_to_cloud(now)
 
-    def _leave_to_cloud(self, opened: Opened, now: float) -> list[Action]:
+    def _leave_to_cloud(self, now: float) -> list[Action]:
         """A robot that does not draft: the server generates, since Open said so, or is asked to."""
-        if self._opening.alone is not None and opened.protocol >= ALONE_PROTOCOL:
+        if self._opening.alone is not None:
             return self._rounds.follow(now)
         return self._rounds.resend(now)
 
@@ -315,7 +308,7 @@ class EdgeDecoder:
         self._handed_over = len(self.tokens)
         known = self._opening.spec_digest if self._spec is None else self._spec
         opening = replace(self._opening, spec_digest=known, verified=self._rounds.hand_over())
-        if self._preset.drafts_on_robot and self._base is not None and not self._rounds.follows:
+        if self._base is not None and not self._rounds.server_generates:
             opening = replace(opening, alone=None)  # the robot leads
         return [
             Send(opening),

@@ -69,7 +69,6 @@ class Trigger(Enum):
     PROMPT_READ = "the draft model has read the prompt"
     PROMPT_REPLACED = "the draft model has another prompt to read"
     SERVER_GENERATES = "the server is to generate by itself"
-    SERVER_STOPS = "the server has generated as far as it was asked to"
     DRAFT_SENT = "a draft is sent whose verdict is awaited"
     DRAFT_JUDGED = "a verdict came on the robot's draft"
     OTHER_JUDGED = "a verdict came on what the server generated or drafted"
@@ -87,12 +86,10 @@ TRANSITIONS: dict[Mode, dict[Trigger, Mode]] = {
     Mode.LISTENING: {
         Trigger.PROMPT_READ: Mode.FOLLOWING,
         Trigger.PROMPT_REPLACED: Mode.READING,
-        Trigger.SERVER_STOPS: Mode.READING,
         Trigger.DRAFT_SENT: Mode.JOINING,
     },
     Mode.FOLLOWING: {
         Trigger.PROMPT_REPLACED: Mode.READING,
-        Trigger.SERVER_STOPS: Mode.LEADING,
         Trigger.DRAFT_SENT: Mode.JOINING,
     },
     Mode.JOINING: {
@@ -142,7 +139,6 @@ class Rounds:
         self._stopwatch = Stopwatch()
         self._planner = planner_of(preset, measures)
         self._plan = DraftPlan(None, preset.speculation)  # the last one
-        self._unasked = False  # the server generates until a draft comes, and after the last one
         self._under_way = 0  # verdicts of what the server generated that may still come, if joining
         self._heard_at = 0.0  # when the server, generating, began its pass, s
         self._pass_s = 0.0  # of the draft model's last pass
@@ -157,14 +153,9 @@ class Rounds:
         return self.mode in (Mode.LISTENING, Mode.FOLLOWING)
 
     @property
-    def follows(self) -> bool:
-        """Whether the server generates by itself now, until a draft of the robot's arrives."""
-        return self._unasked and self.server_generates
-
-    @property
     def width(self) -> int:
         """How many nodes a pass of the draft model is to work on; 0: it may as well rest."""
-        return 0 if self._unasked and self._planner.rests else self._drafts.speculation.width
+        return 0 if self._planner.rests else self._drafts.speculation.width
 
     # The open request
 
@@ -215,18 +206,10 @@ class Rounds:
 
     def follow(self, now: float) -> list[Action]:
         """The server generates from its own prefill, as ``Open`` asked: await its verdicts."""
-        self._unasked = self._preset.drafts_on_robot
         self._stopwatch.asked(now)
         self.request = None
-        self._ask(self._generate_request(0), Trigger.SERVER_GENERATES, now)
+        self._await_generated(now)
         return self._take_early(now)
-
-    def ask_to_generate(self, now: float) -> list[Action]:
-        """A server that does not do what ``Open`` asked is asked again, as its protocol has it."""
-        self._unasked = False
-        self.request = None
-        self._trigger(Trigger.SERVER_STOPS)
-        return self._draft(now)
 
     def forget_pushed(self) -> None:
         """The link broke or is a new one: which pushed drafts arrived is unknown."""
@@ -246,7 +229,7 @@ class Rounds:
         if not self._preset.drafts_on_robot:
             self._stopwatch.asked(now)
             if self.request is None:
-                self._ask(self._generate_request(0), Trigger.SERVER_GENERATES, now)
+                self._await_generated(now)
             self._deadline.owed(now)
         return self.pending()
 
@@ -300,7 +283,7 @@ class Rounds:
         if self._preset.drafts_on_robot and self.answer.room <= 0:
             return self.close("length")
         if request is not None and isinstance(request.message, Generate):
-            actions = self._let_generate(request.message.alone.until, now)
+            actions = self._let_generate(now)
         else:
             actions = self._draft(now)
         return [*actions, *self._take_early(now)]
@@ -356,7 +339,7 @@ class Rounds:
                 measures.queued(turn_s, verdict, self._pass_s)
             beside = self.mode is Mode.FOLLOWING
             if self.server_generates and verified and not (beside and self._plan.leads):
-                hints = beside and self._unasked and self._plan.shape is not None
+                hints = beside and self._plan.shape is not None
                 measures.generated(nodes, len(tokens), seconds, hints, verdict.draft_s)
         if draft is None:
             return
@@ -423,8 +406,8 @@ class Rounds:
 
     def _next_plan(self, now: float) -> DraftPlan:
         self._drafts.drop_unverified()
-        unled = self._unasked and self.mode is not Mode.LEADING
-        self._plan = self._planner.plan(now, len(self.answer.tokens), self._unasked, unled)
+        generated = self.mode is not Mode.LEADING
+        self._plan = self._planner.plan(now, len(self.answer.tokens), generated)
         self._drafts.want(self._plan.shape, self._plan.speculation)
         return self._plan
 
@@ -440,8 +423,7 @@ class Rounds:
             return [*(self._send(ready, now) if ready else []), *self._drafts.work()]
         work = self._drafts.work()
         self._stopwatch.asked(now)
-        until = 0 if self._unasked else len(verified) + plan.generate
-        self._ask(self._generate_request(until), Trigger.SERVER_GENERATES, now)
+        self._await_generated(now)
         return [*work, *self.pending()]
 
     def _send(self, draft: FinishedDraft, now: float) -> list[Action]:
@@ -515,22 +497,18 @@ class Rounds:
 
     # The server generates
 
-    def _generate_request(self, until: int) -> PendingRequest:
+    def _await_generated(self, now: float) -> None:
         assert self.answer.digest is not None
-        return PendingRequest(Generate(self.answer.digest, server_generation(self._preset, until)))
+        request = Generate(self.answer.digest, server_generation(self._preset))
+        self._ask(PendingRequest(request), Trigger.SERVER_GENERATES, now)
 
-    def _let_generate(self, until: int, now: float) -> list[Action]:
+    def _let_generate(self, now: float) -> list[Action]:
         """After a verdict on what the server generated: await the next, or draft as planned."""
         self._stopwatch.begin_generated(now)
         self._heard_at = now - self._measures.one_way.value
-        if until and len(self.answer.tokens) >= until:
-            self._trigger(Trigger.SERVER_STOPS)
-            return self._draft(now)
-        self._ask(self._generate_request(until), Trigger.SERVER_GENERATES, now)
-        if self._unasked:
-            drafts = self.mode is Mode.FOLLOWING or self._planner.rests
-            return self._draft_beside(now) if drafts else []
-        return self._sample_acceptance() if until else []
+        self._await_generated(now)
+        drafts = self.mode is Mode.FOLLOWING or self._planner.rests
+        return self._draft_beside(now) if drafts else []
 
     def _draft_beside(self, now: float) -> list[Action]:
         """Draft beside the server: hints, the draft that leads it from then on, or a sample."""
@@ -546,7 +524,7 @@ class Rounds:
         """What becomes of a draft that is finished while the server generates."""
         if self._plan.leads:
             return self._join(draft, now) if here else []
-        if not self._unasked or self._plan.shape is None:
+        if self._plan.shape is None:
             return []
         hint = self._drafts.hint(prefix, draft)
         return [] if hint is None else [Send(hint)]
@@ -568,6 +546,6 @@ class Rounds:
         return [*self._drafts.work()]
 
 
-def server_generation(preset: Preset, until: int = 0) -> Alone:
-    """How the server generates under this preset, up to so many tokens of the answer (0: all)."""
-    return Alone(preset.drafter == "cloud", until, preset.pacing == "auto")
+def server_generation(preset: Preset) -> Alone:
+    """How the server generates under this preset."""
+    return Alone(preset.drafter == "cloud", may_speculate=preset.pacing == "auto")

@@ -1,4 +1,4 @@
-"""The messages of one decode, as frozen dataclasses, and the versions of the protocol."""
+"""The messages of one decode, as frozen dataclasses, and the version of the protocol."""
 
 from __future__ import annotations
 
@@ -11,49 +11,16 @@ from ..decoding.policy import SamplingPolicy
 from ..decoding.split import SparseResidual, Split
 from ..decoding.token_distribution import TokenDistribution
 
-PROTOCOL = 3  # the newest that this side speaks
-OLDEST_PROTOCOL = 2  # the oldest that it speaks too
-ALONE_PROTOCOL = 3  # from here on a cloud goes on alone where Open says so
-GRAMMAR_PROTOCOL = 3  # from here on a cloud keeps to a policy's grammar
+PROTOCOL = 3  # what this side speaks
 
 
-class VersionError(ValueError):
-    """Two sides without a common protocol; the text says which of them to update."""
-
-
-def common_protocol(robot: int, robot_oldest: int = 0) -> int:
-    """The newest protocol that this cloud and a robot both speak; raises VersionError.
-
-    ``robot`` is the newest that the robot speaks, ``robot_oldest`` its oldest (0: only that one).
-    """
-    oldest = robot_oldest or robot
-    if min(robot, PROTOCOL) >= max(oldest, OLDEST_PROTOCOL):
-        return min(robot, PROTOCOL)
-    side = "robot" if robot < OLDEST_PROTOCOL else "cloud"
-    raise VersionError(
-        f"the robot speaks {_span(oldest, robot)} and the cloud "
-        f"{_span(OLDEST_PROTOCOL, PROTOCOL)}; update edge_cloud_spec on the {side}"
+def versions_differ(robot: int, cloud: int) -> str:
+    """What a user is told where robot and cloud speak these protocols."""
+    side = "robot" if robot < cloud else "cloud"
+    return (
+        f"the robot speaks protocol {robot} and the cloud protocol {cloud}; "
+        f"update edge_cloud_spec on the {side}"
     )
-
-
-def check_agreed(protocol: int, grammar: bool = False) -> None:
-    """Raise VersionError where the cloud answers in a protocol that this robot does not speak.
-
-    0 is a cloud that does not say: it speaks what the robot asked for. ``grammar``: one is asked
-    for, which an older cloud would pass over.
-    """
-    if grammar and protocol < GRAMMAR_PROTOCOL:
-        raise VersionError("the cloud's version knows no grammar; update it, or decode without")
-    if protocol and not OLDEST_PROTOCOL <= protocol <= PROTOCOL:
-        side = "robot" if protocol > PROTOCOL else "cloud"
-        raise VersionError(
-            f"the cloud answers in protocol {protocol} and the robot speaks "
-            f"{_span(OLDEST_PROTOCOL, PROTOCOL)}; update edge_cloud_spec on the {side}"
-        )
-
-
-def _span(oldest: int, newest: int) -> str:
-    return f"protocol {newest}" if oldest >= newest else f"protocol {oldest} to {newest}"
 
 
 @dataclass(frozen=True)
@@ -93,7 +60,7 @@ class Open:
     max_tokens: int = 0
     draft_length: int = 0
     protocol: int = PROTOCOL
-    oldest_protocol: int = OLDEST_PROTOCOL
+    oldest_protocol: int = 2  # a cloud asks no more of it than not to be above its own
     split: Split | None = None
     replacement: bool = True
     predictions: bool = False
@@ -165,14 +132,14 @@ class Opened:
     """The session is open. ``spec`` is empty where the robot named the same one.
 
     ``base`` is the digest of the empty answer; after a Resume, of the cloud's verified prefix.
-    ``protocol`` is what both speak from here on (0: a cloud that does not say). ``verified`` is how
+    ``protocol`` is the cloud's (after a Resume 0). ``verified`` is how
     many tokens of the Open's ``verified`` the cloud goes on after.
     """
 
     session: str
     spec: bytes
     base: PrefixDigest
-    protocol: int = 0
+    protocol: int = PROTOCOL
     verified: int = 0
 
 
@@ -284,5 +251,5 @@ def base_digest(opening: Open, prompt_digest: bytes, spec: bytes) -> PrefixDiges
         policy.seed,
         spec,
         opening.draft_identity,
-        *((policy.grammar,) if policy.grammar else ()),  # none of protocol 2
+        *((policy.grammar,) if policy.grammar else ()),
     )

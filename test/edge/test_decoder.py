@@ -164,24 +164,6 @@ def test_no_token_is_drafted_that_the_answer_has_no_room_for() -> None:
     assert robot.handle(verdict(BASE, (0,), 9), 1.0)[1:] == [work((3, 9), chain(1))]
 
 
-@pytest.mark.parametrize("protocol", [0, 2])
-def test_a_cloud_that_knows_no_grammar_is_refused_where_one_is_asked_for(protocol: int) -> None:
-    opening = replace(OPENING, policy=replace(OPENING.policy, grammar="start: /a/"))
-    robot = EdgeDecoder(opening, load_preset("cloud_ar"))
-    robot.start(0.0, SPEC)
-    end = finish(robot.handle(Received(Opened("s", SPEC, BASE, protocol)), 0.1))
-    assert (end.reason, robot.tokens) == ("bad_opened", [])
-    assert "knows no grammar" in end.text
-
-
-def test_a_cloud_that_knows_grammars_goes_on() -> None:
-    opening = replace(OPENING, policy=replace(OPENING.policy, grammar="start: /a/"))
-    robot = EdgeDecoder(opening, load_preset("cloud_ar"))
-    robot.start(0.0, SPEC)
-    robot.handle(Received(Opened("s", SPEC, BASE, 3)), 0.1)
-    assert not robot.finished
-
-
 # Silence and lost links: what is owed, until when, and what is said again.
 
 

@@ -12,6 +12,7 @@ from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Preset, Speculation
 from edge_cloud_spec.decoding.shape import BestFirst, chain
 from edge_cloud_spec.edge.draft_planner import (
     GAIN,
+    HINTED,
     PROBE,
     REPLAN,
     TRIED,
@@ -35,12 +36,17 @@ BOUND = Preset("x", "", "edge", draft_length=16, pacing="verify_bound")
 def known(
     draft: float = 0.02, verify: float = 0.2, one_way: float = 0.05, acceptance: float = 0.8
 ) -> Measures:
-    """Measures of a robot that has seen passes of all kinds, which all cost the same."""
+    """Measures of a robot that has seen passes of all kinds, which all cost the same.
+
+    Hints gain nothing.
+    """
     measures = Measures()
     measures.server_pass.observe(verify)
     for nodes in (1, 64):
         measures.drafted(nodes, draft)
         measures.verified(nodes, verify, 2 * one_way)
+    for _ in range(HINTED):
+        measures.generated(0, 1, verify, hints=True)
     measures.acceptance = Mean(acceptance, 1e6)
     return measures
 
@@ -109,15 +115,15 @@ def test_auto_learns_what_the_target_costs_first_and_then_takes_the_best_plan() 
 @pytest.mark.parametrize(("one_way", "ahead"), [(0.0, 2), (0.05, 2), (0.11, 3), (0.3, 4), (0.9, 8)])
 def test_auto_drafts_as_far_ahead_as_a_round_trip_is_long(one_way: float, ahead: int) -> None:
     told = replace(AUTO, speculation=replace(AUTO.speculation, ahead=2))
-    plan = AutoPlanner(told, known(one_way=one_way, acceptance=0.97)).plan(0.0, 0)
-    assert plan.speculation.ahead == ahead
+    seen = AutoPlanner(told, known(one_way=one_way, acceptance=0.97)).observations()
+    assert {speculation.ahead for _, speculation in seen.promises} == {ahead}
 
 
 def test_auto_leaves_the_target_alone_where_no_plan_promises_more() -> None:
     measures = known(draft=0.5, one_way=0.5, acceptance=0.05)
     auto = AutoPlanner(AUTO, measures)
     plan = auto.plan(0.0, 0)
-    assert plan == DraftPlan(None, AUTO.speculation, REPLAN[-1] + int(100 * 2 * 0.5 / 0.2))
+    assert plan == DraftPlan(None, AUTO.speculation, REPLAN[-1])
     measures.acceptance = Mean(0.95, 1e6)
     for _ in range(500):
         measures.drafted(1, 0.001)
@@ -170,10 +176,10 @@ def test_auto_learns_what_a_plan_yields_of_its_promise_and_trusts_others_no_more
     assert measures.yields[None].value == pytest.approx((2 * 1.0 + 0.5) / 3, rel=0.05)
     assert tried.value == pytest.approx((2 * 1.0 + 0.5) / 3, rel=0.05)
     other = AutoPlanner(AUTO, measures)
-    assert other.observations(unasked=False).usual == measures.yields[None].value
+    assert other.observations().usual == measures.yields[None].value
     measures.yields[None] = Mean(1.7, 5.0)
     # What was not tried is not taken to yield more than it promises.
-    assert other.observations(unasked=False).usual == 1.0
+    assert other.observations().usual == 1.0
 
 
 def test_auto_changes_its_plan_only_for_one_that_promises_a_little_more() -> None:
@@ -184,23 +190,29 @@ def test_auto_changes_its_plan_only_for_one_that_promises_a_little_more() -> Non
     key = (plan.shape, plan.speculation)
     for yields, stays in ((0.995, True), (0.5, False)):
         measures.yields = {key: Mean(yields, 1e9), None: Mean(1.0, 1e9)}
-        seen = replace(auto.observations(unasked=False), using=plan)
+        seen = replace(auto.observations(), using=plan)
         chosen = taken(seen)
         assert ((chosen.shape, chosen.speculation) == key) == stays
 
 
-def test_a_robot_begins_to_draft_for_a_little_more_and_goes_on_for_as_much_as_the_target() -> None:
-    measures = known()
-    promised = best(measures, AutoPlanner(AUTO, measures).plan(0.0, 0).speculation)
-    measures.server_pass = Mean(1.01 / promised, 1e9)  # drafting promises 1 % more
-    auto = AutoPlanner(AUTO, measures)
-    assert auto.plan(0.0, 0).shape is None
-    measures.server_pass = Mean(1.05 / promised, 1e9)
-    assert auto.plan(1.0, 1000).shape is not None
-    measures.server_pass = Mean(1.01 / promised, 1e9)
-    assert taken(auto.observations(unasked=False)).shape is not None
-    measures.server_pass = Mean(0.9 / promised, 1e9)
-    assert taken(auto.observations(unasked=False)).shape is None
+@pytest.mark.parametrize(
+    ("more", "is_drafting", "left", "drafts"),
+    [
+        pytest.param(1.01, False, 1e9, False, id="a little more is no reason to begin"),
+        pytest.param(1.05, False, 1e9, True, id="more is"),
+        pytest.param(1.05, False, 1.0, False, id="but not at the end of an answer"),
+        pytest.param(1.01, True, 1e9, True, id="who drafts goes on for a little more"),
+        pytest.param(0.9, True, 1e9, False, id="and not for less"),
+    ],
+)
+def test_a_robot_drafts_where_that_promises_more_than_the_server_by_itself(
+    more: float, is_drafting: bool, left: float, drafts: bool
+) -> None:
+    seen = AutoPlanner(AUTO, known()).observations()
+    most = max(seen.promises, key=seen.promises.__getitem__)
+    using = DraftPlan(*most) if is_drafting else DraftPlan(None, AUTO.speculation)
+    seen = replace(seen, generated=seen.promises[most] / more, using=using, left=left)
+    assert (taken(seen).shape is not None) == drafts
 
 
 def test_what_was_promised_is_worked_out_once_for_costs_that_are_about_the_same() -> None:
@@ -243,15 +255,17 @@ def test_auto_gives_up_drafting_at_a_crowded_cloud_and_drafts_again_later() -> N
         end = now + 120.0
         while now < end:
             plan = planner.plan(now, tokens)
-            plans.append(plan.shape is not None)
-            for _ in range(1 if plan.shape is not None else plan.generate):
-                nodes = 0 if plan.shape is None else plan.shape.max_nodes
+            plans.append(plan.leads)
+            for _ in range(1 if plan.leads else plan.generate):
+                nodes = plan.shape.max_nodes if plan.shape is not None and plan.leads else 0
                 row_s, wait_s = (0.0, 0.0) if phase != "crowded" else (0.06, 0.06)
                 seconds = wait_s + 0.05 + row_s * nodes
                 if nodes:
                     measures.drafted(1, 0.005)
                     for right in (1.0, 1.0, 1.0, 0.0):
                         measures.acceptance.observe(right)
+                else:
+                    measures.generated(0, 1, seconds, hints=plan.shape is not None)
                 measures.verified(nodes, seconds, 0.01)
                 now += seconds + (0.01 + 0.005 * nodes if nodes else 0.0)
                 tokens += 3 if nodes else 1

@@ -11,7 +11,7 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.draft_planner import HINTED, PROBE
+from edge_cloud_spec.edge.draft_planner import HINTED
 from edge_cloud_spec.edge.events import (
     Action,
     Drafted,
@@ -19,7 +19,6 @@ from edge_cloud_spec.edge.events import (
     LinkLost,
     LinkUp,
     Prefilled,
-    PromptReady,
     Received,
     Work,
 )
@@ -27,7 +26,6 @@ from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.edge.rounds import TRANSITIONS, Mode, Trigger
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
-    ALONE_PROTOCOL,
     Alone,
     DraftMessage,
     Fault,
@@ -35,17 +33,7 @@ from edge_cloud_spec.wire.messages import (
     Opened,
     Resume,
     Verdict,
-    spec_digest,
 )
-
-ASKED = Generate(BASE, Alone(False, PROBE, True))
-
-
-def prepared() -> tuple[EdgeDecoder, list[Action]]:
-    """``auto`` learns first what the target costs: nothing is drafted."""
-    robot = EdgeDecoder(OPENING, load_preset("auto"), 10.0)
-    robot.start(0.0, SPEC)
-    return robot, robot.handle(PromptReady(b"prompt", spec_digest(SPEC), (0,), 20), 0.5)
 
 
 def token_said(size: int, token: int) -> Received:
@@ -53,59 +41,6 @@ def token_said(size: int, token: int) -> Received:
     base = BASE.extend(range(1, size + 1))
     there = base.extend((token,))
     return Received(Verdict(base, (), token, verify_s=0.1, leads_to=there.short))
-
-
-def test_the_cloud_is_asked_before_it_has_opened_and_again_where_the_link_broke() -> None:
-    robot, actions = prepared()
-    assert sent(actions) == [ASKED]
-    assert sent(robot.handle(LinkUp(), 1.0)) == [OPENING, ASKED]
-
-
-def test_after_a_loss_the_session_is_resumed_and_the_same_asked_again() -> None:
-    robot, _ = prepared()
-    robot.handle(OPENED, 1.0)
-    assert robot.deadline is not None  # a verdict is owed
-    robot.handle(token_said(0, 1), 2.0)
-    assert robot.tokens == [1]
-    robot.handle(LinkLost("x"), 3.0)
-    here = BASE.extend((1,))
-    assert sent(robot.handle(LinkUp(), 4.0)) == [Resume("s", here)]
-    assert sent(robot.handle(Received(Opened("s", b"", here)), 5.0)) == [
-        Generate(here, Alone(False, PROBE, True))
-    ]
-    assert robot.deadline == 12.0  # as before: only an answer moves it
-
-
-def test_it_drafts_again_when_the_cloud_has_gone_as_far_as_it_was_asked() -> None:
-    robot, _ = prepared()
-    robot.handle(OPENED, 1.0)
-    for size in range(PROBE):
-        actions = robot.handle(token_said(size, size + 1), 2.0 + size)
-        last = size == PROBE - 1
-        assert not sent(actions) or last
-    work = [a for a in actions if isinstance(a, Work) and a.branches]
-    asked = [message for message in sent(actions) if isinstance(message, Generate)]
-    assert bool(work) != bool(asked)  # it drafts, or lets the cloud go on for longer
-    assert [round_.drafted for round_ in robot.stats.rounds] == [0] * PROBE
-
-
-def test_the_draft_that_it_makes_then_is_sent() -> None:
-    measures = Measures()
-    measures.drafted(1, 0.001)
-    measures.verified(4, 0.1, 0.001)
-    robot = EdgeDecoder(OPENING, load_preset("auto"), 10.0, measures=measures)
-    robot.start(0.0, SPEC)
-    robot.handle(PromptReady(b"prompt", spec_digest(SPEC), (0,), 20), 0.0)
-    robot.handle(OPENED, 0.0)
-    for size in range(PROBE):
-        actions = robot.handle(token_said(size, size + 1), 0.1 * size)
-    assert robot.mode is Mode.LEADING
-    (work,) = [action for action in actions if isinstance(action, Work)]
-    branch = work.branches[0]
-    finished = FinishedDraft(Draft((7, 8)), (7, 8), 1, leaves=(((7, 8), 0.9),))
-    (message,) = sent(robot.handle(Drafted(branch, (7, 8), finished), 1.0))[:1]
-    assert isinstance(message, DraftMessage)
-    assert message.base == BASE.extend(range(1, PROBE + 1))
 
 
 @pytest.mark.parametrize(("preset", "own"), [("cloud_ar", False), ("cloud_sd", True)])
@@ -131,14 +66,10 @@ def test_a_cloud_that_is_not_told_otherwise_has_ten_seconds() -> None:
 LOOKUP = replace(OPENING, alone=Alone(), lookup=True)
 
 
-def opened(protocol: int, verified: int = 0) -> Received:
-    return Received(Opened("s", b"", BASE, protocol, verified))
-
-
 def test_a_robot_without_a_draft_model_spends_no_round_trip_before_the_first_verdict() -> None:
     robot = EdgeDecoder(LOOKUP, load_preset("cloud_lookup"), 10.0)
     assert sent(robot.start(0.0, SPEC)) == [LOOKUP]
-    assert robot.handle(opened(ALONE_PROTOCOL), 1.0) == []
+    assert robot.handle(OPENED, 1.0) == []
     assert robot.deadline == 11.0
     assert robot.handle(token_said(0, 1), 2.0) == [Emit(0, (1,), True)]
     robot.handle(LinkLost("x"), 3.0)
@@ -147,23 +78,17 @@ def test_a_robot_without_a_draft_model_spends_no_round_trip_before_the_first_ver
     assert sent(robot.handle(Received(Opened("s", b"", here, 3)), 5.0)) == [Generate(here, Alone())]
 
 
-def test_a_cloud_of_before_is_asked_as_before() -> None:
-    robot = EdgeDecoder(LOOKUP, load_preset("cloud_lookup"), 10.0)
-    robot.start(0.0, SPEC)
-    assert sent(robot.handle(opened(ALONE_PROTOCOL - 1), 1.0)) == [Generate(BASE, Alone())]
-
-
 def test_a_verdict_that_overtook_the_opened_settles_after_it() -> None:
     robot = EdgeDecoder(LOOKUP, load_preset("cloud_lookup"), 10.0)
     robot.start(0.0, SPEC)
     assert robot.handle(token_said(0, 1), 0.5) == robot.handle(token_said(1, 2), 0.5) == []
-    assert robot.handle(opened(3), 1.0) == [Emit(0, (1,), True), Emit(1, (2,), True)]
+    assert robot.handle(OPENED, 1.0) == [Emit(0, (1,), True), Emit(1, (2,), True)]
 
 
 def test_another_verifier_goes_on_alone_too() -> None:
     robot = EdgeDecoder(LOOKUP, load_preset("cloud_lookup"), 10.0)
     robot.start(0.0, SPEC)
-    robot.handle(opened(3), 1.0)
+    robot.handle(OPENED, 1.0)
     robot.handle(token_said(0, 1), 2.0)
     (again,) = sent(robot.handle(LinkUp(moved=True), 4.0))
     assert (again.verified, again.alone, again.lookup) == ((1,), Alone(), True)
@@ -175,11 +100,10 @@ def test_another_verifier_goes_on_alone_too() -> None:
 # A cloud that goes on alone from its own prefill, and the drafter that joins it.
 
 PASS_S = 0.1
-ALONE_OPENED = Received(Opened("s", b"", BASE, protocol=3))
 READ = replace(PROMPT, prefilled=False)
 
 
-def following(measures: Measures | None = None, event: Received = ALONE_OPENED) -> EdgeDecoder:
+def following(measures: Measures | None = None, event: Received = OPENED) -> EdgeDecoder:
     """The prompt is made and not read yet; the cloud goes on alone."""
     opening = replace(OPENING, alone=Alone(), max_tokens=0)
     robot = EdgeDecoder(opening, load_preset("auto"), 10.0, measures=measures or Measures())
@@ -236,7 +160,7 @@ def test_who_leads_follows_from_what_was_sent_and_heard() -> None:
     measures = known(1)
     robot, modes = following(measures), []
     modes.append(robot.mode)
-    robot.handle(ALONE_OPENED, 0.0)
+    robot.handle(OPENED, 0.0)
     judged(robot, 5, alone=True)
     modes.append(robot.mode)
     work = wanted(robot.handle(Prefilled(), 0.0))
@@ -266,7 +190,7 @@ def test_a_verifier_that_goes_on_generates_unless_the_robot_leads() -> None:
     lost = Received(Fault("unknown_session", "start again"))
     for leads in (False, True):
         robot = following(known(1))
-        robot.handle(ALONE_OPENED, 0.0)
+        robot.handle(OPENED, 0.0)
         judged(robot, 5, alone=True)
         work = wanted(robot.handle(Prefilled(), 0.0))
         if leads:
@@ -286,7 +210,7 @@ def test_every_mode_can_be_left_and_the_table_leads_to_each() -> None:
 
 def test_what_is_said_while_the_draft_model_reads_its_prompt_is_emitted_at_once() -> None:
     robot = following()
-    robot.handle(ALONE_OPENED, 0.0)
+    robot.handle(OPENED, 0.0)
     assert said(robot, 1) == [Emit(0, (1,), verified=True)]
     assert said(robot, 2, 3) == [Emit(1, (2, 3), verified=True)]
     assert robot.tokens == [1, 2, 3]
@@ -295,13 +219,7 @@ def test_what_is_said_while_the_draft_model_reads_its_prompt_is_emitted_at_once(
 def test_what_is_said_before_the_session_is_known_is_emitted_too() -> None:
     robot = following()
     assert said(robot, 4) == [Emit(0, (4,), verified=True)]
-    assert robot.handle(ALONE_OPENED, 1.0) == []
-
-
-def test_a_cloud_of_the_last_protocol_is_asked() -> None:
-    robot = following()
-    actions = robot.handle(Received(Opened("s", b"", BASE, protocol=2)), 0.0)
-    assert sent(actions) == [Generate(BASE, Alone(False, PROBE, True))]
+    assert robot.handle(OPENED, 1.0) == []
 
 
 def test_hints_are_tried_first_and_the_cloud_waits_for_none() -> None:
@@ -309,7 +227,7 @@ def test_hints_are_tried_first_and_the_cloud_waits_for_none() -> None:
     measures.server_yields = Measures().server_yields
     measures.generated(0, 1, PASS_S, hints=False)
     robot = following(measures)
-    robot.handle(ALONE_OPENED, 0.0)
+    robot.handle(OPENED, 0.0)
     (hint,) = drafted(robot, wanted(robot.handle(Prefilled(), 0.0)), (7, 8))
     assert hint.hint and hint.base == BASE
     for token in range(1, HINTED):
@@ -318,9 +236,22 @@ def test_hints_are_tried_first_and_the_cloud_waits_for_none() -> None:
     assert measures.server_yields[True].count > 0
 
 
+def test_after_a_loss_the_session_is_resumed_and_the_server_asked_to_go_on() -> None:
+    robot = following()
+    robot.handle(OPENED, 1.0)
+    assert robot.deadline == 11.0  # a verdict is owed
+    assert said(robot, 1) == [Emit(0, (1,), verified=True)]
+    robot.handle(LinkLost("x"), 3.0)
+    here = BASE.extend((1,))
+    assert sent(robot.handle(LinkUp(), 4.0)) == [Resume("s", here)]
+    asked = Generate(here, Alone(may_speculate=True))
+    assert sent(robot.handle(Received(Opened("s", b"", here)), 5.0)) == [asked]
+    assert robot.deadline == 10.0  # as before: only an answer moves it
+
+
 def test_a_draft_of_a_robot_that_leads_is_no_hint() -> None:
     robot = following(known(1))
-    robot.handle(ALONE_OPENED, 0.0)
+    robot.handle(OPENED, 0.0)
     said(robot, 5)
     (draft,) = drafted(robot, wanted(robot.handle(Prefilled(), 0.0)), (7, 8))
     assert not draft.hint and draft.base == BASE.extend((5,))
@@ -331,7 +262,7 @@ def test_a_draft_of_a_robot_that_leads_is_no_hint() -> None:
 
 def test_hints_go_on_where_they_yield_more_than_a_robot_that_leads() -> None:
     robot = following(known(20))
-    robot.handle(ALONE_OPENED, 0.0)
+    robot.handle(OPENED, 0.0)
     work = wanted(robot.handle(Prefilled(), 0.0))
     (hint,) = drafted(robot, work, (7, 8))
     assert hint.hint
@@ -343,7 +274,7 @@ def test_a_hint_is_cut_where_its_next_level_would_miss_the_clouds_next_pass() ->
     sent_at = {}
     for now in (0.03, 0.07, 0.09, 0.13, 0.17, 0.19):
         robot = following(known(20))
-        robot.handle(ALONE_OPENED, 0.0)
+        robot.handle(OPENED, 0.0)
         robot.handle(Prefilled(), 0.0)
         work = wanted(said(robot, 5))
         tokens = (7, 8, 7, 8, 7, 8, 7, 8)
@@ -357,7 +288,7 @@ def test_a_hint_is_cut_where_its_next_level_would_miss_the_clouds_next_pass() ->
 def test_a_silent_robot_need_not_read_the_prompt() -> None:
     measures = known(1, draft_s=1.0)
     robot = following(measures)
-    robot.handle(ALONE_OPENED, 0.0)
+    robot.handle(OPENED, 0.0)
     assert robot.width  # nothing is planned yet
     robot.handle(Prefilled(), 0.0)
     assert said(robot, 1)[0] == Emit(0, (1,), verified=True)

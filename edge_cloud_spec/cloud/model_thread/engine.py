@@ -20,6 +20,7 @@ from ...models.prompt import PromptSpec
 from ...wire.codec import decode_client
 from ...wire.frames import kind_of
 from ...wire.messages import (
+    PROTOCOL,
     Close,
     Fault,
     Generate,
@@ -212,7 +213,7 @@ class Engine:
         stream.end()
 
     def _open(self, stream: RobotStream, opening: Open) -> None:
-        protocol = check_opening(opening, self._models.target.tokenizer_digest)
+        check_opening(opening, self._models.target.tokenizer_digest)
         spec = self._spec
         prompt = self._models.prompt(opening)
         base = base_digest(opening, prompt.digest, self._spec_digest)
@@ -229,7 +230,7 @@ class Engine:
         if again is not None and again.continues(opening.verified):  # the robot lost the link
             again.verification.pause()
             self._sessions.attach(stream, again)
-            stream.send(Opened(again.verification.session, spec_bytes, base, protocol, verified))
+            stream.send(Opened(again.verification.session, spec_bytes, base, PROTOCOL, verified))
             self._generate_as_opened(again, opening)
             return
         if again is not None:
@@ -240,7 +241,7 @@ class Engine:
             return
         name = secrets.token_hex(8)
         # The robot prefills while we do.
-        stream.send(Opened(name, spec_bytes, base, protocol, verified))
+        stream.send(Opened(name, spec_bytes, base, PROTOCOL, verified))
         verification = Verification(
             name,
             opening,

@@ -9,16 +9,15 @@ from ...decoding.policy import check_rule
 from ...decoding.preset import PAYLOADS
 from ...decoding.split import MAX_TOLD, RESIDUALS
 from ...errors import UserError
-from ...wire.messages import DraftMessage, Open, common_protocol
+from ...wire.messages import PROTOCOL, DraftMessage, Open, versions_differ
 from .verified_answer import VerifiedAnswer
 
 
-def check_opening(opening: Open, tokenizer_digest: bytes) -> int:
-    """The protocol to speak with this robot.
-
-    Raises UserError or VersionError where a target with this tokenizer cannot serve the request.
-    """
-    protocol = common_protocol(opening.protocol, opening.oldest_protocol)
+def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
+    """Raise UserError where a target with this tokenizer cannot serve the request."""
+    oldest = opening.oldest_protocol or opening.protocol
+    if not oldest <= PROTOCOL <= opening.protocol:
+        raise UserError(versions_differ(opening.protocol, PROTOCOL))
     check_rule(opening.rule, opening.policy.temperature)
     _check_payload(opening)
     if opening.tokenizer_digest and opening.tokenizer_digest != tokenizer_digest:
@@ -26,7 +25,6 @@ def check_opening(opening: Open, tokenizer_digest: bytes) -> int:
             "the robot's drafter and the cloud's target have different tokenizers; "
             "use two checkpoints of one family"
         )
-    return protocol
 
 
 def check_verified(

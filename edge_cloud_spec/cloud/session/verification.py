@@ -161,7 +161,7 @@ class Verification:
             text = "the robot stands where this answer never was; start the decode again"
             return [Reply(Fault("unknown_prefix", text))]
         self._generation = None
-        return [Reply(Opened(self.session, b"", self.digest))]
+        return [Reply(Opened(self.session, b"", self.digest, protocol=0))]
 
     def _on_row_request(self, base: PrefixDigest) -> list[Action]:
         here = base == self.digest  # another verifier rejected the draft, or ours from here

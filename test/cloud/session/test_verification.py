@@ -285,7 +285,7 @@ def test_a_pause_and_a_resumption_do_not_start_a_second_proposal() -> None:
     cloud.pause()
     play(
         cloud,
-        (Resume("s", BASE), Reply(Opened("s", b"", BASE))),
+        (Resume("s", BASE), Reply(Opened("s", b"", BASE, 0))),
         (Generate(BASE, Alone(True)), None),
         (Proposed(Draft((1,))), (1,)),
     )
@@ -342,7 +342,7 @@ def test_any_beginning_of_the_answer_is_a_place_to_resume_from_and_nothing_else(
     play(cloud, (draft(1, 2, 3), (1, 2, 3)), (says(1, 2, 5, 0), None))
     for size in range(4):
         place = BASE.extend((1, 2, 5)[:size])
-        assert cloud.handle(Resume("s", place)) == [Reply(Opened("s", b"", cloud.digest))]
+        assert cloud.handle(Resume("s", place)) == [Reply(Opened("s", b"", cloud.digest, 0))]
     for place in (BASE.extend((2,)), BASE.extend((1, 2, 5, 6)), PrefixDigest(2, BASE.hash)):
         play(cloud, (Resume("s", place), "unknown_prefix"))
 
@@ -460,7 +460,7 @@ def test_a_row_is_told_of_the_last_rejection_alone_and_until_the_robot_goes_on()
     went_on = play(cloud, (drawn(heard, 6, token=5), (6,)))
     assert went_on[0] == Extend((5,))
     assert (cloud.tokens, cloud.digest) == ([1, 5], there)
-    assert cloud.handle(Resume("s", heard)) == [Reply(Opened("s", b"", there))]
+    assert cloud.handle(Resume("s", heard)) == [Reply(Opened("s", b"", there, 0))]
     play(cloud, (RowRequest(BASE), None))
     assert stale(cloud) == 2
     cloud.handle(says(6, 2))

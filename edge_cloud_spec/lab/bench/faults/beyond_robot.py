@@ -14,10 +14,10 @@ from pathlib import Path
 
 from ....bringup.running_graph import free_address, is_serving
 from ....errors import UserError
-from ....wire.messages import OLDEST_PROTOCOL, PROTOCOL
+from ....wire.messages import PROTOCOL
 from ...harness.proxy import MessageFaults
 from ...harness.random_checkpoint import TINY, make_pair
-from .poisoned import PROTOCOLS
+from .poisoned import SPEAKS
 from .rig import TOKEN, InjectedFault, Rig
 
 
@@ -30,12 +30,12 @@ def _other_target(rig: Rig) -> None:
     rig.proxy.redirect(address)
 
 
-def _speaking(oldest: int, newest: int) -> Callable[[Rig], None]:
-    """A verifier that speaks these versions of the protocol takes the place of ours."""
+def _speaking(protocol: int) -> Callable[[Rig], None]:
+    """A verifier that speaks this version of the protocol takes the place of ours."""
 
     def inject(rig: Rig) -> None:
         address = free_address()
-        argv = ["env", f"{PROTOCOLS}={oldest} {newest}", *rig.verifier_command(address)]
+        argv = ["env", f"{SPEAKS}={protocol}", *rig.verifier_command(address)]
         rig.start_other("other_verifier", argv, lambda: is_serving(address))
         rig.proxy.redirect(address)
 
@@ -93,29 +93,19 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
         reads="no decision on",
     ),
     InjectedFault(
-        "older_robot",
-        "the link leads to a verifier of the next protocol, which speaks the robot's too",
-        "goes on in the protocol that both speak",
-        _speaking(OLDEST_PROTOCOL, PROTOCOL + 1),
-        _own,
-        lasts=3.0,
-        stops=False,
-        soak=False,
-    ),
-    InjectedFault(
         "older_robot_refused",
-        "the link leads to a verifier that speaks the next protocol alone",
+        "the link leads to a verifier of the next protocol",
         "ends its step and stands; the owner reads which side to update",
-        _speaking(PROTOCOL + 1, PROTOCOL + 1),
+        _speaking(PROTOCOL + 1),
         _own,
         reads="update edge_cloud_spec on the robot",
         soak=False,
     ),
     InjectedFault(
         "newer_robot_refused",
-        "the link leads to a verifier that speaks the protocol before the robot's alone",
+        "the link leads to a verifier of the protocol before the robot's",
         "ends its step and stands; the owner reads which side to update",
-        _speaking(OLDEST_PROTOCOL - 1, OLDEST_PROTOCOL - 1),
+        _speaking(PROTOCOL - 1),
         _own,
         reads="update edge_cloud_spec on the cloud",
         soak=False,

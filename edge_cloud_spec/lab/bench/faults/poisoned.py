@@ -2,8 +2,8 @@
 
 ``python -m edge_cloud_spec.lab.bench.faults.poisoned FILE MODULE ARGUMENTS``: before each pass of
 its model the program reads FILE, whose word says how that pass fails (``FAILURES``); an empty or
-missing file means that it does not. With ``PROTOCOLS`` (``OLDEST NEWEST``) in its environment it
-speaks other versions of the protocol. The program itself knows nothing of either.
+missing file means that it does not. With ``SPEAKS`` in its environment it speaks that
+version of the protocol. The program itself knows nothing of either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-PROTOCOLS = "EDGE_CLOUD_SPEC_BENCH_PROTOCOLS"
+SPEAKS = "EDGE_CLOUD_SPEC_BENCH_PROTOCOL"
 
 
 def _out_of_memory(run: Callable[[], list[Any]]) -> list[Any]:
@@ -51,17 +51,12 @@ def poison(file: Path) -> None:
     session.run_pass = asking
 
 
-def speak(oldest: int, newest: int) -> None:
-    """Speak these versions of the protocol; before anything else is imported that knows them."""
-    version: Any = importlib.import_module("edge_cloud_spec.wire.messages")
-    version.OLDEST_PROTOCOL, version.PROTOCOL = oldest, newest
-
-
 def main() -> None:
     """Poison, then run the module as a program."""
     file, module, *arguments = sys.argv[1:]
-    if PROTOCOLS in os.environ:
-        speak(*map(int, os.environ[PROTOCOLS].split()))
+    if SPEAKS in os.environ:  # before anything else is imported that knows the version
+        messages: Any = importlib.import_module("edge_cloud_spec.wire.messages")
+        messages.PROTOCOL = int(os.environ[SPEAKS])
     poison(Path(file))
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
