@@ -84,6 +84,7 @@ SCRIPTS: dict[str, tuple[Callable[[], Verification], list[tuple[Any, ...]], dict
             GENERATE,
             (says(4), (), {"token": 4}),
             (says(5), (), {"token": 5}),
+            (Generate(BASE), None),  # it generates already
             (says(END), None, {"token": END}),
             (Generate(PrefixDigest(4, 4)), None),
         ],
