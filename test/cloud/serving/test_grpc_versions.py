@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, opening, settings, toy_robot
+from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, decode_at, opening, settings, toy_robot
 from helpers.cloud.scripted_cloud import RobotSide, ScriptedCloud
 
 from edge_cloud_spec.cloud.serving import service
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire import messages
 from edge_cloud_spec.wire.codec import decode_client, encode_client, encode_server
@@ -31,20 +32,36 @@ from edge_cloud_spec.wire.messages import (
 )
 
 UNKNOWN_FIELD = b"\xf2\x07\x05later"  # field 126, with five bytes
+LATER_KIND = b"\x4a\x03abc"  # kind 9
 
 
-def decode(address: str, preset: str = "dsd") -> Outcome:
-    link = VerifierClient(ClientSettings(address, retry_s=0.01))
-    try:
-        return toy_robot().run(REQUEST, settings(preset, "coupled"), 1, link.connect)
-    finally:
-        link.close()
+decode = partial(decode_at, retry_s=0.01)
+Rewrite = Callable[[Any], object]
+
+
+def tap(cloud: Any, on_said: Rewrite, on_answer: Rewrite, behind: bytes = b"") -> None:
+    """Have these change each message on its way, and put this behind it."""
+    receive: Any = cloud.worker.receive
+
+    def rewritten(kind: Any, data: bytes, rewrite: Rewrite) -> bytes:
+        message = kind.FromString(data)
+        rewrite(message)
+        return bytes(message.SerializeToString()) + behind
+
+    def tapped(stream: Any, data: bytes) -> None:
+        if not getattr(stream, "tapped", False):
+            send, stream.tapped = stream.send_bytes, True
+            stream.send_bytes = lambda out: send(
+                None if out is None else rewritten(pb.ServerMessage, out, on_answer)
+            )
+        receive(stream, rewritten(pb.ClientMessage, data, on_said))
+
+    cloud.worker.receive = tapped
 
 
 def answer_to(cloud: Any, **changes: Any) -> Any:
     with Talk(cloud.address) as robot:
-        robot.say(opening(**changes))
-        return robot.hear()
+        return robot.ask(opening(**changes))
 
 
 @pytest.mark.parametrize(
@@ -60,41 +77,37 @@ def test_a_robot_that_shares_no_protocol_is_told_which_side_to_update(
     assert fault.text.endswith(f"update edge_cloud_spec on the {side}")
 
 
-def test_a_newer_robot_that_speaks_the_clouds_protocol_too_is_served_in_it(toy: Any) -> None:
-    opened = answer_to(toy, protocol=PROTOCOL + 1, oldest_protocol=PROTOCOL)
-    assert isinstance(opened, Opened)
-    assert opened.protocol == PROTOCOL
-
-
-def test_a_robot_of_today_works_with_a_newer_cloud_that_still_speaks_its_protocol(
+def test_a_protocol_that_both_speak_is_spoken_whichever_side_is_newer(
     toy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert answer_to(toy, protocol=PROTOCOL + 1, oldest_protocol=PROTOCOL).protocol == PROTOCOL
     monkeypatch.setattr(messages, "PROTOCOL", PROTOCOL + 1)
-    opened = answer_to(toy)
-    assert opened.protocol == PROTOCOL
+    assert answer_to(toy).protocol == PROTOCOL
     assert decode(toy.address).tokens == OWN
     monkeypatch.setattr(messages, "OLDEST_PROTOCOL", PROTOCOL + 1)
     assert answer_to(toy).text.endswith("update edge_cloud_spec on the robot")
 
 
+@pytest.mark.parametrize("says", [True, False], ids=["says so", "is of before the field"])
 @pytest.mark.parametrize("preset", ["cloud_lookup", "dsd"])
 def test_a_cloud_of_the_oldest_protocol_does_what_is_asked_in_its_words(
-    toy: Any, preset: str
+    toy: Any, preset: str, says: bool
 ) -> None:
-    """It knows nothing of ``Open.alone`` and ``Open.lookup``, and says so."""
-    receive: Any = toy.worker.receive
+    """It knows nothing of ``Open.alone`` and ``Open.lookup``."""
     asked = []
 
-    def tap(stream: Any, data: bytes) -> None:
-        message = pb.ClientMessage.FromString(data)
+    def on_said(message: Any) -> None:
         asked.append(message.WhichOneof("kind"))
         if asked[-1] == "open":
             message.open.ClearField("generate")
             message.open.ClearField("lookup")
             message.open.protocol = OLDEST_PROTOCOL
-        receive(stream, message.SerializeToString())
 
-    toy.worker.receive = tap
+    def on_answer(message: Any) -> None:
+        if message.WhichOneof("kind") == "opened" and not says:
+            message.opened.ClearField("protocol")
+
+    tap(toy, on_said, on_answer)
     assert decode(toy.address, preset).tokens == OWN
     assert ("generate" in asked) == (preset == "cloud_lookup")
 
@@ -117,39 +130,9 @@ def test_a_cloud_that_answers_in_another_protocol_ends_the_decode(protocol: int,
     assert outcome.text.endswith(f"update edge_cloud_spec on the {side}")
 
 
-def test_a_cloud_of_before_the_field_is_taken_at_the_robots_protocol(toy: Any) -> None:
-    """As it answers: without ``Opened.protocol``."""
-    receive: Any = toy.worker.receive
-
-    def tap(stream: Any, data: bytes) -> None:
-        send = stream.send_bytes
-
-        def strip(answer: bytes | None) -> None:
-            message = pb.ServerMessage.FromString(answer or b"")
-            if message.WhichOneof("kind") == "opened":
-                message.opened.ClearField("protocol")
-                answer = message.SerializeToString()
-            send(answer)
-
-        if stream.session is None:
-            stream.send_bytes = strip
-        receive(stream, data)
-
-    toy.worker.receive = tap
-    assert decode(toy.address).tokens == OWN
-
-
 def test_fields_of_a_later_protocol_are_skipped_on_both_sides(toy: Any) -> None:
     """Robot and cloud both say more than the other knows, in every message."""
-    receive: Any = toy.worker.receive
-
-    def tap(stream: Any, data: bytes) -> None:
-        if not getattr(stream, "tapped", False):
-            send, stream.tapped = stream.send_bytes, True
-            stream.send_bytes = lambda out: send(None if out is None else out + UNKNOWN_FIELD)
-        receive(stream, data + UNKNOWN_FIELD)
-
-    toy.worker.receive = tap
+    tap(toy, lambda said: None, lambda answer: None, UNKNOWN_FIELD)
     outcome = decode(toy.address)
     assert outcome.tokens == OWN
     assert outcome.stats.stale == 0
@@ -157,35 +140,29 @@ def test_fields_of_a_later_protocol_are_skipped_on_both_sides(toy: Any) -> None:
 
 def test_a_kind_that_the_cloud_does_not_know_is_a_fault_and_the_session_goes_on(toy: Any) -> None:
     with Talk(toy.address) as robot:
-        robot.say(opening())
-        opened = robot.hear()
-        robot.say(b"\x4a\x03abc")  # kind 9
-        fault = robot.hear()
+        opened = robot.ask(opening())
+        fault = robot.ask(LATER_KIND)
         assert (fault.code, "kind 9 " in fault.text) == ("bad_request", True)
         assert fault.text.endswith("update edge_cloud_spec on the cloud")
-        robot.say(Generate(opened.base, Alone(until=3)))
-        assert isinstance(robot.hear(), Verdict)
+        assert isinstance(robot.ask(Generate(opened.base, Alone(until=3))), Verdict)
 
 
 def test_a_kind_that_the_robot_does_not_know_is_skipped_and_counted() -> None:
     """Between two verdicts; and the frames stay what they are when they are read again."""
-    later = b"\x4a\x03abc"
 
     def script(robot: RobotSide) -> Iterator[bytes]:
         robot.hear()
         base = PrefixDigest(0, 1)
         yield encode_server(Opened("s", b"", base))
-        yield later
+        yield LATER_KIND
         assert isinstance(decode_client(robot.hear()), Generate)
-        yield later
+        yield LATER_KIND
         yield encode_server(Verdict(base, (), 3, "end", leads_to=base.extend((3,)).short))
         while robot.hear():
             pass
 
     with ScriptedCloud(script) as cloud:
-        link = VerifierClient(ClientSettings(cloud.address, retry_s=0.01))
-        outcome = toy_robot().run(REQUEST, settings("cloud_ar", "coupled"), 1, link.connect)
-        link.close()
+        outcome = decode(cloud.address, "cloud_ar")
     assert (outcome.reason, outcome.tokens, outcome.stats.stale) == ("end", (3,), 2)
 
 
@@ -200,22 +177,18 @@ def test_a_stamp_behind_a_message_changes_nothing_else() -> None:
     assert echo_of(encode_server(Fault("a", "b"))) is None
 
 
+@pytest.mark.parametrize("echoes", [True, False])
 def test_the_clouds_clock_is_measured_on_the_messages_of_decodes(
-    toy: Any, monkeypatch: pytest.MonkeyPatch
+    toy: Any, echoes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cloud's clock runs an hour ahead; an older cloud, which echoes nothing, gives none."""
     ahead = 3600 * 10**9
     clock = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead, monotonic=time.monotonic)
     monkeypatch.setattr(service, "time", clock)
-    link = VerifierClient(ClientSettings(toy.address))
-    assert toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, link.connect).tokens == OWN
-    offset = link.clock_offset
-    link.close()
-    assert offset is not None
-    assert abs(offset.offset_s - 3600) <= offset.uncertainty_s < 1800
-
-    monkeypatch.setattr(service, "sent_of", lambda data: 0)
-    link = VerifierClient(ClientSettings(toy.address))
-    assert toy_robot().run(REQUEST, settings("dsd", "coupled"), 3, link.connect).tokens == OWN
-    assert link.clock_offset is None
-    link.close()
+    if not echoes:
+        monkeypatch.setattr(service, "sent_of", lambda data: 0)
+    with closing(VerifierClient(ClientSettings(toy.address))) as link:
+        assert toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, link.connect).tokens == OWN
+        offset = link.clock_offset
+    assert (offset is not None) == echoes
+    assert not offset or abs(offset.offset_s - 3600) <= offset.uncertainty_s < 1800
