@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -81,33 +82,22 @@ def test_clients_that_always_wait_get_the_same_rows_however_they_ask(
     assert min(served.values()) >= share * max(served.values())
 
 
-def test_a_flood_delays_only_itself() -> None:
-    of = scheduler(batch=1)
-    for _ in range(1000):
-        due(of, "flood", 9)
-    for _ in range(5):
-        due(of, "robot", 9)
-    order = [names(of.next_batch(0.0))[0] for _ in range(12)]
-    assert order.count("robot") == 5
-
-
-def test_a_batch_does_not_grow_beyond_a_deadline_that_can_be_met() -> None:
+@pytest.mark.parametrize(
+    ("patience", "others", "size"),
+    [(0.25, 0.0, 2), (0.05, 0.0, 5), (0.0, 0.0, 5), (0.05, 0.05, 5)],
+    ids=["can be met: two of them take 0.2 s", "cannot be met", "is not said", "nobody's can"],
+)
+def test_a_batch_does_not_grow_beyond_a_deadline_that_can_be_met(
+    patience: float, others: float, size: int
+) -> None:
     of = scheduler(fixed=0.0, per_row=0.01)
     for client in "abcd":
-        due(of, client, 10)
-    due(of, "hasty", 10, patience=0.25)  # two of them take 0.2 s
+        due(of, client, 10, patience=others)
+    due(of, "hasty", 10, patience=patience)
     batch = names(of.next_batch(0.0))
-    assert batch[0] == "hasty"
-    assert len(batch) == 2
-    assert len(of.next_batch(0.25)) == 3
-
-
-@pytest.mark.parametrize("patience", [0.05, 0.0])
-def test_a_deadline_that_cannot_be_met_or_is_not_said_limits_nothing(patience: float) -> None:
-    of = scheduler(fixed=0.0, per_row=0.01)
-    for client in "abcd":
-        due(of, client, 10, patience=patience)
-    assert len(of.next_batch(0.0)) == 4
+    assert len(batch) == size
+    assert "hasty" in batch and (not patience or others or batch[0] == "hasty")
+    assert len(of.next_batch(0.25)) == 5 - size
 
 
 def test_who_keeps_batches_small_by_what_it_claims_pays_for_it() -> None:
@@ -128,20 +118,6 @@ def test_who_keeps_batches_small_by_what_it_claims_pays_for_it() -> None:
     assert alone <= passes / len(robots) + 2
 
 
-def test_what_waits_longest_is_served_beside_hasty_ones_at_last() -> None:
-    """A tree that fits into no pass beside others gets one, whatever they claim."""
-    of = scheduler(batch_rows=64)
-    due(of, "tree", 60)
-    for now in range(20):
-        for n in range(8):
-            if not of.of(f"hasty {n}").passes:
-                due(of, f"hasty {n}", 9, now, patience=0.5)
-        if "tree" in names(of.next_batch(now)):
-            break
-    else:
-        pytest.fail("it starved")
-
-
 def test_of_one_credential_only_so_many_sessions_are_in_a_pass() -> None:
     of = scheduler(passes_per_robot=3)
     for _ in range(10):
@@ -151,16 +127,14 @@ def test_of_one_credential_only_so_many_sessions_are_in_a_pass() -> None:
 
 def test_messages_of_a_flood_wait_for_the_next_time_where_others_are_heard_now() -> None:
     of = scheduler(fixed=0.0, per_row=0.01)
-    flood: Any = [f"f{n}" for n in range(50)]
-    of.of("flood").streams.update(dict.fromkeys(flood))
-    robot: Any = "r"
-    of.of("robot").streams[robot] = None
-    heard = []
+    clients: Any = {f"f{n}": "flood" for n in range(50)} | {"r": "robot"}
+    for stream, client in clients.items():
+        of.of(client).streams[stream] = None
+    heard: list[Any] = []
     for stream in of.take_streams():
         heard.append(stream)
-        of.charge("flood" if stream in flood else "robot", 0.1)  # ten rows' worth
-    assert "r" in heard
-    assert len(heard) <= 2 + QUANTUM / 10 + 1
+        of.charge(clients[stream], 0.1)  # ten rows' worth
+    assert "r" in heard and len(heard) <= 2 + QUANTUM / 10 + 1
     assert list(of.take_streams())  # it is not forgotten
 
 
@@ -187,10 +161,8 @@ def test_the_estimator_learns_both_parts_and_bears_outliers() -> None:
 
 def test_the_estimator_follows_a_machine_that_became_slower() -> None:
     estimator = PassEstimator()
-    for _ in range(100):
-        estimator.observe(10, 0.1)
-    for _ in range(60):
-        estimator.observe(10, 1.0)
+    for seconds in [0.1] * 100 + [1.0] * 60:
+        estimator.observe(10, seconds)
     assert estimator.seconds(10) == pytest.approx(1.0, rel=0.4)
     assert math.isfinite(estimator.row_s)
 
@@ -257,20 +229,15 @@ def test_all_that_is_handed_in_comes_out_once_and_each_clients_in_its_order(
         crowd.step(*step)
         assert crowd.of.waiting == len(crowd.handed) - len(crowd.served)
         assert crowd.of.busy == (crowd.of.waiting > 0)
-    left = crowd.of.waiting
-    for _ in range(left):  # at least one thing comes out each time
+    while crowd.of.busy:
         before = len(crowd.served)
         for kind in ("streams", "batch", "take_job"):
             crowd.step(kind)
-        if not crowd.of.busy:
-            break
-        assert len(crowd.served) > before
-    assert not crowd.of.busy
+        assert len(crowd.served) > before  # at least one thing comes out each time
     assert sorted(crowd.served) == sorted(crowd.handed)
-    for client in range(CLIENTS):
-        for kind in ("pass", "stream", "job"):
-            handed = crowd.of_client(crowd.handed, client, kind)
-            assert crowd.of_client(crowd.served, client, kind) == handed
+    for client, kind in product(range(CLIENTS), ("pass", "stream", "job")):
+        handed = crowd.of_client(crowd.handed, client, kind)
+        assert crowd.of_client(crowd.served, client, kind) == handed
 
 
 @settings(deadline=None)
@@ -346,22 +313,22 @@ def test_a_scheduler_without_credit_would_let_it_starve(monkeypatch: pytest.Monk
     assert batches_until_served(limits, [(9, 0.05)] * 2, 9) > bound(limits, 2)
 
 
-def test_ten_times_the_clients_do_not_take_a_hundred_times_the_looks() -> None:
+def test_ten_times_the_clients_do_not_take_a_hundred_times_the_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of each client the deadline is looked at once for a pass, and for each that is in it."""
-    looks = 0
-    real = DuePass.deadline
+    looks: list[DuePass] = []
+    real: Any = DuePass.deadline
 
-    class Counted(DuePass):
-        @property
-        def deadline(self) -> float:
-            nonlocal looks
-            looks += 1
-            return float(real.__get__(self))
+    def look(due: DuePass) -> float:
+        looks.append(due)
+        return float(real.__get__(due))
 
+    monkeypatch.setattr(DuePass, "deadline", property(look))
     for clients in (100, 1000):
-        of, looks = scheduler_of(WorkerLimits()), 0
+        of = scheduler_of(WorkerLimits())
+        looks.clear()
         for client in range(clients):
-            session: Any = client
-            of.of(client).passes.append(Counted(session, Draft(()), 9, 0.0, 0.5))
+            due(of, str(client), 9, patience=0.5)
         assert len(of.next_batch(0.0)) == 256 // 9
-        assert looks <= 2 * clients
+        assert len(looks) <= 2 * clients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from edge_cloud_spec.wire.messages import (
     DraftMessage,
     Fault,
     Generate,
-    Open,
     Opened,
     Resume,
     RowMessage,
@@ -34,16 +34,13 @@ from edge_cloud_spec.wire.messages import (
 
 def test_an_old_stream_has_no_session_after_another_took_it() -> None:
     worker = cloud()
-    old = Robot(worker).open(1)
-    new = Robot(worker)
+    old, new = Robot(worker).open(1), Robot(worker)
     new.ask(Resume(old.last(Opened).session, old.base))
     assert old.ended
-    heard = len(old.heard)
-    new.base = old.base
+    heard, new.base = len(old.heard), old.base
     old.draft(2)
     old.ask(Close())
-    assert worker.counters.judged == 0
-    assert worker.sessions == 1
+    assert (worker.counters.judged, worker.sessions) == (0, 1)
     old.open(2)  # and what it opens now does not cost the other its session
     assert new.settle(3).path == (0, 1, 2)
     old.leave()
@@ -77,7 +74,7 @@ def stranger(worker: Worker, *messages: ClientMessage | bytes) -> list[Any]:
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["before Opened", "after Opened"])
-@pytest.mark.parametrize("captured", ["on the topic", "on the wire"])
+@pytest.mark.parametrize("captured", ["on the topic", "on the wire", "with verified tokens"])
 def test_a_replayed_open_neither_attaches_nor_disturbs(captured: str, heard: bool) -> None:
     worker = cloud()
     topic = encode_client(opening(draft_length=3))
@@ -90,21 +87,20 @@ def test_a_replayed_open_neither_attaches_nor_disturbs(captured: str, heard: boo
         owner.say(Generate(owner.base))
         for _ in range(3):
             worker.run_one()
-    replay = topic if captured == "on the topic" else owner.wire[0]
-    answers = stranger(worker, replay)
+    wire: Any = decode_client(owner.wire[0])
+    verified = OWN[:1] if captured == "with verified tokens" else ()
+    (said,) = stranger(
+        worker, topic if captured == "on the topic" else replace(wire, verified=verified)
+    )
     assert not owner.ended
-    mine = owner.last(Opened).session
-    if captured == "on the wire":
-        (fault,) = answers
-        assert fault.code == "in_use"
-    else:  # whoever has no key but the request gets a session of its own
-        assert answers[0].session != mine
-    if heard:  # not even paused
-        assert owner.last(Verdict).finish
-    else:
+    # Whoever has no key but the request gets a session of its own.
+    own = captured == "on the topic" and said.session != owner.last(Opened).session
+    assert own or said.code == "in_use"
+    if not heard:
         owner.base = owner.last(Opened).base
-        owner.settle(3)
-        assert owner.count(Verdict) == 1
+        owner.say(Generate(owner.base))
+        do_all(worker)
+    assert owner.last(Verdict).finish  # not even paused
 
 
 @pytest.mark.parametrize("secret", [b"", b"\0" * 16, b"short"])
@@ -115,53 +111,42 @@ def test_a_resume_needs_the_secret_and_not_only_the_name(secret: bytes) -> None:
     (fault,) = stranger(worker, Resume(name, owner.base, secret))
     (unknown,) = stranger(worker, Resume("0" * 16, owner.base, secret))
     assert fault == unknown  # nobody learns which names there are
-    assert not owner.ended
-    owner.settle(2)
-    assert owner.count(Verdict) == 1
+    assert not owner.ended and isinstance(owner.settle(2), Verdict)
     back = Owner(worker, owner.key)
     assert back.ask(Resume(name, owner.base)).session == name
     assert owner.ended
 
 
-def test_an_owner_that_heard_nothing_gets_its_session_with_the_repeated_open() -> None:
-    worker = cloud()
-    lost = Owner(worker)
-    lost.ask(opening())
-    lost.leave()
-    do_all(worker)
-    assert [m.code for m in stranger(worker, lost.wire[0])] == ["in_use"]
-    back = Owner(worker, lost.key)
-    back.ask(opening())
-    assert back.last(Opened) == lost.last(Opened)
-    assert worker.sessions == 1
-
-
-def test_an_owner_whose_first_open_never_arrived_opens_with_the_repeated_one() -> None:
-    worker = cloud()
-    key = SessionKey()
-    key.sign(encode_client(opening()))  # lost
+@pytest.mark.parametrize("arrived", [True, False], ids=["heard nothing", "it never arrived"])
+def test_an_owner_gets_its_session_with_the_repeated_open(arrived: bool) -> None:
+    worker, key = cloud(), SessionKey()
+    first = key.sign(encode_client(opening()))
+    if arrived:
+        lost = Robot(worker)
+        lost.ask(first)
+        lost.leave()
+        assert [message.code for message in stranger(worker, first)] == ["in_use"]
     back = Owner(worker, key).open(1)
     back.leave()
     again = Owner(worker, key).open(1)
     assert again.last(Opened) == back.last(Opened)
+    assert not arrived or back.last(Opened) == lost.last(Opened)
+    assert worker.sessions == 1
 
 
 def test_a_stranger_who_is_first_with_the_request_does_not_keep_its_robot_out() -> None:
     worker = cloud()
     stranger(worker, opening())
     stranger(worker, SessionKey().sign(encode_client(opening())))
-    owner = Owner(worker).open(1)
-    owner.settle(2)
-    assert owner.count(Verdict) == 1
+    assert isinstance(Owner(worker).open(1).settle(2), Verdict)
 
 
 def test_a_key_tells_its_secret_only_to_take_a_session_up() -> None:
     key = SessionKey()
-    first, second = (decode_client(key.sign(encode_client(opening()))) for _ in range(2))
-    resume = decode_client(key.sign(encode_client(Resume("s", PrefixDigest(1, 2)))))
-    assert isinstance(first, Open) and isinstance(second, Open) and isinstance(resume, Resume)
-    assert first.secret == b""
-    assert len(second.secret) == 16
+    said = opening(), opening(), Resume("s", PrefixDigest(1, 2))
+    messages: Any = [decode_client(key.sign(encode_client(message))) for message in said]
+    first, second, resume = messages
+    assert first.secret == b"" and len(second.secret) == 16
     assert second.secret == resume.secret
     assert len(first.key) == 16
     assert first.key == second.key != second.secret
@@ -171,9 +156,9 @@ def test_a_key_tells_its_secret_only_to_take_a_session_up() -> None:
     assert decode_client(SessionKey().sign(encode_client(opening()))) != first
 
 
-def answer(robot: Robot, verified: int) -> tuple[int, ...]:
-    """What the cloud alone says after so many tokens."""
-    robot.ask(Generate(robot.base.extend(OWN[:verified])))
+def answer(robot: Robot, verified: tuple[int, ...]) -> tuple[int, ...]:
+    """What the cloud alone says after these tokens."""
+    robot.ask(Generate(robot.base.extend(verified)))
     said = [message for message in robot.heard if isinstance(message, Verdict)]
     tokens = (token for verdict in said for token in (*verdict.tokens, verdict.token))
     return tuple(token for token in tokens if token is not None)
@@ -183,19 +168,14 @@ def answer(robot: Robot, verified: int) -> tuple[int, ...]:
 def test_it_says_what_the_first_verifier_would_have_said(count: int) -> None:
     robot = Robot(cloud()).open(1, verified=OWN[:count])
     assert robot.last(Opened).verified == count
+    other = Robot(robot.worker).open(2)
     assert robot.base == Robot(cloud()).open(1).base  # of the empty answer, as ever
-    assert answer(robot, count) == OWN[count:]
-
-
-def test_other_tokens_than_the_verified_ones_lead_to_another_answer() -> None:
-    """A control, and what a robot gets that lies: an answer of its own."""
-    lie = tuple(1 + (token + 1) % (VOCABULARY - 1) for token in OWN[:5])
-    robot = Robot(cloud()).open(1, verified=lie)
-    robot.ask(Generate(robot.base.extend(lie)))
-    said = [m.token for m in robot.heard if isinstance(m, Verdict)]
-    assert tuple(said) != OWN[5 : 5 + len(said)]
-    honest = Robot(robot.worker).open(2)
-    assert answer(honest, 0) == OWN
+    assert answer(robot, OWN[:count]) == OWN[count:]
+    # A control, and what a robot gets that lies: an answer of its own.
+    lie = tuple(1 + (token + 1) % (VOCABULARY - 1) for token in OWN[:count])
+    liar = Robot(robot.worker).open(3, verified=lie)
+    assert count > 5 or answer(liar, lie) != OWN[count:]
+    assert answer(other, ()) == OWN
 
 
 @pytest.mark.parametrize(
@@ -228,34 +208,25 @@ def test_more_tokens_than_any_answer_has_are_not_read() -> None:
         decode_client(encode_client(opening(1, verified=(1,) * (MAX_VERIFIED + 1))))
 
 
-@pytest.mark.parametrize("verified", [0, 4])
+@pytest.mark.parametrize(
+    ("verified", "found"),
+    # The verdict leads from 0 tokens to 4; at others it went on, with verdicts of its own.
+    [(0, True), (4, True), (2, False), (9, False)],
+)
 def test_a_robot_that_is_sent_back_finds_its_session_where_its_verdicts_begin(
-    verified: int,
+    verified: int, found: bool
 ) -> None:
-    worker, key = cloud(), SessionKey()
-    robot = Owner(worker, key).open(1)
-    robot.draft(3)  # the verdict, which is lost, leads from 0 tokens to 4
-    do_all(worker)
-    robot.leave()
-    back = Owner(worker, key).open(1, verified=OWN[:verified])
-    assert back.last(Opened).session == robot.last(Opened).session
-    assert back.last(Opened).verified == verified
-    assert answer(back, verified) == OWN[verified:]
-
-
-@pytest.mark.parametrize("verified", [2, 9])  # at others it went on, with verdicts of its own
-def test_a_session_is_given_up_that_gave_no_verdict_where_its_robot_is_now(verified: int) -> None:
     worker, key = cloud(), SessionKey()
     robot = Owner(worker, key).open(1)
     robot.settle(3)
     robot.leave()
     back = Owner(worker, key).open(1, verified=OWN[:verified])
-    assert back.last(Opened).session != robot.last(Opened).session
-    assert worker.sessions == 1
-    assert answer(back, verified) == OWN[verified:]
+    assert (back.last(Opened).session == robot.last(Opened).session) == found
+    assert (back.last(Opened).verified, worker.sessions) == (verified, 1)
+    assert answer(back, OWN[:verified]) == OWN[verified:]
 
 
-SPLIT = {
+SPLIT: dict[str, Any] = {
     "rule": "rejection",
     "policy": SamplingPolicy(0.8, seed=5),
     "payload": "probabilities",
@@ -273,64 +244,30 @@ def test_a_row_comes_whether_the_session_there_rejected_its_draft_or_is_given_up
     here = first.base.extend(OWN[:4])
     if judged:
         unlikely = int(distribution(ToyVlm(1).logits(OWN[:4]), SPLIT["policy"]).argmin())
-        assert (
-            first.ask(DraftMessage(here, Draft((unlikely,), values=(1.0,)), 0)).residual is not None
-        )
+        said = first.ask(DraftMessage(here, Draft((unlikely,), values=(1.0,)), 0))
+        assert said.residual is not None
     first.leave()
     back = Owner(worker, key).open(1, verified=OWN[:4], **SPLIT)
     assert (back.last(Opened).session == first.last(Opened).session) is not judged
-    assert back.ask(RowRequest(here)).base == here
-    assert back.ask(
-        DraftMessage(here.extend((OWN[4],)), Draft((OWN[5],), values=(0.5,)), 1, OWN[4])
-    ).base == here.extend((OWN[4],))
+    goes_on(back, here)
 
 
-def test_verified_tokens_do_not_open_the_session_of_another_robot() -> None:
-    worker = cloud()
-    owner = Owner(worker, SessionKey()).open(1)
-    seen = owner.heard[:]
-    thief = Robot(worker)
-    assert owner.stream.session is not None
-    key = owner.stream.session.opening.key
-    assert thief.ask(opening(1, verified=OWN[:1], key=key)).code == "in_use"
-    assert owner.heard == seen
-    assert not owner.ended
+def goes_on(robot: Robot, here: PrefixDigest) -> None:
+    """It hears the row, and the verdict on what it drafts after the token that it drew."""
+    assert robot.ask(RowRequest(here)).base == here
+    there = here.extend((OWN[4],))
+    message = DraftMessage(there, Draft((OWN[5],), values=(0.5,)), 1, resampled=OWN[4])
+    assert robot.ask(message).base == there
 
 
 def test_the_row_that_a_robot_resamples_from_is_said_again_by_the_next_verifier() -> None:
-    policy = SamplingPolicy(0.8, seed=5)
-    robot = Robot(cloud()).open(
-        1,
-        rule="rejection",
-        policy=policy,
-        payload="probabilities",
-        split=Split("sparse", 1, 1),
-        verified=OWN[:4],
-    )
+    robot = Robot(cloud()).open(1, verified=OWN[:4], **SPLIT)
     here = robot.base.extend(OWN[:4])
-    for _ in range(2):  # the second time from memory
-        robot.ask(RowRequest(here))
-    robot.say(DraftMessage(here, Draft((OWN[5],), values=(0.5,)), 0))  # of before it asked
-    do_all(robot.worker)
+    robot.ask(RowRequest(here))
+    robot.ask(DraftMessage(here, Draft((OWN[5],), values=(0.5,)), 0))  # of before it asked
+    goes_on(robot, here)
     rows = [message for message in robot.heard if isinstance(message, RowMessage)]
     assert [row.base for row in rows] == [here, here, here]
-    expected = distribution(ToyVlm(1).logits(OWN[:4]), policy)
+    expected = distribution(ToyVlm(1).logits(OWN[:4]), SPLIT["policy"])
     for row in rows:
         np.testing.assert_allclose(row.row.probabilities, expected, rtol=1e-6)
-    draft = Draft((OWN[5],), values=(0.5,))
-    assert robot.ask(
-        DraftMessage(here.extend((OWN[4],)), draft, 1, resampled=OWN[4])
-    ).base == here.extend((OWN[4],))
-
-
-def test_a_row_is_nobodys_where_the_cloud_resamples_or_has_gone_on() -> None:
-    robot = Robot(cloud()).open(1, verified=OWN[:4])
-    robot.ask(RowRequest(robot.base.extend(OWN[:4])))
-    assert [type(message) for message in robot.heard] == [Opened]
-    assert robot.worker.counters.ignored == 1
-
-
-def test_what_an_open_says_of_verified_tokens_survives_the_wire() -> None:
-    message = decode_client(encode_client(opening(1, verified=OWN)))
-    assert isinstance(message, Open)
-    assert message.verified == OWN

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from typing import Any
 
-from helpers.cloud.grpc_cloud import Cloud
-from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, toy_robot
-from helpers.cloud.grpc_robot import opening as opening_of
-from helpers.cloud.grpc_robot import settings as chosen_settings
-from helpers.cloud.worker_robot import Robot, cloud, do_all, opening
+from helpers.cloud.worker_robot import Robot, cloud, opening
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -27,8 +21,6 @@ from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.wire.channel import MAX_RETRY_S
 from edge_cloud_spec.wire.messages import (
@@ -38,11 +30,10 @@ from edge_cloud_spec.wire.messages import (
     Generate,
     Open,
     Opened,
-    Resume,
     Verdict,
 )
 
-LIMITS = WorkerLimits(sessions=4, keep_s=10.0, idle_s=30.0)
+LIMITS = WorkerLimits(sessions=4, sessions_per_robot=2, keep_s=10.0, idle_s=30.0)
 OPENING = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_identity="small")
 ages = st.lists(st.floats(0, 1e6), max_size=20)
 
@@ -67,8 +58,8 @@ def served(number: int, now: float = 0.0) -> CloudSession:
 class Listener(RobotStream):
     """A stream that counts how often it was ended."""
 
-    def __init__(self) -> None:
-        super().__init__(self._hear)
+    def __init__(self, client: str = "") -> None:
+        super().__init__(self._hear, client)
         self.ends = 0
 
     def _hear(self, data: bytes | None) -> None:
@@ -91,9 +82,9 @@ class Listening(RuleBasedStateMachine):
         self.silent: dict[str, float] = {}  # since when, by name
         self.ended: dict[int, int] = {}  # how often each listener must have been ended
 
-    @rule(target=streams)
-    def connect(self) -> Listener:
-        self.listeners.append(Listener())
+    @rule(target=streams, client=st.sampled_from(["", "ann", "bob"]))
+    def connect(self, client: str) -> Listener:
+        self.listeners.append(Listener(client))
         return self.listeners[-1]
 
     @rule(target=sessions, stream=streams)
@@ -135,13 +126,12 @@ class Listening(RuleBasedStateMachine):
             self.held.drop(one, Close())
         assert one not in self.held and one.stream is None
 
-    @rule(seconds=st.sampled_from([1.0, 6.0, 11.0, 31.0]))
-    def forget_old_ones_and_make_room(self, seconds: float) -> None:
+    @rule(stream=streams, seconds=st.sampled_from([1.0, 6.0, 11.0, 31.0]))
+    def forget_old_ones_and_make_room(self, stream: Listener, seconds: float) -> None:
+        """For another session of this stream's client, in place of the one that it has."""
         self.now += seconds
         late = []
-        for one in self.made:
-            if one not in self.held:
-                continue
+        for one in filter(self.held.__contains__, self.made):
             kept = LIMITS.keep_s if one.stream is None else LIMITS.idle_s
             if self.now - one.arrived > kept:
                 late.append(one)
@@ -149,14 +139,17 @@ class Listening(RuleBasedStateMachine):
                     number = self.listeners.index(one.stream)  # type: ignore[arg-type]
                     self.ended[number] = self.ended.get(number, 0) + 1
         stay = [one for one in self.made if one in self.held and one not in late]
-        full = len(stay) >= LIMITS.sessions
-        alone = [one for one in stay if one.stream is None]
-        if full and alone:
-            holds = Counter(one.client for one in stay)
-            oldest = min(alone, key=lambda one: (-holds[one.client], one.arrived))
+        holds = Counter(one.client for one in stay)
+        others = [one for one in stay if one is not stream.session]
+        own = [one for one in others if one.client == stream.client]
+        full = own if len(own) >= LIMITS.sessions_per_robot else others
+        bounded = full is own or len(others) >= LIMITS.sessions
+        silent = [one for one in full if one.stream is None]
+        if bounded and silent:
+            oldest = min(silent, key=lambda one: (-holds[one.client], one.arrived))
             stay.remove(oldest)
             late.append(oldest)
-        assert (self.held.admit(Listener(), self.now) is None) == (not full or bool(alone))
+        assert (self.held.admit(stream, self.now) is None) == (not bounded or bool(silent))
         assert not any(one in self.held for one in late)
         assert all(one in self.held for one in stay)
 
@@ -167,6 +160,9 @@ class Listening(RuleBasedStateMachine):
             assert stream.session is None or stream.session in self.held
         for one in self.made:
             assert one.stream is None or one.stream.session is one
+            found = self.held.of(one.base, OPENING.key)
+            assert found is (one if one in self.held else None)
+            assert self.held.of(one.base, b"another's key") is None
         assert len(self.held) == sum(one in self.held for one in self.made)
 
     @invariant()
@@ -180,26 +176,14 @@ TestListening.settings = settings(max_examples=150, stateful_step_count=30)
 
 
 def test_a_forgotten_session_says_nothing_more_and_keeps_no_drafts() -> None:
-    held, stream = Sessions(LIMITS), Listener()
-    one = served(1)
-    held.attach(stream, one)
+    held, one = Sessions(LIMITS), served(1)
+    held.attach(Listener(), one)
     one.verification.handle(Generate(PrefixDigest(0, 1)))
     one.verification.handle(DraftMessage(PrefixDigest(3, 3), Draft((1,)), 0, hint=True))
     assert (held.pushed, one.verification.generating) == (1, True)
     held.drop(one, Close())
     assert one.verification.finished
     assert (held.pushed, one.verification.pushed, one.verification.generating) == (0, 0, False)
-
-
-def test_sessions_are_found_by_what_they_were_opened_with() -> None:
-    held = Sessions(LIMITS)
-    both = [served(1), served(2)]
-    for one in both:
-        held.attach(Listener(), one)
-    found = [held.of(PrefixDigest(0, number), OPENING.key) for number in (1, 2, 3)]
-    assert found == [*both, None]
-    assert held.of(PrefixDigest(0, 1), b"another's key") is None
-    assert held.named("session 3") is None
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=10), st.lists(st.tuples(ages, st.floats(0, 100))))
@@ -242,101 +226,25 @@ def named(robot: Robot, client: str) -> Robot:
 
 def test_a_clients_sessions_are_bounded_and_another_is_served() -> None:
     worker = cloud(sessions=8, sessions_per_robot=2)
-    greedy = [named(Robot(worker), "greedy") for _ in range(3)]
-    for nonce, robot in enumerate(greedy[:2]):
-        robot.open(nonce)
-    greedy[2].ask(opening(2))
-    fault = greedy[2].last(Fault)
+    first, _, refused = greedy = [named(Robot(worker), "greedy") for _ in range(3)]
+    for nonce, robot in enumerate(greedy):
+        robot.ask(opening(nonce))
+    fault = refused.last(Fault)
     assert fault.code == "overloaded" and fault.retry_after_s > 0
     assert "this robot has 2 sessions already" in fault.text
     assert worker.counters.answers.refused == {"sessions_per_robot": 1}
-    other = named(Robot(worker), "other").open(9)
-    other.settle(3)
-    assert other.count(Verdict) == 1
-    greedy[0].ask(Close())
-    assert greedy[2].open(2).count(Opened) == 1
+    assert isinstance(named(Robot(worker), "other").open(9).settle(3), Verdict)
+    assert first.open(5).count(Opened) == 2  # in place of its own
+    first.ask(Close())
+    assert refused.open(2).count(Opened) == 1
 
 
-def test_a_client_that_abandons_sessions_loses_its_own_and_not_anothers() -> None:
-    """The other's robot has lost the link for the longest, and comes back."""
-    worker = cloud(sessions=6, sessions_per_robot=4)
-    model: Any = worker._models.target
-    honest = named(Robot(worker), "honest").open(1)
-    honest.leave()
-    do_all(worker)
-    for nonce in range(100, 140):
-        model.now += 0.1
-        named(Robot(worker), f"hostile {nonce % 2}").open(nonce).leave()
-        do_all(worker)
-    assert worker.sessions <= 6
-    back = named(Robot(worker), "honest")
-    back.ask(Resume(honest.last(Opened).session, honest.base))
-    assert back.count(Opened) == 1
-
-
-def test_a_refused_robot_waits_and_is_served_over_grpc() -> None:
-    limits = WorkerLimits(sessions=1)
-    with Cloud(toy_worker(limits)) as toy, Talk(toy.address) as first:
-        assert isinstance(first.ask(opening_of()), Opened)
-        outcomes: list[Any] = []
-        link = VerifierClient(ClientSettings(toy.address))
-        chosen = chosen_settings("dsd", "coupled")
-        decode = threading.Thread(
-            target=lambda: outcomes.append(toy_robot().run(REQUEST, chosen, 5, link.connect))
-        )
-        decode.start()
-        refused = toy.worker.counters.answers.refused
-        ended = threading.Event()
-        while not refused["sessions"] and not ended.wait(0.01):
-            assert decode.is_alive()
-        first.say(Close())
-        decode.join(150)
-        link.close()
-    assert [outcome.tokens for outcome in outcomes] == [OWN]
-    assert refused["sessions"] >= 1
-
-
-def test_abandoned_sessions_make_room_the_oldest_first() -> None:
-    worker = cloud(sessions=3)
-    model: Any = worker._models.target
-    robots = []
-    for nonce in range(3):
-        robots.append(Robot(worker).open(nonce))
-        model.now += 1.0
-    for place in (1, 2, 0):
-        robots[place].leave()
-        do_all(worker)
-        model.now += 1.0
-    for gone, nonce in ((1, 10), (2, 11)):
-        assert Robot(worker).open(nonce).count(Fault) == 0
-        asked = Robot(worker)
-        assert (
-            asked.ask(Resume(robots[gone].last(Opened).session, robots[gone].base)).code
-            == "unknown_session"
-        )
-    assert worker.sessions == 3
-    asked = Robot(worker)
-    asked.ask(Resume(robots[0].last(Opened).session, robots[0].base))
-    assert asked.count(Opened) == 1
-
-
-def test_only_when_somebody_listens_to_all_sessions_a_new_robot_is_refused() -> None:
-    worker = cloud(sessions=2)
-    robots = [Robot(worker).open(nonce) for nonce in range(2)]
-    new = Robot(worker)
-    assert new.ask(opening(5)).code == "overloaded"
-    robots[0].settle(2)
-    assert robots[0].count(Verdict) == 1
-    robots[1].leave()
-    assert new.open(5).count(Opened) == 1
-
-
-def test_hundreds_of_abandoned_sessions_lock_nobody_out() -> None:
-    worker = cloud(sessions=8)
-    robot = Robot(worker).open(1)
-    for nonce in range(300):
-        Robot(worker).open(100 + nonce).leave()
-        do_all(worker)
-    robot.settle(3)
-    assert robot.count(Verdict) == 1
-    assert worker.sessions <= 8
+def test_the_client_that_holds_most_makes_room() -> None:
+    """Though another's robot has lost the link for longer, and comes back."""
+    held = Sessions(WorkerLimits(sessions=3))
+    for number, client in enumerate(("honest", "hostile", "hostile")):
+        stream = Listener(client)
+        held.attach(stream, served(number))
+        held.leave(stream, number)
+    assert held.admit(Listener(), 3.0) is None
+    assert [held.named(f"session {number}") is None for number in range(3)] == [False, True, False]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, opening, settings, toy_robot
+from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, decode_at, opening, settings, toy_robot
 from helpers.cloud.scripted_cloud import RobotSide, ScriptedCloud
 
 from edge_cloud_spec.cloud.serving import service
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.edge.runner import Outcome
+from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import decode_client, encode_client, encode_server
 from edge_cloud_spec.wire.frames import echo_of, sent_of, with_sent
 from edge_cloud_spec.wire.messages import (
@@ -28,20 +30,36 @@ from edge_cloud_spec.wire.messages import (
 )
 
 UNKNOWN_FIELD = b"\xf2\x07\x05later"  # field 126, with five bytes
+LATER_KIND = b"\x4a\x03abc"  # kind 9
 
 
-def decode(address: str, preset: str = "dsd") -> Outcome:
-    link = VerifierClient(ClientSettings(address, retry_s=0.01))
-    try:
-        return toy_robot().run(REQUEST, settings(preset, "coupled"), 1, link.connect)
-    finally:
-        link.close()
+decode = partial(decode_at, retry_s=0.01)
+Rewrite = Callable[[Any], object]
+
+
+def tap(cloud: Any, on_said: Rewrite, on_answer: Rewrite, behind: bytes = b"") -> None:
+    """Have these change each message on its way, and put this behind it."""
+    receive: Any = cloud.worker.receive
+
+    def rewritten(kind: Any, data: bytes, rewrite: Rewrite) -> bytes:
+        message = kind.FromString(data)
+        rewrite(message)
+        return bytes(message.SerializeToString()) + behind
+
+    def tapped(stream: Any, data: bytes) -> None:
+        if not getattr(stream, "tapped", False):
+            send, stream.tapped = stream.send_bytes, True
+            stream.send_bytes = lambda out: send(
+                None if out is None else rewritten(pb.ServerMessage, out, on_answer)
+            )
+        receive(stream, rewritten(pb.ClientMessage, data, on_said))
+
+    cloud.worker.receive = tapped
 
 
 def answer_to(cloud: Any, **changes: Any) -> Any:
     with Talk(cloud.address) as robot:
-        robot.say(opening(**changes))
-        return robot.hear()
+        return robot.ask(opening(**changes))
 
 
 @pytest.mark.parametrize(
@@ -93,15 +111,7 @@ def test_a_cloud_that_answers_in_another_protocol_ends_the_decode(protocol: int,
 
 def test_fields_of_a_later_protocol_are_skipped_on_both_sides(toy: Any) -> None:
     """Robot and cloud both say more than the other knows, in every message."""
-    receive: Any = toy.worker.receive
-
-    def tap(stream: Any, data: bytes) -> None:
-        if not getattr(stream, "tapped", False):
-            send, stream.tapped = stream.send_bytes, True
-            stream.send_bytes = lambda out: send(None if out is None else out + UNKNOWN_FIELD)
-        receive(stream, data + UNKNOWN_FIELD)
-
-    toy.worker.receive = tap
+    tap(toy, lambda said: None, lambda answer: None, UNKNOWN_FIELD)
     outcome = decode(toy.address)
     assert outcome.tokens == OWN
     assert outcome.stats.stale == 0
@@ -109,35 +119,29 @@ def test_fields_of_a_later_protocol_are_skipped_on_both_sides(toy: Any) -> None:
 
 def test_a_kind_that_the_cloud_does_not_know_is_a_fault_and_the_session_goes_on(toy: Any) -> None:
     with Talk(toy.address) as robot:
-        robot.say(opening())
-        opened = robot.hear()
-        robot.say(b"\x4a\x03abc")  # kind 9
-        fault = robot.hear()
+        opened = robot.ask(opening())
+        fault = robot.ask(LATER_KIND)
         assert (fault.code, "kind 9 " in fault.text) == ("bad_request", True)
         assert fault.text.endswith("update edge_cloud_spec on the cloud")
-        robot.say(Generate(opened.base, Alone(until=3)))
-        assert isinstance(robot.hear(), Verdict)
+        assert isinstance(robot.ask(Generate(opened.base, Alone(until=3))), Verdict)
 
 
 def test_a_kind_that_the_robot_does_not_know_is_skipped_and_counted() -> None:
     """Between two verdicts; and the frames stay what they are when they are read again."""
-    later = b"\x4a\x03abc"
 
     def script(robot: RobotSide) -> Iterator[bytes]:
         robot.hear()
         base = PrefixDigest(0, 1)
         yield encode_server(Opened("s", b"", base))
-        yield later
+        yield LATER_KIND
         assert isinstance(decode_client(robot.hear()), Generate)
-        yield later
+        yield LATER_KIND
         yield encode_server(Verdict(base, (), 3, "end", leads_to=base.extend((3,)).short))
         while robot.hear():
             pass
 
     with ScriptedCloud(script) as cloud:
-        link = VerifierClient(ClientSettings(cloud.address, retry_s=0.01))
-        outcome = toy_robot().run(REQUEST, settings("cloud_ar", "coupled"), 1, link.connect)
-        link.close()
+        outcome = decode(cloud.address, "cloud_ar")
     assert (outcome.reason, outcome.tokens, outcome.stats.stale) == ("end", (3,), 2)
 
 
@@ -152,22 +156,18 @@ def test_a_stamp_behind_a_message_changes_nothing_else() -> None:
     assert echo_of(encode_server(Fault("a", "b"))) is None
 
 
+@pytest.mark.parametrize("echoes", [True, False])
 def test_the_clouds_clock_is_measured_on_the_messages_of_decodes(
-    toy: Any, monkeypatch: pytest.MonkeyPatch
+    toy: Any, echoes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cloud's clock runs an hour ahead; an older cloud, which echoes nothing, gives none."""
     ahead = 3600 * 10**9
     clock = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead, monotonic=time.monotonic)
     monkeypatch.setattr(service, "time", clock)
-    link = VerifierClient(ClientSettings(toy.address))
-    assert toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, link.connect).tokens == OWN
-    offset = link.clock_offset
-    link.close()
-    assert offset is not None
-    assert abs(offset.offset_s - 3600) <= offset.uncertainty_s < 1800
-
-    monkeypatch.setattr(service, "sent_of", lambda data: 0)
-    link = VerifierClient(ClientSettings(toy.address))
-    assert toy_robot().run(REQUEST, settings("dsd", "coupled"), 3, link.connect).tokens == OWN
-    assert link.clock_offset is None
-    link.close()
+    if not echoes:
+        monkeypatch.setattr(service, "sent_of", lambda data: 0)
+    with closing(VerifierClient(ClientSettings(toy.address))) as link:
+        assert toy_robot().run(REQUEST, settings("dsd", "coupled"), 1, link.connect).tokens == OWN
+        offset = link.clock_offset
+    assert (offset is not None) == echoes
+    assert not offset or abs(offset.offset_s - 3600) <= offset.uncertainty_s < 1800

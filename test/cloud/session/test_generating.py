@@ -1,250 +1,518 @@
-"""A server that generates by itself: the robot's hints beside it, and the draft that leads."""
+"""A server that generates by itself, what it drafts for that, and the robot's drafts beside it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from helpers.cloud.verification import (
     BASE,
+    END,
     OPENING,
+    PAUSE,
     VOCABULARY,
     cloud_of,
     draft,
+    measured,
     play,
     says,
     session,
     verdict_of,
 )
 
+from edge_cloud_spec.cloud.session.drafts import EMPTY, MAX_OWN_TOKENS, OWN_TOKENS
 from edge_cloud_spec.cloud.session.events import Predicted, Propose, Proposed, Reply
 from edge_cloud_spec.cloud.session.verification import Verification
+from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.wire.messages import Alone, Close, DraftMessage, Generate, Verdict
+from edge_cloud_spec.lookup import Lookups
+from edge_cloud_spec.wire.messages import (
+    Alone,
+    Close,
+    DraftMessage,
+    Generate,
+    Opened,
+    Prediction,
+    Resume,
+)
 
-GENERATE = Generate(BASE), ()
-DRAFTING = replace(OPENING, draft_length=3)
 TREE = Draft((1, 2, 3, 4, 5), (-1, 0, 0, 2, 2), looked_up=1)
+DRAFTS, MAY = Alone(True), Alone(may_speculate=True)
+after = BASE.extend
 
 
-def generating() -> Verification:
-    """Its first pass is under way."""
-    cloud = cloud_of()
-    play(cloud, GENERATE)
-    return cloud
+def hint(*tokens: int, at: tuple[int, ...] = (), **changes: Any) -> DraftMessage:
+    return replace(draft(*tokens, base=after(at)), hint=True, **changes)
 
 
-def hint(*tokens: int, after: tuple[int, ...] = (), **changes: Any) -> DraftMessage:
-    return replace(draft(*tokens, base=BASE.extend(after)), hint=True, **changes)
+def looked_up(*answers: tuple[int, ...], **changes: Any) -> Callable[[], Verification]:
+    """A session whose server has said these answers before."""
 
+    def made() -> Verification:
+        found = Lookups(1000, 4, None, lambda rows: 1.0).of("", OPENING)
+        assert found is not None
+        for answer in answers:
+            found.learn(answer)
+        return cloud_of(found, replace(OPENING, **changes))
 
-def after(*tokens: int) -> Any:
-    return BASE.extend(tokens)
+    return made
 
 
 def verdict(path: tuple[int, ...], tokens: tuple[int, ...], token: int) -> dict[str, Any]:
     return {"path": path, "tokens": tokens, "token": token}
 
 
-# By the promise that each holds: what is said to a session that generates, what it scores then,
-# what its counts are at the end, and whether it generates.
-HINTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, int], bool]] = {
-    "of hints that the answer has passed the one for the last place counts": (
+def owns_model() -> Verification:
+    """Its server has a draft model, which has paid."""
+    return cloud_of(own=measured(3, 1))
+
+
+proposing = partial(cloud_of, opening=replace(OPENING, draft_length=3))
+GENERATE = Generate(BASE), ()
+OWN = partial(Propose, length=OWN_TOKENS, needed=False)
+PROPOSES = [(Generate(BASE, MAY), ()), (says(1), OWN((1,)))]
+PREDICTED = Predicted((0,), 5, 0.75, 2)
+# By the promise that each holds: a session, what it is told and what it scores then, and what is
+# true of it or of its counts at the end.
+SCRIPTS: dict[str, tuple[Callable[[], Verification], list[tuple[Any, ...]], dict[str, Any]]] = {
+    "it goes on until the end": (
+        session,
         [
-            (hint(2, 3, after=(1,)), None),
-            (says(1), (2, 3)),
-            (hint(2, 3, 4, 6, after=(1,)), None),
-            (hint(3, 4, 5, after=(1, 2)), None),
-            (says(2, 3, 4), (5,)),
+            GENERATE,
+            (says(4), (), {"token": 4}),
+            (says(5), (), {"token": 5}),
+            (Generate(BASE), None),  # it generates already
+            (says(END), None, {"token": END}),
+            (Generate(PrefixDigest(4, 4)), None),
+        ],
+        {"generating": False, "finished": True},
+    ),
+    "it stops at the length that was asked for": (
+        session,
+        [
+            (Generate(BASE, Alone(until=3)), ()),
+            (says(4), ()),
+            (says(5), ()),
+            (says(6), None),
+            (Generate(after((4, 5, 6)), Alone(until=3)), None),  # it is that long already
+            (Generate(after((4, 5, 6)), Alone(until=4)), ()),
+            (says(7), None, {"token": 7}),
+        ],
+        {"generating": False},
+    ),
+    "no end is too far for it": (
+        session,
+        [
+            (Generate(BASE, Alone(until=2**32 - 1)), ()),
+            *[(says(1), ())] * 49,
+            (says(1), None, {"finish": "length"}),
+        ],
+        {"generating": False},
+    ),
+    "a draft of its own may go beyond the length that was asked for, and it stops there": (
+        session,
+        [
+            (Generate(BASE, Alone(True, 2)), Propose((), 3)),
+            (Proposed(Draft((1, 2, 3))), (1, 2, 3)),
+            (says(1, 2, 3, 4), None, verdict((0, 1, 2), (1, 2, 3), 4)),
+        ],
+        {"generating": False},
+    ),
+    "its own drafts carry their tokens even when nobody listened at the verdict": (
+        session,
+        [
+            (Generate(BASE, DRAFTS), Propose((), 3)),
+            (Proposed(Draft((1, 2, 3)), 0.3), (1, 2, 3)),
+            (PAUSE, None),
+            (says(1, 2, 7, 0), None),
+            (
+                Generate(BASE, DRAFTS),
+                Propose((1, 2, 7), 3),
+                verdict((0, 1), (1, 2), 7) | {"drafted": 3, "draft_s": 0.3},
+            ),
+        ],
+        {"generating": True},
+    ),
+    "asking twice does not start a second pipeline": (
+        session,
+        [
+            (Generate(BASE, DRAFTS), Propose((), 3)),
+            (Generate(BASE, DRAFTS), None),  # it proposes
+            (Proposed(Draft((1,))), (1,)),
+            (Generate(BASE, DRAFTS), None),  # it scores
+            (draft(1), None),
+            (says(1, 2), None, {"tokens": (1,)}),  # the robot's draft has taken the lead
+        ],
+        {"generating": False},
+    ),
+    "nor do a pause and a resumption": (
+        session,
+        [
+            (Generate(BASE, DRAFTS), Propose((), 3)),
+            (PAUSE, None),
+            (Resume("s", BASE), Reply(Opened("s", b"", BASE))),
+            (Generate(BASE, DRAFTS), None),
+            (Proposed(Draft((1,))), (1,)),
+        ],
+        {"generating": True},
+    ),
+    "a proposal that nobody waits for any more is dropped": (
+        session,
+        [
+            (Generate(BASE, DRAFTS), Propose((), 3)),
+            (PAUSE, None),
+            (Proposed(EMPTY), None),
+            (draft(1), (1,)),
+        ],
+        {"generating": False},
+    ),
+    "nothing is answered to who stands elsewhere": (
+        session,
+        [
+            (Resume("s", PrefixDigest(3, 3)), "unknown_prefix"),
+            (Generate(PrefixDigest(3, 3)), None),
+        ],
+        {"generating": False},
+    ),
+    "a closed session says nothing more": (
+        session,
+        [GENERATE, (Close(), None), (says(1), None)],
+        {"generating": False},
+    ),
+    "a prediction is about the draft of a robot that is being scored": (
+        session,
+        [
+            (PREDICTED, None),
+            GENERATE,
+            (PREDICTED, None),
+            (says(1), ()),
+            (PAUSE, None),
+            (says(2), None),
+            (draft(3, 4, base=after((1, 2))), (3, 4)),
+            (PREDICTED, Reply(Prediction(after((1, 2)), (0,), 5, 0.75, 2))),
+            (says(3, 5, 0), None),
+            (PREDICTED, None),
         ],
         {},
-        True,
+    ),
+    "exits are left out where the robot says so": (
+        session,
+        [
+            (replace(draft(1, 2), without_exits=True), (1, 2)),
+            (PREDICTED, None),
+            (says(1, 2, 3), None),
+            (draft(4, base=after((1, 2, 3))), (4,)),
+            (PREDICTED, Reply(Prediction(after((1, 2, 3)), (0,), 5, 0.75, 2))),
+        ],
+        {},
+    ),
+    # Hints
+    "of hints that the answer has passed the one for the last place counts": (
+        cloud_of,
+        [
+            GENERATE,
+            (hint(2, 3, at=(1,)), None),
+            (says(1), (2, 3)),
+            (hint(2, 3, 4, 6, at=(1,)), None),
+            (hint(3, 4, 5, at=(1, 2)), None),
+            (says(2, 3, 4), (5,)),
+        ],
+        {"generating": True},
     ),
     "a hint for this very place is used when the pass under way ends": (
+        cloud_of,
         [
+            GENERATE,
             (hint(1, 2, 3), None),
             (says(1), (2, 3)),
             (says(2, 3, 4), (), verdict((0, 1), (2, 3), 4) | {"drafted": 2}),
         ],
-        {"judged": 1, "drafts": 1},
-        True,
+        {"judged": 1, "drafts": 1, "generating": True},
     ),
     "an early hint is used where the answer reaches its place": (
-        [(hint(3, 4, after=(1, 2)), None), (says(1), ()), (says(2), (3, 4))],
-        {},
-        True,
+        cloud_of,
+        [GENERATE, (hint(3, 4, at=(1, 2)), None), (says(1), ()), (says(2), (3, 4))],
+        {"generating": True},
     ),
     "an early hint whose place is in the middle of an accepted path is taken there": (
+        cloud_of,
         [
-            (hint(2, 3, after=(1,)), None),
-            (hint(4, 5, 6, after=(1, 2, 3)), None),
+            GENERATE,
+            (hint(2, 3, at=(1,)), None),
+            (hint(4, 5, 6, at=(1, 2, 3)), None),
             (says(1), (2, 3)),
             (says(2, 3, 4), (5, 6)),
         ],
-        {},
-        True,
+        {"generating": True},
     ),
     "a late hint is counted late where it does not fit": (
-        [(says(1), ()), (says(2), ()), *((hint(*t), None) for t in ((1, 7, 3), (7,), (1, 2)))],
-        {"late": 3},
-        True,
+        cloud_of,
+        [
+            GENERATE,
+            (says(1), ()),
+            (says(2), ()),
+            *((hint(*tokens), None) for tokens in ((1, 7, 3), (7,), (1, 2))),
+        ],
+        {"late": 3, "generating": True},
     ),
     "a late hint is used from where the answer is": (
-        [(says(1), ()), (says(2), ()), (hint(1, 2, 3, 4), None), (says(3), (4,))],
-        {"late": 0},
-        True,
+        cloud_of,
+        [GENERATE, (says(1), ()), (says(2), ()), (hint(1, 2, 3, 4), None), (says(3), (4,))],
+        {"late": 0, "generating": True},
     ),
     "of several the one for the last place is taken and wrong ones are dropped": (
+        cloud_of,
         [
+            GENERATE,
             (hint(1, 2, 6), None),
-            (hint(2, 5, after=(1,)), None),
-            (hint(8, 8, after=(3,)), None),
+            (hint(2, 5, at=(1,)), None),
+            (hint(8, 8, at=(3,)), None),
             (says(1), (2, 5)),
             (says(2, 7, 0), ()),
             (Close(), None),
         ],
-        {"accounted": 3, "drafts": 3, "unused": 2},
-        False,
+        {"accounted": 3, "drafts": 3, "unused": 2, "generating": False},
     ),
     "a tree is taken apart where the answer walked along": (
+        cloud_of,
         [
+            GENERATE,
             (DraftMessage(BASE, TREE, 0, hint=True), None),
             (says(1), Draft((2, 3, 4, 5), (-1, -1, 1, 1), looked_up=1)),
             (says(3, 0, 5, 0, 6), (), verdict((1, 3), (3, 5), 6)),
         ],
-        {},
-        True,
+        {"generating": True},
     ),
     "no exits predict for what nobody waits for": (
-        [(hint(1, 2, 3), None), (says(1), (2, 3)), (Predicted((0,), 4, 0.9, 1), None)],
-        {},
-        True,
+        cloud_of,
+        [GENERATE, (hint(1, 2, 3), None), (says(1), (2, 3)), (PREDICTED, None)],
+        {"generating": True},
     ),
     "a draft that is no hint takes the lead and is used though the robot is behind": (
+        cloud_of,
         [
+            GENERATE,
             (draft(1, 2, 3), None),
             (says(1), (2, 3), {"tokens": ()}),
             (says(2, 7, 0), None, verdict((0,), (2,), 7)),  # the robot drafts next
-            (draft(4, base=after(1, 2, 7)), (4,)),
+            (draft(4, base=after((1, 2, 7))), (4,)),
             (says(4, 5), None, {"tokens": ()}),  # the robot knows its own draft
         ],
-        {},
-        False,
+        {"generating": False},
     ),
     "a draft that takes the lead and does not fit leaves the robot the verdict": (
+        cloud_of,
         [
+            GENERATE,
             (draft(8, 8), None),
             (says(1), None, {"token": 1}),
-            (draft(4, base=after(1)), (4,)),
+            (draft(4, base=after((1,))), (4,)),
         ],
-        {},
-        False,
+        {"generating": False},
     ),
     **{
         f"a bad draft beside it is refused and it goes on, lead: {lead}": (
+            cloud_of,
             [
+                GENERATE,
                 (replace(hint(VOCABULARY), hint=not lead), "bad_draft"),
                 (DraftMessage(BASE, Draft((1,), (-1, 0)), 0, hint=True), "bad_draft"),
                 (says(1), (), {"token": 1}),
             ],
-            {"refused": 2},
-            True,
+            {"refused": 2, "generating": True},
         )
         for lead in (False, True)
     },
+    "where the robot leads a hint is nothing and is not answered": (
+        cloud_of,
+        [
+            (hint(1, 2), None),
+            (draft(1, 2), (1, 2)),
+            (says(1, 2, 3), None),
+            (hint(1, 2), None),  # it has had this verdict
+            (hint(3, at=(1, 2, 3)), None),
+        ],
+        {"late": 3, "repeated": 0, "pushed": 0},
+    ),
+    "what was kept is dropped where the lead changes": (
+        cloud_of,
+        [
+            GENERATE,
+            (hint(6, 7, at=(1, 4)), None),
+            (draft(5, base=after((3, 8))), None),  # takes the lead
+            (says(3), None),
+        ],
+        {"unused": 1, "pushed": 1},
+    ),
+    "a pushed draft is used while it generates, and its robot awaited the verdict": (
+        cloud_of,
+        [
+            (draft(1), (1,)),
+            (draft(3, 4, base=after((1, 2))), None),
+            (PAUSE, None),
+            (says(1, 2), (3, 4)),
+            (Generate(after((1, 2))), None),
+            (says(3, 4, 5), (), {"tokens": ()}),
+        ],
+        {"generating": True},
+    ),
+    "a hint waits for a proposal, which is then dropped": (
+        proposing,
+        [
+            (Generate(BASE, DRAFTS), Propose((), 3)),
+            (hint(1, 2), None),
+            (Proposed(Draft((5, 5, 5))), (1, 2)),
+        ],
+        {"generating": True},
+    ),
+    "a draft that leads does not wait for a proposal": (
+        proposing,
+        [
+            (Generate(BASE, DRAFTS), Propose((), 3)),
+            (draft(1, 2), (1, 2)),
+            (Proposed(Draft((5, 5, 5))), None),
+        ],
+        {"generating": False},
+    ),
+    # A draft model of its own, that drafts where it pays
+    "it drafts where its robot allows that": (owns_model, PROPOSES, {}),
+    "it does not where its robot does not": (owns_model, [GENERATE, (says(1), ())], {}),
+    "what it drafted is scored and judged": (
+        owns_model,
+        [
+            *PROPOSES,
+            (Proposed(Draft((1, 2, 3)), 0.3), (1, 2, 3)),
+            (
+                says(1, 2, 5, 0),
+                OWN((1, 1, 2, 5)),
+                {"tokens": (1, 2), "token": 5, "draft_s": 0.3},
+            ),
+        ],
+        {},
+    ),
+    "where it fails the answer goes on without it, and it is not asked again": (
+        owns_model,
+        [
+            *PROPOSES,
+            (Proposed(EMPTY, failed=True), ()),
+            *((says(token), ()) for token in (1, 2, 3)),
+        ],
+        {},
+    ),
+    "what is left of a hint for an earlier place is scored in its stead": (
+        owns_model,
+        [*PROPOSES, (hint(1, 2, 3), None), (Proposed(Draft((5, 5))), (2, 3))],
+        {},
+    ),
+    "where it was in the way it is asked again": (
+        owns_model,
+        [*PROPOSES, (Proposed(EMPTY), ()), (says(2), OWN((1, 2)))],
+        {},
+    ),
+    # What was said before
+    "it drafts what was said before once the first token is there": (
+        looked_up((1, 2, 3, 4)),
+        [
+            GENERATE,  # the row after the prompt is known
+            (says(1), (2, 3, 4)),
+            (says(2, 3, 7, 0), (), verdict((0, 1), (2, 3), 7) | {"drafted": 3}),
+        ],
+        {},
+    ),
+    "where it generates at once the prompt's last pass scores what was said first": (
+        looked_up((1, 2, 3, 4), alone=Alone()),
+        [(Generate(BASE), (1, 2, 3, 4))],
+        {},
+    ),
+    "a looked-up draft comes before one of the cloud's own draft model": (
+        looked_up((1, 2, 3), draft_length=3),
+        [
+            (Generate(BASE, DRAFTS), Propose((), 3)),
+            (Proposed(EMPTY), ()),
+            (says(1), (2, 3)),
+            (says(7, 0, 0), Propose((1, 7), 3)),
+        ],
+        {},
+    ),
+    "the robot's draft gets looked-up branches and then a complete verdict": (
+        looked_up((1, 2, 3, 4)),
+        [
+            (draft(1, 5), Draft((1, 5, 2, 3, 4), (-1, 0, 0, 2, 3), looked_up=3)),
+            # A prediction goes as far as the robot's nodes do.
+            (Predicted((0, 2), 3, 0.9, 1), Reply(Prediction(BASE, (0,), 2, 0.9, 1))),
+            (
+                says(1, 2, 0, 3, 4, 6),
+                None,
+                verdict((0, 2, 3, 4), (1, 2, 3, 4), 6) | {"drafted": 5},
+            ),
+        ],
+        {"drafted": {"robot": 2, "lookup": 3}, "accepted": {"robot": 1, "lookup": 3}},
+    ),
+    "a draft to which nothing is added has a verdict as ever": (
+        looked_up((1, 2)),
+        [
+            (draft(1, 2), Draft((1, 2))),
+            (says(1, 2, 3), None, {"path": (0, 1), "tokens": (), "drafted": 0}),
+        ],
+        {},
+    ),
 }
 
 
-@pytest.mark.parametrize("script", HINTS.values(), ids=HINTS)
-def test_beside_a_server_that_generates(
-    script: tuple[list[tuple[Any, ...]], dict[str, int], bool],
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_a_session_by_its_script(
+    script: tuple[Callable[[], Verification], list[tuple[Any, ...]], dict[str, Any]],
 ) -> None:
-    steps, counts, generates = script
-    cloud = generating()
+    made, steps, ends = script
+    cloud = made()
     play(cloud, *steps)
-    assert {name: getattr(cloud.counters, name) for name in counts} == counts
-    assert cloud.generating == generates
-
-
-def test_where_the_robot_leads_a_hint_is_nothing_and_is_not_answered() -> None:
-    """Its robot awaits no verdict there."""
-    cloud = cloud_of()
-    play(cloud, (hint(1, 2), None), (draft(1, 2), (1, 2)), (says(1, 2, 3), None))
-    assert cloud.handle(hint(1, 2)) == []  # it has had this verdict
-    play(cloud, (hint(3, after=(1, 2, 3)), None))
-    assert (cloud.counters.late, cloud.counters.repeated, cloud.pushed) == (3, 0, 0)
-    play(
-        cloud,
-        (Generate(cloud.digest), ()),
-        (hint(6, 7, after=(1, 2, 3, 4, 4)), None),
-        (draft(5, base=cloud.digest.extend((3, 8))), None),  # takes the lead
-        (says(3), None),
-    )
-    assert (cloud.counters.unused, cloud.pushed) == (1, 1)
-
-
-def test_a_pushed_draft_is_used_while_it_generates_and_its_robot_awaited_the_verdict() -> None:
-    cloud = cloud_of()
-    play(cloud, (draft(1), (1,)), (draft(3, 4, base=after(1, 2)), None))
-    cloud.pause()
-    play(
-        cloud,
-        (says(1, 2), (3, 4)),
-        (Generate(after(1, 2)), None),
-        (says(3, 4, 5), (), {"tokens": ()}),
-    )
-
-
-@pytest.mark.parametrize("leads", [False, True])
-def test_what_is_proposed_gives_way_to_the_robots_draft(leads: bool) -> None:
-    """A hint waits for the proposal, which is then dropped; a draft that leads does not wait."""
-    cloud = cloud_of(opening=DRAFTING)
-    play(cloud, (Generate(BASE, Alone(True)), Propose((), 3)))
-    message, proposed = replace(draft(1, 2), hint=not leads), Proposed(Draft((5, 5, 5)))
-    play(cloud, *zip((message, proposed), ((1, 2), None) if leads else (None, (1, 2)), strict=True))
-    assert cloud.generating is not leads
+    for name, value in ends.items():
+        holders = (one for one in (cloud, cloud.counters, cloud.counters.answers))
+        assert next(getattr(one, name) for one in holders if hasattr(one, name)) == value, name
 
 
 def test_a_flood_of_hints_is_bounded_and_every_one_is_accounted_for() -> None:
-    cloud = generating()
+    cloud = cloud_of()
+    play(cloud, GENERATE)
     for number in range(1000):
         place = tuple(1 + (number >> bit) % 3 for bit in range(0, 10, 2))
-        cloud.handle(hint(1, 2, 3, after=place[: number % 6]))
+        cloud.handle(hint(1, 2, 3, at=place[: number % 6]))
     assert cloud.pushed <= 32
-    cloud.handle(says(1))
-    cloud.handle(Close())
-    counters = cloud.counters
-    assert counters.accounted == counters.drafts == 1000
+    play(cloud, (says(1), (2, 3)), (Close(), None))
+    assert cloud.counters.accounted == cloud.counters.drafts == 1000
 
 
-def test_no_end_is_too_far_for_a_server_that_generates() -> None:
+@pytest.mark.parametrize("noticed", [True, False])
+def test_asking_again_further_back_repeats_what_came_since_and_draws_none_again(
+    noticed: bool,
+) -> None:
+    """Whether or not the cloud has noticed that the stream before is gone."""
     cloud = cloud_of()
-    play(cloud, (Generate(BASE, Alone(until=2**32 - 1)), ()), *[(says(1), ())] * 49)
-    play(cloud, (says(1), None, {"finish": "length"}))
+    play(cloud, GENERATE, (hint(1, 2, 3), None))
+    said = [verdict_of(cloud.handle(rows)) for rows in (says(1), says(2, 3, 4), says(5))]
+    if noticed:
+        cloud.pause()
+    play(cloud, (Resume("s", after((1,))), Reply(Opened("s", b"", cloud.digest))))
+    for back, missed in ((BASE.extend((1,)), said[1:]), (BASE, said)):
+        again = cloud.handle(Generate(back))
+        assert [action.message for action in again] == missed  # one pass is under way
+        cloud.pause()
+    play(cloud, (Generate(PrefixDigest(1, 1)), None), (says(END), None))
+    assert cloud.counters.ignored == 1
+    again = cloud.handle(Generate(BASE))  # of a finished answer all is repeated, and no more made
+    assert [action.message.finish for action in again] == ["", "", "", "end"]
     assert not cloud.generating
 
 
-def test_repeats_are_complete_and_none_is_drawn_again() -> None:
-    cloud = generating()
-    cloud.handle(hint(1, 2, 3))
-    said = [verdict_of(cloud.handle(rows)) for rows in (says(1), says(2, 3, 4))]
-    cloud.pause()
-    again = cloud.handle(Generate(BASE))
-    assert [action.message for action in again if isinstance(action, Reply)] == said
-
-
-def test_exits_are_left_out_where_the_robot_says_so() -> None:
-    cloud = session()
-    cloud.handle(replace(draft(1, 2), without_exits=True))
-    assert cloud.under_way is not None and not cloud.under_way.exits
-    assert cloud.handle(Predicted((0,), 2, 0.9, 1)) == []
-    play(cloud, (says(1, 2, 3), None), (draft(4, base=after(1, 2, 3)), (4,)))
-    assert cloud.under_way.exits
-
-
-def test_a_robots_verdicts_are_told_as_before_where_nothing_is_looked_up() -> None:
-    cloud = session()
-    cloud.handle(draft(1, 2))
-    said = verdict_of(cloud.handle(says(1, 5, 0)))
-    assert said == Verdict(BASE, (0,), 5, verify_s=0.1, queue_s=0.2, leads_to=said.leads_to)
+@pytest.mark.parametrize(
+    ("asked", "room", "length"),
+    [(0, 10, OWN_TOKENS), (3, 10, 3), (2**32 - 1, 10, 9), (2**32 - 1, 50, MAX_OWN_TOKENS)],
+)
+def test_a_proposal_is_never_longer_than_the_answer_has_room_for_or_is_useful(
+    asked: int, room: int, length: int
+) -> None:
+    cloud = session(max_tokens=room, draft_length=asked)
+    play(cloud, (Generate(BASE, DRAFTS), Propose((), length)))

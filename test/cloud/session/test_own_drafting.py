@@ -2,53 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from helpers.cloud.verification import BASE, cloud_of, draft, play, says
+from helpers.cloud.verification import (
+    BARE,
+    BASE,
+    DRAFTED,
+    PAUSE,
+    cloud_of,
+    draft,
+    measured,
+    play,
+    says,
+)
 from helpers.cloud.worker_robot import OWN, Costly, Robot, do_all, opening
 from helpers.cloud.worker_robot import cloud as cloud_with
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.session.drafts import (
     AGAIN,
-    EMPTY,
     FEW,
     OWN_TOKENS,
     OwnDrafting,
-    ScoredDraft,
 )
-from edge_cloud_spec.cloud.session.events import Propose, Proposed, Score
-from edge_cloud_spec.cloud.session.verification import Verification
-from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
-from edge_cloud_spec.wire.messages import Alone, Close, Fault, Generate, Resume, Verdict
+from edge_cloud_spec.cloud.session.events import Propose, Reply
+from edge_cloud_spec.decoding.draft import MAX_PUSHED
+from edge_cloud_spec.wire.messages import (
+    Alone,
+    Close,
+    Fault,
+    Generate,
+    Opened,
+    Resume,
+    Verdict,
+)
 
-DRAFTED = ScoredDraft(Draft((1, 2)), given=2, source="cloud")
-LOOKED_UP = ScoredDraft(Draft((1, 2), looked_up=2))
-BARE = ScoredDraft(EMPTY)
 MAY = Alone(may_speculate=True)
-
-
-def measured(
-    drafted: int, looked_up: int, bare: int = 1, others_wait: Callable[[], bool] = lambda: False
-) -> OwnDrafting:
-    """Tokens of passes of a second each, by source."""
-    own = OwnDrafting(others_wait)
-    for _ in range(FEW):
-        own.judged(DRAFTED, drafted, 1.0)
-        own.judged(LOOKED_UP, looked_up, 1.0)
-        own.judged(BARE, bare, 1.0)
-    return own
-
-
-def begun(how: Alone, own: OwnDrafting | None = None) -> Verification:
-    """A session whose first pass is under way: there the prompt gives the row."""
-    cloud = cloud_of(None, own=own or measured(3, 1))
-    assert cloud.handle(Generate(BASE, how)) == [Score(EMPTY)]
-    return cloud
+HERE = BASE.extend((1,))
 
 
 def test_it_is_tried_once_it_is_known_what_passes_give_without_it() -> None:
@@ -77,54 +71,6 @@ def test_drafting_that_takes_long_does_not_pay() -> None:
     assert not own.choose(0)
 
 
-PROPOSES = says(1), Propose((1,), OWN_TOKENS, needed=False)
-# How a server generates, and what then follows; by the promise.
-SCRIPTS: dict[str, tuple[Alone, list[tuple[Any, ...]]]] = {
-    "it drafts where its robot allows that": (MAY, [PROPOSES]),
-    "it does not where its robot does not": (Alone(), [(says(1), ())]),
-    "what it drafted is scored and judged": (
-        MAY,
-        [
-            PROPOSES,
-            (Proposed(Draft((1, 2, 3)), 0.3), (1, 2, 3)),
-            (
-                says(1, 2, 5, 0),
-                Propose((1, 1, 2, 5), OWN_TOKENS, needed=False),
-                {"tokens": (1, 2), "token": 5, "draft_s": 0.3},
-            ),
-        ],
-    ),
-    "where it fails the answer goes on without it, and it is not asked again": (
-        MAY,
-        [PROPOSES, (Proposed(EMPTY, failed=True), ()), *((says(token), ()) for token in (1, 2, 3))],
-    ),
-    "what is left of a hint for an earlier place is scored in its stead": (
-        MAY,
-        [
-            PROPOSES,
-            (replace(draft(1, 2, 3), hint=True), None),
-            (Proposed(Draft((5, 5))), (2, 3)),
-        ],
-    ),
-    "where it was in the way it is asked again": (
-        MAY,
-        [
-            PROPOSES,
-            (Proposed(EMPTY), ()),
-            (says(2), Propose((1, 2), OWN_TOKENS, needed=False)),
-        ],
-    ),
-}
-
-
-@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_a_session_with_a_draft_model_of_its_own(
-    script: tuple[Alone, list[tuple[Any, ...]]],
-) -> None:
-    how, steps = script
-    play(begun(how), *steps)
-
-
 def test_what_is_in_the_way_of_others_is_no_choice() -> None:
     waits = [False]
     own = measured(3, 1, others_wait=lambda: waits[0])
@@ -133,23 +79,23 @@ def test_what_is_in_the_way_of_others_is_no_choice() -> None:
     assert not any(own.choose(0) for _ in range(2 * AGAIN))
 
 
-@pytest.mark.parametrize("before", ["late", "hint", "pushes", "pause"])
-def test_no_draft_that_waits_is_in_the_way_of_the_one_that_leads(before: str) -> None:
+@pytest.mark.parametrize(
+    "before",
+    [
+        [(draft(7, 7), None)],  # sent before the robot heard of the first token
+        [(replace(draft(4, 5, base=HERE), hint=True), None)],
+        [(draft(1, base=HERE.extend((token,))), None) for token in range(MAX_PUSHED)],
+        # The stream was lost; the robot drafts again.
+        [(PAUSE, None), (Resume("", HERE), Reply(Opened("s", b"", HERE)))],
+    ],
+    ids=["late", "hint", "pushes", "pause"],
+)
+def test_no_draft_that_waits_is_in_the_way_of_the_one_that_leads(before: list[Any]) -> None:
     """The proposal that waits is not either: its job finds that nobody waits for it."""
-    cloud = begun(MAY)
-    play(cloud, PROPOSES)
-    message = draft(4, 5, base=cloud.digest)
-    if before == "late":  # sent before the robot heard of the first token
-        play(cloud, (draft(7, 7), None))
-    elif before == "pushes":
-        for token in range(MAX_PUSHED):
-            play(cloud, (draft(1, base=cloud.digest.extend((token,))), None))
-    else:
-        play(cloud, (replace(message, hint=True), None))
-    if before == "pause":  # the stream was lost; the robot drafts again
-        cloud.pause()
-        cloud.handle(Resume("", cloud.digest))
-    assert cloud.handle(message) == [Score(message.draft)]
+    cloud = cloud_of(own=measured(3, 1))
+    proposes = Propose((1,), OWN_TOKENS, needed=False)
+    play(cloud, (Generate(BASE, MAY), ()), (says(1), proposes), *before)
+    play(cloud, (draft(4, 5, base=HERE), (4, 5)))
     assert cloud.proposing is None
 
 
@@ -166,10 +112,7 @@ def heard(robot: Robot) -> list[int]:
 def test_answers_are_the_targets_own_and_take_fewer_passes_where_that_pays(
     pays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def spend(self: Costly, rows: int) -> None:
-        self.now += 1.0 if pays else rows
-
-    monkeypatch.setattr(Costly, "spend", spend)
+    monkeypatch.setattr(Costly, "spend", lambda model, rows: wait(model, 1.0 if pays else rows))
     worker = cloud_with()
     for nonce in range(4):
         robot = Robot(worker).open(nonce)
@@ -187,15 +130,11 @@ def test_robots_that_wait_for_one_anothers_drafts_are_not_slower_for_them(
     robots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass takes a second, whoever is in it; the draft model drafts for one after another."""
-
-    def spend(self: Costly, rows: int) -> None:
-        self.now += 1.0
-
-    monkeypatch.setattr(Costly, "spend", spend)
+    monkeypatch.setattr(Costly, "spend", partialmethod(wait, 1.0))
     seconds = {}
     for how in (Alone(), MAY):
         worker = cloud_with(passes_per_robot=32)
-        target = worker._models.target
+        target: Any = worker._models.target
         monkeypatch.setattr(worker._models._drafter, "spend", partial(wait, target, 0.1))
         for nonce in range(5):
             fleet = [Robot(worker).open(100 * nonce + one) for one in range(robots)]
@@ -204,42 +143,32 @@ def test_robots_that_wait_for_one_anothers_drafts_are_not_slower_for_them(
                 robot.say(Generate(robot.base, how))
             do_all(worker)
             seconds[how] = target.now - began
+            assert {tuple(heard(robot)) for robot in fleet} == {OWN}
             for robot in fleet:
-                assert tuple(heard(robot)) == OWN
-                robot.say(Close())
-            do_all(worker)
+                robot.ask(Close())
     assert seconds[MAY] < (0.5 if robots == 1 else 1.02) * seconds[Alone()]
 
 
-def wait(target: Costly, seconds: float, rows: int) -> None:
+def wait(target: Costly, seconds: float, rows: int = 0) -> None:
     target.now += seconds
 
 
 def test_a_draft_model_that_breaks_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     worker: Worker = cloud_with()
-    asked = []
-
-    def breaks(*given: object) -> None:
-        asked.append(given)
-        raise MemoryError("none left")
-
+    breaks = Mock(side_effect=MemoryError("none left"))
     monkeypatch.setattr(worker._models, "propose", breaks)
     for nonce in range(3):
         robot = Robot(worker).open(nonce)
         robot.ask(Generate(robot.base, MAY))
         assert tuple(heard(robot)) == OWN
-    assert 0 < len(asked) <= 3  # once an answer
+    assert 0 < breaks.call_count <= 3  # once an answer
 
 
 def test_a_lost_session_is_drafted_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = cloud_with()
-    asked = []
-
-    def breaks(*given: object) -> None:
-        raise RuntimeError("the prompt cannot be read")
-
+    worker, asked = cloud_with(), Mock()
+    breaks = Mock(side_effect=RuntimeError("the prompt cannot be read"))
     monkeypatch.setattr(worker._models.target, "prefill", breaks)
-    monkeypatch.setattr(worker._models, "propose", lambda *given: asked.append(given))
+    monkeypatch.setattr(worker._models, "propose", asked)
     robot = Robot(worker)
     robot.ask(opening(1, alone=Alone(speculative=True)))
-    assert robot.count(Fault) == 1 and not asked
+    assert robot.count(Fault) == 1 and not asked.called

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from random import Random
 
 import numpy as np
 import pytest
-from helpers.cloud.verification import BASE, VOCABULARY, opened, split_opening
+from helpers.cloud.verification import BASE, VOCABULARY, opened, split_opening, verdict_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.session.events import Action, Reply, Score, Scored
+from edge_cloud_spec.cloud.session.events import Action, Score, Scored
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.decoding.target_rows import LogitRows
-from edge_cloud_spec.wire.messages import Close, DraftMessage, Open, Verdict
+from edge_cloud_spec.wire.messages import Close, DraftMessage, Open
 
 OWN = tuple((3 * n + 1) % 8 for n in range(60))  # the target's answer; it never ends by itself
 
@@ -50,7 +49,7 @@ class Talk:
         """The pass under way ends; what the cloud goes straight on with is what was pushed."""
         assert self.scoring is not None
         here = self.cloud.digest.length
-        rows = self._rows(here, self.scoring)
+        rows = self.rows(here, self.scoring)
         self.scoring = None
         self._follow(self.cloud.handle(rows))
         after = self.cloud.digest
@@ -73,7 +72,7 @@ class Talk:
                 assert self.scoring is None, "two passes at once"
                 self.scoring = action.draft
 
-    def _rows(self, here: int, draft: Draft) -> Scored:
+    def rows(self, here: int, draft: Draft) -> Scored:
         logits = np.zeros((len(draft) + 1, VOCABULARY), np.float32)
         for row in range(len(draft) + 1):  # chains only: node n stands n + 1 beyond the prefix
             logits[row, OWN[here + row]] = 5
@@ -119,28 +118,23 @@ def test_a_robot_that_pushes_for_ever_keeps_the_newest_and_no_more() -> None:
     talk = Talk()
     talk.say(BASE, Draft(OWN[:3]))
     for number in range(10 * MAX_PUSHED):
-        base = PrefixDigest(4, number)
-        talk.cloud.handle(DraftMessage(base, Draft((1,)), 0))
+        talk.cloud.handle(DraftMessage(PrefixDigest(4, number), Draft((1,)), 0))
         assert talk.cloud.pushed == min(number + 1, MAX_PUSHED)
     talk.cloud.handle(DraftMessage(place(4), Draft((2,)), 0))  # the newest is among the kept
-    talk.cloud.handle(talk._rows(0, Draft(OWN[:3])))
-    assert talk.cloud.under_way.open_at is None
-    assert talk.cloud.pushed == 0
-    assert talk.cloud.counters.judged == 2
-    assert talk.cloud.counters.accounted == talk.cloud.counters.drafts
+    talk.cloud.handle(talk.rows(0, Draft(OWN[:3])))
+    counters = talk.cloud.counters
+    assert (talk.cloud.pushed, counters.judged) == (0, 2)
+    assert counters.accounted == counters.drafts
 
 
 def test_an_answer_that_ended_takes_nothing_more() -> None:
     talk = Talk(max_tokens=6)
-    talk.say(BASE, Draft(OWN[:6]))
-    talk.say(place(4), Draft((1,)))
-    talk.say(place(5), Draft((1,)))
+    for size, tokens in ((0, OWN[:6]), (4, (1,)), (5, (1,))):
+        talk.say(place(size), Draft(tokens))
     talk.decide()
-    assert talk.cloud.finished
-    assert talk.scoring is None
-    assert talk.cloud.pushed == 0
     talk.say(place(6), Draft((1,)))
-    assert talk.cloud.counters.late == 1
+    assert talk.cloud.finished and talk.scoring is None
+    assert (talk.cloud.pushed, talk.cloud.counters.late) == (0, 1)
 
 
 def test_a_draft_that_was_pushed_goes_on_as_it_said() -> None:
@@ -148,37 +142,30 @@ def test_a_draft_that_was_pushed_goes_on_as_it_said() -> None:
     talk = Talk()
     talk.say(BASE, Draft(OWN[:3]))
     talk.cloud.handle(DraftMessage(place(4), Draft(OWN[4:6]), 1, open_at=1))
-    talk.cloud.handle(talk._rows(0, Draft(OWN[:3])))
-    assert talk.cloud.under_way.open_at == 1
-    (said,) = [a.message for a in talk.cloud.handle(talk._rows(4, Draft(OWN[4:6]))) if _says(a)]
+    talk.cloud.handle(talk.rows(0, Draft(OWN[:3])))
+    said = verdict_of(talk.cloud.handle(talk.rows(4, Draft(OWN[4:6]))))
     assert (said.path, said.token) == ((0, 1), None)
     assert talk.cloud.digest == place(6)
 
 
-def test_what_is_pushed_for_a_place_where_the_robot_resamples_is_not_taken() -> None:
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_pushed_for_a_place_where_the_robot_resamples_is_not_taken(seed: int) -> None:
     """Only the robot knows the next token there."""
-    opening = split_opening(Split("dense"))
-    rejected = 0
-    for seed in range(20):
-        random = Random(seed)
-        cloud = opened(opening, 40)
-        tokens = tuple(random.randrange(8) for _ in range(4))
-        cloud.handle(DraftMessage(BASE, Draft(tokens, values=(0.9,) * 4), 0))
-        for size in range(1, 5):
-            there = BASE.extend(tokens[:size])
-            cloud.handle(DraftMessage(there, Draft((1,), values=(0.5,)), size))
-        logits = np.random.default_rng(seed).standard_normal((5, VOCABULARY)).astype(np.float32)
-        actions = cloud.handle(Scored(LogitRows(logits)))
-        (verdict,) = [a.message for a in actions if _says(a)]
-        if verdict.residual is not None:
-            rejected += 1
-            assert not any(isinstance(action, Score) for action in actions)
-            there = cloud.digest.length
-            assert cloud.pushed == 4 - there
-            late = DraftMessage(cloud.digest, Draft((1,), values=(0.5,)), 9)
-            assert not any(isinstance(action, Score) for action in cloud.handle(late))
-            assert cloud.counters.accounted + cloud.pushed == cloud.counters.drafts
-    assert rejected > 5
+    cloud = opened(split_opening(Split("dense")), 40)
+    logits = np.random.default_rng(seed).standard_normal((5, VOCABULARY)).astype(np.float32)
+    tokens = tuple(int(row.argmin()) for row in logits[:4])
+    for size in range(5):
+        drafted = tokens if not size else (1,)
+        message = DraftMessage(
+            BASE.extend(tokens[:size]), Draft(drafted, values=(0.9,) * len(drafted)), 0
+        )
+        cloud.handle(message)
+    actions = cloud.handle(Scored(LogitRows(logits)))
+    assert verdict_of(actions).residual is not None
+    late = DraftMessage(cloud.digest, Draft((1,), values=(0.5,)), 9)
+    assert not any(isinstance(action, Score) for action in (*actions, *cloud.handle(late)))
+    assert cloud.pushed == 4 - cloud.digest.length
+    assert cloud.counters.accounted + cloud.pushed == cloud.counters.drafts
 
 
 @pytest.mark.parametrize("bad", [Draft(()), Draft((VOCABULARY,)), Draft((1,), values=(0.5,))])
@@ -188,14 +175,3 @@ def test_a_bad_draft_is_refused_when_it_comes_and_not_in_its_turn(bad: Draft) ->
     (said,) = talk.cloud.handle(DraftMessage(place(4), bad, 1))
     assert said.message.code == "bad_draft"
     assert talk.cloud.pushed == 0
-
-
-def test_where_the_robot_has_no_drafter_nothing_is_kept() -> None:
-    opening = Open(1, "find", b"", "action first", GREEDY, "greedy")
-    cloud = opened(opening, 9)
-    assert cloud.handle(DraftMessage(place(4), Draft((1,)), 0)) == []
-    assert (cloud.pushed, cloud.counters.late) == (0, 1)
-
-
-def _says(action: Action) -> bool:
-    return isinstance(action, Reply) and isinstance(action.message, Verdict)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_cloud_spec.cloud.session.drafts import OwnDrafting
+from edge_cloud_spec.cloud.session.drafts import EMPTY, FEW, OwnDrafting, ScoredDraft
 from edge_cloud_spec.cloud.session.events import Action, Event, Reply, Score, Scored
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -23,14 +23,27 @@ BASE = PrefixDigest(0, 77)
 VOCABULARY = 10
 END = 9
 OPENING = Open(1, "x", b"", "action first", GREEDY, "greedy", draft_identity="d", lookup=True)
+PAUSE = object()
+DRAFTED = ScoredDraft(Draft((1, 2)), given=2, source="cloud")
+LOOKED_UP = ScoredDraft(Draft((1, 2), looked_up=2))
+BARE = ScoredDraft(EMPTY)
 ROW = TokenDistribution(np.full(VOCABULARY, 0.1, np.float32))
 
 
-def session(rule: str = "greedy", max_tokens: int = 50) -> Verification:
+def session(rule: str = "greedy", max_tokens: int = 50, draft_length: int = 3) -> Verification:
     policy = GREEDY if rule == "greedy" else SamplingPolicy(1.0)
     payload = "dense" if rule == "rejection" else "ids"
-    opening = Open(1, "find", b"", "action first", policy, rule, payload=payload, draft_length=3)
-    return opened(opening, max_tokens)
+    opening = Open(1, "find", b"", "action first", policy, rule, payload=payload)
+    return opened(replace(opening, draft_length=draft_length), max_tokens)
+
+
+def measured(drafted: int, looked_up: int, bare: int = 1, **more: Any) -> OwnDrafting:
+    """Tokens of passes of a second each, by source."""
+    own = OwnDrafting(**more)
+    sources = (DRAFTED, drafted), (LOOKED_UP, looked_up), (BARE, bare)
+    for judged, tokens in sources * FEW:
+        own.judged(judged, tokens, 1.0)
+    return own
 
 
 def says(*tokens: int) -> Scored:
@@ -42,11 +55,6 @@ def says(*tokens: int) -> Scored:
 
 def draft(*tokens: int, base: PrefixDigest = BASE, round_: int = 0) -> DraftMessage:
     return DraftMessage(base, Draft(tokens), round_)
-
-
-def stale(cloud: Verification) -> int:
-    """Messages that named a prefix where the answer was not; they changed nothing."""
-    return cloud.counters.late + cloud.counters.ignored
 
 
 def verdict_of(actions: list) -> Verdict:
@@ -63,24 +71,18 @@ def cloud_of(
     return opened(opening, lookup=lookup, own=own)
 
 
-def scored(actions: list) -> Draft | None:
-    """The draft of the next pass."""
-    return next((action.draft for action in actions if isinstance(action, Score)), None)
-
-
-def same(found: Draft | None, *tokens: int) -> bool:
-    return found is not None and found.tokens == tokens and found.parents is None
-
-
 def play(cloud: Verification, *steps: tuple[Any, ...]) -> list[Action]:
     """Tell the session each event; what follows is as each step says. Returns the last actions.
 
-    A step is an event and what is to be scored next: the tokens of a chain (none: the target
-    alone), a draft, None for nothing; or a proposal, or a fault's code. Then, if it has more, the
-    fields of the verdict that is sent.
+    PAUSE: its stream is lost. A step is an event and what is to be scored next: the tokens of a
+    chain (none: the target alone), a draft, None for nothing; or a proposal, a reply or a fault's
+    code. Then, if it has more, the fields of the verdict that is sent.
     """
     actions: list[Action] = []
     for number, (event, expected, *fields) in enumerate(steps):
+        if event is PAUSE:
+            cloud.pause()
+            continue
         actions = cloud.handle(event)
         assert said_of(actions, event, expected), (number, event, expected, actions)
         for name, value in (fields[0] if fields else {}).items():
@@ -94,7 +96,7 @@ def said_of(actions: list[Action], event: Event, expected: Any) -> bool:
     faults = [message.code for message in replies if isinstance(message, Fault)]
     if isinstance(expected, str):
         return faults == [expected]
-    draft = scored(actions)
+    draft = next((action.draft for action in actions if isinstance(action, Score)), None)
     if expected is None:
         return draft is None and (isinstance(event, Scored) or not actions)
     if isinstance(expected, tuple):
