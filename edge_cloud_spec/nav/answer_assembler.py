@@ -18,18 +18,14 @@ SAME_FRAME = 0.01  # s; steady time of one frame as seen from two messages
 class Settled:
     """A request's answer is known: its ``action``, or the ``problem`` for which it has none.
 
-    ``instruction``, ``stops`` and ``camera_offset`` are those of its first words.
+    ``words`` are its first: they say what it was decided for, and on which frame.
     """
 
-    request: str
-    action: Action | None
-    problem: str
-    stamp: int
+    words: Words
     frame_time: float
     verified: bool
-    instruction: str
-    stops: int
-    camera_offset: float = 0.0
+    action: Action | None
+    problem: str
     failed: bool = False  # the decode gave no words; nothing was refused
 
 
@@ -42,27 +38,26 @@ class AnswerAssembler:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(stale=0, repeated=0, out_of_order=0)
         self._past: deque[str] = deque(maxlen=REMEMBERED)
-        self._request: str | None = None
+        self._first: Words | None = None  # of the current request
         self._frame_time = self._order = float("-inf")
-        self._next = 0
-        self._text = ""
-        self._verified = True
-        self._settled = False
-        self._instruction, self._stops, self._camera_offset = "", 0, 0.0
+        self._next, self._text, self._verified, self._settled = 0, "", True, False
 
     def hear(self, words: Words, now: float) -> Settled | None:
         """The request's outcome when these words settle it, else None."""
-        frame_time = now - words.age
+        first, frame_time = self._first, now - words.age
         order = min(frame_time, now)  # a stamp from the future must not make the next ones old
-        if words.request != self._request:
+        if first is None or words.request != first.request:
             if words.request in self._past or order < self._order - SAME_FRAME:
                 self.counts["stale"] += 1
                 return None
-            self._begin(words, frame_time, order)
+            if first is not None:
+                self._past.append(first.request)
+            self._first, self._frame_time, self._order = words, frame_time, order
+            self._next, self._text, self._verified, self._settled = 0, "", True, False
         if words.position != self._next:
             self.counts["repeated" if words.position < self._next else "out_of_order"] += 1
             missing = words.finished and words.position > self._next
-            return self._settle(words, None, "words of it are missing") if missing else None
+            return self._settle(None, "words of it are missing") if missing else None
         self._next += words.count
         self._verified &= words.verified
         if self._settled:
@@ -71,39 +66,18 @@ class AnswerAssembler:
         try:
             action = read_answer(self._text).action
         except NotAnAction as problem:
-            return self._settle(words, None, str(problem))
+            return self._settle(None, str(problem))
         if action is not None:
-            return self._settle(words, action, "")
+            return self._settle(action, "")
         if words.finished or len(self._text) > MAX_CHARACTERS:
             why = _FAILED.get(words.finish_reason, f"no decision ({words.finish_reason})")
             if not self._text and words.finish_reason not in ("", "end", "length"):
-                return self._settle(words, None, why, failed=True)
-            return self._settle(words, None, f"{self._text[:80]!r} ends without an action")
+                return self._settle(None, why, failed=True)
+            return self._settle(None, f"{self._text[:80]!r} ends without an action")
         return None
 
-    def _begin(self, words: Words, frame_time: float, order: float) -> None:
-        if self._request is not None:
-            self._past.append(self._request)
-        self._request, self._frame_time, self._order = words.request, frame_time, order
-        self._instruction, self._stops = words.instruction, words.stops
-        self._camera_offset = words.camera_offset
-        self._next, self._text, self._verified, self._settled = 0, "", True, False
-
-    def _settle(
-        self, words: Words, action: Action | None, problem: str, failed: bool = False
-    ) -> Settled | None:
-        if self._settled:
+    def _settle(self, action: Action | None, problem: str, failed: bool = False) -> Settled | None:
+        if self._settled or self._first is None:
             return None
         self._settled = True
-        return Settled(
-            words.request,
-            action,
-            problem,
-            words.stamp,
-            self._frame_time,
-            self._verified,
-            self._instruction,
-            self._stops,
-            self._camera_offset,
-            failed,
-        )
+        return Settled(self._first, self._frame_time, self._verified, action, problem, failed)

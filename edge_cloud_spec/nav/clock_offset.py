@@ -18,17 +18,18 @@ FARTHEST_CLOCK = 1e11  # s; a thousand years and more
 SAME_CLOCK = 0.1  # s; sources nearer than that are taken to have one clock
 
 
-class StampOffset:
+class SourceClock:
     """The offset of one source: seconds by which its clock is ahead, less its least latency.
 
     The median of the largest ``stamp - receive time`` of each of the last seconds: jitter does not
     reach the largest, and neither a burst of late messages nor a few false stamps the median.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: str) -> None:
+        self._source, self._said = source, 0.0
         self._bins: deque[tuple[int, float]] = deque(maxlen=BINS)
 
-    def add(self, ahead: float, now: float) -> None:
+    def hear(self, ahead: float, now: float) -> None:
         """A message came at ``now`` (steady seconds) whose stamp is ``ahead`` s of our clock.
 
         For messages with a stamp of their own only: one that stands still tells nothing.
@@ -41,37 +42,21 @@ class StampOffset:
         self._bins.append((number, ahead))
 
     @property
-    def value(self) -> float | None:
-        """The offset, s, positive where the source is ahead; None before the first message."""
+    def offset(self) -> float | None:
+        """Seconds by which it is ahead; None before the first message."""
         return median(ahead for _, ahead in self._bins) if self._bins else None
 
-    @property
-    def known(self) -> bool:
-        """Whether there were messages in as many seconds as a few late ones do not matter in."""
-        return len(self._bins) >= SURE
-
-
-class SourceClock:
-    """The offset of the frames' clock, from stamps (ns) and their age (s) as the frames arrive."""
-
-    def __init__(self, source: str) -> None:
-        self._clock, self._report = StampOffset(), OffsetReport(source)
-        self._stamp = 0
-
-    @property
-    def offset(self) -> float | None:
-        """Seconds by which the source's clock is ahead, less its least latency; None: unknown."""
-        return self._clock.value
-
-    def hear(self, stamp: int, age: float, now: float) -> str:
-        """A message arrived at ``now`` (steady seconds); a sentence for people, or nothing.
-
-        A stamp of 0, or the last one again, tells nothing.
-        """
-        if stamp not in (0, self._stamp):
-            self._stamp = stamp
-            self._clock.add(-age, now)
-        return self._report.sentence(self._clock.value) if self._clock.known else ""
+    def news(self) -> str:
+        """A sentence for people once the offset is sure and worth it, and when it has changed."""
+        offset = self.offset
+        if offset is None or len(self._bins) < SURE:
+            return ""
+        if abs(offset - self._said) <= SAME_CLOCK + 0.1 * abs(self._said):
+            return ""
+        self._said = offset
+        if abs(offset) <= SAME_CLOCK:
+            return f"{self._source} stamps agree with this computer's clock again"
+        return f"{clock_sentence(self._source, offset)}; synchronize the clocks (chrony)"
 
 
 def camera_clock(measured: float, base: float | None) -> float:
@@ -100,19 +85,3 @@ def clock_problem(source: str, offset: float, limit: float) -> str:
         f"{clock_sentence(source, offset)}, more than the parameter clock_offset_limit "
         f"({limit:g} s); synchronize the clocks (chrony)"
     )
-
-
-class OffsetReport:
-    """Says an offset once it is worth it, and again when it has become another."""
-
-    def __init__(self, source: str) -> None:
-        self._source, self._said = source, 0.0
-
-    def sentence(self, offset: float | None) -> str:
-        """A sentence, or nothing."""
-        if offset is None or abs(offset - self._said) <= SAME_CLOCK + 0.1 * abs(self._said):
-            return ""
-        self._said = offset
-        if abs(offset) <= SAME_CLOCK:
-            return f"{self._source} stamps agree with this computer's clock again"
-        return f"{clock_sentence(self._source, offset)}; synchronize the clocks (chrony)"

@@ -15,8 +15,7 @@ from ..errors import UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop
 from .answer import action_of
 from .events import EStop, Instruction, Report, Tick
-from .mission import Began, End, Mission, MissionSettings, concluded
-from .mission import Event as MissionEvent
+from .mission import End, Mission, MissionSettings
 from .status import AWAITING, TOLD_TO_STOP, Status
 
 SETTLE_S = 3.0  # s; an idle navigator that has not settled a decision by then did not receive it
@@ -148,7 +147,7 @@ class DecisionLoop(Generic[Frame]):
         self.settings, self.known = settings or LoopSettings(), known
         self.blind = ""
         self.deciding = False  # whether a decision is under way
-        self._mission = Mission(self.settings.mission)
+        self._mission = Mission()
         self._said = ""
         self._e_stop = False
         self._early: tuple[str, float] | None = None  # instruction under e_stop, and since when
@@ -176,7 +175,7 @@ class DecisionLoop(Generic[Frame]):
             return None
         self._frame, self._request, self._explain = None, request, self.settings.explain
         self.deciding, self._acted, self._is_enough = True, False, False
-        self._mission.on(Began(request, self.instruction), now)
+        self._mission.begin(request)
         return Decide(request, self.instruction, frame, self._stops)
 
     def on(self, event: Event[Frame], now: float) -> list[Action]:
@@ -227,18 +226,19 @@ class DecisionLoop(Generic[Frame]):
             return [Report(str(error)), self._say(f"failed {error}")]
         self._instructed_at = now
         self._drop_frames(now)
-        return self._tell_mission(Instruction(instruction), now)
+        self._mission.follow(instruction, now)
+        return self._judge(now, anew=True)
 
     def _drop(self, why: str, now: float) -> list[Action]:
         """Follow nothing."""
-        self._mission.on(Instruction("stop"), now)
+        self._mission.follow("", now)
         return self._abandon(why)
 
     def _abandon(self, why: str) -> list[Action]:
         return [Abandon(why)] if self.deciding else []
 
     def _tick(self, now: float) -> list[Action]:
-        actions = self._tell_mission(Tick(), now)
+        actions = self._judge(now)
         if self._early and now - self._early[1] > RELEASE_S:
             self._early = None
             actions.append(self._say(f"failed {E_STOP_IS_ON}"))
@@ -253,7 +253,8 @@ class DecisionLoop(Generic[Frame]):
 
     def _on_status(self, status: Status, now: float) -> list[Action]:
         """Only a frame that arrives after it shows the robot in that state."""
-        actions = self._tell_mission(status, now)  # first: after an end no decision is due
+        self._mission.on_status(status)
+        actions = self._judge(now)  # first: after an end no decision is due
         counted = status.stops != self._stops
         if counted or (status.welcomes_decision and status.request == self._request):
             self._drop_frames(now)
@@ -268,8 +269,8 @@ class DecisionLoop(Generic[Frame]):
             return []
         if ended.problem or action_of(ended.words) is None:
             self._not_before = now + max(self.settings.retry, ended.retry_after)
-        conclusion = concluded(self._request, ended.words, ended.problem, ended.by_link)
-        return self._tell_mission(conclusion, now)
+        self._mission.conclude(self._request, ended.words, ended.problem, ended.by_link)
+        return self._judge(now)
 
     def _cut_short(self, now: float) -> list[Action]:
         """The answer under way ends early, once it has its action and nobody waits for the rest."""
@@ -297,15 +298,15 @@ class DecisionLoop(Generic[Frame]):
 
     # What is said of the instruction
 
-    def _tell_mission(self, event: MissionEvent, now: float) -> list[Action]:
-        self._mission.settings = self.settings.mission
-        end = self._mission.on(event, now)
+    def _judge(self, now: float, anew: bool = False) -> list[Action]:
+        """Whether the instruction has ended; else what is new of it, or all of it ``anew``."""
+        end = self._mission.end(self.settings.mission, now)
         if end is not None:
             self._said = str(end)
             return [*self._abandon("the mission is over"), end]
         trouble = self._mission.held or self.blind or self._mission.trouble
         line = f"following {self.instruction}" + (f": {trouble}" if trouble else "")
-        if self.instruction and (line != self._said or isinstance(event, Instruction)):
+        if self.instruction and (anew or line != self._said):
             return [self._say(line)]
         return []
 

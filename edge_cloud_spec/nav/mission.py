@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass
 
 from ..bounds import Bounded, bounded
-from ..instruction import is_stop, normalized
-from .answer import Action, action_of
-from .events import EStop, Instruction, Tick
+from ..instruction import normalized
+from .answer import action_of
 from .motion import Steps
 from .status import Status
 
@@ -40,46 +39,6 @@ class MissionSettings(Bounded):
 
 
 @dataclass(frozen=True)
-class Began:
-    """The decision ``request`` on this instruction began."""
-
-    request: str
-    instruction: str
-
-
-@dataclass(frozen=True)
-class Decided:
-    """The decision's action is settled; None: its words hold no action."""
-
-    request: str
-    action: Action | None
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The decision came to no answer; ``by_link``: the cloud could not be reached."""
-
-    request: str
-    why: str
-    by_link: bool = False
-
-
-def concluded(request: str, answer: str, why: str = "", by_link: bool = False) -> Decided | Failed:
-    """What the verified words of a decision come to.
-
-    why: they were broken off; empty: they were not. An action that they hold counts all the same,
-    for the navigator has heard it: what follows it moves nothing.
-    """
-    action = action_of(answer)
-    if why and action is None:
-        return Failed(request, why, by_link)
-    return Decided(request, action)
-
-
-Event = Instruction | EStop | Tick | Began | Decided | Failed | Status
-
-
-@dataclass(frozen=True)
 class End:
     """How a mission ended: ``done``, ``not_found``, ``blocked`` or ``given_up``.
 
@@ -95,66 +54,48 @@ class End:
 
 
 class Mission:
-    """``on(event, now)`` answers with the end of the instruction that is followed, once.
+    """The instruction that is followed, and what became of its decisions so far.
 
-    A mission begins with an instruction. ``stop`` and e_stop end it without a word, since whoever
-    stops the robot knows. Only a decision that began in this mission, and its motion, count: each
-    once. A decision that failed looked nowhere, and a turn that did not arrive did not either. An
-    unreachable cloud ends nothing before ``max_seconds``: the robot stands, and goes on when the
-    cloud is back.
+    A mission begins with an instruction. Whoever stops the robot ends it without a word, since they
+    know. Only a decision that began in this mission, and its motion, count: each once. A decision
+    that failed looked nowhere, and a turn that did not arrive did not either. An unreachable cloud
+    ends nothing before ``max_seconds``: the robot stands, and goes on when the cloud is back.
     """
 
-    def __init__(self, settings: MissionSettings | None = None) -> None:
-        self.settings = settings or MissionSettings()
-        self.instruction = ""
-        self.trouble = ""  # why the last decision failed; empty after one that did not
+    def __init__(self) -> None:
         self.held = ""  # why the robot does not move for any decision
-        self._begin("", 0.0)
+        self.follow("", 0.0)
 
-    def on(self, event: Event, now: float) -> End | None:
-        """What this event ends at ``now`` (steady seconds); None: the mission goes on."""
-        if isinstance(event, Instruction):
-            self._begin("" if is_stop(event.text) else normalized(event.text), now)
-        elif isinstance(event, EStop) and event.on:
-            self._begin("", now)
-        if isinstance(event, Status):
-            self.held = f"the robot is held: {event.detail}" if event.state == "stopped" else ""
-        if self.instruction and isinstance(event, Began | Decided | Failed | Status):
-            self._count(event)
-        goes_on = not self.instruction or isinstance(event, Began)
-        end = None if goes_on else self._end(now)
-        if end is not None:
-            self._begin("", now)
-        return end
-
-    def _begin(self, instruction: str, now: float) -> None:
-        self.instruction, self.trouble, self._begun_at = instruction, "", now
+    def follow(self, instruction: str, now: float) -> None:
+        """Begin anew with this instruction at ``now`` (steady seconds); empty: follow nothing."""
+        self.instruction, self._begun_at = instruction, now
+        self.trouble = ""  # why the last decision failed; empty after one that did not
         self._decisions = self._failed = self._refused = self._searched = self._blocked = 0
-        self._deciding: set[str] = set()  # decisions that have not said their action
+        self._deciding: str | None = None  # the decision that has not said its action
         self._unsettled: set[str] = set()  # decisions whose motion has not ended
         self._running: Status | None = None  # the navigator's, while it moves
         self._detail = ""  # of the last motion that did not arrive, or of the last refusal
         self._found = False
 
-    def _count(self, event: Began | Decided | Failed | Status) -> None:
-        if isinstance(event, Status):
-            self._on_status(event)
-        elif isinstance(event, Began):
-            if event.instruction == self.instruction:
-                self._deciding.add(event.request)
-                self._unsettled.add(event.request)
-        elif event.request in self._deciding:
-            self._deciding.remove(event.request)
-            if isinstance(event, Failed):
-                self._fail(event)
-            else:
-                self._decide(event.action)
+    def begin(self, request: str) -> None:
+        """The decision ``request`` on the instruction began."""
+        self._deciding = request
+        self._unsettled.add(request)
 
-    def _fail(self, event: Failed) -> None:
-        self.trouble = event.why
-        self._failed += not event.by_link
+    def conclude(self, request: str, answer: str, problem: str = "", by_link: bool = False) -> None:
+        """A decision is over, and these are its verified words.
 
-    def _decide(self, action: Action | None) -> None:
+        problem: why they were broken off; empty: they were not. An action that they hold counts all
+        the same, for the navigator has heard it: what follows it moves nothing. ``by_link``: the
+        cloud could not be reached.
+        """
+        if request != self._deciding:
+            return
+        self._deciding, action = None, action_of(answer)
+        if action is None and problem:
+            self.trouble = problem
+            self._failed += not by_link
+            return
         self._decisions += 1
         if action is None:
             self.trouble = "the answer holds no action"
@@ -165,9 +106,11 @@ class Mission:
         if action.verb != "search":
             self._searched = 0
 
-    # Motions, by the navigator's status
-
-    def _on_status(self, status: Status) -> None:
+    def on_status(self, status: Status) -> None:
+        """The navigator's status, which tells of motions."""
+        self.held = f"the robot is held: {status.detail}" if status.state == "stopped" else ""
+        if not self.instruction:
+            return
         before, self._running = self._running, None
         if status.state in ("moving", "ready"):
             self._running, self._refused = status, 0
@@ -198,8 +141,15 @@ class Mission:
         elif arrived:
             self._searched = 0
 
-    def _end(self, now: float) -> End | None:
-        settings, after = self.settings, "; the last: "
+    def end(self, settings: MissionSettings, now: float) -> End | None:
+        """How the instruction has ended at ``now``, said once; None: it has not."""
+        end = self._end(settings, now) if self.instruction else None
+        if end is not None:
+            self.follow("", now)
+        return end
+
+    def _end(self, settings: MissionSettings, now: float) -> End | None:
+        after = "; the last: "
         if self._found:
             return End("done", self.instruction)
         if self._searched >= settings.search_frames:

@@ -58,8 +58,10 @@ class FrameTime:
     @classmethod
     def of(cls, settled: Settled, base_offset: float | None) -> FrameTime:
         """Of a decision's frame; ``base_offset`` is that of odometry's clock, None: not known."""
-        ahead = camera_clock(settled.camera_offset, base_offset)
-        return cls(settled.stamp - round(ahead * 1e9), settled.frame_time - max(0.0, ahead), ahead)
+        ahead = camera_clock(settled.words.camera_offset, base_offset)
+        return cls(
+            settled.words.stamp - round(ahead * 1e9), settled.frame_time - max(0.0, ahead), ahead
+        )
 
     def problem(self, settings: Settings, now: float) -> str:
         """Why it does not count at ``now``; empty if it does."""
@@ -282,7 +284,7 @@ class Navigator:
         return [] if settled is None else self._decide(settled, now)
 
     def _decide(self, settled: Settled, now: float) -> list[Effect]:
-        self._latest = settled.request
+        self._latest = settled.words.request
         problem = settled.problem or self._objection(settled, now)
         if problem or settled.action is None:
             return self._refuse(settled, problem)
@@ -293,14 +295,14 @@ class Navigator:
     def _refuse(self, settled: Settled, problem: str) -> list[Effect]:
         self._refused["refused"] += 1
         detail = problem if settled.failed else f"refused: {problem}"
-        report = Report(f"request {settled.request} moves nothing: {problem}")
+        report = Report(f"request {settled.words.request} moves nothing: {problem}")
         return [report, *self._show("idle", detail)]
 
     def _stop(self, settled: Settled, now: float) -> list[Effect]:
         """The motion ends; the instruction is done, if the frame came after it was heard last."""
-        instruction = normalized(settled.instruction)
+        instruction = normalized(settled.words.instruction)
         newer = self._frame_time(settled).taken > self._instructed_at
-        if self._instruction in (None, instruction) and newer and settled.stops == self.stops:
+        if self._instruction in (None, instruction) and newer and settled.words.stops == self.stops:
             self._completed = instruction
         self._run = self._next = None
         return [Halt(), self._announce(settled, Goal(), 0.0), *self._show("idle", "stop")]
@@ -318,11 +320,11 @@ class Navigator:
             return problem
         if settled.action is not None and settled.action.verb == "stop":
             return ""  # that harms nobody, whenever it was decided
-        if self._instruction not in (None, normalized(settled.instruction)):
-            return f"it was decided for another instruction, {settled.instruction[:80]!r}"
-        if self._completed == normalized(settled.instruction):
+        if self._instruction not in (None, normalized(settled.words.instruction)):
+            return f"it was decided for another instruction, {settled.words.instruction[:80]!r}"
+        if self._completed == normalized(settled.words.instruction):
             return "its instruction is done; publish it again to go on"
-        if settled.stops != self.stops or frame.taken < self._holds.since:
+        if settled.words.stops != self.stops or frame.taken < self._holds.since:
             return "its frame is from before the robot was stopped, or released"
         moves = settled.action is not None and settled.action.verb == "move"
         welcomed = frame.taken <= self._welcome_until
@@ -342,7 +344,7 @@ class Navigator:
         expiry = min(motion.deadline, now + settings.command_lifetime)
         lead = self._lead.before_end(motion, settings.lead_time) if anchor is not None else 0.0
         ready_at = now + max(0.0, motion.duration - lead) if lead else math.inf
-        self._run = Run(settled.request, action, motion, expiry, ready_at, closed_loop)
+        self._run = Run(settled.words.request, action, motion, expiry, ready_at, closed_loop)
         self._ticked = now
         announce = self._announce(settled, goal, expiry - now)
         return [announce, *self._show("moving", str(action)), *self._tick(now)]
@@ -350,7 +352,12 @@ class Navigator:
     def _announce(self, settled: Settled, goal: Goal, lasts: float) -> Announce:
         assert settled.action is not None
         return Announce(
-            settled.request, settled.action, goal, settled.stamp, lasts, settled.verified
+            settled.words.request,
+            settled.action,
+            goal,
+            settled.words.stamp,
+            lasts,
+            settled.verified,
         )
 
     # Moving

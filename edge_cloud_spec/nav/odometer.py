@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from .clock_offset import FARTHEST_CLOCK, OffsetReport, StampOffset, clock_problem
+from .clock_offset import FARTHEST_CLOCK, SourceClock, clock_problem
 from .events import Odometry
 from .pose import Pose, between, wrap
 from .settings import Settings
@@ -26,23 +26,22 @@ class Odometer:
     def __init__(self) -> None:
         self.settings = Settings()
         self.track = Track()
-        self._clock = StampOffset()
-        self._report = OffsetReport("odometry's")
+        self._clock = SourceClock("odometry's")
 
     @property
     def clock_offset(self) -> float | None:
         """Seconds by which its clock is ahead, less its least latency; None: not known."""
-        return None if self.settings.odometry == "off" else self._clock.value
+        return None if self.settings.odometry == "off" else self._clock.offset
 
     def add(self, event: Odometry, now: float) -> str:
         """Odometry came; a sentence for people where there is something to say."""
         if not (event.pose.sane and abs(event.age) <= FARTHEST_CLOCK):
             return "odometry that is not a number, or no place, was dropped"
-        late = min(LATE, max(0.0, event.age + (self._clock.value or 0.0)))
+        late = min(LATE, max(0.0, event.age + (self._clock.offset or 0.0)))
         at = event.stamp + round((event.age - late) * 1e9)
         if self.track.add(event.pose, event.stamp, now, self.settings.odometry_timeout, at):
-            self._clock.add(-event.age, now)
-        return self._report.sentence(self._clock.value) if self._clock.known else ""
+            self._clock.hear(-event.age, now)
+        return self._clock.news()
 
     def locates(self, now: float) -> bool:
         """Whether it tells where the base is."""

@@ -132,7 +132,7 @@ class DrafterNode(ManagedNode):
     def begin(self) -> None:
         """Hear instructions, frames and the cloud from now on."""
         self._health.begin()
-        self._camera_clock = SourceClock("the camera's")
+        self._camera_clock, self._newest_stamp = SourceClock("the camera's"), 0
         self.create_subscription(
             CompressedImage, "camera/image_raw/compressed", self._on_compressed, SENSOR_DATA
         )
@@ -241,10 +241,13 @@ class DrafterNode(ManagedNode):
 
     def _hear_stamp(self, stamp: TimeMsg) -> int:
         taken = Time.from_msg(stamp).nanoseconds
-        age = (self.get_clock().now().nanoseconds - taken) / 1e9
-        problem = self._camera_clock.hear(taken, age, time.monotonic())
-        if problem:
-            self.get_logger().warning(problem)
+        if taken not in (0, self._newest_stamp):  # a stamp that stands still tells nothing
+            self._newest_stamp = taken
+            ahead = (taken - self.get_clock().now().nanoseconds) / 1e9
+            self._camera_clock.hear(ahead, time.monotonic())
+        news = self._camera_clock.news()
+        if news:
+            self.get_logger().warning(news)
         return int(taken)
 
     def _hand_over(self, jpeg: bytes, stamp: TimeMsg) -> None:

@@ -45,7 +45,8 @@ def _moves_on_old_frames(patch: Patch) -> None:
     objection = Navigator._objection
 
     def about_now(self: Navigator, settled: Settled, now: float) -> str:
-        return objection(self, replace(settled, stops=self.stops, frame_time=now), now)
+        words = replace(settled.words, stops=self.stops)
+        return objection(self, replace(settled, words=words, frame_time=now), now)
 
     patch.setattr(Navigator, "_objection", about_now)
 

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.answer import NotAnAction, every_action, parse_action, read_answer
+from edge_cloud_spec.nav.answer import (
+    NotAnAction,
+    action_of,
+    every_action,
+    parse_action,
+    read_answer,
+)
+from edge_cloud_spec.nav.answer_assembler import (
+    MAX_CHARACTERS,
+    REMEMBERED,
+    SAME_FRAME,
+    AnswerAssembler,
+)
+from edge_cloud_spec.nav.events import Words
 
 EXACT = {str(action) for action in every_action()}
 WORDS = (
@@ -32,11 +48,6 @@ def test_an_action_with_anything_around_it_is_none(extra: str, mark: str) -> Non
         assert parse_action(extra + mark + text) is None
 
 
-@pytest.mark.parametrize("turned", ["move left small", "turn forward large", "move  forward small"])
-def test_words_of_the_language_in_another_order_are_no_action(turned: str) -> None:
-    assert parse_action(turned) is None
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -55,11 +66,12 @@ def test_words_of_the_language_in_another_order_are_no_action(turned: str) -> No
 def test_a_message_that_contains_an_action_is_refused(text: str) -> None:
     with pytest.raises(NotAnAction):
         read_answer(text)
+    assert action_of(text) is None
 
 
 @pytest.mark.parametrize("text", ["", "action: move forward small", "reason: move forward small;"])
 def test_an_action_without_its_delimiter_is_not_complete(text: str) -> None:
-    assert read_answer(text).action is None
+    assert read_answer(text).action is None is action_of(text)
 
 
 @given(st.sampled_from(sorted(EXACT)), st.text())
@@ -75,5 +87,128 @@ def test_reason_first_gives_the_action_at_its_own_delimiter(words: str, why: str
     assert read_answer(answer).reason == f"x{why}"
 
 
-def test_the_first_action_counts() -> None:
-    assert str(read_answer("action: stop; action: move forward large;").action) == "stop"
+ANSWER = ("action", ": move", " forward", " large", ";", " reason: it", " is far;")
+LARGE = parse_action("move forward large")
+LONG = "reason: " + "x" * (MAX_CHARACTERS - 8)
+
+
+def words(request: str = "r", **changes: object) -> Words:
+    plain = Words(request, 0, 1, "", True, False, 7, 0.25, "find it", 3)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def pieces(request: str, texts: tuple[str, ...] = ANSWER, **changes: object) -> list[Words]:
+    """An answer, a token a message."""
+    last = len(texts) - 1
+    return [
+        words(request, position=n, text=text, finished=n == last, **changes)
+        for n, text in enumerate(texts)
+    ]
+
+
+def test_an_answer_is_settled_once_at_its_delimiter_with_what_its_words_say() -> None:
+    listener = AnswerAssembler()
+    settled = [listener.hear(each, 100.0 + n) for n, each in enumerate(pieces("r"))]
+    assert [one is not None for one in settled] == [False, False, False, False, True, False, False]
+    (one,) = [one for one in settled if one]
+    assert (one.action, one.problem, one.frame_time, one.verified) == (LARGE, "", 99.75, True)
+    first = one.words
+    assert (first.request, first.stamp, first.instruction, first.stops) == ("r", 7, "find it", 3)
+    assert set(listener.counts.values()) == {0}
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 3))
+def test_in_any_order_an_answer_is_read_in_its_own_or_not_at_all(
+    random: Random, repeats: int
+) -> None:
+    listener, told = AnswerAssembler(), pieces("r")
+    told += [random.choice(told) for _ in range(repeats)]
+    random.shuffle(told)
+    expected, outcome, repeated, misplaced = 0, None, 0, 0
+    for each in told:
+        one = listener.hear(each, 100.0)
+        if each.position < expected:
+            repeated += 1
+        elif each.position > expected:
+            misplaced += 1
+            if each.finished and outcome is None:
+                assert one is not None and one.action is None and "missing" in one.problem
+                outcome = one
+                continue
+        else:
+            expected += 1
+            if expected == 5 and outcome is None:
+                assert one is not None and one.action == LARGE
+                outcome = one
+                continue
+        assert one is None
+    assert (listener.counts["repeated"], listener.counts["out_of_order"]) == (repeated, misplaced)
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_one_piece_that_is_not_verified_makes_the_answer_so(place: int) -> None:
+    listener, told = AnswerAssembler(), pieces("r")
+    told[place] = replace(told[place], verified=False)
+    (one,) = [one for one in (listener.hear(each, 100.0) for each in told) if one]
+    assert not one.verified
+    (following,) = [one for one in (listener.hear(each, 101.0) for each in pieces("s")) if one]
+    assert following.verified
+
+
+def test_words_of_an_older_frame_or_of_a_request_that_was_replaced_are_stale() -> None:
+    listener = AnswerAssembler()
+    listener.hear(words("a", age=0.5), 100.0)  # a frame of 99.5
+    assert listener.hear(words("b", text="action: stop;", age=1.0), 100.0) is None
+    assert listener.counts["stale"] == 1
+    same = words("c", text="action: stop;", age=0.5 + SAME_FRAME / 2)
+    assert listener.hear(same, 100.0) is not None  # of the same frame, up to rounding
+    assert listener.hear(words("a", age=0.0), 101.0) is None
+    assert listener.counts["stale"] == 2
+    late = words("d", text="action: stop;", age=0.5 + SAME_FRAME * 3)
+    assert listener.hear(late, 100.0) is None
+    assert listener.counts["stale"] == 3
+
+
+def test_a_stamp_from_the_future_does_not_make_the_next_ones_old() -> None:
+    listener = AnswerAssembler()
+    listener.hear(words("a", age=-3600.0), 100.0)
+    (one,) = [one for one in [listener.hear(words("b", text="action: stop;"), 101.0)] if one]
+    assert one.frame_time == 100.75
+    odd = listener.hear(words("c", text="action: stop;", age=-9.0), 102.0)
+    assert odd is not None and odd.frame_time == 111.0
+
+
+def test_so_many_requests_are_remembered() -> None:
+    listener = AnswerAssembler()
+    for n in range(REMEMBERED + 2):
+        listener.hear(words(str(n), age=0.0), 100.0 + n)
+    assert listener.hear(words("1", age=0.0), 300.0) is None  # the oldest that is remembered
+    assert listener.counts["stale"] == 1
+    assert listener.hear(words("0", text="action: stop;", age=0.0), 300.0) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "said"),
+    [
+        ("x" * 79 + ":;", "", f"{'x' * 79 + ':'!r} is not a clause of an answer"),
+        ("x" * 80 + ":;", "", f"{'x' * 77 + '...'!r} is not a clause of an answer"),
+        ("x" * 499 + ":;", "", f"{'x' * 77 + '...'!r} is not a clause of an answer"),
+        ("action: fly;", "", "'fly' is not an action"),
+        ("action: move", "end", "'action: move' ends without an action"),
+        (LONG, "", None),
+        (f"{LONG}x", "", f"{LONG[:80]!r} ends without an action"),
+        ("", "timeout", "no answer from the cloud"),
+        ("", "aborted", "the decision was called off"),
+        ("", "internal", "no decision (internal)"),
+        ("", "end", "'' ends without an action"),
+        ("move", "timeout", "'move' ends without an action"),
+    ],
+)
+def test_an_answer_without_an_action_is_said_as_what_it_is(
+    text: str, reason: str, said: str | None
+) -> None:
+    """A decode without words has failed; nothing was refused."""
+    heard = words(text=text, finished=bool(reason), finish_reason=reason)
+    one = AnswerAssembler().hear(heard, 100.0)
+    assert (one and (one.action, one.problem)) == (said and (None, said))
+    assert one is None or one.failed == (not text and reason != "end")

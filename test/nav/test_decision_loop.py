@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from edge_cloud_spec.instruction import check_instruction
-from edge_cloud_spec.nav.answer import action_of
 from edge_cloud_spec.nav.decision_loop import (
     E_STOP_IS_ON,
     FULL,
@@ -166,22 +165,6 @@ def test_a_decision_that_came_to_nothing_is_followed_by_a_pause(ended: Ended, pa
 
 
 # How much of an answer
-
-
-@pytest.mark.parametrize(
-    ("answer", "has"),
-    [
-        ("", False),
-        ("action: move forward large", False),
-        ("action: move forward large;", True),
-        ("action: search; reason: nothing to", True),
-        ("reason: it is near;", False),
-        ("I cannot; action: stop;", False),
-        ("action: fly;", False),
-    ],
-)
-def test_an_action_is_there_with_its_delimiter(answer: str, has: bool) -> None:
-    assert bool(action_of(answer)) == has
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import pytest
 from helpers.drill import Drill
@@ -10,24 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.answer import Action, every_action
-from edge_cloud_spec.nav.events import Effect, EStop, Instruction, Odometry, Show, Tick
+from edge_cloud_spec.nav.events import Effect, Odometry, Show
 from edge_cloud_spec.nav.mission import (
-    Began,
-    Decided,
+    INACTIVE,
+    STARTED,
     End,
-    Event,
-    Failed,
+    FollowedGoal,
+    GoalEnd,
     Mission,
     MissionSettings,
-    concluded,
     frames_all_around,
 )
 from edge_cloud_spec.nav.motion import Steps
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nav.status import STATES, Status
 
-BALL = "find the yellow ball"
-SEARCH, FORWARD = Action("search"), Action("move", "forward", "large")
+BALL, LOST = "find the yellow ball", "the link is lost"
+SEARCH, FORWARD, NOTHING = "search", "move forward large", "fly"
 SEEN = frames_all_around(Steps().search)
 
 
@@ -35,78 +35,82 @@ class Story:
     """A mission that hears of one decision after the other, and of the navigator's statuses."""
 
     def __init__(self, settings: MissionSettings | None = None) -> None:
-        self.mission, self.now, self.ends = Mission(settings), 50.0, list[End]()
+        self.mission, self.now, self.ends = Mission(), 50.0, list[str]()
+        self.settings = settings or MissionSettings()
         self._requests = count()
-        self.on(Instruction(BALL))
+        self.mission.follow(BALL, self.now)
 
-    def on(self, *events: Event, after: float = 1.0) -> list[End]:
-        for event in events:
-            self.now += after
-            end = self.mission.on(event, self.now)
-            self.ends += [] if end is None else [end]
-        return self.ends
+    def end(self, after: float = 1.0) -> None:
+        self.now += after
+        end = self.mission.end(self.settings, self.now)
+        self.ends += [] if end is None else [str(end)]
 
-    def decide(self, action: Action | None, *details: str) -> str:
+    def tell(self, *statuses: Status) -> None:
+        for status in statuses:
+            self.mission.on_status(status)
+            self.end()
+
+    def decide(self, answer: str, *details: str, problem: str = "", by_link: bool = False) -> str:
         """A decision with this action, whose motion ended with these details."""
         request = f"r{next(self._requests)}"
-        self.on(Began(request, BALL), Decided(request, action))
+        self.mission.begin(request)
+        self.mission.conclude(request, f"action: {answer};", problem, by_link)
+        self.end()
         for detail in details:
-            self.on(Status("moving", request, str(action)), Status("idle", request, detail))
+            self.tell(Status("moving", request, answer), Status("idle", request, detail))
         return request
 
     def fail(self, why: str = "garbage", by_link: bool = False) -> None:
-        request = f"r{next(self._requests)}"
-        self.on(Began(request, BALL), Failed(request, why, by_link))
+        self.decide("", problem=why, by_link=by_link)
 
 
 def test_a_decision_that_is_told_twice_counts_once() -> None:
-    story = Story(MissionSettings(failed_after=3))
-    for action in (None, None):
-        request = story.decide(action)
-        story.on(Decided(request, action), Decided(request, action))
+    story = Story(MissionSettings(failed_after=2))
+    request = story.decide(NOTHING)
+    story.mission.conclude(request, "")
+    story.end()
     assert story.ends == []
-    story.decide(None)
-    assert story.ends[0].state == "given_up"
+    story.decide(NOTHING)
+    assert story.ends[0].startswith("given_up")
 
 
 def test_a_robot_that_was_stopped_may_stand_elsewhere_and_is_blocked_anew() -> None:
     story = Story(MissionSettings(blocked_after=2))
     for _ in range(3):
         story.decide(FORWARD, "the way is blocked")
-        story.on(Status("stopped", "r", "e_stop is on"))
+        story.tell(Status("stopped", "r", "e_stop is on"))
     assert story.ends == []
 
 
-def test_a_stop_that_the_target_decides_is_done() -> None:
-    story = Story()
-    story.decide(SEARCH, "done: search")
-    story.decide(Action("stop"))
-    assert [str(end) for end in story.ends] == [f"done {BALL}"]
-
-
 @pytest.mark.parametrize(
-    ("answer", "why", "event"),
+    ("answer", "why", "ends", "trouble"),
     [
-        ("action: stop; reason: th", "the link is lost", Decided("r", Action("stop"))),
-        ("action: stop", "the link is lost", Failed("r", "the link is lost", True)),
-        ("", "the link is lost", Failed("r", "the link is lost", True)),
-        ("error; action: stop;", "the link is lost", Failed("r", "the link is lost", True)),
-        ("error; action: stop;", "", Decided("r", None)),
-        ("reason: a ball; action: stop;", "", Decided("r", Action("stop"))),
+        ("action: stop; reason: th", LOST, True, ""),
+        ("action: stop", LOST, False, LOST),
+        ("", LOST, False, LOST),
+        ("error; action: stop;", LOST, False, LOST),
+        ("error; action: stop;", "", False, "the answer holds no action"),
+        ("reason: a ball; action: stop;", "", True, ""),
     ],
 )
 def test_a_verified_action_counts_whatever_became_of_the_rest(
-    answer: str, why: str, event: Event
+    answer: str, why: str, ends: bool, trouble: str
 ) -> None:
-    assert concluded("r", answer, why, by_link=True) == event
+    """And the target's stop is the mission's end."""
+    story = Story()
+    story.mission.begin("r")
+    story.mission.conclude("r", answer, why, by_link=True)
+    assert story.mission.trouble == trouble
+    story.end()
+    assert story.ends == [f"done {BALL}"] * ends
 
 
 def test_a_robot_that_is_held_says_why_until_it_is_released() -> None:
     mission = Mission()
-    mission.on(Status("stopped", detail="parameter lead_time is -2"), 0.0)
-    mission.on(Instruction(BALL), 1.0)
+    mission.on_status(Status("stopped", detail="parameter lead_time is -2"))
+    mission.follow(BALL, 1.0)
     assert mission.held == "the robot is held: parameter lead_time is -2"
-    mission.on(Status("idle", detail="released"), 2.0)
+    mission.on_status(Status("idle", detail="released"))
     assert mission.held == ""
 
 
@@ -116,9 +120,7 @@ def test_searches_in_a_row_all_around_end_as_not_found() -> None:
         story.decide(SEARCH, "done: search")
     assert not story.ends
     story.decide(SEARCH, "done: search")
-    assert [str(end) for end in story.ends] == [
-        f"not_found {BALL}: not seen on {SEEN} frames all around"
-    ]
+    assert story.ends == [f"not_found {BALL}: not seen on {SEEN} frames all around"]
 
 
 @pytest.mark.parametrize(("degrees", "frames"), [(48.0, 9), (-48.0, 9), (90.0, 5), (7.0, 53)])
@@ -132,20 +134,20 @@ def test_what_did_not_look_around_does_not_count_as_looked() -> None:
     story = Story(MissionSettings(blocked_after=1000, failed_after=1000))
     for _ in range(SEEN - 1):
         request = story.decide(SEARCH, "done: search")
-    story.on(*[Status("idle", request, "done: search")] * 5)
+    story.tell(*[Status("idle", request, "done: search")] * 5)
     for _ in range(5):
         story.fail("the link is lost", by_link=True)
         story.fail()
-        story.decide(None)
-        story.on(Status("idle", story.decide(SEARCH), "refused: its frame is 12.0 s old"))
+        story.decide(NOTHING)
+        story.tell(Status("idle", story.decide(SEARCH), "refused: its frame is 12.0 s old"))
         story.decide(SEARCH, "search did not get where it should; is the way blocked?")
-        story.on(Status("idle", "another", "done: search"))
+        story.tell(Status("idle", "another", "done: search"))
     assert not story.ends
     story.decide(FORWARD, f"done: {FORWARD}")
     for _ in range(SEEN - 1):
         story.decide(SEARCH, "done: search")
     assert not story.ends, "it looked from another place"
-    story.on(Status("stopped", "-", "e_stop is on"))
+    story.tell(Status("stopped", "-", "e_stop is on"))
     story.decide(SEARCH, "done: search")
     assert not story.ends, "somebody stopped it, and may have turned it"
 
@@ -157,7 +159,7 @@ def test_motions_in_a_row_that_do_not_arrive_end_as_blocked() -> None:
         story.decide(FORWARD, detail)
     assert not story.ends
     story.decide(FORWARD, "move forward large did not get where it should")
-    assert [str(end) for end in story.ends] == [
+    assert story.ends == [
         f"blocked {BALL}: 3 motions in a row did not arrive; the last: "
         "move forward large did not get where it should"
     ]
@@ -168,8 +170,8 @@ def test_the_cloud_out_of_reach_ends_nothing_before_the_time_is_over() -> None:
     for _ in range(200):
         story.fail("the link is lost: connection refused", by_link=True)
     assert not story.ends and story.mission.trouble.startswith("the link is lost")
-    story.on(Tick(), after=600.0)
-    assert story.ends[0].state == "given_up" and "connection refused" in story.ends[0].why
+    story.end(after=600.0)
+    assert story.ends[0].startswith("given_up") and "connection refused" in story.ends[0]
 
 
 @pytest.mark.parametrize("why", ["failed", "no action", "refused"])
@@ -182,55 +184,51 @@ def test_decisions_in_a_row_that_come_to_nothing_are_given_up(why: str) -> None:
         if why == "failed":
             story.fail("the prompts differ")
         elif why == "no action":
-            story.decide(None)
+            story.decide(NOTHING)
         else:
             request = story.decide(FORWARD)
-            story.on(Status("idle", request, "refused: its words are not verified"))
-    assert [end.state for end in story.ends] == ["given_up"]
-    assert "30 decisions" in story.ends[0].why
+            story.tell(Status("idle", request, "refused: its words are not verified"))
+    [end] = story.ends
+    assert end.startswith("given_up") and "30 decisions" in end
 
 
 def test_turning_back_and_forth_ends_by_the_number_of_decisions() -> None:
     story = Story(MissionSettings(max_seconds=86_400.0))
     while not story.ends:
-        for action in (SEARCH, SEARCH, FORWARD, Action("turn", "left", "small")):
+        for action in (SEARCH, SEARCH, FORWARD, "turn left small"):
             story.decide(action, f"done: {action}")
-    assert str(story.ends[0]) == f"given_up {BALL}: not reached after 100 decisions"
+    assert story.ends[0] == f"given_up {BALL}: not reached after 100 decisions"
 
 
 def test_a_new_instruction_begins_anew_and_nothing_older_counts() -> None:
     story = Story()
     for _ in range(SEEN - 1):
         story.decide(SEARCH, "done: search")
-    story.on(Began("old", BALL), Instruction("find the red box"))
-    story.on(Decided("old", Action("stop")), Status("idle", "old", "done: search"))
-    story.on(Began("late", BALL), Decided("late", Action("stop")), Tick(), after=100.0)
+    story.mission.begin("old")
+    story.mission.follow("find the red box", story.now)
+    story.mission.conclude("old", "action: stop;")
+    story.tell(Status("idle", "old", "done: search"))
+    story.end(after=100.0)
     assert not story.ends and story.mission.instruction == "find the red box"
-
-
-@pytest.mark.parametrize("stop", [Instruction("Stop."), EStop(True)])
-def test_nothing_ends_after_a_stop(stop: Event) -> None:
-    story = Story()
-    story.on(Began("a", BALL), stop, Decided("a", Action("stop")))
-    story.on(Tick(), after=700.0)
-    assert not story.ends and not story.mission.instruction
+    story.mission.begin("a")
+    story.mission.follow("", story.now)
+    story.mission.conclude("a", "action: stop;")
+    story.end(after=700.0)
+    assert not story.ends, "nothing ends after a stop"
 
 
 REQUESTS = st.sampled_from(["a", "b", "c"])
-ACTIONS = st.sampled_from([None, *every_action()])
-DETAILS = st.sampled_from(
-    ["done: search", f"done: {FORWARD}", "refused: old", "gave up", "", "stop"]
-)
-STATES = st.sampled_from(["idle", "ready", "moving", "stopped"])
+DETAILS = ["done: search", f"done: {FORWARD}", "refused: old", "gave up", "", "stop"]
+ANSWERS = st.sampled_from(["", *(f"action: {action};" for action in every_action())])
+STATUSES = st.builds(Status, st.sampled_from(STATES), REQUESTS, st.sampled_from(DETAILS))
 SEQUENCE = st.lists(
     st.one_of(
-        st.builds(Began, REQUESTS, st.sampled_from([BALL, "other"])),
-        st.builds(Decided, REQUESTS, ACTIONS),
-        st.builds(Failed, REQUESTS, st.just("why"), st.booleans()),
-        st.builds(Status, STATES, REQUESTS, DETAILS),
-        st.builds(Instruction, st.sampled_from([BALL, "other", "stop", " "])),
-        st.builds(EStop, st.booleans()),
-        st.just(Tick()),
+        st.tuples(st.just(Mission.begin), REQUESTS),
+        st.tuples(
+            st.just(Mission.conclude), REQUESTS, ANSWERS, st.sampled_from(["", LOST]), st.booleans()
+        ),
+        st.tuples(st.just(Mission.on_status), STATUSES),
+        st.tuples(st.just(Mission.follow), st.sampled_from([BALL, "other", ""])),
     ),
     max_size=80,
 )
@@ -238,18 +236,16 @@ SEQUENCE = st.lists(
 
 @given(SEQUENCE)
 def test_whatever_happens_an_instruction_ends_once_and_within_its_limits(
-    events: list[Event],
+    events: list[tuple[Any, ...]],
 ) -> None:
     limits = MissionSettings(3, 2, 4, 12, 60.0)
-    mission, now, followed, begun, decided = Mission(limits), 0.0, "", 0.0, 0
-    for event in events:
-        now += 1.0
-        end = mission.on(event, now)
-        if isinstance(event, Instruction):
-            followed, begun, decided = event.text.replace("stop", "").strip(), now, 0
-        if isinstance(event, EStop) and event.on:
-            followed = ""
-        decided += isinstance(event, Decided)
+    mission, followed, begun = Mission(), "", 0.0
+    for now, (tell, *said) in enumerate(events):
+        if tell is Mission.follow:
+            followed, begun = said[0], now
+            said.append(now)
+        tell(mission, *said)
+        end = mission.end(limits, now)
         if end is not None:
             assert end.instruction == followed and followed
             followed = ""
@@ -263,7 +259,7 @@ def test_whatever_is_decided_a_mission_ends_by_its_decisions(
 ) -> None:
     story = Story(MissionSettings(max_decisions=12, max_seconds=86_400.0))
     for action, arrives in decisions:
-        story.decide(action, f"done: {action}" if arrives else "did not arrive")
+        story.decide(str(action), f"done: {action}" if arrives else "did not arrive")
     assert len(story.ends) == 1
 
 
@@ -271,8 +267,7 @@ def test_whatever_is_decided_a_mission_ends_by_its_decisions(
 def test_the_navigators_own_words_tell_a_turn_that_arrived_from_one_that_did_not(
     held: bool, state: str
 ) -> None:
-    drill, mission, ends = Drill(), Mission(), list[End]()
-    mission.on(Instruction(BALL), drill.now)
+    drill, story = Drill(), Story()
 
     def run() -> list[Effect]:
         if held:  # odometry says that the base stays where it is; without it motions are timed
@@ -281,12 +276,68 @@ def test_the_navigators_own_words_tell_a_turn_that_arrived_from_one_that_did_not
 
     for number in range(SEEN):
         request = f"r{number}"
-        mission.on(Began(request, BALL), drill.now)
+        story.mission.begin(request)
         effects = run() + drill.on(drill.current("action: search;", request))
         while drill.navigator.moving:
             effects += run()
-        for effect in effects:
-            if isinstance(effect, Show) and (end := mission.on(effect.status, drill.now)):
-                ends.append(end)
-        mission.on(Decided(request, SEARCH), drill.now)  # the end of the words may come last
-    assert [end.state for end in ends] == [state]
+        story.tell(*(effect.status for effect in effects if isinstance(effect, Show)))
+        story.mission.conclude(request, "action: search;")  # the end of the words may come last
+    [end] = story.ends
+    assert end.startswith(state)
+
+
+BOX = "find the red box"
+AGAIN = "another instruction came: {}"
+RESTARTED = "the drafter was started again, or ended; send the goal again"
+
+
+def followed() -> FollowedGoal:
+    goal = FollowedGoal(f" {BOX} ")
+    assert goal.on_status(f"following {BOX}") is None and goal.state == "following"
+    return goal
+
+
+@pytest.mark.parametrize("state", ["done", "not_found", "blocked", "given_up"])
+def test_each_end_of_a_mission_is_an_outcome(state: str) -> None:
+    line = str(End(state, BOX, "" if state == "done" else "why"))
+    end = followed().on_status(line)
+    assert end is not None and end.message == line.partition(" ")[2]
+    assert end.outcome == ("found" if state == "done" else state)
+
+
+@pytest.mark.parametrize(
+    ("waits", "line", "end"),
+    [
+        *(
+            (True, line, None)  # what is said of an earlier instruction
+            for line in ("idle", "idle told to stop", "following a cup", f"blocked {BOX}: why")
+        ),
+        (True, f"done {BOX}", None),
+        (True, "failed it is empty", GoalEnd("failed", "it is empty")),
+        (False, "idle told to stop", GoalEnd("cancelled", "told to stop")),
+        (False, "idle e_stop; publish", GoalEnd("cancelled", "e_stop; publish")),
+        (False, f"following {BOX} now", GoalEnd("cancelled", AGAIN.format(f"{BOX} now"))),
+        (False, f"idle {STARTED}", GoalEnd("failed", RESTARTED)),
+        (False, f"idle {INACTIVE}", GoalEnd("failed", RESTARTED)),
+        (False, "failed it is empty", GoalEnd("failed", "it is empty")),
+        (False, f"following {BOX}", None),
+        (False, f"following {BOX}: the link is lost", None),  # the same, with a remark
+    ],
+)
+def test_a_line_ends_a_goal_that_waits_or_is_followed_only_where_it_is_about_it(
+    waits: bool, line: str, end: GoalEnd | None
+) -> None:
+    goal = FollowedGoal(BOX) if waits else followed()
+    assert goal.on_status(line) == end
+    assert end or goal.state == ("waiting" if waits else "following")
+
+
+def test_only_words_of_this_goal_count_and_each_decision_once() -> None:
+    goal = FollowedGoal(BOX)
+    assert not goal.on_words("r0", BOX, "action", True), "an earlier goal's, of the same words"
+    goal.on_status(f"following {BOX}")
+    assert not goal.on_words("r1", "find a cup", "action", True)
+    assert goal.on_words("r2", BOX, "action: search", False) and goal.decisions == 0
+    for _ in range(2):
+        assert goal.on_words("r2", BOX, "action: search;", True)
+    assert (goal.words, goal.decisions) == ("action: search;", 1)

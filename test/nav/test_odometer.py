@@ -1,0 +1,466 @@
+"""Odometry's track: where the base was at a stamp, and whether odometry still goes on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from helpers.drill import FORWARD, Drill, drives, reports, words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_cloud_spec.lab.bench.motion import MORE, RATIO, STANDING, Base
+from edge_cloud_spec.nav.clock_offset import SourceClock, camera_clock
+from edge_cloud_spec.nav.events import Effect, Odometry, Tick
+from edge_cloud_spec.nav.motion import BEND, PERIOD
+from edge_cloud_spec.nav.navigator import Navigator
+from edge_cloud_spec.nav.odometer import APART, KEPT, PERIODS, SAME_TIME, SOONEST, Track
+from edge_cloud_spec.nav.pose import FARTHEST, Pose, wrap
+from edge_cloud_spec.nav.settings import Settings
+
+TIMEOUT = 0.5  # s
+MS = 1_000_000  # ns
+
+
+def track(stamps: list[int], every: float = 0.1) -> Track:
+    """Pose(n) at the n-th stamp."""
+    made = Track()
+    for n, stamp in enumerate(stamps):
+        made.add(Pose(float(n)), stamp, every * n, TIMEOUT)
+    return made
+
+
+@given(
+    st.lists(st.integers(0, 2000), min_size=1, max_size=30, unique=True).map(sorted),
+    st.integers(-500, 2500),
+)
+def test_the_pose_of_a_stamp_is_between_those_about_it_within_a_fifth_of_a_second(
+    stamps: list[int], asked: int
+) -> None:
+    found = track([stamp * MS for stamp in stamps]).at(asked * MS)
+    away = [abs(stamp - asked) for stamp in stamps]
+    if min(away) > SAME_TIME // MS:
+        assert found is None
+    else:
+        assert found is not None
+        # Poses that come faster than they are kept stand for one another.
+        assert away[round(found.x)] - min(away) < APART // MS
+        if all(b - a >= APART // MS for a, b in itertools.pairwise(stamps)):
+            place = float(np.interp(asked, stamps, range(len(stamps))))
+            near = int(place), -int(-place // 1)
+            wide = stamps[near[1]] - stamps[near[0]] > SAME_TIME // MS
+            assert found.x == pytest.approx(float(np.argmin(away)) if wide else place)
+
+
+def test_between_two_poses_the_shorter_turn_counts() -> None:
+    made = Track()
+    made.add(Pose(yaw=3.1), 0, 0.0, TIMEOUT)
+    made.add(Pose(yaw=-3.1), 100 * MS, 0.1, TIMEOUT)
+    found = made.at(50 * MS)
+    assert found is not None and abs(wrap(found.yaw - math.pi)) < 1e-9
+
+
+def test_what_was_never_heard_says_nothing() -> None:
+    empty = Track()
+    assert not empty.begun
+    assert empty.at(0) is None
+    assert empty.silence(1.0) == math.inf
+    assert empty.moved_since(0) == (0.0, 0.0)
+    assert not empty.hangs(1.0, TIMEOUT)
+    assert empty.falters(0.0)
+    assert track([5]).begun
+
+
+def test_the_oldest_poses_are_forgotten() -> None:
+    long = track([n * 300 * MS for n in range(KEPT + 5)])
+    assert long.at(4 * 300 * MS) is None
+    assert long.at(5 * 300 * MS) == Pose(5.0)
+    assert long.newest == Pose(float(KEPT + 4))
+
+
+def test_a_base_has_moved_by_its_way_and_its_turn() -> None:
+    made = Track()
+    made.add(Pose(1.0, 1.0, 3.0), 0, 0.0, TIMEOUT)
+    made.add(Pose(4.0, 5.0, -3.0), 1000 * MS, 1.0, TIMEOUT)
+    moved, turned = made.moved_since(0)
+    assert moved == 5.0
+    assert turned == pytest.approx(2 * math.pi - 6.0)
+    assert made.moved_since(1000 * MS) == (0.0, 0.0)
+    assert made.moved_since(600 * MS) == (0.0, 0.0)  # nobody knows
+
+
+@pytest.mark.parametrize("every", [0.02, 0.05, 0.1, 0.3])
+def test_odometry_falters_when_a_message_that_was_due_has_not_come(every: float) -> None:
+    made = track([n * 10 * MS for n in range(60)], every)
+    last = 59 * every
+    limit = max(SOONEST, PERIODS * every)
+    assert not made.falters(last + limit * 0.999)
+    assert made.falters(last + limit * 1.001)
+    assert made.silence(last + 0.25) == pytest.approx(0.25)
+
+
+def test_the_period_is_learned_slowly_and_not_from_a_silence() -> None:
+    made = track([n * 10 * MS for n in range(60)], 0.1)
+    made.add(Pose(), 700 * MS, 5.9 + 0.4, TIMEOUT)  # one that is late counts for a fifth
+    limit = PERIODS * (0.1 + 0.2 * 0.3)
+    assert not made.falters(6.3 + limit * 0.99) and made.falters(6.3 + limit * 1.01)
+    made.add(Pose(), 800 * MS, 6.3 + 9.0, TIMEOUT)  # a silence is no period
+    assert not made.falters(15.3 + limit * 0.99) and made.falters(15.3 + limit * 1.01)
+
+
+def test_odometry_hangs_when_it_comes_without_going_on() -> None:
+    made = track([1, 2])
+    assert not made.hangs(0.5, TIMEOUT)
+    for n in range(10):
+        made.add(Pose(9.0), 2, 0.2 + 0.1 * n, TIMEOUT)
+    assert made.newest == Pose(1.0)
+    assert made.silence(1.1) == pytest.approx(1.0)
+    assert made.hangs(1.1, TIMEOUT)
+    assert not made.hangs(1.1, 1.5)
+    assert not made.hangs(1.8, TIMEOUT)  # now nothing comes at all
+
+
+@pytest.mark.parametrize(
+    ("later", "taken"),
+    [
+        ([(3, 0.3)], False),
+        ([(3, 0.3), (4, 0.4)], False),  # something else came just now
+        ([(3, 0.8)], False),  # one alone may be a late one
+        ([(3, 0.8), (3, 0.9)], False),
+        ([(3, 0.8), (2, 0.9)], False),
+        ([(3, 0.8), (11, 0.9), (4, 1.9)], False),  # it went on meanwhile
+        ([(3, 0.8), (4, 0.9)], True),
+        ([(3, 0.3), (4, 0.9)], True),
+        ([(3, 0.8), (10, 0.85), (4, 0.9)], True),  # the last one said again in between
+    ],
+)
+def test_a_track_begins_anew_where_the_old_one_ended_and_the_new_one_goes_on(
+    later: list[tuple[int, float]], taken: bool
+) -> None:
+    made = track([8, 9, 10])
+    for stamp, now in later:
+        made.add(Pose(-float(stamp)), stamp, now, TIMEOUT)
+    assert (made.newest == Pose(-float(later[-1][0]))) == taken
+    assert (made.at(8) == Pose(0.0)) == (not taken)
+    if taken:
+        assert made.silence(later[-1][1]) == 0.0
+
+
+@given(st.floats(-30, 30))
+def test_an_angle_is_wrapped_to_half_a_turn(angle: float) -> None:
+    wrapped = wrap(angle)
+    assert -math.pi <= wrapped <= math.pi
+    assert math.cos(wrapped - angle) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("axis", ["x", "y", "yaw"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2 * FARTHEST, -2 * FARTHEST])
+def test_a_pose_that_is_no_place_is_told(axis: str, value: float) -> None:
+    assert not Pose(**{axis: value}).sane
+    assert Pose(**{axis: math.copysign(FARTHEST, value)}).sane
+
+
+@pytest.mark.parametrize("rate", [10, 50, 200, 500])
+def test_odometry_of_any_rate_reaches_back_for_as_long_as_a_frame_may_be_old(rate: int) -> None:
+    track, count = Track(), 10 * rate
+    for number in range(count):
+        at = number / rate
+        track.add(Pose(at), int(at * 1e9) + 1, at, 0.5)
+    assert track.newest == Pose((count - 1) / rate)
+    for age in (0.5, 3.0, 9.0):
+        then = track.at(int((track.newest.x - age) * 1e9))
+        assert then is not None
+        assert abs(track.newest.x - then.x - age) < 0.1
+    moved, _ = track.moved_since(int((track.newest.x - 3.0) * 1e9))
+    assert moved == pytest.approx(3.0, abs=0.1)
+
+
+def test_odometry_that_goes_missing_stops_the_motion() -> None:
+    drill = Drill()
+    drill.on(Odometry(Pose(), 0))
+    drill.on(words(FORWARD))
+    effects = drill.run(1.0)
+    assert "odometry is missing" in reports(effects) and not drill.navigator.moving
+    assert "odometry is missing" in reports(drill.on(words(FORWARD, "r2")))
+
+
+def test_odometry_that_is_not_a_number_is_not_used() -> None:
+    drill = Drill()
+    assert "not a number" in reports(drill.on(Odometry(Pose(float("nan")), 0)))
+
+
+def test_a_step_counts_from_where_its_frame_was_taken() -> None:
+    drill = Drill(Settings(lead_time=0.5))
+    drill.on(Odometry(Pose(), 1_000_000_000))
+    drill.on(Odometry(Pose(x=0.2), 2_000_000_000))
+    x, effects = 0.2, drill.on(words("action: move forward medium;", stamp=1_000_000_000))
+    stamp = 2_000_000_000
+    while drill.navigator.moving:
+        x, stamp = x + 0.05 * drives(effects)[-1].vx, stamp + 50_000_000
+        drill.on(Odometry(Pose(x=x), stamp))
+        effects = drill.on(Tick(), 0.05)
+    assert x == pytest.approx(0.45, abs=0.03)
+
+
+def test_a_robot_that_was_carried_away_since_the_frame_does_not_move() -> None:
+    drill = Drill()
+    drill.on(Odometry(Pose(), 1_000_000_000))
+    drill.on(Odometry(Pose(x=3.0), 9_000_000_000))
+    effects = drill.on(words(FORWARD, stamp=1_000_000_000))
+    assert not drives(effects) and "moved away" in reports(effects)
+
+
+class Walk:
+    """A navigator on the bench's base, with odometry that ``lie`` makes of time and true pose."""
+
+    def __init__(self, action: str, lie: Callable[[float, Pose], Odometry | Pose | None]) -> None:
+        self.base, self.problems = Base(lag=0.1, now=100.0), ""
+        self.navigator, self.path, self.turn = Navigator(), 0.0, 0.0
+        self.back = self.back_turn = 0.0
+        self.still_at, self.begun, now = math.nan, math.nan, 100.0
+        self.base.pose = Pose(5.0, 0.0, 0.0)
+        effects: list[Effect] = []
+        for tick in range(160):
+            now += PERIOD
+            self._pass(now)
+            told = self.base.pose if tick < 20 else lie(now - self.begun, self.base.pose)
+            if told is not None:
+                told = told if isinstance(told, Odometry) else Odometry(told, int(now * 1e9))
+                self.navigator.on(told, now)
+            if tick == 20:
+                self.begun = now
+                said = words(f"action: {action};", stamp=int(now * 1e9), age=0.0)
+                effects = self.navigator.on(said, now)
+            else:
+                effects = self.navigator.on(Tick(), now)
+            self.problems += reports(effects)
+            for effect in effects:
+                self.base.obey(effect)
+
+    def _pass(self, now: float) -> None:
+        for vx, vy, wz, dt in self.base.run(now):
+            self.path += math.hypot(vx, vy) * dt
+            self.turn += abs(wz) * dt
+            self.back, self.back_turn = min(self.back, vx), min(self.back_turn, wz)
+            if max(abs(vx), abs(vy)) > STANDING[0] or abs(wz) > STANDING[1]:
+                self.still_at = now - self.begun
+
+
+LATE = 0.3  # s into the motion
+LIES: dict[str, Callable[[float, Pose], Odometry | Pose | None]] = {
+    "frozen": lambda t, p: Odometry(Pose(5.0), 100_000_000_000),
+    "frozen_later": lambda t, p: p if t < LATE else Odometry(p, 101_300_000_000),
+    "pose_frozen": lambda t, p: Pose(5.0),
+    "restarted": lambda t, p: p if t < LATE else Pose(p.x - 5, p.y, p.yaw),
+    "back": lambda t, p: p if t < LATE else Pose(p.x - 0.2, p.y, p.yaw - 0.3),
+    "jump": lambda t, p: p if t < LATE else Pose(p.x + 3, p.y + 2, p.yaw),
+    "spin": lambda t, p: p if t < LATE else Pose(p.x, p.y, p.yaw + 2.0),
+    "aside": lambda t, p: p if t < LATE else Pose(p.x, p.y + 0.2, p.yaw + 0.3),
+    "1e308": lambda t, p: p if t < LATE else Pose(1e308, -1e308, p.yaw),
+    "nan": lambda t, p: p if t < LATE else Pose(math.nan, p.y, p.yaw),
+    "a_tenth": lambda t, p: Pose(5.0 + 0.1 * (p.x - 5.0), p.y, 0.1 * p.yaw),
+    "reversed": lambda t, p: Pose(10.0 - p.x, p.y, -p.yaw),
+    "gone": lambda t, p: p if t < LATE else None,
+}
+SAYS = {
+    "move forward small": (0.2, 0.0),
+    "move forward large": (0.9, 0.0),
+    "turn left small": (0.0, 7.0),
+    "turn left large": (0.0, 48.0),
+}
+
+
+@pytest.mark.parametrize("action", SAYS)
+@pytest.mark.parametrize("lie", LIES)
+def test_a_step_keeps_its_bounds_and_direction_whatever_odometry_says(
+    lie: str, action: str
+) -> None:
+    walk = Walk(action, LIES[lie])
+    distance, angle = SAYS[action]
+    assert walk.path <= (RATIO * distance + MORE[0] if distance else 0.0)
+    turns = RATIO * math.radians(angle) + MORE[1] if angle else BEND
+    assert walk.turn <= turns + 0.002
+    assert (walk.back_turn if angle else walk.back) >= 0.0
+    if lie in ("gone", "frozen_later", "1e308", "nan"):
+        assert walk.still_at < LATE + 0.5 + PERIOD or math.isnan(walk.still_at)
+        assert "odometry is missing" in walk.problems or walk.still_at < LATE + 0.5
+    if lie in ("jump", "restarted", "spin") and "large" in action:
+        assert "odometry jumped" in walk.problems
+
+
+def test_odometry_is_used_again_once_it_goes_on() -> None:
+    drill = Drill()
+    for stamp in (10, 10, 10):
+        drill.on(Odometry(Pose(), stamp), 0.3)
+    effects = drill.on(words(FORWARD, "r1"))
+    assert "missing: its stamps do not go on" in reports(effects)
+    drill.on(Odometry(Pose(), 11), 0.1)
+    assert drives(drill.on(words(FORWARD, "r2", age=0.1)))
+
+
+NS = 1_000_000_000
+EPOCH = 1_700_000_000 * NS  # ROS time at steady 0
+
+
+def offset_of(source: list[tuple[float, float]]) -> float:
+    """The estimate after messages of (steady time, stamp less receive time)."""
+    clock = SourceClock("the camera's")
+    for ahead in (math.nan, math.inf, -math.inf):
+        clock.hear(ahead, 1.0)
+    assert clock.offset is None and not clock.news(), "no number is none"
+    for now, ahead in source:
+        clock.hear(ahead, now)
+    assert clock.offset is not None
+    return clock.offset
+
+
+@given(
+    st.floats(-1e9, 1e9),
+    st.floats(0.001, 0.05),
+    st.floats(1.0, 100.0),
+    st.sampled_from([0.0, 1e-4, -1e-4]),
+    st.integers(0, 2**32),
+)
+def test_the_offset_is_found_under_jitter_bursts_lies_and_drift(
+    true: float, latency: float, rate: float, drift: float, seed: int
+) -> None:
+    random, source, held = Random(seed), [], 0.0
+    for number in range(int(20 * rate)):
+        now = 100.0 + number / rate
+        if random.random() < 0.02 / rate:
+            held = now + 1.5  # a burst: nothing comes through until then
+        late = latency * (1 + random.expovariate(3.0)) + max(0.0, held - now)
+        false = int(now) % 4 == 0 and random.random() < 0.05
+        lie = random.choice((3600.0, 5.0, math.inf)) if false else 0.0
+        source.append((now + late, true + drift * (now - 100.0) - late + lie))
+    last = true + drift * 20.0
+    assert offset_of(source) == pytest.approx(last - latency, abs=0.11 + abs(true) * 1e-12)
+
+
+@pytest.mark.parametrize("step", [-3600.0, -1.0, 0.4, 30.0])
+def test_a_clock_that_is_set_is_followed_within_the_window(step: float) -> None:
+    before = [(0.1 * n, -0.02) for n in range(200)]
+    after = [(20.0 + 0.1 * n, step - 0.02) for n in range(62)]
+    assert offset_of(before + after) == pytest.approx(step - 0.02)
+
+
+@pytest.mark.parametrize(
+    ("measured", "base", "clock"),
+    [
+        (-0.05, None, 0.0),  # a camera of this computer
+        (-4.0, None, 0.0),  # that lags; or a clock behind, which looks the same
+        (3.0, None, 3.0),  # a clock ahead
+        (-0.1, -0.01, -0.01),  # two sources of a computer in step: the same
+        (-3.1, -3.0, -3.0),  # both by the base's clock
+        (-7.0, -3.0, -3.0),  # the same, lagging
+        (-0.1, -3.0, 0.0),  # odometry by the base's, the camera by ours
+        (1.9, 2.0, 2.0),
+        (5.0, 2.0, 5.0),
+        (-0.1, 2.0, 0.0),
+    ],
+)
+def test_the_cameras_clock_is_ours_or_the_bases_whichever_needs_less_latency(
+    measured: float, base: float | None, clock: float
+) -> None:
+    assert camera_clock(measured, base) == clock
+
+
+class Machine:
+    """A navigator under odometry at 50 Hz whose clock is ``ahead``."""
+
+    def __init__(self, ahead: float, settings: Settings | None = None, lag: float = 0.004) -> None:
+        self.drill, self.ahead, self.lag = Drill(settings), ahead, lag
+        self.pose, self.said = 0.0, ""
+        self.run(4.0)
+
+    def run(self, seconds: float, speed: float = 0.0) -> None:
+        for _ in range(round(seconds * 50)):
+            self.pose += speed / 50
+            taken = self.drill.now + 0.02
+            stamp = EPOCH + round((taken + self.ahead) * NS)
+            message = Odometry(Pose(x=self.pose), stamp, self.lag - self.ahead)
+            self.said += reports(self.drill.on(message, 0.02))
+
+    def frame(self, request: str, since: float, camera: float, **changes: object) -> object:
+        """Words on a frame that was taken ``since`` seconds ago, by a clock ``camera`` s ahead."""
+        stamp = EPOCH + round((self.drill.now - since + camera) * NS)
+        given = {"stamp": stamp, "age": since - camera, "camera_offset": camera - 0.03}
+        return words("action: move forward medium;", request, **(given | changes))
+
+
+@pytest.mark.parametrize("base", [-4.0, -0.5, 0.0, 0.5, 4.0])
+@pytest.mark.parametrize("camera", ["ours", "the base's"])
+def test_a_step_counts_from_where_its_frame_was_taken_whatever_the_clocks_say(
+    base: float, camera: str
+) -> None:
+    machine = Machine(base)
+    machine.run(1.0, speed=0.2)
+    goal = machine.drill.on(machine.frame("r1", 0.5, base if camera == "the base's" else 0.0))  # type: ignore[arg-type]
+    assert drives(goal)
+    run = machine.drill.navigator._run
+    assert run is not None
+    ahead = 0.45 - run.motion._profile.length
+    assert ahead == pytest.approx(0.1, abs=0.02), "what it went since the frame counts"
+    assert ("odometry's stamps" in machine.said) == (abs(base) > 0.1)
+
+
+@pytest.mark.parametrize("base", [-3600.0, -5.5, 5.5, 3600.0, 1e9])
+def test_odometry_beyond_the_limit_moves_nothing_and_says_why(base: float) -> None:
+    machine = Machine(base)
+    effects = machine.drill.on(machine.frame("r1", 0.2, 0.0))  # type: ignore[arg-type]
+    assert not drives(effects)
+    assert "clock_offset_limit" in reports(effects) and "synchronize" in reports(effects)
+    assert machine.drill.navigator.odometry_clock_offset == pytest.approx(base, abs=0.01)
+    wide = Machine(base, Settings(clock_offset_limit=1e10))
+    assert drives(wide.drill.on(wide.frame("r1", 0.2, 0.0)))  # type: ignore[arg-type]
+
+
+def test_a_camera_whose_clock_is_ahead_moves_the_robot_within_the_limit_only() -> None:
+    for ahead, moves in ((0.6, True), (4.9, True), (5.2, False), (3600.0, False)):
+        drill = Drill()
+        effects = drill.on(words(FORWARD, age=0.2 - ahead, camera_offset=ahead))
+        assert bool(drives(effects)) == moves
+        assert moves or "the camera's stamps are" in reports(effects)
+
+
+@pytest.mark.parametrize("lie", [-1e300, -3600.0, -4.0, 4.0, 3600.0, 1e300, math.nan, math.inf])
+def test_an_old_frame_never_passes_for_a_fresh_one_because_of_an_offset(lie: float) -> None:
+    for base in (-4.0, 0.0, 4.0):
+        machine = Machine(base)
+        for age in (10.5, 12.0, 14.5):
+            old = machine.frame(f"r{age}", age, 0.0, camera_offset=lie)
+            assert not drives(machine.drill.on(old)), (base, age)  # type: ignore[arg-type]
+
+
+def test_a_driver_that_lags_as_a_whole_does_not_look_fresh() -> None:
+    machine = Machine(0.0, lag=4.0)  # odometry and camera 4 s late: as clocks that are behind
+    old = machine.frame("r1", 10.5, 0.0, camera_offset=-4.0)
+    assert not drives(machine.drill.on(old))  # type: ignore[arg-type]
+
+
+def test_frames_of_a_clock_that_jumps_ahead_are_refused_until_the_offset_is_measured() -> None:
+    drill = Drill()
+    jumped = words(FORWARD, "r1", age=-2.8, camera_offset=-0.03)
+    effects = drill.on(jumped)
+    assert not drives(effects) and "2.8 s ahead" in reports(effects)
+    measured = replace(jumped, request="r2", camera_offset=2.97)
+    assert drives(drill.on(measured, 5.0))
+
+
+def test_stamps_of_zero_frozen_or_swung_tell_nothing_of_a_clock() -> None:
+    drill = Drill()
+    for number in range(100):
+        drill.on(Odometry(Pose(), 0, 1e9 + 0.02 * number), 0.02)
+    assert "missing" in reports(drill.on(words(FORWARD, "r1")))
+    machine = Machine(0.0)
+    newest = EPOCH + round(machine.drill.now * NS)
+    for number in range(300):
+        stale = Odometry(Pose(), newest - number % 2, 0.02 * number)
+        machine.said += reports(machine.drill.on(stale, 0.02))
+    assert machine.said == ""
+    assert machine.drill.navigator.odometry_clock_offset == pytest.approx(0.0, abs=0.01)

@@ -1,0 +1,339 @@
+"""After a stop, from any cause, only an instruction and a frame from after the release move."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from helpers.drill import FORWARD, Drill, drives, reports, words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_cloud_spec.nav.decision_loop import SETTLE_S, DecisionLoop, Seen
+from edge_cloud_spec.nav.decision_loop import Event as LoopEvent
+from edge_cloud_spec.nav.events import EStop, Event, Halt, Hold, Instruction, Show, Tick
+from edge_cloud_spec.nav.navigator import Navigator
+from edge_cloud_spec.nav.status import START, Status
+
+CUP = "find the cup"
+HOLDS: dict[Event, tuple[str, bool]] = {
+    EStop(True): ("e_stop", True),
+    EStop(False): ("e_stop", False),
+    Hold("a parameter is wrong"): ("parameter", True),
+    Hold(""): ("parameter", False),
+    Hold("the navigator is not active", "active"): ("active", True),
+    Hold("", "active"): ("active", False),
+}
+stops = st.sampled_from(list(HOLDS))
+
+
+def test_the_word_stop_stops_until_the_next_instruction() -> None:
+    drill = Drill()
+    drill.on(words(FORWARD))
+    assert isinstance(drill.on(Instruction("Stop"))[0], Halt)
+    assert not drives(drill.run(0.5) + drill.on(drill.current(FORWARD, "r2", age=0.0)))
+    drill.on(Instruction(CUP))
+    drill.now += 0.5
+    assert drives(drill.on(drill.current(FORWARD, "r3", age=0.1, instruction=CUP)))
+
+
+def test_a_navigator_that_starts_moves_nothing_yet_and_is_stopped_by_what_it_hears_then() -> None:
+    drill = Drill()
+    drill.navigator = Navigator(starting="listening for e_stop")
+    drill.on(Instruction(CUP))
+    assert not drives(drill.on(drill.current(FORWARD, "r1", age=0.0), 0.1))
+    drill.on(EStop(True), 0.1)
+    drill.on(Hold("", START), 1.0)
+    assert drill.status.endswith("e_stop is on")
+    drill.on(EStop(False), 0.1)
+    assert not drives(drill.on(drill.current(FORWARD, "r2", age=0.0), 0.1))
+
+
+@pytest.mark.parametrize("heard", [[CUP], ["stop", CUP]])
+def test_a_navigator_that_starts_takes_instructions_and_moves_once_it_has_started(
+    heard: list[str],
+) -> None:
+    drill = Drill()
+    drill.navigator = Navigator(starting="listening for e_stop")
+    for text in heard:
+        assert "not taken" not in reports(drill.on(Instruction(text)))
+    drill.on(Hold("", START), 1.0)
+    assert drives(drill.on(drill.current(FORWARD, "r1", age=0.0), 0.1)), "it was no stop"
+
+
+def test_an_instruction_that_is_done_moves_nothing_until_it_is_published_again() -> None:
+    drill = Drill()
+    drill.on(Instruction(CUP))
+    drill.on(drill.current("action: stop;", "r1", age=0.0), 0.1)
+    assert "is done" in reports(drill.on(drill.current(FORWARD, "r2", age=0.0), 0.1))
+    drill.on(Instruction(CUP), 0.1)
+    drill.on(drill.current("action: stop;", "r3", age=1.0), 0.1)
+    assert drives(drill.on(drill.current(FORWARD, "r4", age=0.0), 0.1)), "r3 was about the first"
+
+
+@given(
+    st.lists(st.sampled_from([CUP, "stop", "find the door"]).map(Instruction) | stops, max_size=6),
+    st.sampled_from([0.0, 0.25, 1.0, 4.0]),
+)
+def test_a_stop_that_was_decided_before_an_instruction_was_published_again_does_not_end_it(
+    meanwhile: list[Event], before: float
+) -> None:
+    """Whatever happens in between: frames from before it, and up to its very moment, are older."""
+    drill = Drill()
+    drill.on(Instruction(CUP))
+    late = drill.current("action: stop;", "late")
+    for event in meanwhile:
+        drill.on(event, 0.125)
+    for release in (EStop(False), Hold(""), Hold("", "active"), Instruction(CUP)):
+        drill.on(release)
+    assert isinstance(drill.on(replace(late, age=0.125 + before), 0.125)[0], Halt)
+    assert drives(drill.on(drill.current(FORWARD, "new", age=0.0), 0.125))
+    drill.run(5.0)
+    drill.on(drill.current("action: stop;", "found", age=0.0), 0.125)
+    assert "is done" in reports(drill.on(drill.current(FORWARD, "more", age=0.0), 0.125))
+
+
+@pytest.mark.parametrize("age", [0.0, -0.25, -0.5])
+def test_a_stop_from_before_a_release_does_not_end_an_instruction_whatever_the_clocks_say(
+    age: float,
+) -> None:
+    drill = Drill()
+    drill.on(Instruction(CUP))
+    late = drill.current("action: stop;", "late", age=age)
+    for event in (EStop(True), EStop(False), Instruction(CUP)):
+        drill.on(event, 0.125)
+    drill.on(late, 0.125)
+    assert drives(drill.on(drill.current(FORWARD, "new", age=0.0), 0.125))
+
+
+def test_another_instruction_halts_the_motion_under_way_and_the_same_one_does_not() -> None:
+    drill = Drill()
+    drill.on(Instruction(CUP))
+    drill.on(drill.current(FORWARD, "r1", age=0.0), 0.1)
+    drill.run(0.2)
+    drill.on(Instruction(f" {CUP} "))
+    assert drill.navigator.moving
+    drill.on(drill.current(FORWARD, "r2", age=0.0), 0.1)  # waits, and is forgotten
+    drill.on(Instruction("find the door"))
+    assert not drill.navigator.moving and drill.run(0.3) == []
+    assert drill.status == "idle r1 0 another instruction came"
+
+
+@pytest.mark.parametrize("name", ["", "-", "a b", "a\n", "a\tb", "a" * 201])
+def test_words_of_a_request_that_is_not_one_word_are_dropped(name: str) -> None:
+    drill = Drill()
+    effects = drill.on(words(FORWARD, name))
+    assert not drives(effects) and "no request's name" in reports(effects)
+    assert drill.status == "idle - 0 started"
+
+
+NO_INSTRUCTIONS = ["", " \n", "\x07 find it", "x" * 501]
+events = st.one_of(
+    stops, st.sampled_from(["stop", CUP, "find the door", *NO_INSTRUCTIONS]).map(Instruction)
+)
+
+
+@given(st.lists(events, min_size=1, max_size=12), st.floats(0.0, 0.4))
+def test_whatever_stopped_it_the_newest_instruction_is_newer_than_the_last_release(
+    schedule: list[Event], age: float
+) -> None:
+    drill, holding, armed = Drill(), set[str](), True
+    for number, event in enumerate(schedule):
+        before = drill.current(FORWARD, f"before {number}", age=0.0)
+        said = reports(drill.on(event, 1.0))
+        is_instruction = False
+        if isinstance(event, Instruction):
+            held, is_instruction = holding - {"told"}, event.text in (CUP, "find the door")
+            assert ("was not taken" in said) == (bool(held) and event.text != "stop")
+            if event.text == "stop":
+                holding.add("told")
+                armed = False
+            elif is_instruction and not held:
+                armed, holding = True, set()
+        else:
+            cause, on = HOLDS[event]
+            (holding.add if on else holding.discard)(cause)
+            armed = armed and not on
+        assert not drives(drill.on(replace(before, request=f"b{number}"), 0.125)) or armed
+        decided = drill.on(drill.current(FORWARD, f"r{number}", age=age), 0.5)
+        moved = drives(decided + drill.run(0.1))  # a motion under way ends first, by its gap
+        assert not moved or (armed and not holding)
+        assert moved or not (armed and not holding and is_instruction)
+        if not armed and not holding:
+            assert "publish an instruction" in drill.status
+
+
+@pytest.mark.parametrize("skew", [-0.4, 0.0, 0.4])
+@pytest.mark.parametrize("step", [-2.0, 0.0, 0.2])
+def test_a_decision_from_before_a_stop_moves_nothing_whatever_the_clocks_say(
+    skew: float, step: float
+) -> None:
+    drill = Drill()
+    drill.on(Instruction(CUP))
+    old = drill.current(FORWARD, "old")
+    drill.on(EStop(True), 0.1)
+    between = drill.current(FORWARD, "between")
+    drill.on(EStop(False), 0.1)
+    released = drill.current(FORWARD, "released")
+    drill.on(Instruction(CUP), 0.1)
+    for late in (old, between, released):
+        age = 0.3 - skew + step  # camera clock ahead; ROS time stepped back
+        effects = drill.on(replace(late, age=age), 0.1)
+        assert not drives(effects + drill.run(0.5))
+        assert drill.status.startswith(f"idle {late.request} 3 refused"), "the drafter may go on"
+    assert drives(drill.on(drill.current(FORWARD, "new", age=0.05), 1.0))
+
+
+def test_words_of_another_count_move_nothing_be_it_higher() -> None:
+    drill = Drill()
+    for stops in (1, 7, 2**63):
+        assert not drives(drill.on(words(FORWARD, f"r{stops}", stops=stops)))
+    restarted = Navigator(stops=12345)
+    assert not drives(restarted.on(words(FORWARD, "r"), 10.0)), "for the one before it"
+
+
+@pytest.mark.parametrize("hold", [EStop(True), Instruction("stop"), Hold("x"), EStop(False)])
+def test_each_stop_and_each_release_counts_and_is_told(hold: Event) -> None:
+    drill = Drill()
+    counts, states = [0], []
+    for event in (hold, hold, EStop(False), Hold(""), Instruction("find it")):
+        states += [effect.status.stops for effect in drill.on(event) if isinstance(effect, Show)]
+        counts.append(drill.navigator.stops)
+    assert states == sorted(set(states)) and (states[-1] if states else 0) == counts[-1]
+    released_by_itself = {EStop(False): 0, Instruction("stop"): 3}
+    assert counts[-1] == released_by_itself.get(hold, 4)
+
+
+def test_words_for_another_instruction_move_nothing_once_one_was_heard() -> None:
+    drill = Drill()
+    drill.on(Instruction(f"  {CUP} \n"))
+    assert drives(drill.on(words(FORWARD, "r1", instruction=CUP)))
+    drill.run(3.0)
+    drill.on(Instruction("find the door"))
+    effects = drill.on(words(FORWARD, "r2", age=0.05, instruction=CUP), 0.1)
+    assert not drives(effects) and "another instruction" in reports(effects)
+    assert drill.status.startswith("idle r2 0 refused")
+    assert drives(drill.on(words(FORWARD, "r3", age=0.0, instruction="find the door"), 0.1))
+    effects = drill.on(words("action: stop;", "r4", age=0.0, instruction=CUP), 0.1)
+    assert isinstance(effects[0], Halt), "to stop is right whoever says it"
+
+
+def test_the_first_words_say_what_an_answer_was_decided_for() -> None:
+    drill = Drill()
+    drill.on(Instruction("find the door"))
+    drill.on(words("action: move", instruction=CUP))
+    late = words(" forward large;", position=4, instruction="find the door")
+    assert not drives(drill.on(late))
+
+
+BOX = "find the red box"
+Order = bool | str  # of e_stop, or an instruction
+
+
+class Graph:
+    """The loop, a navigator, and what is under way to each; ``said`` is the loop's last line."""
+
+    def __init__(self, orders: dict[str, list[Order]]) -> None:
+        self.now, self.said = 100.0, ""
+        self.loop: DecisionLoop[str] = DecisionLoop()
+        self.navigator, self._statuses = Navigator(stops=7), [Status("idle", stops=7)]
+        self.queues: dict[tuple[str, str], list[Order]] = {}
+        for channel in ("loop", "navigator"):
+            self._tell(channel, BOX)
+            for sender, said in orders.items():
+                self.queues[channel, sender] = list(said)
+        self.deliver(("status", ""))
+
+    @property
+    def open(self) -> list[tuple[str, str]]:
+        """From whom a message can come next."""
+        return [key for key, left in self.queues.items() if left] + (
+            [("status", "")] if self._statuses else []
+        )
+
+    def deliver(self, key: tuple[str, str]) -> None:
+        self.now += 0.001
+        if key[0] == "status":
+            status = self._statuses[-1]  # latched, depth 1
+            self._statuses.clear()
+            self._hear(status)
+        else:
+            self._tell(key[0], self.queues[key].pop(0))
+
+    def _tell(self, channel: str, order: Order) -> None:
+        event = EStop(order) if isinstance(order, bool) else Instruction(order)
+        if channel == "loop":
+            self._hear(event)
+            return
+        shown = self.navigator.on(event, self.now)
+        self._statuses += [each.status for each in shown if isinstance(each, Show)]
+
+    def _hear(self, event: LoopEvent[str]) -> None:
+        for action in self.loop.on(event, self.now):
+            self.said = str(action)
+
+    def conclude(self) -> str:
+        """What it has come to once nothing is under way any more."""
+        for _ in range(3):
+            self.now += SETTLE_S
+            self._hear(Tick())
+        self._hear(Seen("frame"))
+        decide = self.loop.take("r1", self.now)
+        if decide is not None:
+            assert decide.stops == self.navigator.stops
+            assert self.said == f"following {decide.instruction}"
+            return f"decides on {decide.instruction}"
+        assert not self.said.startswith("following"), "it stands, and says that it follows"
+        assert not self.loop.instruction
+        return self.said
+
+
+def every_order(orders: dict[str, list[Order]]) -> Iterator[str]:
+    """What each order of deliveries comes to."""
+    choices: list[int] = []
+    while True:
+        graph = Graph(orders)
+        taken: list[tuple[int, int]] = []
+        while graph.open:
+            at = choices[len(taken)] if len(taken) < len(choices) else 0
+            taken.append((at, len(graph.open)))
+            graph.deliver(graph.open[at])
+        yield graph.conclude()
+        while taken and taken[-1][0] + 1 == taken[-1][1]:
+            taken.pop()
+        if not taken:
+            return
+        choices = [at for at, _ in taken[:-1]] + [taken[-1][0] + 1]
+
+
+SCRIPTS: dict[str, dict[str, list[Order]]] = {
+    "instruction after a release": {"e_stop": [True, False], "operator": [CUP]},
+    "the same one again": {"e_stop": [True, False], "operator": [BOX]},
+    "stop by another": {"guard": ["stop"], "operator": [CUP]},
+    "pressed twice": {"e_stop": [True, True, False], "operator": [CUP]},
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_in_every_order_a_decision_is_due_or_the_refusal_is_said(script: str) -> None:
+    ends = Counter(every_order(SCRIPTS[script]))
+    said = SCRIPTS[script]["operator"][0]
+    assert ends.pop(f"decides on {said}") > 10
+    assert set(ends) <= {
+        "idle e_stop; publish the instruction again to go on",
+        "failed the robot was stopped; publish the instruction again",
+        "idle told to stop",
+    }
+    assert ends.total() > 10, "some overtake each other at one node only"
+
+
+def test_what_comes_in_the_order_it_was_published_is_decided_on() -> None:
+    graph = Graph(SCRIPTS["instruction after a release"])
+    for sender in ("e_stop", "e_stop", "operator"):
+        for channel in ("navigator", "loop"):
+            graph.deliver((channel, sender))
+            if ("status", "") in graph.open:
+                graph.deliver(("status", ""))
+    assert graph.conclude() == f"decides on {CUP}"
