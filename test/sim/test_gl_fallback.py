@@ -6,8 +6,8 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,65 +24,32 @@ from edge_cloud_spec.lab.sim.view import pack, sample_views
 
 needs_gl = pytest.mark.skipif(no_gl_because is not None, reason=str(no_gl_because))
 
-Break = Callable[[pytest.MonkeyPatch], str]
+
+def black(image: np.ndarray, *_: Any) -> None:
+    image[:] = 0
 
 
-def no_context(patch: pytest.MonkeyPatch) -> str:
-    def broken(*_: int) -> None:
-        raise RuntimeError("no context")
-
-    patch.setattr(gl, "gl_context_class", broken)
-    return "no context"
-
-
-def no_functions(patch: pytest.MonkeyPatch) -> str:
-    def broken(*_: Any) -> None:
-        raise mujoco.FatalError("gladLoadGL error")
-
-    patch.setattr(mujoco, "MjrContext", broken)
-    return "gladLoadGL error"
+BROKEN: dict[str, tuple[Any, str, Any]] = {  # what the driver's user reads, and what does not work
+    "no context": (gl, "gl_context_class", RuntimeError("no context")),
+    "gladLoadGL error": (mujoco, "MjrContext", mujoco.FatalError("gladLoadGL error")),
+    "gave up": (mujoco, "mjr_render", mujoco.FatalError("the driver gave up")),
+    "without light": (mujoco, "mjr_readPixels", black),
+}
 
 
-def no_picture(patch: pytest.MonkeyPatch) -> str:
-    def broken(*_: Any) -> None:
-        raise mujoco.FatalError("the driver gave up")
-
-    patch.setattr(mujoco, "mjr_render", broken)
-    return "the driver gave up"
-
-
-def black_picture(patch: pytest.MonkeyPatch) -> str:
-    def broken(image: np.ndarray, *_: Any) -> None:
-        image[:] = 0
-
-    patch.setattr(mujoco, "mjr_readPixels", broken)
-    return "without light"
-
-
-broken_gl = pytest.mark.parametrize(
-    "break_gl",
-    [
-        no_context,
-        pytest.param(no_functions, marks=needs_gl),
-        pytest.param(no_picture, marks=needs_gl),
-        pytest.param(black_picture, marks=needs_gl),
-    ],
-)
-
-
-@pytest.fixture(autouse=True)
-def egl_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["no context", *(pytest.param(b, marks=needs_gl) for b in [*BROKEN][1:])])
+def reason(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """EGL opens, and then this is broken."""
     for module in (camera_module, view_module):
         monkeypatch.setattr(module, "no_gl_because", None)
     warn_of_rays.cache_clear()
+    where, name, broken = BROKEN[request.param]
+    monkeypatch.setattr(where, name, Mock(side_effect=broken))
+    return str(request.param)
 
 
-@broken_gl
-def test_auto_casts_rays_and_says_why_once(
-    break_gl: Break, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_auto_casts_rays_and_says_why_once(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    reason = break_gl(monkeypatch)
     room = make_room(0)
     for _ in range(2):
         with Camera(Scene(room), "auto") as camera:
@@ -92,11 +59,9 @@ def test_auto_casts_rays_and_says_why_once(
     assert reason in said and "ray cast" in said
 
 
-@broken_gl
 def test_a_chosen_egl_that_does_not_draw_is_refused(
-    break_gl: Break, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reason = break_gl(monkeypatch)
     with pytest.raises(UserError, match=reason):
         Camera(Scene(make_room(0)), "egl")
     with pytest.raises(UserError, match=reason):
@@ -104,13 +69,10 @@ def test_a_chosen_egl_that_does_not_draw_is_refused(
     assert not caplog.messages
 
 
-@broken_gl
-def test_mixed_views_are_then_those_of_rays(
-    break_gl: Break, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    reason = break_gl(monkeypatch)
+def test_mixed_views_are_then_those_of_rays(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     mixed, rays = (pack(sample_views(4, 3, renderer), 3) for renderer in ("mixed", "rays"))
-    assert all(np.array_equal(mixed[k], rays[k], equal_nan=True) for k in rays if k != "classes")
+    for name, values in rays.items():
+        np.testing.assert_array_equal(mixed[name], values)
     (said,) = caplog.messages
     assert reason in said
 

@@ -159,7 +159,7 @@ def _drive(
         while len(answers) < MAX_DECISIONS:
             seed = decision_seed(number % 2**32, len(answers))
             seeded = replace(settings, policy=replace(settings.policy, seed=seed))
-            request = Request(episode.instruction, episode.frame(), args.order)
+            request = Request(episode.room.instruction, episode.frame(), args.order)
             outcome = robot.decode(request, seeded)
             if not outcome.completed:
                 raise UserError(f"{preset.name} in room {number}: {outcome.text or outcome.reason}")

@@ -1,7 +1,7 @@
 """MuJoCo, imported once with a GL back end that exists.
 
-MuJoCo reads ``MUJOCO_GL`` at its import and fails there when the library is missing, so the
-library is probed before. Where other code of the process imported MuJoCo earlier, its own
+MuJoCo reads ``MUJOCO_GL`` at its import and fails there when a library or a display is missing;
+then it is imported without GL. Where other code of the process imported MuJoCo earlier, its own
 ``mujoco.GLContext`` is GLFW's, which draws nothing without a screen: the context is therefore
 taken from the back end by name. Everything in this folder takes ``mujoco`` from here.
 """
@@ -13,46 +13,18 @@ import os
 from importlib import import_module
 from typing import Any
 
-_EGL_DEFAULT_DISPLAY = 0
-_EGL_PLATFORM_DEVICE = 0x313F
+# What EGL draws with, and Debian's packages of it.
+_LIBRARIES = {"libGL.so.1": "libgl1", "libEGL.so.1": "libegl1"}
 
 
-def why_no_egl() -> str | None:
-    """None when EGL can open a display in this process, else a clause on what is missing."""
-    try:
-        ctypes.CDLL("libGL.so.1")
-    except OSError:
-        return "libGL.so.1 is not installed (Debian: apt install libgl1)"
-    try:
-        egl = ctypes.CDLL("libEGL.so.1")
-    except OSError:
-        return "libEGL.so.1 is not installed (Debian: apt install libegl1)"
-    egl.eglGetProcAddress.restype = ctypes.c_void_p
-    egl.eglGetDisplay.restype = ctypes.c_void_p
-    egl.eglGetDisplay.argtypes = [ctypes.c_void_p]
-    egl.eglInitialize.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-    displays = [egl.eglGetDisplay(_EGL_DEFAULT_DISPLAY), *_device_displays(egl)]
-    if any(display and egl.eglInitialize(display, None, None) for display in displays):
-        return None
-    return "no EGL display could be opened"
-
-
-def _device_displays(egl: ctypes.CDLL) -> list[int]:
-    query = egl.eglGetProcAddress(b"eglQueryDevicesEXT")
-    platform = egl.eglGetProcAddress(b"eglGetPlatformDisplayEXT")
-    if not query or not platform:
-        return []
-    query_devices = ctypes.CFUNCTYPE(
-        ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)
-    )(query)
-    get_display = ctypes.CFUNCTYPE(
-        ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p
-    )(platform)
-    devices = (ctypes.c_void_p * 16)()
-    count = ctypes.c_int()
-    if not query_devices(16, devices, ctypes.byref(count)):
-        return []
-    return [get_display(_EGL_PLATFORM_DEVICE, devices[i], None) for i in range(count.value)]
+def _missing_library() -> str | None:
+    """None when both are there, else a clause on what is missing."""
+    for library, package in _LIBRARIES.items():
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            return f"{library} is not installed (Debian: apt install {package})"
+    return None
 
 
 def _choose_gl() -> tuple[Any, str | None]:
@@ -61,7 +33,7 @@ def _choose_gl() -> tuple[Any, str | None]:
     if chosen not in ("", "egl", "osmesa"):
         return None, f"MUJOCO_GL is set to {chosen}"
     chosen = chosen or "egl"
-    reason = why_no_egl() if chosen == "egl" else None
+    reason = _missing_library() if chosen == "egl" else None
     # libmujoco reads it too, when it draws for the first time
     os.environ["MUJOCO_GL"] = "disable" if reason else chosen
     if reason is None:
@@ -78,4 +50,4 @@ gl_context_class, no_gl_because = _choose_gl()
 
 import mujoco  # noqa: E402
 
-__all__ = ["gl_context_class", "mujoco", "no_gl_because", "why_no_egl"]
+__all__ = ["gl_context_class", "mujoco", "no_gl_because"]

@@ -15,7 +15,6 @@ from ...nav.motion import Limits, Motion, Steps, goal_of
 from ...nav.pose import STILL
 from ...nav.pose import Pose as OdometryPose
 from .camera import Camera, Eye, encode_jpeg, eye_at
-from .gl import GlContext
 from .room import Pose, Room
 from .scene import Scene
 from .thing import Thing
@@ -39,18 +38,12 @@ class EpisodeOutcome:
     """The state of an episode: ``stopped_at`` is the thing that a stop was made at, "" for none.
 
     ``success``: stopped, within REACH of the named thing, facing it, and at none of its look-alikes
-    (none is more nearly ahead). ``distance`` (m) and ``bearing`` (rad) are the named thing's.
+    (none is more nearly ahead). ``contacts``: how often the base ran into something.
     """
 
     success: bool
-    stopped: bool
     stopped_at: str
-    distance: float
-    bearing: float
-    steps: int
     contacts: int
-    seconds: float
-    path: tuple[Pose, ...]
 
 
 class Episode:
@@ -62,33 +55,20 @@ class Episode:
         renderer: str = "auto",
         *,
         size: int | None = None,
-        quality: int = 85,
-        drift: float = 0.0,
-        limits: Limits | None = None,
         steps: Steps | None = None,
-        context: GlContext | None = None,
     ) -> None:
         self.room = room
-        self.world = World(Scene(room), drift)
-        self._camera = Camera(self.world.scene, renderer, size, context=context)
-        self._quality = quality
-        self._limits, self._sizes = limits or Limits(), steps or Steps()
-        self._stopped = False
-        self._count = self._contacts = 0
-        self._path = [self.world.pose]
-
-    @property
-    def instruction(self) -> str:
-        """What the operator asks for in this room."""
-        return self.room.instruction
+        self.world = World(Scene(room))
+        self._camera = Camera(self.world.scene, renderer, size)
+        self._steps = steps or Steps()
+        self._stopped, self._contacts = False, 0
 
     def frame(self) -> bytes:
         """What the camera sees now, as the JPEG that the robot would publish."""
-        return encode_jpeg(self._camera.render(self.world.eye), self._quality)
+        return encode_jpeg(self._camera.render(self.world.eye))
 
     def perform(self, action: Action) -> None:
         """Carry the action out, closed-loop on odometry, until the base has come to rest."""
-        self._count += 1
         self._stopped = action.verb == "stop"
         if not self._stopped:
             self._drive(action)
@@ -96,7 +76,7 @@ class Episode:
 
     def _drive(self, action: Action) -> None:
         world = self.world
-        motion = Motion(goal_of(action, self._sizes), self._limits, world.time, self._where())
+        motion = Motion(goal_of(action, self._steps), Limits(), world.time, self._where())
         while True:
             step = motion.step(world.time, self._where())
             if step.done:
@@ -115,7 +95,6 @@ class Episode:
         self.world.command(vx, vy, wz)
         self.world.step(CYCLE)
         self._contacts += self.world.contact and not touched
-        self._path.append(self.world.pose)
 
     def _where(self) -> OdometryPose:
         odometry = self.world.odometry
@@ -123,20 +102,8 @@ class Episode:
 
     def outcome(self) -> EpisodeOutcome:
         """The state of the episode now."""
-        pose = self.world.pose
-        at = thing_in_front(self.room, pose) if self._stopped else ""
-        eye, target = eye_at(pose), self.room.thing(self.room.target)
-        return EpisodeOutcome(
-            success=at == self.room.target,
-            stopped=self._stopped,
-            stopped_at=at,
-            distance=target.distance(eye.x, eye.y),
-            bearing=target.bearing(eye.x, eye.y, eye.yaw),
-            steps=self._count,
-            contacts=self._contacts,
-            seconds=self.world.time,
-            path=tuple(self._path),
-        )
+        at = thing_in_front(self.room, self.world.pose) if self._stopped else ""
+        return EpisodeOutcome(at == self.room.target, at, self._contacts)
 
     def close(self) -> None:
         """Free the renderer."""

@@ -38,11 +38,8 @@ def decorate(
     for _ in range(rng.integers(0, 5)):
         side = int(rng.integers(4))
         along = float(rng.uniform(-0.8, 0.8))
-        half, z = (
-            (float(v) for v in rng.uniform(0.2, 0.4, 2)),
-            float(rng.uniform(1.2, 1.7)),
-        )
-        b, h = half
+        b, h = (float(v) for v in rng.uniform(0.2, 0.4, 2))
+        z = float(rng.uniform(1.2, 1.7))
         x, y = ((1 - side) * w, along * d) if side % 2 == 0 else (along * w, (2 - side) * d)
         if any(door.distance(x, y) < b + 0.1 for door in doors):
             continue
@@ -208,15 +205,7 @@ class Room:
 
     def thing(self, name: str) -> Thing:
         """The thing of that name; KeyError when the room has none."""
-        for thing in self.things:
-            if thing.name == name:
-                return thing
-        raise KeyError(f"room {self.seed} has no {name}")
-
-    @property
-    def lookalikes(self) -> tuple[Thing, ...]:
-        """The things that share the target's colour or shape."""
-        return tuple(t for t in self.things if t.name in LOOKALIKES[self.target])
+        return {thing.name: thing for thing in self.things}[name]
 
 
 def make_room(seed: int, target: str | None = None) -> Room:

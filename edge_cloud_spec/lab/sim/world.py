@@ -20,15 +20,6 @@ _LEAN = math.radians(0.6)  # nose up per m/s^2 of acceleration
 _SETTLE = 0.15  # s with which the shaking grows and fades
 
 
-@dataclass(frozen=True)
-class Attitude:
-    """Pitch (up) and roll (to the right) in radians, heave in metres."""
-
-    pitch: float = 0.0
-    roll: float = 0.0
-    heave: float = 0.0
-
-
 class Gait:
     """Advances with the body's speed; stands still where the body does."""
 
@@ -46,10 +37,10 @@ class Gait:
         self._phase = (self._phase + STRIDE * dt) % 1.0
 
     @property
-    def attitude(self) -> Attitude:
-        """How the camera is tilted and lifted now."""
+    def attitude(self) -> tuple[float, float, float]:
+        """How the camera is tilted now, pitch (up) and roll (to the right, rad), and lifted (m)."""
         angle, effort = 2 * math.pi * self._phase, self._effort
-        return Attitude(
+        return (
             self._lean + effort * _PITCH * math.sin(2 * angle),
             effort * _ROLL * math.sin(angle),
             effort * _HEAVE * math.cos(2 * angle),
@@ -205,8 +196,7 @@ class World:
     @property
     def eye(self) -> Eye:
         """Where the camera is and looks, gait included."""
-        attitude = self.gait.attitude
-        return eye_at(self.pose, attitude.pitch, attitude.roll, attitude.heave)
+        return eye_at(self.pose, *self.gait.attitude)
 
 
 def _wrap(angle: float) -> float:
