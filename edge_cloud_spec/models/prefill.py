@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,17 +17,10 @@ from .passes.node_tree import NodeTree
 from .passes.target_rows import on_device, on_host
 from .passes.transformer import Deepstack, OnLayer, Transformer
 
+if TYPE_CHECKING:
+    from .session import Session
+
 ALL_ROWS = 1 << 30  # a step of as many rows as there are
-
-
-class TakesNodes(Protocol):
-    """What is opened after a prompt."""
-
-    def keep_nodes(self, nodes: NodeTree) -> None:
-        """These nodes after the prompt are scored, and in the cache after its rows."""
-
-
-SessionT = TypeVar("SessionT", bound=TakesNodes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,18 +33,8 @@ class EncodedPicture:
     positions: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
-class PrefillRows:
-    """Token ids [n], rotary positions [3, n] and the indices [m] of the picture's rows, whose
-    positions are those of ``EncodedPicture``."""
-
-    ids: np.ndarray
-    positions: np.ndarray
-    image: np.ndarray
-
-
-class Prefill(Generic[SessionT]):
-    """Computes a prompt's rows into a cache; `session` is there when `step` has returned True.
+class Prefill:
+    """Computes the cache of a session; `session` is there when `step` has returned True.
 
     Rows are the same however they are cut into steps, to the rounding of floats. Belongs to the
     model's thread, as the session does.
@@ -60,23 +43,26 @@ class Prefill(Generic[SessionT]):
     def __init__(
         self,
         transformer: Transformer,
+        session: Session,
         cache: KeyValueCache,
-        rows: PrefillRows,
         start: int,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        image: np.ndarray,
         encode: Callable[[], EncodedPicture],
-        vocabulary: int,
-        on_filled: Callable[[NDArray[np.float32]], SessionT],
-        row: NDArray[np.float32] | None = None,
+        on_filled: Callable[[NDArray[np.float32]], None],
+        row: NDArray[np.float32] | None,
     ) -> None:
-        """start: rows that the cache has already. encode: runs the vision part. on_filled: is given
-        the logits [V] after the last row, and the cache is its own. row: those logits; they must be
-        known where the cache has all rows."""
-        self._transformer, self._cache, self._rows = transformer, cache, rows
-        self._done, self._encode = start, encode
+        """start: rows that the cache has already. ids [n], positions [3, n]: token ids and rotary
+        positions, where those of the picture's rows, image [m], are not known before ``encode`` has
+        run the vision part. on_filled: gives the session its cache, and the logits [V] after the
+        last row. row: those logits; they must be known where the cache has all rows."""
+        self._transformer, self._session, self._cache = transformer, session, cache
+        self._done, self._ids, self._positions, self._image = start, ids, positions, image
+        self._encode, self._on_filled, self._row = encode, on_filled, row
         self._encoded: EncodedPicture | None = None
-        self._vocabulary, self._on_filled, self._row = vocabulary, on_filled, row
         self._nodes = NodeTree()
-        self._session: SessionT | None = None
+        self._ended = False
 
     def draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
         """Score these nodes after the prompt in the pass over its last rows, if that is to come.
@@ -84,13 +70,11 @@ class Prefill(Generic[SessionT]):
         The session's next ``forward`` of the same nodes needs no pass. Not so under fixed passes,
         whose rows have the same bits whatever else is in the pass.
         """
-        usable = all(0 <= token < self._vocabulary for token in tokens)
-        if usable and self._session is None and not self._transformer.masks_itself:
-            self._nodes = NodeTree()
-            chain = range(-1, len(tokens) - 1)
-            self._nodes.append(list(tokens), chain if parents is None else parents)
+        usable = all(0 <= token < self._session.vocabulary for token in tokens)
+        if usable and not self._ended and not self._transformer.masks_itself:
+            self._nodes = NodeTree().grown(tokens, parents)
 
-    def finish(self) -> SessionT:
+    def finish(self) -> Session:
         """All steps at once."""
         while not self.step(ALL_ROWS):
             pass
@@ -99,12 +83,12 @@ class Prefill(Generic[SessionT]):
     @property
     def rows_left(self) -> int:
         """Rows that are not computed yet."""
-        return len(self._rows.ids) - self._done
+        return len(self._ids) - self._done
 
     @property
-    def session(self) -> SessionT:
+    def session(self) -> Session:
         """The session after the prompt; ValueError before the last step."""
-        if self._session is None:
+        if not self._ended:
             raise ValueError(f"{self.rows_left} rows of this prompt are not computed yet")
         return self._session
 
@@ -113,31 +97,31 @@ class Prefill(Generic[SessionT]):
 
         on_layer: called after each layer. What it raises ends the step and changes nothing.
         """
-        if self._session is not None:
+        if self._ended:
             return True
         if self._row is not None and not self.rows_left:
             return self._end(self._row)
-        image = self._rows.image
+        image = self._image
         if self._encoded is None and len(image) and image[-1] >= self._done:
             with torch.inference_mode():
                 self._encoded = self._encode()
-            self._rows.positions[:, image] = image[0] + self._encoded.positions
+            self._positions[:, image] = image[0] + self._encoded.positions
             return False
-        end = min(self._done + max(rows, 1), len(self._rows.ids))
-        nodes = self._nodes if end == len(self._rows.ids) else NodeTree()
+        end = min(self._done + max(rows, 1), len(self._ids))
+        nodes = self._nodes if end == len(self._ids) else NodeTree()
         hidden = self._compute(end, nodes, on_layer)
         self._done = end
         if self.rows_left:
             return False
         with torch.inference_mode():
-            logits = self._transformer.logits(hidden[-1 - len(nodes) :], self._vocabulary)
+            logits = self._transformer.logits(hidden[-1 - len(nodes) :], self._session.vocabulary)
         after = on_device(logits)
         nodes.logits = list(after[1:])
         return self._end(on_host(after[0]))
 
     def _end(self, row: NDArray[np.float32]) -> bool:
-        self._encoded = None
-        self._session = self._on_filled(row)
+        self._on_filled(row)
+        self._encoded, self._ended = None, True
         if self._nodes.logits:
             self._session.keep_nodes(self._nodes)
         return True
@@ -146,13 +130,13 @@ class Prefill(Generic[SessionT]):
         """Hidden rows of the rows up to `end` that are due, and of the nodes after them."""
         transformer, start = self._transformer, self._done
         count = end - start + len(nodes)
-        positions = self._rows.positions[:, start:end]
+        positions = self._positions[:, start:end]
         if len(nodes):
             after = positions[:, -1:] + 1 + np.array(nodes.depths)  # a prompt ends with text
             positions = np.concatenate([positions, after], axis=1)
             self._cache.reserve(start + count, start)
         with torch.inference_mode():
-            hidden = transformer.embed([*self._rows.ids[start:end].tolist(), *nodes.tokens])
+            hidden = transformer.embed([*self._ids[start:end].tolist(), *nodes.tokens])
             return transformer.forward(
                 hidden,
                 torch.from_numpy(positions),
@@ -163,12 +147,12 @@ class Prefill(Generic[SessionT]):
 
     def _place_image(self, hidden: Tensor, start: int, end: int) -> Deepstack | None:
         """Put the picture's features where the rows `start` to `end` are its own."""
-        first, last = (int(at) for at in np.searchsorted(self._rows.image, (start, end)))
+        first, last = (int(at) for at in np.searchsorted(self._image, (start, end)))
         if first == last:
             return None
         assert self._encoded is not None
         features, deep = self._encoded.features, self._encoded.deepstack
-        places = torch.from_numpy(self._rows.image[first:last] - start).to(hidden.device)
+        places = torch.from_numpy(self._image[first:last] - start).to(hidden.device)
         hidden[places] = features[first:last].to(hidden.dtype)
         return Deepstack(places, [layer[first:last] for layer in deep]) if deep else None
 

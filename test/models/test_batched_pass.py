@@ -150,14 +150,12 @@ def test_a_pass_that_all_exits_end_is_not_finished() -> None:
     assert late == [0, 1]
 
 
-def test_a_session_of_another_model_or_twice_in_a_pass_is_refused() -> None:
-    model, other = vlm(), vlm("qwen2_vl")
-    ours, theirs = model.open(prompt_of(model)), other.open(prompt_of(other))
-    first, again, foreign = model.forward_together(
-        [PassRequest(ours, [20]), PassRequest(ours, [21]), PassRequest(theirs, [22])]
-    )
+def test_a_session_twice_in_a_pass_is_refused() -> None:
+    model = vlm()
+    ours = model.open(prompt_of(model))
+    first, again = model.forward_together([PassRequest(ours, [20]), PassRequest(ours, [21])])
     assert_close(first, full_logits("qwen3_vl", prompt_of(model), [20]))
-    assert isinstance(again, ValueError) and isinstance(foreign, ValueError)
+    assert isinstance(again, ValueError)
     ours.commit([0])  # the refused request has not touched it
     assert ours.tokens == (20,)
 

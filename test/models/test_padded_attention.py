@@ -38,7 +38,7 @@ def opened(model: Vlm, computed: Sequence[int]) -> list[Session]:
         session.logits_after(-1)
         cache = session._cache
         assert cache is not None
-        end = session._prompt_rows + session._computed
+        end = session.prompt_rows + session._computed
         cache.rows(end, cache.capacity).fill_(float("nan"))
     return sessions
 

@@ -119,13 +119,10 @@ class RandomTarget:
         cache = KeyValueCache(self.transformer.cache_layout, rows + 128, KvMemory())
         generator = torch.Generator(self.device).manual_seed(seed)
         cache.rows(0, rows).normal_(generator=generator)
-        row = np.zeros(self.shape.vocabulary, np.float32)
-        refill: Callable[..., Any] = _no_refill
-        return Session(self.transformer, cache, rows, 0, row, refill)
-
-
-def _no_refill(*_: Any) -> Any:
-    raise AssertionError("nothing is evicted here")
+        never: Any = None  # nothing is evicted here
+        session = Session(self.transformer, self.shape.vocabulary, rows, never)
+        session.adopt(cache, 0, (), np.zeros(self.shape.vocabulary, np.float32))
+        return session
 
 
 DRAFTED = 4  # of each draft

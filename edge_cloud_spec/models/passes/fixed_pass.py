@@ -178,7 +178,7 @@ class FixedAttention:
         start, end = segment.start, segment.start + segment.count
         window = _window(end - 1)
         if end < window:  # masked there, but 0 * nan is nan
-            segment.cache.clear(end, window)
+            segment.cache.rows(end, window).zero_()
         if segment.parents is None:
             calls = self._calls(range(segment.count), start)
             return AttentionPlan(segment, start, [_Path(None, calls)])
