@@ -51,7 +51,7 @@ from .rounds import server_generation
 
 if TYPE_CHECKING:
     from ..lookup import AnswerLookup
-    from ..models.prefill import Prefill
+    from ..models.session import Prefill
     from ..models.vlm import Vlm
 
 OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves

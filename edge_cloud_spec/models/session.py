@@ -1,10 +1,10 @@
-"""One decode's state over a model, and one pass over the rows of one session or of several."""
+"""One decode's state over a model: the pass over its prompt in steps, so that the passes of other
+sessions may come between them, and passes over the rows of one session or of several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,13 +14,9 @@ from torch import Tensor
 from ..decoding.digest import common_prefix
 from ..errors import MemoryFull
 from .cache import SPARE, KeyValueCache
-from .passes.attention import Segment
-from .passes.node_tree import NodeTree
+from .passes.attention import NodeTree, Segment
 from .passes.target_rows import DeviceRows, on_device, on_host, stacked
-from .passes.transformer import OnLayer, Transformer
-
-if TYPE_CHECKING:
-    from .prefill import Prefill
+from .passes.transformer import Deepstack, OnLayer, Transformer
 
 
 @dataclass(frozen=True, eq=False)
@@ -396,3 +392,140 @@ class Session:
         if checked and not 0 <= min(checked) <= max(checked) < self.vocabulary:
             raise ValueError(f"tokens {checked} are not all below {self.vocabulary}")
         return checked
+
+
+ALL_ROWS = 1 << 30  # a step of as many rows as there are
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPicture:
+    """Features [m, E] and, for Qwen3-VL, the deepstack's, one [m, E] a layer; rotary positions
+    [3, m] of these rows, counted from the first."""
+
+    features: Tensor
+    deepstack: tuple[Tensor, ...]
+    positions: np.ndarray
+
+
+class Prefill:
+    """Computes the cache of a session; `session` is there when `step` has returned True.
+
+    Rows are the same however they are cut into steps, to the rounding of floats. Belongs to the
+    model's thread, as the session does.
+    """
+
+    def __init__(
+        self,
+        transformer: Transformer,
+        session: Session,
+        cache: KeyValueCache,
+        start: int,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        image: np.ndarray,
+        encode: Callable[[], EncodedPicture],
+        on_filled: Callable[[NDArray[np.float32]], None],
+        row: NDArray[np.float32] | None,
+    ) -> None:
+        """start: rows that the cache has already. ids [n], positions [3, n]: token ids and rotary
+        positions, where those of the picture's rows, image [m], are not known before ``encode`` has
+        run the vision part. on_filled: gives the session its cache, and the logits [V] after the
+        last row. row: those logits; they must be known where the cache has all rows."""
+        self._transformer, self._session, self._cache = transformer, session, cache
+        self._done, self._ids, self._positions, self._image = start, ids, positions, image
+        self._encode, self._on_filled, self._row = encode, on_filled, row
+        self._encoded: EncodedPicture | None = None
+        self._nodes = NodeTree()
+        self._ended = False
+
+    def draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
+        """Score these nodes after the prompt in the pass over its last rows, if that is to come.
+
+        The session's next ``forward`` of the same nodes needs no pass. Not so under fixed passes,
+        whose rows have the same bits whatever else is in the pass.
+        """
+        usable = all(0 <= token < self._session.vocabulary for token in tokens)
+        if usable and not self._ended and not self._transformer.masks_itself:
+            self._nodes = NodeTree().grown(tokens, parents)
+
+    def finish(self) -> Session:
+        """All steps at once."""
+        while not self.step(ALL_ROWS):
+            pass
+        return self.session
+
+    @property
+    def rows_left(self) -> int:
+        """Rows that are not computed yet."""
+        return len(self._ids) - self._done
+
+    @property
+    def session(self) -> Session:
+        """The session after the prompt; ValueError before the last step."""
+        if not self._ended:
+            raise ValueError(f"{self.rows_left} rows of this prompt are not computed yet")
+        return self._session
+
+    def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
+        """Compute so many rows more at most, or the vision part, a step of its own; True: done.
+
+        on_layer: called after each layer. What it raises ends the step and changes nothing.
+        """
+        if self._ended:
+            return True
+        if self._row is not None and not self.rows_left:
+            return self._end(self._row)
+        image = self._image
+        if self._encoded is None and len(image) and image[-1] >= self._done:
+            with torch.inference_mode():
+                self._encoded = self._encode()
+            self._positions[:, image] = image[0] + self._encoded.positions
+            return False
+        end = min(self._done + max(rows, 1), len(self._ids))
+        nodes = self._nodes if end == len(self._ids) else NodeTree()
+        hidden = self._compute(end, nodes, on_layer)
+        self._done = end
+        if self.rows_left:
+            return False
+        with torch.inference_mode():
+            logits = self._transformer.logits(hidden[-1 - len(nodes) :], self._session.vocabulary)
+        after = on_device(logits)
+        nodes.logits = list(after[1:])
+        return self._end(on_host(after[0]))
+
+    def _end(self, row: NDArray[np.float32]) -> bool:
+        self._on_filled(row)
+        self._encoded, self._ended = None, True
+        if self._nodes.logits:
+            self._session.keep_nodes(self._nodes)
+        return True
+
+    def _compute(self, end: int, nodes: NodeTree, on_layer: OnLayer | None) -> Tensor:
+        """Hidden rows of the rows up to `end` that are due, and of the nodes after them."""
+        transformer, start = self._transformer, self._done
+        count = end - start + len(nodes)
+        positions = self._positions[:, start:end]
+        if len(nodes):
+            after = positions[:, -1:] + 1 + np.array(nodes.depths)  # a prompt ends with text
+            positions = np.concatenate([positions, after], axis=1)
+            self._cache.reserve(start + count, start)
+        with torch.inference_mode():
+            hidden = transformer.embed([*self._ids[start:end].tolist(), *nodes.tokens])
+            return transformer.forward(
+                hidden,
+                torch.from_numpy(positions),
+                (transformer.segment(self._cache, start, count, nodes, len(nodes)),),
+                self._place_image(hidden, start, end),
+                on_layer,
+            )
+
+    def _place_image(self, hidden: Tensor, start: int, end: int) -> Deepstack | None:
+        """Put the picture's features where the rows `start` to `end` are its own."""
+        first, last = (int(at) for at in np.searchsorted(self._image, (start, end)))
+        if first == last:
+            return None
+        assert self._encoded is not None
+        features, deep = self._encoded.features, self._encoded.deepstack
+        places = torch.from_numpy(self._image[first:last] - start).to(hidden.device)
+        hidden[places] = features[first:last].to(hidden.dtype)
+        return Deepstack(places, [layer[first:last] for layer in deep]) if deep else None

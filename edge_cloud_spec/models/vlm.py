@@ -15,13 +15,21 @@ from torch import Tensor
 
 from ..errors import UserError
 from .cache import KeyValueCache, PrefixStore, prompt_parts
-from .image import Grid, ImageSpec, PictureLimits, decode_image, grid_of, patches
+from .image import (
+    Grid,
+    ImageSpec,
+    PictureLimits,
+    decode_image,
+    grid_of,
+    patches,
+    picture_positions,
+    positions_of,
+)
 from .kv_memory import MB, KvMemory, LruCache
 from .passes.target_rows import DeviceRows
 from .passes.transformer import Transformer
-from .prefill import EncodedPicture, Prefill, picture_positions, positions_of
 from .prompt import Prompt, PromptSpec, Request, prompt_digest, render
-from .session import PassRequest, Session, forward_together
+from .session import EncodedPicture, PassRequest, Prefill, Session, forward_together
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
 
@@ -88,7 +96,7 @@ class Vlm:
         self._config = model.config
         self._image_features = model.model.get_image_features
         self.transformer, self.tokenizer = transformer, tokenizer
-        self.preprocessing = preprocessing
+        self.preprocessing, self._merge = preprocessing, preprocessing.spec.merge_size
         self.identity = identity
         self.chat_template, self.end_ids = chat_template, end_ids
         self._image_id: int = model.config.image_token_id
@@ -182,15 +190,13 @@ class Vlm:
         return self._grammars.grammar(text, spec.end_ids[0], spec.vocabulary)
 
     def _picture(self, request: Request, spec: ImageSpec) -> Picture:
-        key = request.image_digest, spec
-        return self._pictures.get(key, lambda: self._patches(request.jpeg, spec))
+        def made() -> Picture:
+            image = decode_image(request.jpeg, spec.max_frame_pixels)
+            ours = self.preprocessing
+            pixels, grid = patches(image, self._limits.resized(spec), ours.mean, ours.std)
+            return Picture(pixels, grid, grid_of(image.height, image.width, spec))
 
-    def _patches(self, jpeg: bytes, spec: ImageSpec) -> Picture:
-        image = decode_image(jpeg, spec.max_frame_pixels)
-        pixels, grid = patches(
-            image, self._limits.resized(spec), self.preprocessing.mean, self.preprocessing.std
-        )
-        return Picture(pixels, grid, grid_of(image.height, image.width, spec))
+        return self._pictures.get((request.image_digest, spec), made)
 
     @property
     def default_kv_bytes(self) -> int:
@@ -257,10 +263,6 @@ class Vlm:
     def forward_together(self, requests: Sequence[PassRequest]) -> list[DeviceRows | Exception]:
         """One pass for several sessions: ``session.forward_together`` with this model."""
         return forward_together(self.transformer, self.vocabulary, requests)
-
-    @property
-    def _merge(self) -> int:
-        return self.preprocessing.spec.merge_size
 
     def _encode(self, prompt: Prompt, kept: int) -> EncodedPicture:
         """So many rows of the picture's."""

@@ -18,8 +18,7 @@ from ...wire.messages import Close, Open, ServerMessage, key_of
 from ..session.verification import Verification
 
 if TYPE_CHECKING:
-    from ...models.prefill import Prefill
-    from ...models.session import Session
+    from ...models.session import Prefill, Session
 
 SendBytes = Callable[[bytes | None], None]  # sends a message's bytes; None ends the stream
 OnSend = Callable[["RobotStream", ServerMessage], None]

@@ -30,10 +30,10 @@ from ...models.exits import ExitPrediction, Exits, shape_of
 from ...models.load import load
 from ...models.prompt import PromptSpec, Request
 from ...models.session import Session
-from ...models.tokenizer import common_vocabulary
 from ...models.vlm import Vlm
 from ...share import rules_text
 from .command import Options, Row
+from .models import crop_alike
 from .requests import sample_requests
 
 DEPTH = 0.6  # the share of the target's layers within which a prediction is wanted
@@ -161,11 +161,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 def _bench(args: argparse.Namespace) -> ExitsBench:
     target, drafter = load(args.target, threads=args.threads), load(args.drafter)
-    size = common_vocabulary(
-        drafter.tokenizer, target.tokenizer, drafter.vocabulary, target.vocabulary
-    )
-    target.crop(size)
-    drafter.crop(size)
+    crop_alike(drafter, target)
     folder = args.exits or Path(args.target) / "exits"
     exits = Exits.load(folder, target)
     if exits is None:
