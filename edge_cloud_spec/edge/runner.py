@@ -51,8 +51,7 @@ from .rounds import server_generation
 
 if TYPE_CHECKING:
     from ..lookup import AnswerLookup
-    from ..models.prefill import Prefill
-    from ..models.session import Session
+    from ..models.session import Prefill
     from ..models.vlm import Vlm
 
 OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
@@ -150,7 +149,7 @@ def opening_of(
 class PromptPass:
     """The draft model's pass over a prompt, whose answers end with one of these tokens."""
 
-    prefill: Prefill[Session]
+    prefill: Prefill
     end_ids: tuple[int, ...]
     grammar: Grammar | None
 

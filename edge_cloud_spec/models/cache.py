@@ -7,12 +7,12 @@ next use.
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+import weakref
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from math import prod
-from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -54,10 +54,9 @@ class KeyValueCache:
     """One buffer [layers, 2, kv_heads, capacity, head_dim]; its owner knows which rows are valid.
 
     transformers' DynamicCache concatenates (copies) all rows at each step and layer; here a step
-    writes its own rows only, and rolling back writes nothing.
+    writes its own rows only, and rolling back writes nothing. ``release`` gives the memory back;
+    nothing may use the rows any more.
     """
-
-    _held: KvBuffer | None = None
 
     def __init__(self, layout: CacheLayout, rows: int, memory: KvMemory) -> None:
         """MemoryFull: there is no room for so many rows."""
@@ -67,7 +66,8 @@ class KeyValueCache:
 
     def _take(self, rows: int) -> None:
         """Hold another buffer."""
-        self._held = self._layout.take(_rounded(rows), self._memory)
+        self._held = self._layout.take(-(-rows // STEP) * STEP, self._memory)
+        self.release = weakref.finalize(self, self._memory.give, self._held)
         if self._holder is not None:
             self._memory.hold(self._held, self._holder)
         self._buffer: Tensor = self._held.data
@@ -87,15 +87,10 @@ class KeyValueCache:
         """
         if rows <= self.capacity:
             return
-        held, old = self._held, self._buffer
+        release, old = self.release, self._buffer
         self._take(max(rows, self.capacity * 5 // 4))
         self._buffer[:, :, :, :valid] = old[:, :, :, :valid]
-        if held is not None:
-            self._memory.give(held)
-
-    def clear(self, start: int, end: int) -> None:
-        """Zeros in these rows: what a masked row holds must be a number."""
-        self._buffer[:, :, :, start:end] = 0
+        release()
 
     def gather(self, start: int, rows: Sequence[int]) -> None:
         """Move `rows` (absolute, in order) to start, start + 1, ...: commit of a path."""
@@ -111,116 +106,14 @@ class KeyValueCache:
     def keep_for(self, holder: KvHolder) -> None:
         """From now on this holder may be asked to do without it."""
         self._holder = holder
-        if self._held is not None:
-            self._memory.hold(self._held, holder)
+        self._memory.hold(self._held, holder)
 
     def touch(self) -> None:
         """It is used now."""
-        if self._held is not None:
-            self._memory.touch(self._held)
-
-    def release(self) -> None:
-        """Give the memory back; nothing may use the rows any more."""
-        held, self._held = self._held, None
-        if held is not None:
-            self._memory.give(held)
-
-    def __del__(self) -> None:
-        self.release()
-
-
-def _rounded(rows: int) -> int:
-    return (rows + STEP - 1) // STEP * STEP
+        self._memory.touch(self._held)
 
 
 SPARE = 128  # rows that a new cache has room for, beyond those of the prompt and the answer
-
-
-class Refill(Protocol):
-    """The steps of a ``Prefill``, after which the owner has its cache."""
-
-    def draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
-        """Score these nodes with the prompt's last rows."""
-
-    def step(self, rows: int) -> bool:
-        """Compute so many rows more at most; True: done."""
-
-    @property
-    def session(self) -> Any:
-        """The owner; ValueError before the last step."""
-
-    def finish(self) -> Any:
-        """All steps at once."""
-
-
-Refilled = Callable[[KeyValueCache, int, NDArray[np.float32]], Any]
-# Given the answer's tokens and how many rows more are wanted, it fills a cache and calls the last.
-RefillCache = Callable[[Sequence[int], int, Refilled], Refill]
-
-
-class CacheOwner(ABC):
-    """A prefix of a prompt and ``tokens``, and its cache, unless that is evicted."""
-
-    def __init__(self, cache: KeyValueCache, refill: RefillCache) -> None:
-        self._refill = refill
-        self._in_pass = False
-        self.waits = False  # for a pass: the cache is not taken away
-        self._own(cache)
-
-    def _own(self, cache: KeyValueCache) -> None:
-        self._cache: KeyValueCache | None = cache
-        self._spare = SPARE
-        cache.keep_for(self)
-
-    @property
-    @abstractmethod
-    def tokens(self) -> tuple[int, ...]:
-        """The prefix after the prompt."""
-
-    @abstractmethod
-    def _forget_rows(self) -> None:
-        """The cache is gone."""
-
-    @abstractmethod
-    def _adopt(self, cache: KeyValueCache, tokens: list[int], row: NDArray[np.float32]) -> None:
-        """Continue with a cache of the prompt and these tokens; row: the logits [V] after them."""
-
-    @property
-    def resident(self) -> bool:
-        """Whether it has its cache."""
-        return self._cache is not None
-
-    @property
-    def pinned(self) -> bool:
-        """Whether a pass needs the cache, so that it keeps it."""
-        return self._in_pass or self.waits
-
-    def evict(self) -> bool:
-        """Give the cache back, and keep tokens and nodes; False during a pass."""
-        if self._cache is None or self._in_pass:
-            return False
-        self._cache.release()
-        self._cache = None
-        self._forget_rows()
-        return True
-
-    def restore(self) -> Refill:
-        """The steps after which it has its cache again; MemoryFull: there is no room."""
-        tokens = list(self.tokens)
-
-        def adopt(cache: KeyValueCache, delta: int, row: NDArray[np.float32]) -> CacheOwner:
-            if self._cache is None:
-                self._adopt(cache, tokens, row)
-            return self
-
-        return self._refill(tokens, self._spare, adopt)
-
-    def _come_back(self) -> None:
-        """Have a cache, with the rows of the nodes."""
-        if self._cache is None:
-            self.restore().finish()
-
-
 UNBOUND = 256 * MB  # of prefixes, where memory has no bound
 SHARE = 4  # else this part of it at most
 FEW = 8  # a smaller part of the prompt is not worth a pass that does not begin at row 0
@@ -235,22 +128,22 @@ class PromptPart:
     end: int
 
 
-class PromptParts:
-    """The text before the picture, the picture and the text after it."""
+def prompt_parts(ids: np.ndarray, image: np.ndarray, name: bytes) -> list[PromptPart]:
+    """The text before the picture, the picture and the text after it.
 
-    def __init__(self, ids: np.ndarray, image: np.ndarray, name: bytes) -> None:
-        """ids: int64 [n]. image: the indices of the picture's rows, and ``name`` names it."""
-        self.rows = len(ids)
-        self.parts: list[PromptPart] = []
-        first, last = (int(image[0]), int(image[-1])) if len(image) else (len(ids), len(ids))
-        key, start = b"", 0
-        for end in (first, last + 1, len(ids)):
-            if start < end <= len(ids):
-                seen = name if end > first else b""
-                tokens = np.asarray(ids[start:end], "<i8").tobytes()
-                key = hashlib.blake2b(key + seen + tokens, digest_size=16).digest()
-                self.parts.append(PromptPart(key, start, end))
-                start = end
+    ids: int64 [n]. image: the indices of the picture's rows, and ``name`` names it.
+    """
+    parts: list[PromptPart] = []
+    first, last = (int(image[0]), int(image[-1])) if len(image) else (len(ids), len(ids))
+    key, start = b"", 0
+    for end in (first, last + 1, len(ids)):
+        if start < end <= len(ids):
+            seen = name if end > first else b""
+            tokens = np.asarray(ids[start:end], "<i8").tobytes()
+            key = hashlib.blake2b(key + seen + tokens, digest_size=16).digest()
+            parts.append(PromptPart(key, start, end))
+            start = end
+    return parts
 
 
 class _Kept:
@@ -278,26 +171,21 @@ class PrefixStore:
     def __init__(self, layout: CacheLayout, memory: KvMemory) -> None:
         self._layout, self._memory = layout, memory
         self._kept: dict[bytes, _Kept] = {}  # the part used last stands last
-        self._bytes = 0
-
-    def __len__(self) -> int:
-        """How many parts are kept."""
-        return len(self._kept)
 
     def paste(
-        self, cache: KeyValueCache, prompt: PromptParts, vocabulary: int
+        self, cache: KeyValueCache, prompt: Sequence[PromptPart], vocabulary: int
     ) -> tuple[int, NDArray[np.float32] | None]:
         """Copy the rows that are known of this prompt; how many of the first there are now, and the
         logits [vocabulary] after the last one.
 
         Where these are not known the last row is not copied: a pass over it gives them.
         """
-        found = list(takewhile(lambda part: part.key in self._kept, prompt.parts))
-        row = self._kept[prompt.parts[-1].key].row if len(found) == len(prompt.parts) else None
+        found = list(takewhile(lambda part: part.key in self._kept, prompt))
+        row = self._kept[prompt[-1].key].row if len(found) == len(prompt) else None
         if row is not None and len(row) != vocabulary:
             row = None
-        count = min(found[-1].end, prompt.rows - (row is None)) if found else 0
-        if count * FEW < prompt.rows:
+        count = min(found[-1].end, prompt[-1].end - (row is None)) if found else 0
+        if count * FEW < prompt[-1].end:
             return 0, None
         with torch.inference_mode():
             for part in found:
@@ -310,14 +198,14 @@ class PrefixStore:
         return count, row
 
     def keep(
-        self, cache: KeyValueCache, prompt: PromptParts, row: NDArray[np.float32] | None
+        self, cache: KeyValueCache, prompt: Sequence[PromptPart], row: NDArray[np.float32] | None
     ) -> None:
         """Keep the parts of this prompt, whose rows are in the cache, as far as there is room.
 
         row: the logits [V] after it, if they are known.
         """
         kept: list[PromptPart] = []
-        for part in prompt.parts:
+        for part in prompt:
             if part.key not in self._kept:
                 buffer = self._take(part.end - part.start, [part.key for part in kept])
                 if buffer is None:
@@ -326,21 +214,15 @@ class PrefixStore:
                     rows = cache.rows(part.start, part.end)
                     buffer.data[:, :, :, : part.end - part.start].copy_(rows)
                 self._kept[part.key] = _Kept(self, part.key, buffer)
-                self._bytes += self._kept[part.key].size
                 self._memory.hold(buffer, self._kept[part.key])
             kept.append(part)
         self._touch(kept)
-        if row is not None and len(kept) == len(prompt.parts):
-            last = self._kept[kept[-1].key]
-            self._bytes -= last.size
-            last.row = row.copy()  # of a pass over one row, not of all of its logits
-            self._bytes += last.size
+        if row is not None and len(kept) == len(prompt):
+            self._kept[kept[-1].key].row = row.copy()  # of a pass over one row, not of all of them
 
     def drop(self, key: bytes) -> None:
         """Forget a part and give its memory back."""
-        kept = self._kept.pop(key)
-        self._bytes -= kept.size
-        self._memory.give(kept.buffer)
+        self._memory.give(self._kept.pop(key).buffer)
 
     def _take(self, rows: int, beside: Collection[bytes]) -> KvBuffer | None:
         """Room for another part, in the place of older ones but not of these; None: there is none.
@@ -351,16 +233,15 @@ class PrefixStore:
         most = UNBOUND if limit is None else limit // SHARE
         older = [key for key in self._kept if key not in beside]
         while True:
-            if self._bytes + rows * self._layout.row_bytes <= most:
-                try:
+            used = sum(kept.size for kept in self._kept.values())
+            if used + rows * self._layout.row_bytes <= most:
+                with suppress(MemoryFull):
                     return self._layout.take(rows, self._memory, evicts=False)
-                except MemoryFull:
-                    pass
             if not older:
                 return None
             self.drop(older.pop(0))
 
-    def _touch(self, parts: list[PromptPart]) -> None:
+    def _touch(self, parts: Sequence[PromptPart]) -> None:
         """These are used now; the first, which the others begin with, is the last to go."""
         for part in reversed(parts):
             self._kept[part.key] = kept = self._kept.pop(part.key)

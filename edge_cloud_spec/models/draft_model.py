@@ -45,7 +45,10 @@ class ScoredPaths:
             self._session.truncate(shared)
         else:
             fresh = verified[shared:]
-            path = self._nodes_along(fresh)
+            ends = (self._nodes.get(fresh[: end + 1]) for end in range(len(fresh)))
+            path = [
+                node for node in takewhile(lambda node: node is not None, ends) if node is not None
+            ]
             shared += len(path)
             if shared == len(verified):
                 size = len(fresh)
@@ -60,11 +63,6 @@ class ScoredPaths:
         order = {node: place for place, node in enumerate(sorted(after.values()))}
         self.verified = verified
         self._nodes = {(): -1, **{tokens: order[node] for tokens, node in after.items()}}
-
-    def _nodes_along(self, tokens: Path) -> list[int]:
-        """The nodes along these tokens, until there is none."""
-        ends = (self._nodes.get(tokens[: end + 1]) for end in range(len(tokens)))
-        return [node for node in takewhile(lambda node: node is not None, ends) if node is not None]
 
     def rows_due(self, paths: Sequence[Path]) -> int:
         """How many rows a pass computes for what follows these paths; 0: it is known."""
@@ -226,39 +224,34 @@ class DraftModel:
 
     def _grow(self, branch: Branch) -> Drafted:
         growth = self._growing[branch]
-        tokens = growth.grow(self._rows(branch))
+        tokens: tuple[int, ...] = ()
         while not (growth.done or self._scored.rows_due(self._unforced(branch))):
-            tokens += growth.grow(self._rows(branch))
+            tokens += growth.grow(np.stack([self._row(*each) for each in self._frontier(branch)]))
         return Drafted(branch, tokens, growth.finished(), growth.done)
 
-    def _frontier(self, branch: Branch) -> list[Path]:
-        """The paths whose logits the branch needs next."""
+    def _frontier(self, branch: Branch) -> list[tuple[Path, Allowed | None]]:
+        """The paths whose logits the branch needs next, and what the grammar allows after each."""
+        growth, grammar = self._growing[branch], self._grammar
         predicted = branch.prefix[len(self._scored.verified) :]
-        return [predicted + path for path in self._growing[branch].frontier]
-
-    def _masks(self, grammar: Grammar, branch: Branch) -> list[Allowed]:
-        """What the grammar allows after each path of the frontier."""
-        growth = self._growing[branch]
+        paths = [predicted + path for path in growth.frontier]
+        if grammar is None:
+            return [(path, None) for path in paths]
         if not growth.allowed:
             growth.allowed = [grammar.allowed(branch.prefix + path) for path in growth.frontier]
-        return growth.allowed
+        return list(zip(paths, growth.allowed, strict=True))
 
     def _unforced(self, branch: Branch) -> list[Path]:
         """The paths of the frontier after which the model has a choice."""
-        paths = self._frontier(branch)
-        if self._grammar is None:
-            return paths
-        masks = zip(paths, self._masks(self._grammar, branch), strict=True)
-        return [path for path, allowed in masks if forced_token(allowed) is None]
+        return [
+            path
+            for path, allowed in self._frontier(branch)
+            if allowed is None or forced_token(allowed) is None
+        ]
 
-    def _rows(self, branch: Branch) -> NDArray[np.float32]:
-        """The logits [m, V] after the frontier's nodes, of allowed tokens."""
-        paths = self._frontier(branch)
-        if self._grammar is None:
-            return np.stack([self._scored.row(path) for path in paths])
-        return np.stack(list(map(self._masked, paths, self._masks(self._grammar, branch))))
-
-    def _masked(self, path: Path, allowed: Allowed) -> NDArray[np.float32]:
+    def _row(self, path: Path, allowed: Allowed | None) -> NDArray[np.float32]:
+        """The logits [V] after a path, of allowed tokens."""
+        if allowed is None:
+            return self._scored.row(path)
         forced = forced_token(allowed) is not None
         known = allowed.astype(np.float32)  # any finite logit: there is no other token
         return masked(known if forced else self._scored.row(path), allowed)
@@ -300,8 +293,7 @@ class DraftModel:
     def _next_token(self, path: Path) -> int:
         """The token of a chain after a path that is scored."""
         prefix = self._scored.verified + path
-        row = self._scored.row(path)
-        if self._grammar is not None:
-            row = self._masked(path, self._grammar.allowed(prefix))
+        allowed = None if self._grammar is None else self._grammar.allowed(prefix)
+        row = self._row(path, allowed)
         (token,), _ = candidates(row, self._proposal, len(prefix), 1, self._random_source)
         return token

@@ -318,7 +318,7 @@ class Exits:
 
 def shape_of(transformer: Transformer) -> dict[str, int]:
     """The sizes that exits must fit, by their names in transformers' configurations."""
-    return {"hidden_size": transformer.hidden_size, "num_hidden_layers": transformer.layer_count}
+    return {"hidden_size": transformer.hidden_size, "num_hidden_layers": len(transformer.layers)}
 
 
 def _adapter(weights: dict[str, Tensor], layer: int) -> Adapter:

@@ -206,3 +206,24 @@ def patches(
         cut[:, :, :, :, :, None], (*cut.shape[:5], spec.temporal_patch_size, *cut.shape[5:])
     )
     return cut.reshape(grid_h * grid_w, -1), (1, grid_h, grid_w)
+
+
+def positions_of(ids: np.ndarray, grid: Grid, image_id: int, merge: int) -> tuple[np.ndarray, int]:
+    """Rotary positions int64 [3, n] (time, height, width) of a prompt with one picture, and the
+    position of the first row after it minus that row's index (transformers' `get_rope_index`).
+
+    A picture's tokens share one time and span max(h, w) positions, not h * w. Of a picture with
+    fewer rows than tokens the first rows' are given.
+    """
+    first, tokens = int(np.argmax(ids == image_id)), int(np.count_nonzero(ids == image_id))
+    positions = np.tile(np.arange(len(ids)), (3, 1))
+    positions[:, first : first + tokens] = first + picture_positions(grid, merge)[:, :tokens]
+    delta = max(grid[1], grid[2]) // merge - tokens
+    positions[:, first + tokens :] += delta
+    return positions, delta
+
+
+def picture_positions(grid: Grid, merge: int) -> np.ndarray:
+    """Rotary positions int64 [3, m] of a picture's tokens, counted from the first."""
+    high, wide = grid[1] // merge, grid[2] // merge
+    return np.indices((grid[0], high, wide)).reshape(3, -1)

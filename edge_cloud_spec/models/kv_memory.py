@@ -119,7 +119,7 @@ class KvMemory:
             text = f"{size / MB:.0f} MB for one session and the bound is {self.limit / MB:.0f} MB"
             raise MemoryFull(f"keys and values need {text}: serve with a larger --kv-memory", 0.0)
         while True:
-            buffer = self._take_free(kind, rows) or self._allocate(kind, rows, size, allocate)
+            buffer = self._buffer(kind, rows, size, allocate)
             if buffer is not None:
                 self._held[buffer] = None
                 self._held_bytes += buffer.size
@@ -165,7 +165,11 @@ class KvMemory:
     def _fits(self, size: int) -> bool:
         return self.limit is None or self._held_bytes + size <= self.limit
 
-    def _take_free(self, kind: Hashable, rows: int) -> KvBuffer | None:
+    def _buffer(
+        self, kind: Hashable, rows: int, size: int, allocate: Callable[[int], Any]
+    ) -> KvBuffer | None:
+        """A free buffer that fits, or a new one, in the place of free ones where need be; None:
+        there is no room."""
         self._collect()
         fitting = [
             buffer
@@ -174,29 +178,19 @@ class KvMemory:
             and rows <= buffer.rows <= WASTE * rows
             and self._fits(buffer.size)
         ]
-        if not fitting:
-            return None
-        best = min(fitting, key=lambda buffer: buffer.rows)
-        self._free.remove(best)
-        return best
-
-    def _allocate(
-        self, kind: Hashable, rows: int, size: int, allocate: Callable[[int], Any]
-    ) -> KvBuffer | None:
-        """A new buffer, in the place of free ones where need be; None: there is no room."""
+        if fitting:
+            best = min(fitting, key=lambda buffer: buffer.rows)
+            self._free.remove(best)
+            return best
         if not self._fits(size):
             return None
         while self._free and not self._fits(self.reserved - self._held_bytes + size):
             self._free.popleft()
-        try:
-            return KvBuffer(kind, rows, size, allocate(rows))
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-        self._free.clear()  # the bound is more than the device has
-        try:
-            return KvBuffer(kind, rows, size, allocate(rows))
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            return None
+        for _ in range(2):
+            try:
+                return KvBuffer(kind, rows, size, allocate(rows))
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+            self._free.clear()  # the bound is more than the device has
+        return None

@@ -108,7 +108,7 @@ def load(
         transformer,
         tokenizer,
         preprocessing,
-        identity=_identity(family, directory, weights, dtype, quantize),
+        identity=identity(directory, dtype, quantize),
         chat_template=_chat_template(directory, tokenizer),
         end_ids=_end_ids(directory, config, tokenizer),
     )
@@ -233,18 +233,16 @@ def _model(
     return model.eval().requires_grad_(False)
 
 
-def identity(name_or_dir: str | Path) -> str:
-    """The identity that the model would have once loaded by default; raises UserError."""
+def identity(name_or_dir: str | Path, dtype: str = AUTO, quantize: str = "none") -> str:
+    """Names a model's weights and arithmetic, as it has them once loaded; raises UserError.
+
+    Files are hashed by size, first and last megabyte.
+    """
     directory = _directory(str(name_or_dir))
     family = str(_read_json(directory, "config.json").get("model_type", "nothing"))
-    _, dtype = choose(AUTO, AUTO)
-    return _identity(family, directory, weight_files(directory), dtype, "none")
-
-
-def _identity(family: str, directory: Path, weights: list[Path], dtype: str, quantize: str) -> str:
-    """Names a model's weights and arithmetic; files are hashed by size, first and last megabyte."""
+    _, dtype = choose(AUTO, dtype)
     whole = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=8)
-    for path in weights:
+    for path in weight_files(directory):
         with path.open("rb") as file:
             whole.update(file.read(1 << 20))
             size = file.seek(0, 2)

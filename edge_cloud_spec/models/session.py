@@ -1,8 +1,9 @@
-"""One decode's state over a model, and one pass over the rows of one session or of several."""
+"""One decode's state over a model: the pass over its prompt in steps, so that the passes of other
+sessions may come between them, and passes over the rows of one session or of several."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,21 +13,24 @@ from torch import Tensor
 
 from ..decoding.digest import common_prefix
 from ..errors import MemoryFull
-from .cache import SPARE, CacheOwner, KeyValueCache, RefillCache
-from .passes.attention import Segment
-from .passes.node_tree import NodeTree
-from .passes.target_rows import DeviceRows, joined, on_device, on_host, stacked
-from .passes.transformer import OnLayer, Transformer
+from .cache import SPARE, KeyValueCache
+from .passes.attention import NodeTree, Segment
+from .passes.target_rows import DeviceRows, on_device, on_host, stacked
+from .passes.transformer import Deepstack, OnLayer, Transformer
 
 
 @dataclass(frozen=True, eq=False)
 class PassRequest:
-    """What one session wants of a pass; the arguments of ``Session.forward``."""
+    """What one session wants of a pass; the arguments of ``Session.forward``.
+
+    grows: the nodes that are there stay, as in ``Session.grow``.
+    """
 
     session: Session
     tokens: Sequence[int] = ()
     parents: Sequence[int] | None = None
     on_layer: OnLayer | None = None
+    grows: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,47 +103,24 @@ def forward_together(
     Each result is what ``forward`` returns, where it was computed (see ``target_rows``), or in its
     place what it raises (a token that there is not, an exit): that session has no nodes then, the
     others get their rows. What the pass itself raises (memory) is raised, and none of the sessions
-    has nodes. A session may be in one request only.
+    has nodes. All are of this model; a session may be in one request only.
     """
-    results: list[DeviceRows | Exception | None] = []
-    parts: list[PassRows] = []
-    due: list[int] = []  # the requests that need the pass
-    seen: set[int] = set()
-    for index, request in enumerate(requests):
-        session = request.session
-        if id(session) in seen or not session.fits(transformer, vocabulary):
-            results.append(ValueError("this session is of another model, or in this pass already"))
-            continue
-        try:
-            part = session.rows_to_compute(request.tokens, request.parents, request.on_layer)
-        except Exception as error:
-            session.drop_nodes()
-            results.append(error)
-            continue
-        seen.add(id(session))
-        if part is None:
-            results.append(session.take(None))
-            continue
-        results.append(None)
-        parts.append(part)
-        due.append(index)
+    begun = [request.session.begin(request) for request in requests]
+    parts = {index: part for index, part in enumerate(begun) if isinstance(part, PassRows)}
     try:
-        logits = run_pass(transformer, parts, vocabulary) if parts else []
+        logits = run_pass(transformer, list(parts.values()), vocabulary) if parts else []
     except BaseException:
-        for index in due:
-            requests[index].session.drop_nodes()
+        for index in parts:
+            requests[index].session.undo()
         raise
-    for index, rows in zip(due, logits, strict=True):
-        session = requests[index].session
-        if isinstance(rows, Exception):
-            session.drop_nodes()
-            results[index] = rows
-        else:
-            results[index] = session.take(rows)
-    return [result for result in results if result is not None]
+    rows = dict(zip(parts, logits, strict=True))
+    return [
+        part if isinstance(part, Exception) else request.session.end(request, rows.get(index))
+        for index, (request, part) in enumerate(zip(requests, begun, strict=True))
+    ]
 
 
-class Session(CacheOwner):
+class Session:
     """Scores chains and trees after a prefix; owns its cache and positions; one owner thread.
 
     Without its cache (`evict`) it keeps its tokens and nodes, and has it again at its next pass.
@@ -152,24 +133,24 @@ class Session(CacheOwner):
     def __init__(
         self,
         transformer: Transformer,
-        cache: KeyValueCache,
-        rows: int,
-        delta: int,
-        row: NDArray[np.float32],
-        refill: RefillCache,
+        vocabulary: int,
+        prompt_rows: int,
+        refill: Callable[[Session], Prefill],
     ) -> None:
-        """rows: of the prompt, in the cache. delta: position of a row minus its index, after the
-        image (its tokens share positions). row: logits [V] after the prompt. refill: fills a cache
-        with the prompt and some tokens."""
-        super().__init__(cache, refill)
-        self._transformer = transformer
-        self._prompt_rows, self._delta, self._prompt_row = rows, delta, row
-        self._vocabulary = len(row)
+        """Without its cache. vocabulary: of the logits. refill: begins to compute a cache of the
+        prompt and the tokens, for ``adopt``."""
+        self._transformer, self.vocabulary = transformer, vocabulary
+        self.prompt_rows, self._refill = prompt_rows, refill
+        self._cache: KeyValueCache | None = None
+        self.spare = SPARE  # rows that a cache has room for, beyond those that are known
+        self._delta = 0
         self._tokens: list[int] = []  # the prefix after the prompt
         self._computed = 0  # how many of them are in the cache
-        self._row: DeviceRows | None = row  # logits after the computed tokens, if known
-        self._nodes = NodeTree()
-        self._prompt_nodes: NodeTree | None = None  # that were scored with the prompt
+        self._prompt_row: DeviceRows | None = None  # logits [V] after the prompt
+        self._row: DeviceRows | None = None  # logits after the computed tokens, if known
+        self._nodes = self._before = NodeTree()  # before: where an interrupted pass ends
+        self._in_pass = False
+        self.waits = False  # for a pass: the cache is not taken away
 
     @property
     def length(self) -> int:
@@ -177,14 +158,64 @@ class Session(CacheOwner):
         return len(self._tokens)
 
     @property
-    def prompt_rows(self) -> int:
-        """Rows of the prompt."""
-        return self._prompt_rows
-
-    @property
     def tokens(self) -> tuple[int, ...]:
         """The prefix after the prompt."""
         return tuple(self._tokens)
+
+    @property
+    def resident(self) -> bool:
+        """Whether it has its cache."""
+        return self._cache is not None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether a pass needs the cache, so that it keeps it."""
+        return self._in_pass or self.waits
+
+    def evict(self) -> bool:
+        """Give the cache back, and keep tokens and nodes; False during a pass."""
+        if self._cache is None or self._in_pass:
+            return False
+        self._cache.release()
+        self._cache = self._row = None
+        self._computed, self._nodes.with_prompt = 0, False
+        return True
+
+    def restore(self) -> Prefill:
+        """The steps after which it has its cache again; MemoryFull: there is no room."""
+        return self._refill(self)
+
+    def adopt(
+        self, cache: KeyValueCache, delta: int, tokens: Sequence[int], row: NDArray[np.float32]
+    ) -> None:
+        """Continue with a cache of the prompt and these tokens, unless it has one.
+
+        delta: position of a row minus its index, after the image (its tokens share positions). row:
+        logits [V] after the tokens.
+        """
+        if self._cache is not None:
+            return
+        if not tokens:
+            self._prompt_row = row
+        self._computed = common_prefix(tokens, self._tokens)
+        known = row if self._computed == len(tokens) else None
+        self._row = known if self._computed else self._prompt_row
+        self._cache, self._delta, self.spare = cache, delta, SPARE
+        cache.keep_for(self)
+        nodes = self._nodes
+        if len(nodes):
+            try:
+                self.forward(nodes.tokens, nodes.parents)
+            except BaseException:
+                self.evict()
+                raise
+            finally:
+                self._nodes = nodes
+
+    def _come_back(self) -> None:
+        """Have a cache, with the rows of the nodes."""
+        if self._cache is None:
+            self.restore().finish()
 
     def forward(
         self,
@@ -199,12 +230,7 @@ class Session(CacheOwner):
         returned (all but row 0, or all, when the prefix had tokens to compute). What it raises ends
         the pass; there are no nodes then. ValueError: a token or a parent that there is not.
         """
-        request = PassRequest(self, tokens, parents, on_layer)
-        rows = _rows(forward_together(self._transformer, self._vocabulary, [request])[0])
-        logits = on_host(rows)
-        if logits is not rows:  # once for all of them
-            self._row, self._nodes.logits = logits[0], list(logits[1:])
-        return logits
+        return self._pass(PassRequest(self, tokens, parents, on_layer))
 
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
@@ -214,27 +240,26 @@ class Session(CacheOwner):
         Indices continue those of the last `forward`; a parent is any earlier node or -1. When
         `on_layer` raises, there are only the earlier nodes.
         """
-        self._come_back()
-        if self._computed < len(self._tokens) or self._row is None:
-            return self.forward(tokens, parents, on_layer)[1:]
-        was_chain, before = self._nodes.is_chain, len(self._nodes)
-        try:
-            part = self._pass_rows([], tokens, parents, on_layer)
-            logits = on_host(_rows(run_pass(self._transformer, [part], self._vocabulary)[0]))
-        except BaseException:
-            self._nodes.without_last(len(self._nodes) - before, was_chain)
-            raise
-        finally:
-            self._in_pass = False
-        self._nodes.logits += list(logits)
-        return logits
+        rows = self._pass(PassRequest(self, tokens, parents, on_layer, grows=True))
+        return rows[len(rows) - len(tokens) :]
+
+    def _pass(self, request: PassRequest) -> NDArray[np.float32]:
+        """The rows of a pass of its own; in the host's memory, once for all of them."""
+        (result,) = forward_together(self._transformer, self.vocabulary, [request])
+        if isinstance(result, Exception):
+            raise result
+        rows, new = on_host(result), len(request.tokens)
+        self._nodes.logits[len(self._nodes) - new :] = rows[len(rows) - new :]
+        if len(rows) > new:
+            self._row = rows[0]
+        return rows
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
         """Logits [V] after a node that was scored, or after the prefix (-1)."""
         if node >= 0:
             return on_host(self._nodes.logits[node])
         self._come_back()
-        if self._computed < len(self._tokens) or self._row is None:
+        if self.pending_rows:
             self.forward((), None, on_layer)
         assert self._row is not None
         return on_host(self._row)
@@ -258,32 +283,12 @@ class Session(CacheOwner):
         kept = self._nodes.below(path, keep)
         self._tokens += [self._nodes.tokens[index] for index in path]
         if self._cache is not None:
-            base = self._prompt_rows + self._computed
+            base = self.prompt_rows + self._computed
             self._cache.gather(base, [base + index for index in (*path, *keep)])
             self._computed += len(path)
             if path:
                 self._row = self._nodes.logits[path[-1]]
         self._nodes = kept
-
-    def _forget_rows(self) -> None:
-        self._row, self._computed = None, 0
-
-    def _adopt(self, cache: KeyValueCache, tokens: list[int], row: NDArray[np.float32]) -> None:
-        self._computed = common_prefix(tokens, self._tokens)
-        known = row if self._computed == len(tokens) else None
-        self._row = known if self._computed else self._prompt_row
-        self._own(cache)
-        if len(self._nodes):
-            nodes, self._nodes = self._nodes, NodeTree()
-            try:
-                part = self._pass_rows([], nodes.tokens, nodes.parents, None)
-                _rows(run_pass(self._transformer, [part], self._vocabulary)[0])
-            except BaseException:
-                self._in_pass = False
-                self.evict()
-                raise
-            finally:
-                self._nodes, self._in_pass = nodes, False
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add known tokens to the prefix; the next forward computes them."""
@@ -300,105 +305,227 @@ class Session(CacheOwner):
             self._computed = length
             self._row = self._prompt_row if length == 0 else None
 
-    def fits(self, transformer: Transformer, vocabulary: int) -> bool:
-        """Whether its rows may be in one pass of this model, with logits of this length."""
-        return transformer is self._transformer and vocabulary == self._vocabulary
-
-    def rows_to_compute(
-        self,
-        tokens: Sequence[int],
-        parents: Sequence[int] | None,
-        on_layer: OnLayer | None = None,
-    ) -> PassRows | None:
-        """Begin a pass: what it has to compute; None when that is nothing.
-
-        Afterwards ``take`` or ``drop_nodes``.
-        """
-        if on_layer is None and self._has_scored(tokens, parents):
-            return None
-        self._nodes = NodeTree()
-        self._come_back()
-        if self._computed == len(self._tokens) and self._row is None:
-            self._computed -= 1  # after truncate: the logits after the last token are not known
-        tail = self._tokens[self._computed :]
-        if not tail and not len(tokens):
-            return None
-        return self._pass_rows(
-            tail, tokens, range(-1, len(tokens) - 1) if parents is None else parents, on_layer
-        )
-
-    def _pass_rows(
-        self,
-        tail: list[int],
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        on_layer: OnLayer | None,
-    ) -> PassRows:
-        """Rows for the prefix's tail and for new nodes, after the nodes that are there."""
-        cache, nodes, before = self._cache, self._nodes, len(self._nodes)
-        assert cache is not None
-        self._in_pass = True
-        start = self._prompt_rows + self._computed + before
-        count = len(tail) + len(tokens)
-        nodes.append(self._checked(tokens), parents)
-        end = self._prompt_rows + len(self._tokens) + self._delta
-        positions = [*range(end - len(tail), end), *(end + at for at in nodes.depths[before:])]
-        try:
-            cache.reserve(start + count, start)
-        except MemoryFull:
-            self._spare = SPARE + count  # evicted, it can come back with room for them
-            raise
-        segment = self._transformer.segment(cache, start, count, nodes, len(tokens))
-        first = max(len(tail) - 1, 0)
-        return PassRows(tail + nodes.tokens[before:], positions, segment, first, on_layer)
-
-    def take(self, logits: DeviceRows | None) -> DeviceRows:
-        """End a pass: keep its logits (None: it needed none) and return [1 + n, V]."""
-        self._in_pass = False
-        if self._cache is not None:
-            self._cache.touch()
-        if logits is None:
-            assert self._row is not None
-            return stacked([self._row, *self._nodes.logits])
-        if self._computed == len(self._tokens):
-            assert self._row is not None
-            logits = joined(self._row, logits)
-        self._computed = len(self._tokens)
-        self._row = logits[0]
-        self._nodes.logits = list(logits[1:])
-        return logits
-
     def keep_nodes(self, nodes: NodeTree) -> None:
         """These nodes after the prompt are scored, and in the cache after its rows."""
-        self._nodes = self._prompt_nodes = nodes
+        self._nodes, nodes.with_prompt = nodes, True
 
     @property
     def scored_with_prompt(self) -> bool:
         """Whether a draft was, and nothing came since: a ``forward`` of it needs no pass."""
-        return self._cache is not None and self._prompt_nodes is self._nodes
+        return self._nodes.with_prompt
 
-    def _has_scored(self, tokens: Sequence[int], parents: Sequence[int] | None) -> bool:
-        """Whether these nodes were scored with the prompt, and nothing came since."""
-        nodes, self._prompt_nodes = self._prompt_nodes, None
-        if nodes is not self._nodes or self._cache is None or self._tokens:
-            return False
-        chain = range(-1, len(tokens) - 1)
-        asked = list(chain if parents is None else parents)
-        return nodes.tokens == list(tokens) and nodes.parents == asked
+    # A pass: ``begin``, and then ``end``, or ``undo`` where it raised
 
-    def drop_nodes(self) -> None:
-        """End a pass that was interrupted: there are no nodes."""
-        self._nodes, self._in_pass = NodeTree(), False
+    def begin(self, request: PassRequest) -> PassRows | Exception | None:
+        """What a pass has to compute; None when that is nothing, or why it cannot be computed."""
+        if self._in_pass:
+            return ValueError("this session is in this pass already")
+        try:
+            return self._pass_rows(request)
+        except Exception as error:
+            self._in_pass = False
+            return error
+
+    def _pass_rows(self, request: PassRequest) -> PassRows | None:
+        """Rows for the prefix's tail and for new nodes, after the nodes that are there."""
+        old = self._nodes
+        if not request.grows:
+            self._nodes = NodeTree()
+        new = self._checked(request.tokens)
+        asked = self._nodes.grown(new, request.parents)
+        if old.with_prompt and request.on_layer is None and asked == old:
+            self._nodes, old.with_prompt = old, False
+            return None
+        self._come_back()
+        if self._computed == len(self._tokens) and self._row is None:
+            self._computed -= 1  # after truncate: the logits after the last token are not known
+        tail = self._tokens[self._computed :]
+        if not tail and not new:
+            return None
+        before = len(self._nodes)
+        start = self.prompt_rows + self._computed + before
+        count = len(tail) + len(new)
+        end = self.prompt_rows + len(self._tokens) + self._delta
+        positions = [
+            *range(end - len(tail), end),
+            *(end + at for at in asked.depths[before:]),
+        ]
+        cache = self._cache
+        assert cache is not None
+        self._in_pass = True
+        try:
+            cache.reserve(start + count, start)
+        except MemoryFull:
+            self.spare = SPARE + count  # evicted, it can come back with room for them
+            raise
+        self._before, self._nodes = self._nodes, asked
+        segment = self._transformer.segment(cache, start, count, asked, len(new))
+        return PassRows(tail + new, positions, segment, max(len(tail) - 1, 0), request.on_layer)
+
+    def end(
+        self, request: PassRequest, logits: DeviceRows | Exception | None
+    ) -> DeviceRows | Exception:
+        """What the request gets, of the pass's logits or what it raised; None: it needed none."""
+        if isinstance(logits, Exception):
+            self.undo()
+            return logits
+        self._in_pass = False
+        if self._cache is not None:
+            self._cache.touch()
+        new = [] if logits is None else list(logits)
+        if self._computed < len(self._tokens):
+            self._computed, self._row = len(self._tokens), new.pop(0)
+        elif logits is None or not request.grows:
+            assert self._row is not None
+            logits = stacked([self._row, *self._nodes.logits, *new])
+        self._nodes.logits += new
+        assert logits is not None
+        return logits
+
+    def undo(self) -> None:
+        """End a pass that was interrupted: there are the nodes that it grew from, at most."""
+        self._nodes, self._in_pass = self._before, False
 
     def _checked(self, tokens: Sequence[int]) -> list[int]:
         """As ints; an id without an embedding would be fatal to the whole process on a GPU."""
         checked = [int(token) for token in tokens]
-        if checked and not 0 <= min(checked) <= max(checked) < self._vocabulary:
-            raise ValueError(f"tokens {checked} are not all below {self._vocabulary}")
+        if checked and not 0 <= min(checked) <= max(checked) < self.vocabulary:
+            raise ValueError(f"tokens {checked} are not all below {self.vocabulary}")
         return checked
 
 
-def _rows(result: DeviceRows | Exception) -> DeviceRows:
-    if isinstance(result, Exception):
-        raise result
-    return result
+ALL_ROWS = 1 << 30  # a step of as many rows as there are
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPicture:
+    """Features [m, E] and, for Qwen3-VL, the deepstack's, one [m, E] a layer; rotary positions
+    [3, m] of these rows, counted from the first."""
+
+    features: Tensor
+    deepstack: tuple[Tensor, ...]
+    positions: np.ndarray
+
+
+class Prefill:
+    """Computes the cache of a session; `session` is there when `step` has returned True.
+
+    Rows are the same however they are cut into steps, to the rounding of floats. Belongs to the
+    model's thread, as the session does.
+    """
+
+    def __init__(
+        self,
+        transformer: Transformer,
+        session: Session,
+        cache: KeyValueCache,
+        start: int,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        image: np.ndarray,
+        encode: Callable[[], EncodedPicture],
+        on_filled: Callable[[NDArray[np.float32]], None],
+        row: NDArray[np.float32] | None,
+    ) -> None:
+        """start: rows that the cache has already. ids [n], positions [3, n]: token ids and rotary
+        positions, where those of the picture's rows, image [m], are not known before ``encode`` has
+        run the vision part. on_filled: gives the session its cache, and the logits [V] after the
+        last row. row: those logits; they must be known where the cache has all rows."""
+        self._transformer, self._session, self._cache = transformer, session, cache
+        self._done, self._ids, self._positions, self._image = start, ids, positions, image
+        self._encode, self._on_filled, self._row = encode, on_filled, row
+        self._encoded: EncodedPicture | None = None
+        self._nodes = NodeTree()
+        self._ended = False
+
+    def draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
+        """Score these nodes after the prompt in the pass over its last rows, if that is to come.
+
+        The session's next ``forward`` of the same nodes needs no pass. Not so under fixed passes,
+        whose rows have the same bits whatever else is in the pass.
+        """
+        usable = all(0 <= token < self._session.vocabulary for token in tokens)
+        if usable and not self._ended and not self._transformer.masks_itself:
+            self._nodes = NodeTree().grown(tokens, parents)
+
+    def finish(self) -> Session:
+        """All steps at once."""
+        while not self.step(ALL_ROWS):
+            pass
+        return self.session
+
+    @property
+    def rows_left(self) -> int:
+        """Rows that are not computed yet."""
+        return len(self._ids) - self._done
+
+    @property
+    def session(self) -> Session:
+        """The session after the prompt; ValueError before the last step."""
+        if not self._ended:
+            raise ValueError(f"{self.rows_left} rows of this prompt are not computed yet")
+        return self._session
+
+    def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
+        """Compute so many rows more at most, or the vision part, a step of its own; True: done.
+
+        on_layer: called after each layer. What it raises ends the step and changes nothing.
+        """
+        if self._ended:
+            return True
+        if self._row is not None and not self.rows_left:
+            return self._end(self._row)
+        image = self._image
+        if self._encoded is None and len(image) and image[-1] >= self._done:
+            with torch.inference_mode():
+                self._encoded = self._encode()
+            self._positions[:, image] = image[0] + self._encoded.positions
+            return False
+        end = min(self._done + max(rows, 1), len(self._ids))
+        nodes = self._nodes if end == len(self._ids) else NodeTree()
+        hidden = self._compute(end, nodes, on_layer)
+        self._done = end
+        if self.rows_left:
+            return False
+        with torch.inference_mode():
+            logits = self._transformer.logits(hidden[-1 - len(nodes) :], self._session.vocabulary)
+        after = on_device(logits)
+        nodes.logits = list(after[1:])
+        return self._end(on_host(after[0]))
+
+    def _end(self, row: NDArray[np.float32]) -> bool:
+        self._on_filled(row)
+        self._encoded, self._ended = None, True
+        if self._nodes.logits:
+            self._session.keep_nodes(self._nodes)
+        return True
+
+    def _compute(self, end: int, nodes: NodeTree, on_layer: OnLayer | None) -> Tensor:
+        """Hidden rows of the rows up to `end` that are due, and of the nodes after them."""
+        transformer, start = self._transformer, self._done
+        count = end - start + len(nodes)
+        positions = self._positions[:, start:end]
+        if len(nodes):
+            after = positions[:, -1:] + 1 + np.array(nodes.depths)  # a prompt ends with text
+            positions = np.concatenate([positions, after], axis=1)
+            self._cache.reserve(start + count, start)
+        with torch.inference_mode():
+            hidden = transformer.embed([*self._ids[start:end].tolist(), *nodes.tokens])
+            return transformer.forward(
+                hidden,
+                torch.from_numpy(positions),
+                (transformer.segment(self._cache, start, count, nodes, len(nodes)),),
+                self._place_image(hidden, start, end),
+                on_layer,
+            )
+
+    def _place_image(self, hidden: Tensor, start: int, end: int) -> Deepstack | None:
+        """Put the picture's features where the rows `start` to `end` are its own."""
+        first, last = (int(at) for at in np.searchsorted(self._image, (start, end)))
+        if first == last:
+            return None
+        assert self._encoded is not None
+        features, deep = self._encoded.features, self._encoded.deepstack
+        places = torch.from_numpy(self._image[first:last] - start).to(hidden.device)
+        hidden[places] = features[first:last].to(hidden.dtype)
+        return Deepstack(places, [layer[first:last] for layer in deep]) if deep else None

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..decoding.grammar import Allowed
 from ..errors import UserError, library_errors
@@ -29,8 +28,7 @@ class TokenGrammar:
     def __init__(self, start: LLMatcher, end_token: int, vocabulary: int) -> None:
         """start: before the first token. vocabulary: tokens that there are for both models."""
         self._start, self._end, self._vocabulary = start, end_token, vocabulary
-        self._states: LruCache[LLMatcher] = LruCache(STATES)
-        self._masks: LruCache[NDArray[np.uint8]] = LruCache(STATES)
+        self._states: LruCache[tuple[LLMatcher, bytes]] = LruCache(STATES)
 
     def allowed(self, answer: Sequence[int]) -> Allowed:
         """The tokens [V] that may follow; raises UserError where these are against the grammar."""
@@ -39,30 +37,26 @@ class TokenGrammar:
             allowed = np.arange(self._vocabulary) == self._end  # nothing follows: anything will do
             return allowed
         prefix = tuple(answer)
-        bits = self._masks.get(prefix, lambda: self._mask(prefix))
-        allowed = np.unpackbits(bits, count=self._vocabulary, bitorder="little") == 1
+        _, mask = self._states.get(prefix, lambda: self._state(prefix))
+        allowed = self._unpacked(mask)
         return allowed
 
-    def _mask(self, answer: tuple[int, ...]) -> NDArray[np.uint8]:
-        """The allowed tokens as bits, the lowest first; at least one."""
-        matcher = self._after(answer)
-        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        known = np.unpackbits(bits, count=self._vocabulary, bitorder="little")
-        if matcher.is_error() or not known.any():
-            raise self._unusable(matcher)
-        return bits
+    def _unpacked(self, mask: bytes) -> Allowed:
+        bits = np.frombuffer(mask, np.uint8)
+        return np.unpackbits(bits, count=self._vocabulary, bitorder="little").view(bool)
 
-    def _after(self, answer: tuple[int, ...]) -> LLMatcher:
-        """The state after these tokens, mostly a step from the one before it."""
-        return self._states.get(answer, lambda: self._made(answer))
-
-    def _made(self, answer: tuple[int, ...]) -> LLMatcher:
+    def _state(self, answer: tuple[int, ...]) -> tuple[LLMatcher, bytes]:
+        """The state after these tokens, mostly a step from the one before it, and the allowed
+        tokens as bits, the lowest first; at least one."""
         before = self._states.find(answer[:-1]) if answer else None
-        matcher = (before or self._start).deep_copy()
+        matcher = (self._start if before is None else before[0]).deep_copy()
         rest = answer if before is None else answer[-1:]
         if not matcher.consume_tokens(list(rest)):
             raise self._unusable(matcher)
-        return matcher
+        mask = matcher.compute_bitmask()
+        if matcher.is_error() or not self._unpacked(mask).any():
+            raise self._unusable(matcher)
+        return matcher, mask
 
     def _unusable(self, matcher: LLMatcher) -> UserError:
         """Why there is no next token."""

@@ -14,14 +14,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import UserError
-from .cache import SPARE, KeyValueCache, PrefixStore, PromptParts, Refilled
-from .image import Grid, ImageSpec, PictureLimits, decode_image, grid_of, patches
+from .cache import KeyValueCache, PrefixStore, prompt_parts
+from .image import (
+    Grid,
+    ImageSpec,
+    PictureLimits,
+    decode_image,
+    grid_of,
+    patches,
+    picture_positions,
+    positions_of,
+)
 from .kv_memory import MB, KvMemory, LruCache
 from .passes.target_rows import DeviceRows
 from .passes.transformer import Transformer
-from .prefill import EncodedPicture, Prefill, PrefillRows, picture_positions, positions_of
 from .prompt import Prompt, PromptSpec, Request, prompt_digest, render
-from .session import PassRequest, Session, forward_together
+from .session import EncodedPicture, PassRequest, Prefill, Session, forward_together
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
 
@@ -88,7 +96,7 @@ class Vlm:
         self._config = model.config
         self._image_features = model.model.get_image_features
         self.transformer, self.tokenizer = transformer, tokenizer
-        self.preprocessing = preprocessing
+        self.preprocessing, self._merge = preprocessing, preprocessing.spec.merge_size
         self.identity = identity
         self.chat_template, self.end_ids = chat_template, end_ids
         self._image_id: int = model.config.image_token_id
@@ -182,15 +190,13 @@ class Vlm:
         return self._grammars.grammar(text, spec.end_ids[0], spec.vocabulary)
 
     def _picture(self, request: Request, spec: ImageSpec) -> Picture:
-        key = request.image_digest, spec
-        return self._pictures.get(key, lambda: self._patches(request.jpeg, spec))
+        def made() -> Picture:
+            image = decode_image(request.jpeg, spec.max_frame_pixels)
+            ours = self.preprocessing
+            pixels, grid = patches(image, self._limits.resized(spec), ours.mean, ours.std)
+            return Picture(pixels, grid, grid_of(image.height, image.width, spec))
 
-    def _patches(self, jpeg: bytes, spec: ImageSpec) -> Picture:
-        image = decode_image(jpeg, spec.max_frame_pixels)
-        pixels, grid = patches(
-            image, self._limits.resized(spec), self.preprocessing.mean, self.preprocessing.std
-        )
-        return Picture(pixels, grid, grid_of(image.height, image.width, spec))
+        return self._pictures.get((request.image_digest, spec), made)
 
     @property
     def default_kv_bytes(self) -> int:
@@ -212,57 +218,44 @@ class Vlm:
         """
         return self.prefill(prompt).finish()
 
-    def prefill(self, prompt: Prompt) -> Prefill[Session]:
+    def prefill(self, prompt: Prompt) -> Prefill:
         """`open` in steps: a session after the prompt, when all are made."""
+        refill = partial(self._refill, prompt)
+        rows = len(prompt.input_ids)
+        return self._fill(prompt, Session(self.transformer, self.vocabulary, rows, refill))
 
-        def open_session(cache: KeyValueCache, delta: int, row: NDArray[np.float32]) -> Session:
-            rows = len(prompt.input_ids)
-            refill = partial(self._refill, prompt)
-            return Session(self.transformer, cache, rows, delta, row, refill)
-
-        return self._fill(prompt, (), SPARE, open_session)
-
-    def _refill(
-        self, prompt: Prompt, tokens: Sequence[int], spare: int, on_filled: Refilled
-    ) -> Prefill[Session]:
+    def _refill(self, prompt: Prompt, session: Session) -> Prefill:
         """`_fill` for an evicted session."""
-        prefill = self._fill(prompt, tokens, spare, on_filled)
+        prefill = self._fill(prompt, session)
         self.memory.restored_rows += prefill.rows_left
         return prefill
 
-    def _fill(
-        self,
-        prompt: Prompt,
-        tokens: Sequence[int],
-        spare: int,
-        on_filled: Refilled,
-    ) -> Prefill[Session]:
-        """Fill a cache with a prompt and these tokens after it; it has room for ``spare`` more."""
+    def _fill(self, prompt: Prompt, session: Session) -> Prefill:
+        """Compute a cache of the prompt and the session's tokens after it."""
+        tokens, grid = session.tokens, prompt.image_grid_thw
         ids = np.concatenate([prompt.input_ids, np.asarray(tokens, np.int64)])
-        positions, delta = positions_of(ids, prompt.image_grid_thw, self._image_id, self._merge)
+        positions, delta = positions_of(ids, grid, self._image_id, self._merge)
         image = np.flatnonzero(prompt.input_ids == self._image_id)
-        grid = prompt.image_grid_thw
-        cache = KeyValueCache(self.transformer.cache_layout, len(ids) + spare, self.memory)
-        parts = PromptParts(
-            prompt.input_ids, image, prompt.image_digest + bytes(str(grid), "ascii")
-        )
-        prefixes = self._prefixes
-        start, known = prefixes.paste(cache, parts, self.vocabulary)
+        cache = KeyValueCache(self.transformer.cache_layout, len(ids) + session.spare, self.memory)
+        name = prompt.image_digest + bytes(str(grid), "ascii")
+        parts, prefixes = prompt_parts(prompt.input_ids, image, name), self._prefixes
+        start, known = prefixes.paste(cache, parts, session.vocabulary)
 
-        def fill(row: NDArray[np.float32]) -> Session:
+        def fill(row: NDArray[np.float32]) -> None:
             prefixes.keep(cache, parts, None if tokens else row)
-            session: Session = on_filled(cache, delta, row)
-            return session
+            session.adopt(cache, delta, tokens, row)
 
         return Prefill(
             self.transformer,
+            session,
             cache,
-            PrefillRows(ids, positions, image),
             start,
+            ids,
+            positions,
+            image,
             lambda: self._features.get(
                 (prompt.image_digest, grid, len(image)), lambda: self._encode(prompt, len(image))
             ),
-            self.vocabulary,
             fill,
             None if tokens else known,
         )
@@ -270,10 +263,6 @@ class Vlm:
     def forward_together(self, requests: Sequence[PassRequest]) -> list[DeviceRows | Exception]:
         """One pass for several sessions: ``session.forward_together`` with this model."""
         return forward_together(self.transformer, self.vocabulary, requests)
-
-    @property
-    def _merge(self) -> int:
-        return self.preprocessing.spec.merge_size
 
     def _encode(self, prompt: Prompt, kept: int) -> EncodedPicture:
         """So many rows of the picture's."""

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fuzz.drafts import MAX_TOKENS, TOKENIZER, VOCABULARY
-from helpers import bounded_toy
+from helpers.bounded_toy import BoundedSession
 from helpers.checkpoints import jpeg
 
 from edge_cloud_spec.decoding.grammar import masked
@@ -61,7 +61,7 @@ class BoundedTarget(Target):
         self.memory = memory
 
     def prefill(self, prompt: Any) -> Any:
-        return bounded_toy.prefill(self, self.memory, self.start(prompt))
+        return BoundedSession(self, self.memory, self.start(prompt)).restore()
 
 
 def own_answer(opening: Open) -> tuple[int, ...]:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
 from edge_cloud_spec.lab.harness.scripted.model import ScriptedPrefill, ScriptedSession
 from edge_cloud_spec.lab.harness.toy import ToyVlm
-from edge_cloud_spec.models.cache import (
-    SPARE,
-    CacheLayout,
-    CacheOwner,
-    KeyValueCache,
-    Refilled,
-)
+from edge_cloud_spec.models.cache import SPARE, CacheLayout, KeyValueCache
 from edge_cloud_spec.models.kv_memory import KvMemory
 
 LAYOUT = CacheLayout(1, 1, 1, torch.float32, torch.device("cpu"))
@@ -24,24 +17,44 @@ PROMPT_ROWS = 300
 SESSION_BYTES = LAYOUT.row_bytes * 512  # of a prompt and an answer of some 80 tokens
 
 
-class BoundedSession(CacheOwner, ScriptedSession):
+class BoundedSession(ScriptedSession):
     """Its rows are where a real session's are; a pass over rows that are lost is an error."""
 
-    def __init__(self, model: Any, cache: KeyValueCache, memory: KvMemory, state: Any = ()) -> None:
-        ScriptedSession.__init__(self, model, state)
-        CacheOwner.__init__(self, cache, partial(refill, memory))
+    def __init__(self, model: Any, memory: KvMemory, state: Any = ()) -> None:
+        super().__init__(model, state)
+        self._memory = memory
+        self._cache: KeyValueCache | None = None
 
     @property
-    def tokens(self) -> tuple[int, ...]:
-        return tuple(self._tokens)
+    def resident(self) -> bool:  # type: ignore[override]
+        return self._cache is not None
 
-    def _forget_rows(self) -> None:
-        self._computed = 0
+    @property
+    def pinned(self) -> bool:
+        return self.waits
 
-    def _adopt(self, cache: KeyValueCache, tokens: list[int], row: Any) -> None:
-        assert tuple(tokens) == self.tokens[: len(tokens)]
-        self._computed = len(tokens)
-        self._own(cache)
+    def evict(self) -> bool:
+        if self._cache is None:
+            return False
+        self._cache.release()
+        self._cache, self._computed = None, 0
+        return True
+
+    def restore(self) -> Any:
+        tokens = self.tokens
+        rows = PROMPT_ROWS + len(tokens)
+        cache = KeyValueCache(LAYOUT, rows + SPARE, self._memory)
+
+        def opened() -> BoundedSession:
+            self._adopt(cache, tokens)
+            return self
+
+        return ScriptedPrefill(opened, rows)
+
+    def _adopt(self, cache: KeyValueCache, tokens: tuple[int, ...]) -> None:
+        assert tokens == self.tokens[: len(tokens)] and self._cache is None
+        self._cache, self._computed = cache, len(tokens)
+        cache.keep_for(self)
 
     def score(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Any:
         assert self._cache is not None, "the scheduler runs only what is prepared"
@@ -51,17 +64,6 @@ class BoundedSession(CacheOwner, ScriptedSession):
         return super().score(tokens, parents)
 
 
-def refill(memory: KvMemory, tokens: Sequence[int], spare: int, on_filled: Refilled) -> Any:
-    rows = PROMPT_ROWS + len(tokens)
-    cache = KeyValueCache(LAYOUT, rows + spare, memory)
-    return ScriptedPrefill(lambda: on_filled(cache, 0, torch.empty(0).numpy()), rows)
-
-
-def prefill(model: Any, memory: KvMemory, state: Any = ()) -> Any:
-    """A session of 300 rows, in steps."""
-    return refill(memory, (), SPARE, lambda cache, *_: BoundedSession(model, cache, memory, state))
-
-
 class BoundedToy(ToyVlm):
     """Its prompts have 300 rows."""
 
@@ -69,7 +71,7 @@ class BoundedToy(ToyVlm):
         self.memory = memory
 
     def prefill(self, prompt: Any) -> Any:
-        return prefill(self, self.memory)
+        return BoundedSession(self, self.memory).restore()
 
     def open(self, prompt: Any) -> Any:
         return self.prefill(prompt).finish()

@@ -30,8 +30,8 @@ def checkpoint(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0) -> 
 
 
 @functools.cache
-def vlm(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0) -> Vlm:
-    return load(checkpoint(family, seed, vocabulary))
+def vlm(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0, **options: str) -> Vlm:
+    return load(checkpoint(family, seed, vocabulary), **options)
 
 
 @functools.cache

@@ -45,14 +45,13 @@ class Traffic(TorchFunctionMode):
 
 
 def sessions_of(model: Vlm) -> list[Session]:
-    def never(*_: object) -> Any:
-        raise AssertionError("nothing is evicted here")
-
     row = np.zeros(model.vocabulary, np.float32)
     made = []
     for rows in PROMPTS:
         cache = KeyValueCache(model.transformer.cache_layout, rows, KvMemory())
-        made.append(Session(model.transformer, cache, rows, 0, row, never))
+        never: Any = None  # nothing is evicted here
+        made.append(Session(model.transformer, model.vocabulary, rows, never))
+        made[-1].adopt(cache, 0, (), row)
     return made
 
 

@@ -20,9 +20,9 @@ from edge_cloud_spec.models.image import (
     decode_image,
     is_black,
     patches,
+    positions_of,
     target_size,
 )
-from edge_cloud_spec.models.prefill import positions_of
 from edge_cloud_spec.models.prompt import PromptSpec, Request
 
 

@@ -1,8 +1,13 @@
-"""A session computes what transformers' own forward computes, however it is driven."""
+"""A session computes what transformers' own forward computes, however it is driven, in whatever
+kind of pass and company, whether or not it loses its cache; what one does costs itself alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,235 +16,368 @@ from helpers.checkpoints import FAMILIES, full_logits, prompt_of, vlm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_cloud_spec.errors import MemoryFull
+from edge_cloud_spec.models import session as session_module
+from edge_cloud_spec.models.cache import CacheLayout, KeyValueCache
+from edge_cloud_spec.models.kv_memory import KvMemory
+from edge_cloud_spec.models.passes import attention as attention_module
+from edge_cloud_spec.models.passes.attention import PaddedAttention, Segment
+from edge_cloud_spec.models.passes.target_rows import on_host
+from edge_cloud_spec.models.passes.transformer import OnLayer
+from edge_cloud_spec.models.session import PassRequest, Session
+from edge_cloud_spec.models.vlm import Vlm
+
 CLOSE = 1e-4
+TOKEN = st.integers(0, 250)
+TEXTS = ("find the silver bottle", "search for the red chair near the door", "find it")
+KINDS = ("apart", "padded", "fixed", "on a device", "bounded")  # of passes
 
 
-def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
+def bounded(family: str, sessions: float) -> Vlm:
+    """A model with memory for so many sessions; none is held, and no prefix is kept."""
+    model = copy(vlm(family))  # other tests have it with memory without a bound
+    model.use_memory(KvMemory())
+    cache = model.transformer.cache_layout.row_bytes * model.open(prompt_of(model))._cache.capacity
+    model.use_memory(KvMemory(int(sessions * cache)))
+    return model
+
+
+def difference(rows: Any, family: str, prompt: Any, tokens: list[int]) -> float:
+    """How far these rows, the last of them after the tokens, are from transformers' own."""
+    ours = on_host(rows)
     assert ours.dtype == np.float32
-    assert ours.shape == theirs[:, : ours.shape[1]].shape
-    assert np.abs(ours - theirs[:, : ours.shape[1]]).max() < CLOSE
+    theirs = full_logits(family, prompt, tokens)[-len(ours) :, : ours.shape[1]]
+    return float(np.abs(ours - theirs).max())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_chain_in_one_pass_equals_the_full_forward(family: str) -> None:
-    prompt, tokens = prompt_of(vlm(family)), [5, 90, 33, 7, 100]
-    session = vlm(family).open(prompt)
-    assert_close(session.forward(tokens), full_logits(family, prompt, tokens))
+class Stopped(Exception):
+    """What an exit raises here."""
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_one_token_at_a_time_equals_the_full_forward(family: str) -> None:
-    prompt, tokens = prompt_of(vlm(family)), [5, 90, 33, 7, 100]
-    session = vlm(family).open(prompt)
-    rows = [session.forward([])[0]]
-    for token in tokens:
-        session.extend([token])
-        rows.append(session.forward([])[0])
-    assert session.length == 5
-    assert_close(np.stack(rows), full_logits(family, prompt, tokens))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_tree_scores_each_branch_as_if_it_were_alone(family: str) -> None:
-    prompt = prompt_of(vlm(family))
-    session = vlm(family).open(prompt)
-    session.extend([11, 12])
-    tokens, parents = [20, 21, 22, 23, 24, 25], [-1, -1, 0, 0, 1, 4]
-    rows = session.forward(tokens, parents)
-    for path in ([0, 2], [0, 3], [1, 4, 5]):
-        branch = full_logits(family, prompt, [11, 12, *(tokens[node] for node in path)])
-        assert_close(rows[[0, *(node + 1 for node in path)]], branch[2:])
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_tree_without_its_mask_would_be_noticed(family: str) -> None:
-    """Negative control: the same nodes as a chain give other logits by far more than the bound."""
-    session = vlm(family).open(prompt_of(vlm(family)))
-    tree = session.forward([20, 21, 22], [-1, -1, 0])
-    chain = session.forward([20, 21, 22])
-    assert np.abs(tree[2:] - chain[2:]).max() > 10 * CLOSE
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_commit_keeps_the_path_and_rolls_back_the_rest(family: str) -> None:
-    prompt = prompt_of(vlm(family))
-    session = vlm(family).open(prompt)
-    session.forward([20, 21, 22, 23, 24, 25], [-1, -1, 0, 0, 1, 4])
-    session.commit([1, 4])
-    assert session.tokens == (21, 24)
-    expected = full_logits(family, prompt, [21, 24, 30, 31])
-    assert_close(session.forward([]), expected[2:3])
-    assert_close(session.forward([30, 31]), expected[2:])
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_what_comes_after_a_committed_path_can_be_kept(family: str) -> None:
-    session = vlm(family).open(prompt_of(vlm(family)))
-    rows = session.forward([20, 21, 22, 23, 24, 25, 26], [-1, -1, 0, 1, 1, 4, 3])
-    session.commit([1], [3, 4, 5])
-    assert session.tokens == (21,)
-    assert np.abs(session.logits_after(-1) - rows[2]).max() < CLOSE
-    assert np.abs(session.logits_after(2) - rows[6]).max() < CLOSE
-    again = vlm(family).open(prompt_of(vlm(family)))
-    whole = again.forward([21, 23, 24, 25, 30, 31], [-1, 0, 0, 2, 3, 1])
-    assert np.abs(session.grow([30, 31], [2, 0]) - whole[5:]).max() < CLOSE
-    session.commit([1, 2, 3])
-    assert session.tokens == (21, 24, 25, 30)
-    assert np.abs(session.forward([])[0] - whole[5]).max() < CLOSE
-    with pytest.raises(ValueError, match="do not all come after"):
-        session.forward([1, 2], [-1, -1])
-        session.commit([0], [1])
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_truncate_forgets_what_came_after(family: str) -> None:
-    prompt = prompt_of(vlm(family))
-    session = vlm(family).open(prompt)
-    session.forward([20, 21, 22, 23])
-    session.commit([0, 1, 2, 3])
-    session.truncate(2)
-    session.extend([40])
-    expected = full_logits(family, prompt, [20, 21, 40, 41])
-    assert_close(session.forward([41]), expected[3:])
-    session.truncate(3)
-    assert_close(session.forward([]), expected[3:4])
-    session.truncate(0)
-    assert_close(session.forward([]), expected[:1])
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_grown_tree_equals_one_made_at_once(family: str) -> None:
-    session = vlm(family).open(prompt_of(vlm(family)))
-    at_once = session.forward([20, 21, 22, 23, 24], [-1, -1, 1, 0, 2])
-    first = session.forward([20, 21], [-1, -1])
-    second = session.grow([22, 23], [1, 0])
-    third = session.grow([24], [2])
-    grown = np.concatenate([first, second, third])
-    assert np.abs(grown - at_once).max() < CLOSE
-    session.commit([1, 2, 4])
-    assert np.abs(session.forward([])[0] - at_once[5]).max() < CLOSE
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_two_sessions_on_one_model_do_not_disturb_each_other(family: str) -> None:
-    model = vlm(family)
-    one, two = prompt_of(model, 1), prompt_of(model, 2, "search for the red chair near the door")
-    sessions = [model.open(one), model.open(two)]
-    rows: list[list[np.ndarray]] = [[], []]
-    for token in (9, 8, 7):
-        for session, kept in zip(sessions, rows, strict=True):
-            session.extend([token])
-            kept.append(session.forward([])[0])
-    assert_close(np.stack(rows[0]), full_logits(family, one, [9, 8, 7])[1:])
-    assert_close(np.stack(rows[1]), full_logits(family, two, [9, 8, 7])[1:])
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_what_the_last_prompt_shares_is_taken_over_unchanged(family: str) -> None:
-    model = vlm(family)
-    texts = ("find the silver bottle", "find the silver bottle now", "find the red chair")
-    prompts = [prompt_of(model, seed, text) for seed in (1, 1, 2) for text in texts]
-    for prompt in [*prompts, prompts[-1]]:
-        assert_close(model.open(prompt).forward([3]), full_logits(family, prompt, [3]))
-
-
-def test_cache_grows_beyond_its_first_capacity() -> None:
-    prompt = prompt_of(vlm())
-    session = vlm().open(prompt)
-    tokens = [index % 250 for index in range(400)]
-    for start in range(0, 400, 50):
-        session.forward(tokens[start : start + 50])
-        session.commit(range(50))
-    assert_close(session.forward([1]), full_logits("qwen3_vl", prompt, [*tokens, 1])[400:])
-
-
-def test_exits_are_called_after_each_layer_with_the_rows_that_are_returned() -> None:
-    model = vlm()
-    session = model.open(prompt_of(model))
-    session.extend([4, 5])
-    seen: list[tuple[int, torch.Tensor]] = []
-    rows = session.forward([6, 7], on_layer=lambda layer, hidden: seen.append((layer, hidden)))
-    assert [layer for layer, _ in seen] == [0, 1, 2]
-    with torch.inference_mode():
-        last = model.transformer.logits(seen[-1][1], model.vocabulary).numpy()
-    assert np.abs(last - rows).max() < CLOSE
-
-
-def test_misuse_is_refused() -> None:
-    session = vlm().open(prompt_of(vlm()))
-    session.forward([1, 2, 3], [-1, 0, 0])
-    with pytest.raises(ValueError, match="not a path"):
-        session.commit([0, 1, 2])
-    with pytest.raises(ValueError, match="parent"):
-        session.forward([1, 2], [0, -1])
-    with pytest.raises(ValueError, match="not all below"):
-        session.extend([99_999])
-    with pytest.raises(ValueError, match="not all below"):
-        session.forward([-1])
-    with pytest.raises(ValueError, match="truncate"):
-        session.truncate(1)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.data())
-def test_any_course_of_a_session_ends_at_the_logits_of_its_prefix(data: st.DataObject) -> None:
-    prompt = prompt_of(vlm())
-    session = vlm().open(prompt)
-    token = st.integers(0, 250)
-    prefix: list[int] = []
-    for _ in range(data.draw(st.integers(1, 6))):
-        step = data.draw(st.sampled_from(["tree", "extend", "truncate", "look"]))
-        if step == "tree":
-            tokens = data.draw(st.lists(token, min_size=1, max_size=6))
-            parents = [data.draw(st.integers(-1, index - 1)) for index in range(len(tokens))]
-            session.forward(tokens, parents)
-            leaf = data.draw(st.integers(-1, len(tokens) - 1))
-            path: list[int] = []
-            while leaf >= 0:
-                path.insert(0, leaf)
-                leaf = parents[leaf]
-            session.commit(path)
-            prefix += [tokens[node] for node in path]
-        elif step == "extend":
-            more = data.draw(st.lists(token, max_size=3))
-            session.extend(more)
-            prefix += more
-        elif step == "truncate":
-            length = data.draw(st.integers(0, len(prefix)))
-            session.truncate(length)
-            prefix = prefix[:length]
-        else:
-            session.forward([])
-    assert session.tokens == tuple(prefix)
-    assert_close(session.forward([9]), full_logits("qwen3_vl", prompt, [*prefix, 9])[-2:])
-
-
-class Enough(Exception):
-    """A pass is not wanted any more."""
-
-
-def stop_after(layer: int) -> Callable[[int, torch.Tensor], None]:
+def stop_at(layer: int) -> OnLayer:
     def on_layer(index: int, hidden: torch.Tensor) -> None:
         if index == layer:
-            raise Enough
+            raise Stopped
 
     return on_layer
 
 
+@contextmanager
+def passes(kind: str) -> Iterator[None]:
+    """Passes of this kind, over caches that hold no numbers where nothing was computed."""
+
+    def nothing(layout: CacheLayout, rows: int) -> torch.Tensor:
+        return torch.full((layout.layers, 2, layout.heads, rows, layout.size), torch.nan)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CacheLayout, "_allocate", nothing)
+        if kind in ("apart", "padded"):
+            padded = kind == "padded"
+            patch.setattr(PaddedAttention, "pays", lambda each, _: padded and len(each) > 1)
+        if kind == "on a device":
+            patch.setattr(session_module, "on_device", lambda rows: rows)
+        yield
+
+
+class Course:
+    """Sessions that are driven at random; their rows are compared with transformers' own."""
+
+    def __init__(self, family: str, kind: str, data: st.DataObject) -> None:
+        self.family, self.draw = family, data.draw
+        self.model = bounded(family, 1.5)
+        if kind != "bounded":
+            self.model = copy(vlm(family, passes="fixed" if kind == "fixed" else "free"))
+            self.model.use_memory(KvMemory())
+        self.prompts = [prompt_of(self.model, *each) for each in enumerate(TEXTS)]
+        self.sessions = [self.model.open(prompt) for prompt in self.prompts]
+        self.nodes: list[list[tuple[int, int]]] = [[] for _ in TEXTS]  # token and parent
+        self.most = 1 if kind == "bounded" else len(TEXTS)  # sessions of a pass
+
+    def path(self, at: int, node: int) -> list[int]:
+        path: list[int] = []
+        while node >= 0:
+            path.insert(0, node)
+            node = self.nodes[at][node][1]
+        return path
+
+    def check(self, at: int, node: int, row: Any) -> None:
+        """The row after a node of a session, or after its prefix (-1)."""
+        drafted = [self.nodes[at][each][0] for each in self.path(at, node)]
+        tokens = [*self.sessions[at].tokens, *drafted]
+        assert difference(row[None], self.family, self.prompts[at], tokens) < CLOSE
+
+    def drafted(self, before: int, least: int = 0) -> tuple[list[int], list[int]]:
+        tokens = self.draw(st.lists(TOKEN, min_size=least, max_size=5))
+        size = range(before, before + len(tokens))
+        return tokens, [self.draw(st.integers(-1, node - 1)) for node in size]
+
+    def forward(self, _: int) -> None:
+        """Any sessions together; some are stopped by an exit."""
+        places = st.sampled_from(range(len(TEXTS)))
+        chosen = self.draw(st.lists(places, min_size=1, max_size=self.most, unique=True))
+        requests = []
+        for at in chosen:
+            on_layer = self.draw(st.sampled_from([None, None, None, stop_at(1)]))
+            requests.append(PassRequest(self.sessions[at], *self.drafted(0), on_layer))
+        results = self.model.forward_together(requests)
+        for at, request, rows in zip(chosen, requests, results, strict=True):
+            self.nodes[at] = []
+            if isinstance(rows, Exception):
+                assert isinstance(rows, Stopped) and request.on_layer is not None
+                continue
+            self.nodes[at] = list(zip(request.tokens, request.parents or (), strict=True))
+            assert len(rows) == 1 + len(request.tokens)
+            for node in (-1, self.draw(st.integers(-1, len(request.tokens) - 1))):
+                self.check(at, node, rows[node + 1])
+
+    def grow(self, at: int) -> None:
+        session, (tokens, parents) = self.sessions[at], self.drafted(len(self.nodes[at]), 1)
+        if self.draw(st.booleans()):
+            with pytest.raises(Stopped):
+                session.grow(tokens, parents, stop_at(self.draw(st.integers(0, 2))))
+        rows = session.grow(tokens, parents)
+        assert len(rows) == len(tokens)
+        self.nodes[at] += zip(tokens, parents, strict=True)
+        self.check(at, len(self.nodes[at]) - 1, rows[-1])
+
+    def commit(self, at: int) -> None:
+        nodes = self.nodes[at]
+        path = self.path(at, self.draw(st.integers(-1, len(nodes) - 1)))
+        place = {path[-1] if path else -1: -1}
+        for node, (_, parent) in enumerate(nodes):
+            if parent in place and node not in path and self.draw(st.booleans()):
+                place[node] = len(place) - 1
+        keep = list(place)[1:]
+        tokens = self.sessions[at].tokens + tuple(nodes[node][0] for node in path)
+        self.sessions[at].commit(path, keep)
+        assert self.sessions[at].tokens == tokens
+        self.nodes[at] = [(nodes[node][0], place[nodes[node][1]]) for node in keep]
+
+    def extend(self, at: int) -> None:
+        self.sessions[at].extend(self.draw(st.lists(TOKEN, max_size=3)))
+        self.nodes[at] = []
+
+    def truncate(self, at: int) -> None:
+        self.sessions[at].truncate(self.draw(st.integers(0, self.sessions[at].length)))
+        self.nodes[at] = []
+
+    def look(self, at: int) -> None:
+        node = self.draw(st.integers(-1, len(self.nodes[at]) - 1))
+        self.check(at, node, self.sessions[at].logits_after(node))
+
+    def lose(self, at: int) -> None:
+        """Between the steps after which it has its cache again it may change."""
+        session = self.sessions[at]
+        session.evict()
+        assert not session.resident
+        if self.draw(st.booleans()):
+            steps, turn = session.restore(), cycle([3, 40, 7])
+            while not steps.step(next(turn)):
+                change = st.sampled_from([None, None, self.commit, self.extend, self.truncate])
+                if changing := self.draw(change):
+                    changing(at)
+            assert session.resident
+
+    def turn(self) -> None:
+        acts = (self.forward, self.grow, self.commit, self.extend, self.truncate, self.look)
+        act = self.draw(st.sampled_from([*acts, self.grow, self.forward, self.lose]))
+        act(self.draw(st.sampled_from(range(len(TEXTS)))))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("layer", [0, 1])
-def test_an_interrupted_pass_leaves_the_session_as_it_was(family: str, layer: int) -> None:
-    prompt = prompt_of(vlm(family))
-    session = vlm(family).open(prompt)
-    session.extend([11, 12])
-    with pytest.raises(Enough):
-        session.forward([40, 41], None, stop_after(layer))
-    first = session.forward([20, 21], [-1, -1])
-    with pytest.raises(Enough):
-        session.grow([60, 61, 62], [0, 1, 2], stop_after(layer))
-    rows = session.grow([22, 23], [0, 2])
-    branch = full_logits(family, prompt, [11, 12, 20, 22, 23])
-    assert_close(np.concatenate([first[:2], rows]), branch[2:])
-    session.commit([0, 2])
-    assert session.tokens == (11, 12, 20, 22)
-    assert_close(session.forward([23])[1:], branch[-1:])
+@settings(max_examples=5)
+@given(data=st.data())
+def test_any_course_in_any_kind_of_pass_gives_the_rows_of_transformers(
+    family: str, kind: str, data: st.DataObject
+) -> None:
+    with passes(kind):
+        course = Course(family, kind, data)
+        memory = course.model.memory
+        for _ in range(data.draw(st.integers(3, 12))):
+            course.turn()
+            assert memory.in_use <= memory.reserved <= (memory.limit or memory.reserved)
+        for at, session in enumerate(course.sessions):
+            course.nodes[at] = [(9, -1)]
+            course.check(at, 0, session.forward([9])[1])
+        if kind == "bounded":
+            assert memory.evictions > 0 and memory.restored_rows > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_masks_and_other_rows_would_be_noticed(family: str) -> None:
+    """Negative control: they give other logits by far more than the bound."""
+    model = vlm(family)
+    session, other = model.open(prompt_of(model)), model.open(prompt_of(model, 2, TEXTS[1]))
+    tree = session.forward([20, 21, 22], [-1, -1, 0])
+    chain = session.forward([20, 21, 22])
+    assert np.abs(tree[2:] - chain[2:]).max() > 10 * CLOSE
+    session._cache = other._cache
+    assert np.abs(session.forward([20, 21, 22]) - chain).max() > 10 * CLOSE
+
+
+def test_a_cache_grows_beyond_its_first_capacity() -> None:
+    prompt, tokens = prompt_of(vlm()), [index % 250 for index in range(400)]
+    session = vlm().open(prompt)
+    for start in range(0, 400, 50):
+        session.forward(tokens[start : start + 50])
+        session.commit(range(50))
+    assert difference(session.forward([1]), "qwen3_vl", prompt, [*tokens, 1]) < CLOSE
+
+
+def test_each_exit_gets_the_rows_of_its_own_session_that_are_returned() -> None:
+    model = vlm()
+    drafts, seen = ([7, 8, 9], [11], [12, 13]), [[], [], []]
+    sessions = [model.open(prompt_of(model, seed)) for seed in range(3)]
+    sessions[1].extend([5, 6])
+    requests = [
+        PassRequest(session, draft, None, lambda _, hidden, own=own: own.append(hidden))
+        for session, draft, own in zip(sessions, drafts, seen, strict=True)
+    ]
+    for rows, hidden in zip(model.forward_together(requests), seen, strict=True):
+        assert len(hidden) == len(model.transformer.layers)
+        with torch.inference_mode():
+            last = model.transformer.logits(hidden[-1], model.vocabulary).numpy()
+        assert np.abs(last - on_host(rows)[-len(last) :]).max() < CLOSE
+    assert [len(own[0]) for own in seen] == [3, 2, 2]  # with the tail, the row after it too
+
+
+@pytest.mark.parametrize(
+    "request_of, expected",
+    [
+        (lambda session: PassRequest(session, [10**6]), ValueError),
+        (lambda session: PassRequest(session, [-1]), ValueError),
+        (lambda session: PassRequest(session, [1, 2], [0, -1]), ValueError),
+        (lambda session: PassRequest(session, [1, 2], [-1]), ValueError),
+        (lambda session: PassRequest(session, [1], None, stop_at(0)), Stopped),
+        (lambda session: PassRequest(session, [1], None, stop_at(2)), Stopped),
+    ],
+)
+def test_a_request_that_raises_costs_its_own_session_only(
+    request_of: Callable[[Session], PassRequest], expected: type[Exception]
+) -> None:
+    model = vlm()
+    prompts = [prompt_of(model, seed) for seed in range(3)]
+    sessions = [model.open(prompt) for prompt in prompts]
+    sessions[1].forward([50, 51])  # nodes that the failed request takes away
+    bad = request_of(sessions[1])
+    result = model.forward_together(
+        [PassRequest(sessions[0], [20, 21]), bad, PassRequest(sessions[2], [30])]
+    )
+    assert isinstance(result[1], expected)
+    assert difference(result[0], "qwen3_vl", prompts[0], [20, 21]) < CLOSE
+    assert difference(result[2], "qwen3_vl", prompts[2], [30]) < CLOSE
+    with pytest.raises(ValueError, match="not a path"):
+        sessions[1].commit([0])
+    assert difference(sessions[1].forward([40]), "qwen3_vl", prompts[1], [40]) < CLOSE
+
+
+def test_a_pass_that_all_exits_end_is_not_finished_and_one_that_fails_leaves_no_nodes() -> None:
+    model, late = vlm(), []
+    sessions = [model.open(prompt_of(model, seed)) for seed in range(2)]
+
+    def on_layer(layer: int, hidden: torch.Tensor) -> None:
+        late.append(layer)
+        stop_at(1)(layer, hidden)
+
+    def interrupt(layer: int, hidden: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    stops = zip(sessions, (stop_at(0), on_layer), strict=True)
+    results = model.forward_together([PassRequest(each, [1], None, stop) for each, stop in stops])
+    assert [type(result) for result in results] == [Stopped, Stopped]
+    assert late == [0, 1]
+    with pytest.raises(KeyboardInterrupt):
+        model.forward_together(
+            [PassRequest(sessions[0], [1]), PassRequest(sessions[1], [2], None, interrupt)]
+        )
+    for session in sessions:
+        with pytest.raises(ValueError, match="not a path"):
+            session.commit([0])
+
+
+def test_misuse_is_refused() -> None:
+    session = vlm().open(prompt_of(vlm()))
+    _, again = vlm().forward_together([PassRequest(session, [20]), PassRequest(session, [21])])
+    assert isinstance(again, ValueError)
+    session.commit([0])  # the refused request has not touched it
+    assert session.tokens == (20,)
+    session.forward([1, 2, 3], [-1, 0, 0])
+    for call, match in (
+        (lambda: session.commit([0, 1, 2]), "not a path"),
+        (lambda: session.commit([1], [2]), "not a path"),
+        (lambda: session.commit([], [1]), "do not all come after"),
+        (lambda: session.extend([99_999]), "not all below"),
+        (lambda: session.grow([-1], [0]), "not all below"),
+        (lambda: session.truncate(2), "truncate"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            call()
+
+
+def test_small_sessions_of_like_sizes_are_padded_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, together = vlm(), []
+    keep = PaddedAttention.keep
+    sessions = [model.open(prompt_of(model, place)) for place in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(PaddedAttention, "keep", lambda each: together.append(1) or keep(each))
+        model.forward_together([PassRequest(session, [7, 8]) for session in sessions])
+    assert len(together) == 1  # as the embedded fleet's
+    layout = model.transformer.cache_layout
+    cache = KeyValueCache(layout, 1, KvMemory())
+    monkeypatch.setattr(attention_module, "SMALL", 200 * layout.row_bytes)
+    for pays, sizes in (
+        (True, ((90, 5), (100, 5), (70, 3))),
+        (False, ((90, 5),)),  # one alone
+        (False, ((190, 5), (190, 11))),  # too large
+        (False, ((180, 5), (9, 5), (9, 5))),  # one is long
+        (False, ((90, 90), (90, 2), (90, 2), (90, 2))),
+    ):
+        assert PaddedAttention.pays([Segment(cache, *size) for size in sizes], layout) == pays
+
+
+# Memory that is short
+
+
+def test_the_session_that_was_used_the_longest_ago_gives_way() -> None:
+    model = bounded(FAMILIES[0], 3.5)
+    sessions = [model.open(prompt_of(model, seed)) for seed in (1, 2, 3)]
+    sessions[0].forward([5])
+    sessions[1].waits = True
+    sessions.append(model.open(prompt_of(model, 4)))
+    assert [session.resident for session in sessions] == [True, True, False, True]  # 1 waits
+    sessions[2].forward([5])
+    assert [session.resident for session in sessions] == [False, True, True, True]
+
+
+def test_sessions_of_one_pass_keep_their_caches_and_who_finds_no_room_is_told_alone() -> None:
+    model = bounded(FAMILIES[0], 2.5)
+    prompts = [prompt_of(model, seed) for seed in (1, 2, 3)]
+    sessions = [model.open(prompt) for prompt in prompts]
+    assert not sessions[0].resident
+    results = model.forward_together([PassRequest(session, [5, 6]) for session in sessions[::-1]])
+    assert isinstance(results[2], MemoryFull)
+    results[2] = sessions[0].forward([5, 6])  # the pass is over: another one gives way
+    for prompt, rows in zip(prompts[::-1], results, strict=True):
+        assert difference(rows, FAMILIES[0], prompt, [5, 6]) < CLOSE
+
+
+def test_a_cache_that_cannot_grow_beside_itself_is_restored_larger() -> None:
+    """Growing needs both; evicted, the session comes back with room for the rows it wanted."""
+    model, long = bounded(FAMILIES[0], 2.2), list(range(1, 251))
+    prompt = prompt_of(model)
+    session = model.open(prompt)
+    with pytest.raises(MemoryFull):
+        session.forward(long)
+    assert session.evict()
+    assert difference(session.forward(long), FAMILIES[0], prompt, long) < CLOSE
+
+
+def test_what_will_never_fit_is_refused_with_what_to_do() -> None:
+    model = bounded(FAMILIES[0], 0.5)
+    with pytest.raises(MemoryFull, match="larger --kv-memory") as refused:
+        model.open(prompt_of(model))
+    assert refused.value.retry_s == 0
+    assert model.memory.in_use == 0

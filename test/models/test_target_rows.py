@@ -22,7 +22,7 @@ from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.decoding.token_distribution import distribution_of
 from edge_cloud_spec.lab.harness.toy import ToyGrammar
 from edge_cloud_spec.models import session as session_module
-from edge_cloud_spec.models.passes.target_rows import TensorRows, joined, on_host, target_rows
+from edge_cloud_spec.models.passes.target_rows import TensorRows, on_host, target_rows
 from edge_cloud_spec.models.session import PassRequest
 
 SCALES = (0.0, 1e-7, 0.1, 1.0, 5.0, 100.0, 1e34)
@@ -147,15 +147,6 @@ def test_rejection_over_a_tensor_has_the_targets_distribution_by_seed(
     assert_chi_square(counts, {(token,): float(own[token]) for token in range(size)}, runs)
     with pytest.raises(AssertionError):
         assert_chi_square(counts, {(t,): q.at(t) for t in range(size)}, runs)
-
-
-def test_rows_are_joined_where_the_pass_computed_them() -> None:
-    first, rest = np.ones(4, np.float32), np.zeros((2, 4), np.float32)
-    on_tensor = joined(first, torch.from_numpy(rest))
-    assert isinstance(on_tensor, torch.Tensor)
-    expected = joined(torch.from_numpy(first), rest)
-    assert isinstance(expected, np.ndarray) and expected.shape == (3, 4)
-    assert np.array_equal(on_host(on_tensor), expected)
 
 
 def test_a_session_whose_rows_stay_on_a_device_is_the_same_session(

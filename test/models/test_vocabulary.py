@@ -6,11 +6,8 @@ import pytest
 from helpers.checkpoints import prompt_of, vlm
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.models.tokenizer import (
-    common_vocabulary,
-    tokenizer_digest,
-    tokens_of,
-)
+from edge_cloud_spec.lab.bench.models import crop_alike
+from edge_cloud_spec.models.tokenizer import tokenizer_digest
 
 
 class Words:
@@ -23,13 +20,17 @@ class Words:
         return self._ids
 
 
-def test_padding_rows_are_cropped_to_the_tokens_both_know() -> None:
+def test_padding_rows_are_cropped_and_another_tokenizer_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     draft, target = vlm(seed=1, vocabulary=350), vlm(vocabulary=384)
-    known = len(tokens_of(target.tokenizer))
-    size = common_vocabulary(draft.tokenizer, target.tokenizer, 350, 384)
-    assert size == draft.vocabulary == target.vocabulary == known < 350
+    crop_alike(draft, target)
+    assert draft.vocabulary == target.vocabulary == len(target.tokenizer) < 350
     for model in (draft, target):
-        assert model.open(prompt_of(model)).forward([1, 2]).shape == (3, known)
+        assert model.open(prompt_of(model)).forward([1, 2]).shape == (3, draft.vocabulary)
+    monkeypatch.setattr(draft, "tokenizer_digest", tokenizer_digest(Words("a", "b")))
+    with pytest.raises(UserError, match="different tokenizers: choose two models of one family"):
+        crop_alike(draft, target)
 
 
 def test_a_crop_holds_for_sessions_opened_after_it() -> None:
@@ -43,18 +44,7 @@ def test_a_crop_holds_for_sessions_opened_after_it() -> None:
         model.crop(10_000)
 
 
-def test_fewer_rows_than_tokens_are_the_limit() -> None:
-    assert common_vocabulary(Words("a", "b", "c"), Words("a", "b", "c"), 3, 2) == 2
-    assert common_vocabulary(Words("a", "b"), Words("a", "b", "c"), 8, 8) == 2
-
-
-def test_the_first_token_that_differs_is_named() -> None:
-    with pytest.raises(UserError, match="id 1 is 'b' for the draft model and 'x' for the target"):
-        common_vocabulary(Words("a", "b", "c"), Words("a", "x", "y"))
-
-
-def test_digests_agree_on_the_common_part_only() -> None:
-    short, long, other = Words("a", "b"), Words("a", "b", "c"), Words("a", "x")
-    assert tokenizer_digest(short) == tokenizer_digest(long, 2)
-    assert tokenizer_digest(short) != tokenizer_digest(long)
-    assert tokenizer_digest(short) != tokenizer_digest(other)
+def test_another_order_and_more_tokens_have_other_digests() -> None:
+    words = (("a", "b"), ("b", "a"), ("a", "b", "c"), ("a", "x"))
+    assert len({tokenizer_digest(Words(*each)) for each in words}) == len(words)
+    assert tokenizer_digest(Words("a", "b")) == tokenizer_digest(Words("a", "b"))

@@ -18,9 +18,7 @@ from ...wire.messages import Close, Open, ServerMessage, key_of
 from ..session.verification import Verification
 
 if TYPE_CHECKING:
-    from ...models.cache import Refill
-    from ...models.prefill import Prefill
-    from ...models.session import Session
+    from ...models.session import Prefill, Session
 
 SendBytes = Callable[[bytes | None], None]  # sends a message's bytes; None ends the stream
 OnSend = Callable[["RobotStream", ServerMessage], None]
@@ -126,7 +124,7 @@ class CloudSession:
     def __init__(
         self,
         verification: Verification,
-        prefill: Callable[[], Prefill[Session]],
+        prefill: Callable[[], Prefill],
         opening: Open,
         arrived: float,
     ) -> None:
@@ -144,7 +142,7 @@ class CloudSession:
         self.passes = 0  # since it was read
         self.ran_again = False  # its pass was short of memory
         self._prefill = prefill
-        self._steps: Refill | None = None
+        self._steps: Prefill | None = None
         self._target: Session | None = None
 
     def send(self, message: ServerMessage) -> None:

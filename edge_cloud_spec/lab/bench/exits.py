@@ -23,11 +23,11 @@ from ...models import EMBEDDED
 from ...models.exits import ExitPrediction, Exits, shape_of
 from ...models.load import load
 from ...models.prompt import Request
-from ...models.tokenizer import common_vocabulary
 from ...models.vlm import Vlm
 from ...share import rules_text
 from .command import Options, Row
 from .decodes import emitted_tokens, local_rounds, sample_cases
+from .models import crop_alike
 
 DEPTH = 0.6  # the share of the target's layers within which a prediction is wanted
 MAX_TOKENS = 48
@@ -66,11 +66,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     if args.requests < 1 or args.gamma < 1 or not args.temperature > 0:
         raise UserError("--requests and --gamma must be 1 or more, --temperature above 0")
     target, drafter = load(args.target, threads=args.threads), load(args.drafter)
-    size = common_vocabulary(
-        drafter.tokenizer, target.tokenizer, drafter.vocabulary, target.vocabulary
-    )
-    target.crop(size)
-    drafter.crop(size)
+    crop_alike(drafter, target)
     folder = args.exits or Path(args.target) / "exits"
     exits = Exits.load(folder, target)
     if exits is None:

@@ -34,7 +34,6 @@ from ...models.image import PictureLimits
 from ...models.load import DTYPES, load
 from ...models.prompt import PromptSpec, Request
 from ...models.session import Session
-from ...models.tokenizer import common_vocabulary
 from ...models.vlm import Vlm
 from ...presets import load_preset, preset_names
 from ...share import rules_text
@@ -327,6 +326,15 @@ OPTIONS: Options = {
 }
 
 
+def crop_alike(drafter: Vlm, target: Vlm) -> None:
+    """Keep the logits that both have. UserError: their tokenizers differ."""
+    if drafter.tokenizer_digest != target.tokenizer_digest:
+        raise UserError("the two models have different tokenizers: choose two models of one family")
+    vocabulary = min(drafter.vocabulary, target.vocabulary)
+    target.crop(vocabulary)
+    drafter.crop(vocabulary)
+
+
 def run(args: argparse.Namespace) -> list[Row]:
     """A row for each picture limit. Raises UserError."""
     _check(args)
@@ -339,9 +347,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     target = load(args.target, **options)
     middle = memory_mb()
     drafter = load(args.drafter, **options)
-    vocabulary = common_vocabulary(drafter.tokenizer, target.tokenizer, None, target.vocabulary)
-    target.crop(vocabulary)
-    drafter.crop(vocabulary)
+    crop_alike(drafter, target)
     spec = target.spec(rules_text(), args.max_tokens)
     measures = [PairMeasures() for _ in limits]
     for number, request in enumerate(requests, 1):

@@ -119,13 +119,10 @@ class RandomTarget:
         cache = KeyValueCache(self.transformer.cache_layout, rows + 128, KvMemory())
         generator = torch.Generator(self.device).manual_seed(seed)
         cache.rows(0, rows).normal_(generator=generator)
-        row = np.zeros(self.shape.vocabulary, np.float32)
-        refill: Callable[..., Any] = _no_refill
-        return Session(self.transformer, cache, rows, 0, row, refill)
-
-
-def _no_refill(*_: Any) -> Any:
-    raise AssertionError("nothing is evicted here")
+        never: Any = None  # nothing is evicted here
+        session = Session(self.transformer, self.shape.vocabulary, rows, never)
+        session.adopt(cache, 0, (), np.zeros(self.shape.vocabulary, np.float32))
+        return session
 
 
 DRAFTED = 4  # of each draft
@@ -243,8 +240,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     peers["transformers_ms"] = theirs = _transformers_ms(target, args)
     transformer = target.take_over()
     if args.compile:
-        _raise_compile_limits()
-        transformer.compile_layers(args.compile)
+        _compile_layers(transformer, args.compile)
     bandwidth = _bandwidth(target)
     print(f"{bandwidth / 1e9:.0f} GB/s, transformers' step {theirs:.2f} ms", file=sys.stderr)
     rows = []
@@ -262,12 +258,17 @@ def run(args: argparse.Namespace) -> list[Row]:
     return [*rows, {**kind, **bits, "passed": not bits["differ"]}]
 
 
-def _raise_compile_limits() -> None:
-    """A layer is compiled for each number of rows; torch's bound would leave the rest eager."""
+def _compile_layers(transformer: Transformer, backend: str) -> None:
+    """Have torch.compile make what rows compute by themselves, for each number of rows; torch's own
+    bound would leave most of these numbers eager."""
     import torch._dynamo
 
     config: Any = torch._dynamo.config
     config.recompile_limit = config.accumulated_recompile_limit = 10_000
+    for layer in transformer.layers:
+        for name in ("project", "finish"):
+            made = torch.compile(getattr(layer, name), backend=backend, dynamic=False)
+            setattr(layer, name, made)
 
 
 def _row(

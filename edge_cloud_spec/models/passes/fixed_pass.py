@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,14 +27,14 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ..cache import STEP
-from .attention import Segment, causal, fold_mask, folded_attention
-from .layer import Layer, PackedLinear, RotaryEmbedding, is_plain
+from .attention import Attend, Segment, causal, fold_mask, folded_attention
+from .layer import Layer, PackedLinear, RotaryEmbedding, is_plain, linear_of
 
 REFERENCE = 16  # rows; other numbers are compared with it
 ROW_COUNTS = (*range(1, 9), *range(10, 17, 2), *range(20, 65, 4), 80, 96, 128)
 SAMPLE = 2 * max(ROW_COUNTS)  # rows that are compared
 
-RowFunction = Callable[[Tensor], Tensor]  # [n, ...] -> [n, ...], each row of its own row
+RowFunction = Callable[..., Any]  # of tensors [n, ...] one or several, each row of its own rows
 
 
 @dataclass(frozen=True)
@@ -42,27 +43,28 @@ class RowCounts:
 
     allowed: tuple[int, ...]
 
-    def padded(self, count: int) -> int:
-        """The rows of the blocks that ``count`` rows take; 0 for none."""
+    def blocks(self, count: int) -> list[int]:
+        """The sizes of the blocks that ``count`` rows take; none for none."""
         whole, rest = divmod(count, self.allowed[-1])
-        return whole * self.allowed[-1] + self._above(rest)
+        last = [next(size for size in self.allowed if size >= rest)] if rest else []
+        return [self.allowed[-1]] * whole + last
 
-    def blocks(self, padded: int) -> list[int]:
-        """The sizes of these blocks."""
-        whole, rest = divmod(padded, self.allowed[-1])
-        return [self.allowed[-1]] * whole + [rest] * (rest > 0)
+    def padded(self, count: int) -> int:
+        """The rows of these blocks."""
+        return sum(self.blocks(count))
 
-    def apply(self, run: RowFunction, rows: Tensor) -> Tensor:
-        """``run`` over any number of rows, in blocks of allowed sizes."""
-        count = rows.shape[0]
-        sizes = self.blocks(self.padded(count))
-        rows = pad_rows(rows, sum(sizes))
+    def apply(self, run: RowFunction, *rows: Tensor) -> Any:
+        """``run`` over any number of rows, in blocks of allowed sizes; as many rows as these have,
+        or padded ones after them."""
+        sizes = self.blocks(len(rows[0]))
+        padded = [pad_rows(each, sum(sizes)) for each in rows]
         if len(sizes) == 1:
-            return run(rows)[:count]
-        return torch.cat([run(part) for part in torch.split(rows, sizes)])[:count]
-
-    def _above(self, count: int) -> int:
-        return next(size for size in (0, *self.allowed) if size >= count)
+            return run(*padded)
+        blocks = zip(*(torch.split(each, sizes) for each in padded), strict=True)
+        results = [run(*block) for block in blocks]
+        if isinstance(results[0], Tensor):
+            return torch.cat(results)
+        return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
 
 
 def pad_rows(rows: Tensor, count: int) -> Tensor:
@@ -124,8 +126,7 @@ def linear_counts(linear: nn.Module) -> frozenset[int]:
     half = torch.randn(SAMPLE, inputs // 2, generator=generator)
     rows[:, places] = torch.cat([half, -half], 1)
     columns[:, places] = torch.randn(outputs, inputs // 2, generator=generator).repeat(1, 2)
-    plain = nn.Linear(1, 1, bias=False)
-    plain.weight = nn.Parameter(columns.to(weight.device, weight.dtype), requires_grad=False)
+    plain = linear_of(columns.to(weight.device, weight.dtype))
     product = PackedLinear(plain) if isinstance(linear, PackedLinear) else plain
     return equal_counts(product, rows.to(weight.device, weight.dtype))
 
@@ -178,7 +179,7 @@ class FixedAttention:
         start, end = segment.start, segment.start + segment.count
         window = _window(end - 1)
         if end < window:  # masked there, but 0 * nan is nan
-            segment.cache.clear(end, window)
+            segment.cache.rows(end, window).zero_()
         if segment.parents is None:
             calls = self._calls(range(segment.count), start)
             return AttentionPlan(segment, start, [_Path(None, calls)])
@@ -197,29 +198,23 @@ class FixedAttention:
     def attend(self, index: int, qk: Tensor, values: Tensor, plan: AttentionPlan) -> Tensor:
         """As ``attention.attend``."""
         segment, base, heads = plan.segment, plan.base, self._heads
-        start, count = segment.start, segment.count
-        end = start + count
-        keys_there, values_there = segment.cache.keys[index], segment.cache.values[index]
-        keys_there.narrow(1, start, count).copy_(qk[:, heads:].transpose(0, 1))
-        values_there.narrow(1, start, count).copy_(values.transpose(0, 1))
-        if plan.paths[0].nodes is None and len(plan.paths[0].calls) == 1:  # most passes
-            call = plan.paths[0].calls[0]
-            return self._run(call, qk[:, :heads], keys_there, values_there)[:count]
-        out = qk.new_empty(count, heads * self._dim)
-        nodes = None
+        end = segment.start + segment.count
+        there = segment.cache.keys[index], segment.cache.values[index]
+        for rows, new in zip(there, (qk[:, heads:], values), strict=True):
+            rows.narrow(1, segment.start, segment.count).copy_(new.transpose(0, 1))
+        out = qk.new_empty(segment.count, heads * self._dim)
+        is_chain = plan.paths[0].nodes is None
+        nodes = () if is_chain else tuple(rows[:, base:end].clone() for rows in there)
         for path in plan.paths:
-            if path.nodes is not None:
-                if nodes is None:
-                    nodes = keys_there[:, base:end].clone(), values_there[:, base:end].clone()
-                above = base + len(path.nodes)
-                keys_there[:, base:above] = nodes[0].index_select(1, path.nodes)
-                values_there[:, base:above] = nodes[1].index_select(1, path.nodes)
+            for rows, own in zip(there, nodes, strict=False):
+                assert path.nodes is not None
+                ordered = own.index_select(1, path.nodes)
+                rows[:, base : base + ordered.shape[1]] = ordered
             for call in path.calls:
                 query = qk[call.rows, :heads]
-                attended = self._run(call, query, keys_there, values_there)
-                out[call.rows] = attended[: query.shape[0]]
-        if nodes is not None:
-            keys_there[:, base:end], values_there[:, base:end] = nodes
+                out[call.rows] = self._run(call, query, *there)[: query.shape[0]]
+        for rows, own in zip(there, nodes, strict=False):
+            rows[:, base:end] = own
         return out
 
     def _run(self, call: _Queries, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -323,91 +318,51 @@ class FixedPasses:
         rotary: RotaryEmbedding,
         heads: int,
         kv_heads: int,
-        dtype: torch.dtype,
+        dim: int,
     ) -> None:
         """layer: the first. UserError: its rows influence each other on this machine."""
         hidden = embed([0])
-        device, width = hidden.device, hidden.shape[1]
+        device, dtype, width = hidden.device, hidden.dtype, hidden.shape[1]
         rows = torch.randn(SAMPLE, width, generator=torch.Generator().manual_seed(3))
         rows = rows.to(device, dtype)
         cos, sin = rotary([1000] * SAMPLE)
-        self._heads = heads
+        attended = torch.empty(SAMPLE, heads * dim, dtype=dtype)
+        attended.uniform_(-1, 1, generator=torch.Generator().manual_seed(4))
+        attended = attended.to(device)
+
+        def project(which: Tensor) -> Tensor:
+            some = slice(0, len(which))
+            return torch.cat(layer.project(rows[which], cos[some], sin[some]), 1)
+
+        def finish(which: Tensor) -> Tensor:
+            return layer.finish(rows[which], attended[which])
+
         with torch.inference_mode():
-            qk, _ = layer.project(rows[:1], cos[:1], sin[:1])
-            attended = torch.empty(SAMPLE, heads * qk.shape[2], dtype=dtype)
-            attended.uniform_(-1, 1, generator=torch.Generator().manual_seed(4))
-            attended = attended.to(device)
-
-            def project(which: Tensor) -> Tensor:
-                some = slice(0, len(which))
-                return torch.cat(layer.project(rows[which], cos[some], sin[some]), 1)
-
-            def finish(which: Tensor) -> Tensor:
-                return layer.finish(rows[which], attended[which])
-
             every = torch.arange(SAMPLE, device=device)
             measured = [equal_counts(project, every), equal_counts(finish, every)]
             measured += [linear_counts(product) for product in layer.products]
-        self._rows = common(measured, "layers")
-        self._head_rows = self._rows
-        self._attention = FixedAttention(heads, kv_heads, qk.shape[2], dtype, device)
+        self.rows = self.head_rows = common(measured, "layers")
+        self._attention = FixedAttention(heads, kv_heads, dim, dtype, device)
         self._width = width
 
     def measure_head(self, linear: nn.Module, head: RowFunction) -> None:
-        """To be called before ``head`` with another head, which takes hidden rows [n, E]."""
+        """To be called before another head is used, which takes hidden rows [n, E]."""
         generator = torch.Generator().manual_seed(5)
         weight = linear.weight
         assert isinstance(weight, Tensor)
         rows = torch.randn(SAMPLE, self._width, generator=generator).to(weight.device, weight.dtype)
         with torch.inference_mode():
-            self._head_rows = common([equal_counts(head, rows), linear_counts(linear)], "logits")
+            self.head_rows = common([equal_counts(head, rows), linear_counts(linear)], "logits")
 
-    def head(self, head: RowFunction, hidden: Tensor) -> Tensor:
-        """``head`` of any number of hidden rows."""
-        return self._head_rows.apply(head, hidden)
-
-    def begin(self, segments: Sequence[Segment]) -> FixedPass:
-        """A pass over the rows of these segments."""
+    def attention(self, segments: Sequence[Segment]) -> Attend:
+        """What attention does in each layer of one pass over the rows of these segments."""
         plans = [self._attention.plan(segment) for segment in segments]
-        return FixedPass(self._rows, self._attention, plans)
+        counts = [segment.count for segment in segments]
 
+        def attend(index: int, qk: Tensor, values: Tensor) -> Tensor:
+            own = (torch.split(rows[: sum(counts)], counts) for rows in (qk, values))
+            parts = zip(*own, plans, strict=True)
+            attended = [self._attention.attend(index, *part) for part in parts]
+            return attended[0] if len(attended) == 1 else torch.cat(attended)
 
-class FixedPass:
-    """One pass: its rows, padded to blocks, and what attention does in each layer."""
-
-    def __init__(
-        self, rows: RowCounts, attention: FixedAttention, plans: Sequence[AttentionPlan]
-    ) -> None:
-        self._attention, self._plans = attention, plans
-        self._counts = [plan.segment.count for plan in plans]
-        self._padded = rows.padded(sum(self._counts))
-        self._blocks = rows.blocks(self._padded)
-
-    def pad(self, rows: Tensor) -> Tensor:
-        """Rows of zeros after the pass's own."""
-        return pad_rows(rows, self._padded)
-
-    def pass_layer(
-        self, index: int, layer: Layer, hidden: Tensor, cos: Tensor, sin: Tensor
-    ) -> Tensor:
-        """Hidden rows after the layer; all rows are padded."""
-        if len(self._blocks) == 1:
-            qk, values = layer.project(hidden, cos, sin)
-            return layer.finish(hidden, self._attend(index, qk, values))
-        parts = (torch.split(rows, self._blocks) for rows in (hidden, cos, sin))
-        projected = [layer.project(*part) for part in zip(*parts, strict=True)]
-        qk, values = (torch.cat(each) for each in zip(*projected, strict=True))
-        attended = torch.split(self._attend(index, qk, values), self._blocks)
-        blocks = zip(torch.split(hidden, self._blocks), attended, strict=True)
-        return torch.cat([layer.finish(*block) for block in blocks])
-
-    def _attend(self, index: int, qk: Tensor, values: Tensor) -> Tensor:
-        total = sum(self._counts)
-        parts = zip(
-            torch.split(qk[:total], self._counts),
-            torch.split(values[:total], self._counts),
-            self._plans,
-            strict=True,
-        )
-        attended = [self._attention.attend(index, *part) for part in parts]
-        return pad_rows(attended[0] if len(attended) == 1 else torch.cat(attended), self._padded)
+        return attend

@@ -110,18 +110,22 @@ def join(parts: Sequence[nn.Module]) -> nn.Module:
     if not all(is_plain(part) for part in parts):
         return _Apart(parts)
     linears = [part for part in parts if isinstance(part, nn.Linear)]
-    weight = torch.cat([part.weight.data for part in linears])
-    joined = nn.Linear(1, 1, bias=any(part.bias is not None for part in linears))
-    joined.in_features, joined.out_features = weight.shape[1], weight.shape[0]
-    joined.weight = nn.Parameter(weight, requires_grad=False)
-    if joined.bias is not None:
-        none = [weight.new_zeros(part.weight.shape[0]) for part in linears]
-        biases = [
-            zero if part.bias is None else part.bias.data
-            for part, zero in zip(linears, none, strict=True)
-        ]
-        joined.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
-    return joined
+    biases = None
+    if any(part.bias is not None for part in linears):
+        none = [part.weight.new_zeros(part.out_features) for part in linears]
+        each = zip(linears, none, strict=True)
+        biases = torch.cat([zero if part.bias is None else part.bias.data for part, zero in each])
+    return linear_of(torch.cat([part.weight.data for part in linears]), biases)
+
+
+def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """A layer of these weights [out, in], which are not copied."""
+    linear = nn.Linear(1, 1, bias=False)
+    linear.out_features, linear.in_features = weight.shape
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias, requires_grad=False)
+    return linear
 
 
 class _Apart(nn.Module):
@@ -188,13 +192,8 @@ class PatchLinear(nn.Module):
 
     def __init__(self, conv: nn.Conv3d) -> None:
         super().__init__()
-        if conv.kernel_size != conv.stride:
-            raise ValueError(f"patches overlap: {conv}")
-        weight = conv.weight.data.flatten(1)
-        self.linear = nn.Linear(1, 1, bias=conv.bias is not None)
-        self.linear.weight = nn.Parameter(weight, requires_grad=False)
-        if conv.bias is not None:
-            self.linear.bias = nn.Parameter(conv.bias.data, requires_grad=False)
+        bias = None if conv.bias is None else conv.bias.data
+        self.linear = linear_of(conv.weight.data.flatten(1), bias)
 
     @property
     def weight(self) -> Tensor:

@@ -43,13 +43,6 @@ def on_host(rows: DeviceRows) -> NDArray[np.float32]:
     return rows.cpu().numpy() if isinstance(rows, Tensor) else rows
 
 
-def joined(first: DeviceRows, rest: DeviceRows) -> DeviceRows:
-    """[1 + n, V] of a row [V] and rows [n, V], where ``rest`` is."""
-    if isinstance(rest, Tensor):
-        return torch.cat([torch.as_tensor(first, device=rest.device)[None], rest])
-    return np.concatenate([on_host(first)[None], rest])
-
-
 def stacked(rows: Sequence[DeviceRows]) -> DeviceRows:
     """[n, V] of rows [V], on the device of the last."""
     if isinstance(rows[-1], Tensor):

@@ -153,7 +153,7 @@ SCRIPTS: dict[str, tuple[Callable[[], Verification], list[tuple[Any, ...]], dict
         [
             (Generate(BASE, DRAFTS), Propose((), 3)),
             (PAUSE, None),
-            (Resume("s", BASE), Reply(Opened("s", b"", BASE))),
+            (Resume("s", BASE), Reply(Opened("s", b"", BASE, 0))),
             (Generate(BASE, DRAFTS), None),
             (Proposed(Draft((1,))), (1,)),
         ],
@@ -495,7 +495,7 @@ def test_asking_again_further_back_repeats_what_came_since_and_draws_none_again(
     said = [verdict_of(cloud.handle(rows)) for rows in (says(1), says(2, 3, 4), says(5))]
     if noticed:
         cloud.pause()
-    play(cloud, (Resume("s", after((1,))), Reply(Opened("s", b"", cloud.digest))))
+    play(cloud, (Resume("s", after((1,))), Reply(Opened("s", b"", cloud.digest, 0))))
     for back, missed in ((BASE.extend((1,)), said[1:]), (BASE, said)):
         again = cloud.handle(Generate(back))
         assert [action.message for action in again] == missed  # one pass is under way

@@ -86,7 +86,7 @@ def test_what_is_in_the_way_of_others_is_no_choice() -> None:
         [(replace(draft(4, 5, base=HERE), hint=True), None)],
         [(draft(1, base=HERE.extend((token,))), None) for token in range(MAX_PUSHED)],
         # The stream was lost; the robot drafts again.
-        [(PAUSE, None), (Resume("", HERE), Reply(Opened("s", b"", HERE)))],
+        [(PAUSE, None), (Resume("", HERE), Reply(Opened("s", b"", HERE, 0)))],
     ],
     ids=["late", "hint", "pushes", "pause"],
 )
