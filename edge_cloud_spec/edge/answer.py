@@ -178,13 +178,13 @@ class PendingRequest:
     """What the cloud was asked for, and has not answered yet.
 
     Of a draft: ``drawn`` is the draft with the rows of Q that it was drawn from, which may not be
-    sent, and the cloud's pass over it ends at about ``due`` (s). ``rejection``: of a dense row P,
-    whose short form gave no token.
+    sent, and the cloud's pass over it begins at about ``starts`` (s). ``rejection``: of a dense row
+    P, whose short form gave no token.
     """
 
     message: DraftMessage | Generate | RowRequest
     drawn: Draft | None = None
-    due: float = 0.0
+    starts: float = 0.0
     rejection: Rejection | None = None
 
     @property

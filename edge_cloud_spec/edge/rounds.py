@@ -483,7 +483,15 @@ class Rounds:
         near = self._drafts.is_near(prefix)
         if self.server_generates:
             return (here or near) and ready > self._next_pass(now)
-        return near and ready > (self.request.due if self.request is not None else 0.0)
+        return near and ready > self._verdict_due
+
+    @property
+    def _verdict_due(self) -> float:
+        """When the cloud's pass over the awaited draft ends, about, s; 0: there is none."""
+        request, exits = self.request, self._plan.speculation.exits
+        if request is None or request.drawn is None:
+            return 0.0
+        return request.starts + self._measures.verify_s(len(request.drawn), exits)
 
     def _next_pass(self, now: float) -> float:
         """When the server, generating, begins the next pass that a hint sent now is there for."""

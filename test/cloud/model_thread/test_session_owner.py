@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.cloud.worker_robot import OWN, Robot, cloud, do_all, opening
+from helpers.exactness import probabilities
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.policy import SamplingPolicy, distribution
+from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.edge.client import SessionKey
 from edge_cloud_spec.lab.harness.toy import END, VOCABULARY, ToyVlm
@@ -272,7 +273,7 @@ def test_a_row_comes_whether_the_session_there_rejected_its_draft_or_is_given_up
     first = Owner(worker, key).open(1, verified=OWN[:4], **SPLIT)
     here = first.base.extend(OWN[:4])
     if judged:
-        unlikely = int(distribution(ToyVlm(1).logits(OWN[:4]), SPLIT["policy"]).argmin())
+        unlikely = int(probabilities(ToyVlm(1).logits(OWN[:4]), SPLIT["policy"]).argmin())
         assert (
             first.ask(DraftMessage(here, Draft((unlikely,), values=(1.0,)), 0)).residual is not None
         )
@@ -314,7 +315,7 @@ def test_the_row_that_a_robot_resamples_from_is_said_again_by_the_next_verifier(
     do_all(robot.worker)
     rows = [message for message in robot.heard if isinstance(message, RowMessage)]
     assert [row.base for row in rows] == [here, here, here]
-    expected = distribution(ToyVlm(1).logits(OWN[:4]), policy)
+    expected = probabilities(ToyVlm(1).logits(OWN[:4]), policy)
     for row in rows:
         np.testing.assert_allclose(row.row.probabilities, expected, rtol=1e-6)
     draft = Draft((OWN[5],), values=(0.5,))
