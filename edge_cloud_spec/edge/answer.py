@@ -126,7 +126,7 @@ def settled_by(verdict: Verdict, draft: Draft | None) -> tuple[int, Prefix | Non
     """
     last = () if verdict.token is None else (verdict.token,)
     drafted = 0 if draft is None else len(draft)
-    if verdict.alone:
+    if verdict.generated:
         drafted = verdict.drafted
     if len(verdict.tokens) == len(verdict.path):
         return verdict.drafted or drafted, verdict.tokens + last

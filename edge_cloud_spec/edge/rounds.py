@@ -19,10 +19,10 @@ from ..decoding.random_source import RandomSource
 from ..decoding.shape import chain
 from ..decoding.token_distribution import TokenDistribution
 from ..wire.messages import (
-    Alone,
     Close,
     DraftMessage,
     Generate,
+    Generation,
     Open,
     Prediction,
     RowMessage,
@@ -230,7 +230,6 @@ class Rounds:
             self._stopwatch.asked(now)
             if self.request is None:
                 self._await_generated(now)
-            self._deadline.owed(now)
         return self.pending()
 
     def close(self, reason: str, text: str = "") -> list[Action]:
@@ -260,7 +259,7 @@ class Rounds:
             return self._on_divergence(now)
         before = len(answer.tokens)
         self._stats.rounds.append(self._stopwatch.round(verdict, before, drafted, len(tokens), now))
-        self._trigger(Trigger.OTHER_JUDGED if verdict.alone else Trigger.DRAFT_JUDGED)
+        self._trigger(Trigger.OTHER_JUDGED if verdict.generated else Trigger.DRAFT_JUDGED)
         self._measure(verdict, tokens, now)
         rejection = self._resampler.rejection(verdict, drawn)
         answer.settle(tokens)
@@ -326,7 +325,7 @@ class Rounds:
         draft, seconds = self._drafts.after(verified), verdict.verify_s + verdict.queue_s
         crossed, self._under_way = self._under_way > 0, max(0, self._under_way - 1)
         nodes, drawn = verdict.drafted, None if request is None else request.drawn
-        if drawn is not None and not verdict.alone:
+        if drawn is not None and not verdict.generated:
             nodes = nodes or len(drawn)
         if (nodes or verified) and not crossed:
             link = self._stopwatch.link_s(verdict, now) if self._stopwatch.waited else None
@@ -554,6 +553,6 @@ class Rounds:
         return [*self._drafts.work()]
 
 
-def server_generation(preset: Preset) -> Alone:
+def server_generation(preset: Preset) -> Generation:
     """How the server generates under this preset."""
-    return Alone(preset.drafter == "cloud", may_speculate=preset.pacing == "auto")
+    return Generation(preset.drafter == "cloud", may_speculate=preset.pacing == "auto")

@@ -21,7 +21,7 @@ from helpers.cloud.verification import (
 from edge_cloud_spec.cloud.session.events import Predicted, Propose, Proposed, Reply
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.wire.messages import Alone, Close, DraftMessage, Generate, Verdict
+from edge_cloud_spec.wire.messages import Close, DraftMessage, Generate, Generation, Verdict
 
 GENERATE = Generate(BASE), ()
 DRAFTING = replace(OPENING, draft_length=3)
@@ -200,7 +200,7 @@ def test_a_pushed_draft_is_used_while_it_generates_and_its_robot_awaited_the_ver
 def test_what_is_proposed_gives_way_to_the_robots_draft(leads: bool) -> None:
     """A hint waits for the proposal, which is then dropped; a draft that leads does not wait."""
     cloud = cloud_of(opening=DRAFTING)
-    play(cloud, (Generate(BASE, Alone(True)), Propose((), 3)))
+    play(cloud, (Generate(BASE, Generation(True)), Propose((), 3)))
     message, proposed = replace(draft(1, 2), hint=not leads), Proposed(Draft((5, 5, 5)))
     play(cloud, *zip((message, proposed), ((1, 2), None) if leads else (None, (1, 2)), strict=True))
     assert cloud.generating is not leads
@@ -220,7 +220,7 @@ def test_a_flood_of_hints_is_bounded_and_every_one_is_accounted_for() -> None:
 
 def test_no_end_is_too_far_for_a_server_that_generates() -> None:
     cloud = cloud_of()
-    play(cloud, (Generate(BASE, Alone(until=2**32 - 1)), ()), *[(says(1), ())] * 49)
+    play(cloud, (Generate(BASE, Generation(until=2**32 - 1)), ()), *[(says(1), ())] * 49)
     play(cloud, (says(1), None, {"finish": "length"}))
     assert not cloud.generating
 

@@ -9,7 +9,7 @@ from helpers.cloud.verification import BASE, OPENING, cloud_of, draft, play, say
 from edge_cloud_spec.cloud.session.events import Predicted, Propose, Proposed
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.lookup import AnswerLookup, Lookups
-from edge_cloud_spec.wire.messages import Alone, Generate
+from edge_cloud_spec.wire.messages import Generate, Generation
 
 
 def looked_up(*answers: tuple[int, ...]) -> AnswerLookup:
@@ -30,14 +30,14 @@ def test_it_drafts_what_was_said_before_once_the_first_token_is_there() -> None:
 
 
 def test_where_it_generates_at_once_the_prompts_last_pass_scores_what_was_said_first() -> None:
-    cloud = cloud_of(looked_up((1, 2, 3, 4)), replace(OPENING, alone=Alone()))
-    play(cloud, (Generate(BASE, Alone()), (1, 2, 3, 4)))
+    cloud = cloud_of(looked_up((1, 2, 3, 4)), replace(OPENING, generation=Generation()))
+    play(cloud, (Generate(BASE, Generation()), (1, 2, 3, 4)))
 
 
 def test_a_looked_up_draft_comes_before_one_of_the_clouds_own_drafter() -> None:
     play(
         cloud_of(looked_up((1, 2, 3)), replace(OPENING, draft_length=3)),
-        (Generate(BASE, Alone(True)), Propose((), 3)),
+        (Generate(BASE, Generation(True)), Propose((), 3)),
         (Proposed(Draft(())), ()),
         (says(1), (2, 3)),
         (says(7, 0, 0), Propose((1, 7), 3)),

@@ -24,12 +24,12 @@ from edge_cloud_spec.cloud.session.drafts import (
 from edge_cloud_spec.cloud.session.events import Propose, Proposed, Score
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
-from edge_cloud_spec.wire.messages import Alone, Close, Fault, Generate, Resume, Verdict
+from edge_cloud_spec.wire.messages import Close, Fault, Generate, Generation, Resume, Verdict
 
 DRAFTED = ScoredDraft(Draft((1, 2)), given=2, source="cloud")
 LOOKED_UP = ScoredDraft(Draft((1, 2), looked_up=2))
 BARE = ScoredDraft(EMPTY)
-MAY = Alone(may_speculate=True)
+MAY = Generation(may_speculate=True)
 
 
 def measured(
@@ -44,7 +44,7 @@ def measured(
     return own
 
 
-def begun(how: Alone, own: OwnDrafting | None = None) -> Verification:
+def begun(how: Generation, own: OwnDrafting | None = None) -> Verification:
     """A session whose first pass is under way: there the prompt gives the row."""
     cloud = cloud_of(None, own=own or measured(3, 1))
     assert cloud.handle(Generate(BASE, how)) == [Score(EMPTY)]
@@ -79,9 +79,9 @@ def test_drafting_that_takes_long_does_not_pay() -> None:
 
 PROPOSES = says(1), Propose((1,), OWN_TOKENS, needed=False)
 # How a server generates, and what then follows; by the promise.
-SCRIPTS: dict[str, tuple[Alone, list[tuple[Any, ...]]]] = {
+SCRIPTS: dict[str, tuple[Generation, list[tuple[Any, ...]]]] = {
     "it drafts where its robot allows that": (MAY, [PROPOSES]),
-    "it does not where its robot does not": (Alone(), [(says(1), ())]),
+    "it does not where its robot does not": (Generation(), [(says(1), ())]),
     "what it drafted is scored and judged": (
         MAY,
         [
@@ -119,7 +119,7 @@ SCRIPTS: dict[str, tuple[Alone, list[tuple[Any, ...]]]] = {
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_a_session_with_a_draft_model_of_its_own(
-    script: tuple[Alone, list[tuple[Any, ...]]],
+    script: tuple[Generation, list[tuple[Any, ...]]],
 ) -> None:
     how, steps = script
     play(begun(how), *steps)
@@ -193,7 +193,7 @@ def test_robots_that_wait_for_one_anothers_drafts_are_not_slower_for_them(
 
     monkeypatch.setattr(Costly, "spend", spend)
     seconds = {}
-    for how in (Alone(), MAY):
+    for how in (Generation(), MAY):
         worker = cloud_with(passes_per_robot=32)
         target = worker._models.target
         monkeypatch.setattr(worker._models._drafter, "spend", partial(wait, target, 0.1))
@@ -208,7 +208,7 @@ def test_robots_that_wait_for_one_anothers_drafts_are_not_slower_for_them(
                 assert tuple(heard(robot)) == OWN
                 robot.say(Close())
             do_all(worker)
-    assert seconds[MAY] < (0.5 if robots == 1 else 1.02) * seconds[Alone()]
+    assert seconds[MAY] < (0.5 if robots == 1 else 1.02) * seconds[Generation()]
 
 
 def wait(target: Costly, seconds: float, rows: int) -> None:
@@ -241,5 +241,5 @@ def test_a_lost_session_is_drafted_for_no_more(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(worker._models.target, "prefill", breaks)
     monkeypatch.setattr(worker._models, "propose", lambda *given: asked.append(given))
     robot = Robot(worker)
-    robot.ask(opening(1, alone=Alone(speculative=True)))
+    robot.ask(opening(1, generation=Generation(speculative=True)))
     assert robot.count(Fault) == 1 and not asked

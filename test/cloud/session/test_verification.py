@@ -42,10 +42,10 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.split import SparseResidual, Split
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.wire.messages import (
-    Alone,
     Close,
     DraftMessage,
     Generate,
+    Generation,
     Open,
     Opened,
     Prediction,
@@ -209,19 +209,20 @@ GENERATING: dict[str, tuple[list[tuple[Any, ...]], bool]] = {
     ),
     "it stops at the length that was asked for": (
         [
-            (Generate(BASE, Alone(until=3)), ()),
+            (Generate(BASE, Generation(until=3)), ()),
             (says(4), ()),
             (says(5), ()),
             (says(6), None),
-            (Generate(BASE.extend((4, 5, 6)), Alone(until=3)), None),  # it is that long already
-            (Generate(BASE.extend((4, 5, 6)), Alone(until=4)), ()),
+            # It is that long already.
+            (Generate(BASE.extend((4, 5, 6)), Generation(until=3)), None),
+            (Generate(BASE.extend((4, 5, 6)), Generation(until=4)), ()),
             (says(7), None, {"token": 7}),
         ],
         False,
     ),
     "a draft of its own may go beyond the length that was asked for, and it stops there": (
         [
-            (Generate(BASE, Alone(True, 2)), Propose((), 3)),
+            (Generate(BASE, Generation(True, 2)), Propose((), 3)),
             (Proposed(Draft((1, 2, 3))), (1, 2, 3)),
             (says(1, 2, 3, 4), None, {"tokens": (1, 2, 3), "token": 4}),
         ],
@@ -229,10 +230,10 @@ GENERATING: dict[str, tuple[list[tuple[Any, ...]], bool]] = {
     ),
     "asking twice does not start a second pipeline": (
         [
-            (Generate(BASE, Alone(True)), Propose((), 3)),
-            (Generate(BASE, Alone(True)), None),  # it proposes
+            (Generate(BASE, Generation(True)), Propose((), 3)),
+            (Generate(BASE, Generation(True)), None),  # it proposes
             (Proposed(Draft((1,))), (1,)),
-            (Generate(BASE, Alone(True)), None),  # it scores
+            (Generate(BASE, Generation(True)), None),  # it scores
             (draft(1), None),
             (says(1, 2), None, {"tokens": (1,)}),  # the robot's draft has taken the lead
         ],
@@ -270,30 +271,30 @@ def test_what_a_server_generates(script: tuple[list[tuple[Any, ...]], bool]) -> 
 
 def test_own_drafts_carry_their_tokens_even_when_nobody_listened_at_the_verdict() -> None:
     cloud = session()
-    play(cloud, (Generate(BASE, Alone(True)), Propose((), 3)))
+    play(cloud, (Generate(BASE, Generation(True)), Propose((), 3)))
     cloud.handle(Proposed(Draft((1, 2, 3)), 0.3))
     cloud.pause()
     cloud.handle(says(1, 2, 7, 0))
     assert not cloud.generating
     fields = {"tokens": (1, 2), "token": 7, "drafted": 3, "draft_s": 0.3}
-    play(cloud, (Generate(BASE, Alone(True)), Propose((1, 2, 7), 3), fields))
+    play(cloud, (Generate(BASE, Generation(True)), Propose((1, 2, 7), 3), fields))
 
 
 def test_a_pause_and_a_resumption_do_not_start_a_second_proposal() -> None:
     cloud = session()
-    play(cloud, (Generate(BASE, Alone(True)), Propose((), 3)))
+    play(cloud, (Generate(BASE, Generation(True)), Propose((), 3)))
     cloud.pause()
     play(
         cloud,
         (Resume("s", BASE), Reply(Opened("s", b"", BASE, 0))),
-        (Generate(BASE, Alone(True)), None),
+        (Generate(BASE, Generation(True)), None),
         (Proposed(Draft((1,))), (1,)),
     )
 
 
 def test_a_proposal_that_nobody_waits_for_any_more_is_dropped() -> None:
     cloud = session()
-    cloud.handle(Generate(BASE, Alone(True)))
+    cloud.handle(Generate(BASE, Generation(True)))
     cloud.pause()
     play(cloud, (Proposed(Draft(())), None), (draft(1), (1,)))
 
@@ -306,7 +307,7 @@ def test_a_proposal_is_never_longer_than_the_answer_has_room_for_or_is_useful(
     asked: int, room: int, length: int
 ) -> None:
     cloud = opened(replace(PLAIN, draft_length=asked), room, vocabulary=5)
-    assert cloud.handle(Generate(BASE, Alone(True))) == [Propose((), length)]
+    assert cloud.handle(Generate(BASE, Generation(True))) == [Propose((), length)]
 
 
 @pytest.mark.parametrize("noticed", [True, False])
