@@ -94,11 +94,11 @@ def with_looked_up(draft: Draft, looked_up: Draft, nodes: int, open_at: int | No
 class SaidBefore:
     """A credential's verified answers, and what looked-up nodes gained it lately.
 
-    ``alone``: of passes without another draft; ``beside``: as further branches of one.
+    ``by_itself``: of passes without another draft; ``beside``: as further branches of one.
     """
 
     index: SuffixIndex
-    alone: NodeBudget
+    by_itself: NodeBudget
     beside: NodeBudget
 
 
@@ -123,7 +123,7 @@ class AnswerLookup:
 
         rows: of the pass without it.
         """
-        nodes = self._said.alone.nodes(rows, self._seconds)
+        nodes = self._said.by_itself.nodes(rows, self._seconds)
         return self._said.index.look_up(self._pattern, tokens, nodes, depth, self._words)
 
     def beside(
@@ -139,7 +139,7 @@ class AnswerLookup:
     def judged(self, draft: Draft, given: int, path: tuple[int, ...], tokens: int) -> None:
         """The path was accepted, and so many tokens settled; its first ``given`` nodes were not
         looked up."""
-        budget = self._said.beside if given else self._said.alone
+        budget = self._said.beside if given else self._said.by_itself
         accepted = tuple(node - given for node in path if node >= given)
         budget.judged(len(draft) - given, accepted, tokens)
 

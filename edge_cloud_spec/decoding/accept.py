@@ -94,7 +94,7 @@ def rejection(
                 node = child
                 break
             if drawn is None:
-                return Acceptance(tuple(path), None, target.told())
+                return Acceptance(tuple(path), None, target.dense())
             target = target.residual(drawn)
             if not replacement:
                 drawn = drawn.without(token)

@@ -39,7 +39,7 @@ class Costs:
     """Measured times in seconds and shares from 0 to 1.
 
     ``draft``: a pass of the draft model over this many nodes. ``verify``: a pass of the target over
-    this many drafted tokens; ``alone``: over none. ``one_way``: the link. ``acceptance``: of the
+    this many drafted tokens; ``generate``: over none. ``one_way``: the link. ``acceptance``: of the
     draft's first choice, ``runner_up``: of its second, where the first is wrong. ``exits``: share
     of rounds that an early exit predicts. ``verify_without_exits``: a pass that is not asked for
     its exits; None: as any other.
@@ -47,7 +47,7 @@ class Costs:
 
     draft: Callable[[int], float]
     verify: Callable[[int], float]
-    alone: float
+    generate: float
     one_way: float
     acceptance: float
     runner_up: float
@@ -202,7 +202,7 @@ def signature(costs: Costs) -> tuple[int, ...]:
     sizes = (1, 4, 16)
     without = costs.verify_without_exits or costs.verify
     passes = [*map(costs.draft, sizes), *map(costs.verify, sizes), *map(without, sizes)]
-    times = (costs.alone, costs.one_way, *passes)
+    times = (costs.generate, costs.one_way, *passes)
     shares = (costs.acceptance, costs.runner_up, costs.exits)
     return (
         *(round(math.log(max(time, INSTANT)) / TIME_STEP) for time in times),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,18 +31,22 @@ class SamplingPolicy:
             self, "temperature", float(self.temperature)
         )  # 0 and 0.0 hash alike then
         object.__setattr__(self, "top_p", float(self.top_p))
-        if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 100):
-            raise ValueError(f"temperature must be between 0 and 100, not {self.temperature}")
-        if self.top_k < 0:
-            raise ValueError(f"top_k must be 0 (keep all) or more, not {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-        if not 0 <= self.seed < 2**64:
-            raise ValueError(f"seed must be a number of 64 bits, not {self.seed}")
-        if len(self.grammar) > MAX_GRAMMAR:
-            raise ValueError(
-                f"a grammar has at most {MAX_GRAMMAR} characters, not {len(self.grammar)}"
-            )
+        rules = (
+            (
+                0 <= self.temperature <= 100,
+                f"temperature must be between 0 and 100, not {self.temperature}",
+            ),
+            (self.top_k >= 0, f"top_k must be 0 (keep all) or more, not {self.top_k}"),
+            (0 < self.top_p <= 1, f"top_p must be above 0 and at most 1, not {self.top_p}"),
+            (0 <= self.seed < 2**64, f"seed must be a number of 64 bits, not {self.seed}"),
+            (
+                len(self.grammar) <= MAX_GRAMMAR,
+                f"a grammar has at most {MAX_GRAMMAR} characters, not {len(self.grammar)}",
+            ),
+        )
+        for is_right, text in rules:
+            if not is_right:
+                raise ValueError(text)
 
 
 GREEDY = SamplingPolicy()
@@ -95,19 +98,6 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return normalized
 
 
-def distribution(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArray[np.float32]:
-    """The policy's distribution, float32 [..., V]: the same numbers are sampled, sent and tested.
-
-    At temperature 0 all mass is on the argmax.
-    """
-    scaled = scaled_logits(logits, policy)
-    if policy.temperature == 0:
-        scaled = np.where(
-            np.arange(scaled.shape[-1]) == scaled.argmax(-1, keepdims=True), 0.0, -np.inf
-        )
-    return softmax(scaled).astype(np.float32)
-
-
 RULES = ("greedy", "coupled", "rejection")
 
 
@@ -125,8 +115,3 @@ def check_rule(rule: str, temperature: float) -> None:
 def temperature_of(rule: str, sampling: float) -> float:
     """The temperature of a decode: 0 under greedy, ``sampling`` under the rules that sample."""
     return 0.0 if rule == "greedy" else sampling
-
-
-def seeded_rule(temperature: float) -> str:
-    """The rule whose answer depends on the seed alone, not on drafts: at 0 greedy, else coupled."""
-    return "coupled" if temperature else "greedy"

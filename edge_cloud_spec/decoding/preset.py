@@ -48,6 +48,8 @@ class Speculation:
 STOP_AND_WAIT = Speculation()
 
 
+Refusal = tuple[bool, str]  # whether a preset is refused, and why
+
 PAYLOADS = ("ids", "probabilities", "dense", "sparse")
 
 
@@ -92,9 +94,10 @@ class Preset:
 
     def __post_init__(self) -> None:
         self._check_types()
-        self._check_choices()
-        self._check_shape()
-        self._check_rejection()
+        rules = (self._choices, self._predictions, self._shapes, self._drawing)
+        for is_wrong, why in (row for rule in rules for row in rule()):
+            if is_wrong:
+                raise self._refusal(why)
 
     def _check_types(self) -> None:
         if type(self.summary) is not str:
@@ -114,93 +117,139 @@ class Preset:
             if kind == "float" and (type(value) not in (int, float) or not 0 <= value <= 1):
                 raise self._refusal(f"{name} must be a number from 0 to 1, not {value!r}")
 
-    def _check_choices(self) -> None:
-        self._one_of("drafter", ("edge", "cloud", "lookup", "none"))
-        self._one_of("payload", PAYLOADS)
-        self._one_of("resample", ("cloud", "robot"))
-        self._one_of("residual", RESIDUALS)
-        self._one_of("pacing", ("fixed", "verify_bound", "auto"))
-        if self.exact and not self.verified:
-            raise self._refusal("what is not verified cannot be exact")
-        if self.drafter != "edge" and not self.verified:
-            raise self._refusal("without a verifier only the robot decodes; give drafter edge")
-        if self.drafter == "lookup" and not self.lookup:
-            raise self._refusal("drafter lookup goes with lookup: true")
-        if self.lookup and not self.verified:
-            raise self._refusal("only a verifier looks up what was said before; say lookup: false")
-        if self.pacing != "fixed" and not (self.drafts_on_robot and self.verified):
-            raise self._refusal("only drafts that wait for verdicts are paced; give pacing fixed")
-        if self.pacing == "auto" and self.payload != "ids":
-            raise self._refusal(
+    def _choices(self) -> tuple[Refusal, ...]:
+        fields_and_choices = {
+            "drafter": ("edge", "cloud", "lookup", "none"),
+            "payload": PAYLOADS,
+            "resample": ("cloud", "robot"),
+            "residual": RESIDUALS,
+            "pacing": ("fixed", "verify_bound", "auto"),
+        }
+        known = tuple(
+            (
+                getattr(self, name) not in choices,
+                f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)}",
+            )
+            for name, choices in fields_and_choices.items()
+        )
+        waits = self.drafts_on_robot and self.verified
+        return (
+            *known,
+            (self.exact and not self.verified, "what is not verified cannot be exact"),
+            (
+                self.drafter != "edge" and not self.verified,
+                "without a verifier only the robot decodes; give drafter edge",
+            ),
+            (
+                self.drafter == "lookup" and not self.lookup,
+                "drafter lookup goes with lookup: true",
+            ),
+            (
+                self.lookup and not self.verified,
+                "only a verifier looks up what was said before; say lookup: false",
+            ),
+            (
+                self.pacing != "fixed" and not waits,
+                "only drafts that wait for verdicts are paced; give pacing fixed",
+            ),
+            (
+                self.pacing == "auto" and self.payload != "ids",
                 "auto chooses among best-first trees, too, which are not drawn from Q; "
-                "give payload ids, or another pacing"
-            )
-        self._check_speculation()
+                "give payload ids, or another pacing",
+            ),
+        )
 
-    def _check_speculation(self) -> None:
-        speculation = self.speculation
-        if speculation.predicts and not (self.drafter == "edge" and self.verified):
-            raise self._refusal("only a robot that waits for verdicts can guess at them")
-        if speculation.predicts != (speculation.ahead > 0):
-            raise self._refusal("give speculation.ahead of at least 1, and something to guess")
-        if speculation.push and self.resample == "robot" and not speculation.open:
-            raise self._refusal(
-                "after a split rejection only the robot knows the next prefix; push open drafts"
-            )
-        if speculation.open and not speculation.all_accepted:
-            raise self._refusal("open verdicts go with all_accepted")
-        if (
-            not 1 <= speculation.width <= 64
-            or speculation.ahead > 64
-            or not 0 <= speculation.cut <= 64
-        ):
-            raise self._refusal("speculation.width is 1 to 64, ahead and cut are at most 64")
+    def _predictions(self) -> tuple[Refusal, ...]:
+        made = self.speculation
+        return (
+            (
+                made.predicts and not (self.drafts_on_robot and self.verified),
+                "only a robot that waits for verdicts can guess at them",
+            ),
+            (
+                made.predicts != (made.ahead > 0),
+                "give speculation.ahead of at least 1, and something to guess",
+            ),
+            (
+                made.push and self.resample == "robot" and not made.open,
+                "after a split rejection only the robot knows the next prefix; push open drafts",
+            ),
+            (made.open and not made.all_accepted, "open verdicts go with all_accepted"),
+            (
+                not 1 <= made.width <= 64 or made.ahead > 64 or made.cut > 64,
+                "speculation.width is 1 to 64, ahead and cut are at most 64",
+            ),
+        )
 
-    def _check_shape(self) -> None:
-        shapes = [self.draft_length > 0, bool(self.expansion), self.best_first is not None]
-        if self.drafter in ("lookup", "none"):
-            if any(shapes):
-                raise self._refusal("without a drafter there is no draft to give a shape")
-            return
-        if sum(shapes) != 1:
-            raise self._refusal("give one of draft_length, expansion and best_first")
-        if self.draft_length > 64:
-            raise self._refusal("draft_length must be 1 to 64")
-        if any(size < 1 for size in self.expansion) or self.shape.max_nodes > MAX_DRAFTED:
-            raise self._refusal(f"a tree has 1 to {MAX_DRAFTED} nodes, and children at each level")
-        if self.best_first is not None and min(astuple(self.best_first)) < 1:
-            raise self._refusal("best_first needs nodes, depth and width of at least 1")
-        if self.drafter == "cloud" and not self.draft_length:
-            raise self._refusal("the cloud's own drafter drafts chains; give draft_length")
-        if not self.verified and not self.draft_length:
-            raise self._refusal("what nobody verifies is a chain; give draft_length")
+    def _shapes(self) -> tuple[Refusal, ...]:
+        given = (self.draft_length > 0) + bool(self.expansion) + (self.best_first is not None)
+        drafts, is_chain = self.drafter in ("edge", "cloud"), self.draft_length > 0
+        tree = (1,) if self.best_first is None else astuple(self.best_first)
+        return (
+            (
+                not drafts and given > 0,
+                "without a drafter there is no draft to give a shape",
+            ),
+            (drafts and given != 1, "give one of draft_length, expansion and best_first"),
+            (self.draft_length > 64, "draft_length must be 1 to 64"),
+            (
+                any(size < 1 for size in self.expansion)
+                or (not is_chain and self.shape.max_nodes > MAX_DRAFTED),
+                f"a tree has 1 to {MAX_DRAFTED} nodes, and children at each level",
+            ),
+            (min(tree) < 1, "best_first needs nodes, depth and width of at least 1"),
+            (
+                self.drafter == "cloud" and not is_chain,
+                "the cloud's own drafter drafts chains; give draft_length",
+            ),
+            (
+                not self.verified and not is_chain,
+                "what nobody verifies is a chain; give draft_length",
+            ),
+        )
 
-    def _check_rejection(self) -> None:
-        is_chain = self.draft_length > 0
-        split = self.resample == "robot"
-        cut = self.draft_top_k > 0 or self.draft_top_p < 1
-        if not self.draft_top_p:
-            raise self._refusal("draft_top_p must be above 0; 1 keeps all")
-        if self.drafter != "edge":
-            if split:
-                raise self._refusal("the robot cannot resample without a drafter of its own")
-            return
-        if self.payload == "probabilities" and not is_chain:
-            raise self._refusal(
-                "multi-candidate rejection needs the rows of Q; give payload dense or sparse"
-            )
-        if self.payload != "ids" and self.best_first is not None:
-            raise self._refusal("a best-first tree is not drawn from Q; give payload ids")
-        if (self.payload == "probabilities") != split:
-            raise self._refusal("payload probabilities and resample robot go together")
-        if self.payload == "sparse" and not cut:
-            raise self._refusal("payload sparse needs draft_top_k or draft_top_p")
-        if split and self.residual == "top_k" and self.exact:
-            raise self._refusal("residual top_k loses the tail of P; say exact: false")
-        if split and self.residual != "dense" and self.residual_top_k < 1:
-            raise self._refusal("residual_top_k must be at least 1")
-        if max(self.residual_top_k, self.residual_tail) > MAX_TOLD:
-            raise self._refusal(f"residual_top_k and residual_tail are at most {MAX_TOLD}")
+    def _drawing(self) -> tuple[Refusal, ...]:
+        is_split = self.resample == "robot"
+        always = (
+            (not self.draft_top_p, "draft_top_p must be above 0; 1 keeps all"),
+            (
+                is_split and not self.drafts_on_robot,
+                "the robot cannot resample without a drafter of its own",
+            ),
+        )
+        if not self.drafts_on_robot:
+            return always
+        return (
+            *always,
+            (
+                self.payload == "probabilities" and not self.draft_length,
+                "multi-candidate rejection needs the rows of Q; give payload dense or sparse",
+            ),
+            (
+                self.payload != "ids" and self.best_first is not None,
+                "a best-first tree is not drawn from Q; give payload ids",
+            ),
+            (
+                (self.payload == "probabilities") != is_split,
+                "payload probabilities and resample robot go together",
+            ),
+            (
+                self.payload == "sparse" and not self.draft_top_k and self.draft_top_p == 1,
+                "payload sparse needs draft_top_k or draft_top_p",
+            ),
+            (
+                is_split and self.residual == "top_k" and self.exact,
+                "residual top_k loses the tail of P; say exact: false",
+            ),
+            (
+                is_split and self.residual != "dense" and self.residual_top_k < 1,
+                "residual_top_k must be at least 1",
+            ),
+            (
+                max(self.residual_top_k, self.residual_tail) > MAX_TOLD,
+                f"residual_top_k and residual_tail are at most {MAX_TOLD}",
+            ),
+        )
 
     @property
     def drafts_on_robot(self) -> bool:
@@ -239,11 +288,6 @@ class Preset:
             top_p=self.draft_top_p,
             replacement=self.replacement,
         )
-
-    def _one_of(self, field: str, choices: tuple[str, ...]) -> None:
-        value = getattr(self, field)
-        if value not in choices:
-            raise self._refusal(f"{field} must be one of {', '.join(choices)}, not {value}")
 
     def _refusal(self, why: str) -> UserError:
         return UserError(f"preset {self.name}: {why}")

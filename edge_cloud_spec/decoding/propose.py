@@ -50,18 +50,8 @@ def coupled_token(logits: NDArray[np.float32], policy: SamplingPolicy, position:
         return best
     scaled = scaled_logits(logits, policy)
     support = np.flatnonzero(scaled > -np.inf)
-    return _loudest(scaled[support], support, policy.seed, position)
-
-
-def coupled_token_of(row: TokenDistribution, seed: int, position: int) -> int:
-    """The same from probabilities; costs what the row's support has tokens."""
-    ids = np.arange(len(row.probabilities)) if row.ids is None else row.ids
-    with np.errstate(divide="ignore"):
-        return _loudest(np.log(row.probabilities), ids, seed, position)
-
-
-def _loudest(scores: NDArray[np.floating], ids: NDArray[np.int64], seed: int, position: int) -> int:
-    return int(ids[(scores + gumbel(seed, position, ids)).argmax()])
+    scores = scaled[support] + gumbel(policy.seed, position, support)
+    return int(support[scores.argmax()])
 
 
 def beliefs(

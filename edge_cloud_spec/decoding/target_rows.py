@@ -68,7 +68,7 @@ class LongResidual:
             factor += taken[-1][1]
             taken = taken[:-1]
         elif len(taken) == DEEP:
-            return self.told().residual(draft)
+            return self.dense().residual(draft)
         left = LongResidual(self.target, (*taken, (draft, factor)))
         return left if left.total else self
 
@@ -78,7 +78,7 @@ class LongResidual:
         """A token x with its probability."""
         return random_source.draw_from_blocks(self._sums, self._block, purpose, position, trial)
 
-    def told(self) -> TokenDistribution:
+    def dense(self) -> TokenDistribution:
         """All its numbers, for the robot that resamples."""
         size = len(self.target.probabilities)
         return TokenDistribution(self._part(0, size, _workspace(size)))
@@ -276,7 +276,7 @@ class TargetRow(Protocol):
     ) -> int:
         """A token x with its probability."""
 
-    def told(self) -> TokenDistribution:
+    def dense(self) -> TokenDistribution:
         """All its numbers, for the robot that resamples."""
 
 

@@ -96,7 +96,7 @@ class TokenDistribution:
             np.maximum(out, 0.0, out=out)
         return weights
 
-    def told(self) -> TokenDistribution:
+    def dense(self) -> TokenDistribution:
         """Itself: a ``TargetRow`` that is here already."""
         return self
 

@@ -126,7 +126,7 @@ def settled_by(verdict: Verdict, draft: Draft | None) -> tuple[int, Prefix | Non
     """
     last = () if verdict.token is None else (verdict.token,)
     drafted = 0 if draft is None else len(draft)
-    if verdict.alone:
+    if verdict.generated:
         drafted = verdict.drafted
     if len(verdict.tokens) == len(verdict.path):
         return verdict.drafted or drafted, verdict.tokens + last
@@ -178,13 +178,13 @@ class PendingRequest:
     """What the cloud was asked for, and has not answered yet.
 
     Of a draft: ``drawn`` is the draft with the rows of Q that it was drawn from, which may not be
-    sent, and the cloud's pass over it ends at about ``due`` (s). ``rejection``: of a dense row P,
-    whose short form gave no token.
+    sent, and the cloud's pass over it begins at about ``starts`` (s). ``rejection``: of a dense row
+    P, whose short form gave no token.
     """
 
     message: DraftMessage | Generate | RowRequest
     drawn: Draft | None = None
-    due: float = 0.0
+    starts: float = 0.0
     rejection: Rejection | None = None
 
     @property

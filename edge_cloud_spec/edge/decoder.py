@@ -204,7 +204,7 @@ class EdgeDecoder:
         self._base = base_digest(self._opening, prompt.digest, prompt.spec_digest)
         self._rounds.begin(self._base, prompt)
         actions = self._compare_bases()
-        if not actions and self._opening.alone is not None:
+        if not actions and self._opening.generation is not None:
             if self._is_anew:  # verdicts may have been dropped meanwhile
                 actions = self._answer.resume()
             actions = [*actions, *self._rounds.follow(now)]
@@ -282,7 +282,7 @@ class EdgeDecoder:
 
     def _leave_to_cloud(self, now: float) -> list[Action]:
         """A robot that does not draft: the server generates, since Open said so, or is asked to."""
-        if self._opening.alone is not None:
+        if self._opening.generation is not None:
             return self._rounds.follow(now)
         return self._rounds.resend(now)
 
@@ -309,7 +309,7 @@ class EdgeDecoder:
         known = self._opening.spec_digest if self._spec is None else self._spec
         opening = replace(self._opening, spec_digest=known, verified=self._rounds.hand_over())
         if self._base is not None and not self._rounds.server_generates:
-            opening = replace(opening, alone=None)  # the robot leads
+            opening = replace(opening, generation=None)  # the robot leads
         return [
             Send(opening),
             *(self._rounds.pending() if self._rounds.request_follows_open else []),

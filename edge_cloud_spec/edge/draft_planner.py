@@ -119,7 +119,7 @@ def scored_plans(seen: Observations, idle: Speculation) -> list[tuple[float, Dra
         return [(math.inf, DraftPlan(*best, generate=HINTED))]
     # Joining, once an answer: the draft crosses a pass, and may be one too late.
     waits = 2 * (2 * costs.one_way + best[1].cut * costs.draft(1))
-    waits += min(costs.alone, costs.verify(1))
+    waits += min(costs.generate, costs.verify(1))
     leading = seen.left / (seen.left / worth(best) + waits)
     is_hinting = using is not None and using.shape is not None and using.generate > 0
     pays = seen.hinted > seen.generated * (HINTS_STAY if is_hinting else HINTS_PAY)
@@ -192,7 +192,7 @@ class AutoPlanner(DraftPlanner):
         seen = self.observations()
         _, plan = max(scored_plans(seen, self._preset.speculation), key=lambda scored: scored[0])
         if not plan.leads and seen.hints_known:
-            self._gave_up_at = max(self._gave_up_at, seen.costs.alone)
+            self._gave_up_at = max(self._gave_up_at, seen.costs.generate)
         return plan
 
     def observations(self) -> Observations:
@@ -205,7 +205,7 @@ class AutoPlanner(DraftPlanner):
             promises=self._promises,
             yields={key: kept.value for key, kept in measures.yields.items() if key is not None},
             usual=self._usual,
-            generated=without.rate if without.count else 1 / costs.alone,
+            generated=without.rate if without.count else 1 / costs.generate,
             hinted=hinted.rate,
             hints_known=hinted.count >= HINTED,
             using=self._plan,

@@ -245,8 +245,7 @@ class Drafts:
             base: kept for base, kept in self._pushed.items() if base.length > here.length
         }
         self._round += 1
-        due = starts + self._measures.verify_s(len(finished.draft), exits)
-        return PendingRequest(message, finished.draft, due), pushed is None
+        return PendingRequest(message, finished.draft, starts), pushed is None
 
     def push(
         self, prefix: Prefix, finished: FinishedDraft, now: float, exits: bool

@@ -19,10 +19,10 @@ from ..decoding.random_source import RandomSource
 from ..decoding.shape import chain
 from ..decoding.token_distribution import TokenDistribution
 from ..wire.messages import (
-    Alone,
     Close,
     DraftMessage,
     Generate,
+    Generation,
     Open,
     Prediction,
     RowMessage,
@@ -230,7 +230,6 @@ class Rounds:
             self._stopwatch.asked(now)
             if self.request is None:
                 self._await_generated(now)
-            self._deadline.owed(now)
         return self.pending()
 
     def close(self, reason: str, text: str = "") -> list[Action]:
@@ -260,7 +259,7 @@ class Rounds:
             return self._on_divergence(now)
         before = len(answer.tokens)
         self._stats.rounds.append(self._stopwatch.round(verdict, before, drafted, len(tokens), now))
-        self._trigger(Trigger.OTHER_JUDGED if verdict.alone else Trigger.DRAFT_JUDGED)
+        self._trigger(Trigger.OTHER_JUDGED if verdict.generated else Trigger.DRAFT_JUDGED)
         self._measure(verdict, tokens, now)
         rejection = self._resampler.rejection(verdict, drawn)
         answer.settle(tokens)
@@ -326,7 +325,7 @@ class Rounds:
         draft, seconds = self._drafts.after(verified), verdict.verify_s + verdict.queue_s
         crossed, self._under_way = self._under_way > 0, max(0, self._under_way - 1)
         nodes, drawn = verdict.drafted, None if request is None else request.drawn
-        if drawn is not None and not verdict.alone:
+        if drawn is not None and not verdict.generated:
             nodes = nodes or len(drawn)
         if (nodes or verified) and not crossed:
             link = self._stopwatch.link_s(verdict, now) if self._stopwatch.waited else None
@@ -483,7 +482,15 @@ class Rounds:
         near = self._drafts.is_near(prefix)
         if self.server_generates:
             return (here or near) and ready > self._next_pass(now)
-        return near and ready > (self.request.due if self.request is not None else 0.0)
+        return near and ready > self._verdict_due
+
+    @property
+    def _verdict_due(self) -> float:
+        """When the cloud's pass over the awaited draft ends, about, s; 0: there is none."""
+        request, exits = self.request, self._plan.speculation.exits
+        if request is None or request.drawn is None:
+            return 0.0
+        return request.starts + self._measures.verify_s(len(request.drawn), exits)
 
     def _next_pass(self, now: float) -> float:
         """When the server, generating, begins the next pass that a hint sent now is there for."""
@@ -546,6 +553,6 @@ class Rounds:
         return [*self._drafts.work()]
 
 
-def server_generation(preset: Preset) -> Alone:
+def server_generation(preset: Preset) -> Generation:
     """How the server generates under this preset."""
-    return Alone(preset.drafter == "cloud", may_speculate=preset.pacing == "auto")
+    return Generation(preset.drafter == "cloud", may_speculate=preset.pacing == "auto")

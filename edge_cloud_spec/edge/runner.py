@@ -140,7 +140,7 @@ def opening_of(
         replacement=preset.replacement,
         predictions=preset.speculation.exits,
         preset=preset.name,
-        alone=server_generation(preset) if generates else None,
+        generation=server_generation(preset) if generates else None,
         lookup=preset.lookup,
     )
 

@@ -200,7 +200,7 @@ def _accepted(message: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     if not isinstance(verdict, Verdict):
         return tuple(range(message.accepted)), None
     last = () if verdict.token is None else (verdict.token,)
-    return ((), verdict.tokens + last) if verdict.alone else (verdict.path, None)
+    return ((), verdict.tokens + last) if verdict.generated else (verdict.path, None)
 
 
 def _seconds(duration: Any) -> float:

@@ -24,12 +24,12 @@ from ..decoding.token_distribution import TokenDistribution
 from . import decode_pb2 as pb
 from .channel import MAX_RETRY_S
 from .messages import (
-    Alone,
     ClientMessage,
     Close,
     DraftMessage,
     Fault,
     Generate,
+    Generation,
     Open,
     Opened,
     Prediction,
@@ -297,7 +297,7 @@ _POLICY = _Table(
     "temperature top_k seed grammar",
     top_p=_Field("top_p", None, lambda top_p: top_p or 1.0),
 )
-_ALONE = _Table(Alone, "speculative until may_speculate")
+_GENERATION = _Table(Generation, "speculative until may_speculate")
 _CLIENT = {
     DraftMessage: (
         "draft",
@@ -323,10 +323,10 @@ _CLIENT = {
             split=_message("split", _Table(Split, "residual top_k tail")),
             replacement=_Field("distinct", lambda value: not value, lambda value: not value),
             verified=_Field("verified", None, tuple),
-            alone=_message("generate", _ALONE),
+            generation=_message("generate", _GENERATION),
         ),
     ),
-    Generate: ("generate", _Table(Generate, base=_BASE, alone=_ALONE)),
+    Generate: ("generate", _Table(Generate, base=_BASE, generation=_GENERATION)),
     Resume: ("resume", _Table(Resume, "session secret", base=_BASE)),
     Close: ("close", _Table(Close, resampled=_Field("resampled", optional=True))),
     RowRequest: ("row_request", _Table(RowRequest, base=_BASE)),
@@ -336,9 +336,10 @@ _SERVER = {
         "verdict",
         _Table(
             Verdict,
-            "drafted leads_to alone",
+            "drafted leads_to",
             _WRITTEN_PATH,
             _check_verdict,
+            generated=_Field("alone"),
             base=_BASE,
             path=_PATH,
             token=_Field("token", optional=True),

@@ -24,8 +24,8 @@ def versions_differ(robot: int, cloud: int) -> str:
 
 
 @dataclass(frozen=True)
-class Alone:
-    """How the cloud goes on alone: with its own draft model where ``speculative``.
+class Generation:
+    """How the cloud generates by itself: with its own draft model where ``speculative``.
 
     It stops when the answer has ``until`` tokens (0: at its end). ``may_speculate``: its draft
     model drafts where it has one and that pays, as it measures.
@@ -42,8 +42,8 @@ class Open:
 
     ``key`` is the hash of the session's secret; ``secret`` is given where the request is repeated.
     ``verified`` is the answer so far, where another verifier began it: this one goes on after it.
-    ``alone``: the cloud goes on alone at once, as after a ``Generate``. ``lookup``: it may draft
-    what was said before, alone and as further branches of the robot's drafts.
+    ``generation``: the cloud generates at once, as after a ``Generate``. ``lookup``: it may draft
+    what was said before, by itself and as further branches of the robot's drafts.
     """
 
     nonce: int
@@ -68,7 +68,7 @@ class Open:
     secret: bytes = b""
     preset: str = ""  # for the cloud's metrics; decides nothing
     verified: tuple[int, ...] = ()
-    alone: Alone | None = None
+    generation: Generation | None = None
     lookup: bool = False
 
 
@@ -78,9 +78,9 @@ class DraftMessage:
 
     ``resampled`` is the last token of that prefix, where the robot drew it after a rejection.
     Another draft continues after its leaf ``open_at``: a verdict that ends there is left open.
-    ``patience_s``: how long the robot can wait for the verdict; 0: it does not say. The cloud goes
-    on alone beside a ``hint``; any other draft ends that. ``without_exits``: no early exits in this
-    pass, where Open asked for predictions.
+    ``patience_s``: how long the robot can wait for the verdict; 0: it does not say. The cloud
+    generates on beside a ``hint``; any other draft ends that. ``without_exits``: no early exits in
+    this pass, where Open asked for predictions.
     """
 
     base: PrefixDigest
@@ -95,10 +95,10 @@ class DraftMessage:
 
 @dataclass(frozen=True)
 class Generate:
-    """Let the cloud generate alone from ``base``."""
+    """Let the cloud generate from ``base`` on."""
 
     base: PrefixDigest
-    alone: Alone = Alone()
+    generation: Generation = Generation()
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ class Verdict:
     draft all that was judged, and in a repeated verdict (else empty); ``drafted`` says how many
     were judged then. ``finish`` is "end", "length" or empty. ``leads_to`` is the
     ``PrefixDigest.short`` of the prefix after all of these: a robot that would come to another
-    prefix drops the verdict. ``alone``: no draft whose verdict a robot awaits was judged. Times in
-    seconds; ``draft_s`` is that of the cloud's own draft model.
+    prefix drops the verdict. ``generated``: no draft whose verdict a robot awaits was judged. Times
+    in seconds; ``draft_s`` is that of the cloud's own draft model.
     """
 
     base: PrefixDigest
@@ -172,7 +172,7 @@ class Verdict:
     draft_s: float = 0.0
     residual: Residual | None = None
     leads_to: int = 0
-    alone: bool = False
+    generated: bool = False
 
 
 @dataclass(frozen=True)

@@ -270,7 +270,7 @@ def test_a_signature_is_the_same_for_what_is_about_the_same(
         growing(draft * 1.5, verify, one_way, acceptance),
         growing(draft, verify * 1.5, one_way, acceptance),
         growing(draft, verify, one_way * 1.5, acceptance),
-        replace(costs, alone=costs.alone * 1.5),
+        replace(costs, generate=costs.generate * 1.5),
         replace(costs, acceptance=(acceptance + 0.5) % 1),
         replace(costs, runner_up=0.6),
         replace(costs, exits=0.5),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.drafting import VOCABULARY, Drafting, Prefix
+from helpers.drafting import VOCABULARY, Drafting, Prefix, paths_of
 from helpers.exactness import Model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,14 +30,6 @@ from edge_cloud_spec.decoding.shape import BestFirst, Expansion, chain
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.presets import load_preset, preset_names
-
-
-def paths_of(draft: Draft) -> list[Prefix]:
-    paths: list[Prefix] = []
-    for node, token in enumerate(draft.tokens):
-        parent = draft.parent(node)
-        paths.append((*(paths[parent] if parent >= 0 else ()), token))
-    return paths
 
 
 def close(mine: list[tuple[Prefix, float]], theirs: tuple[tuple[Prefix, float], ...]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.drafting import paths_of
 from helpers.enumeration import BranchingChooser
 from helpers.exactness import Model, continued, distance, joint_of
 from hypothesis import given, settings
@@ -131,14 +132,6 @@ PRESETS = {
     ),
 }
 LENGTH = 4  # tokens of the answers that are compared
-
-
-def paths_of(draft: Draft) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = []
-    for node, token in enumerate(draft.tokens):
-        parent = draft.parent(node)
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
 
 
 def drawn(preset: Preset, model: Model, policy: SamplingPolicy, source: RandomSource) -> Draft:

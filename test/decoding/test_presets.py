@@ -25,7 +25,7 @@ from edge_cloud_spec.decoding.policy import (
 )
 from edge_cloud_spec.decoding.preset import PAYLOADS, STOP_AND_WAIT, Preset, Speculation
 from edge_cloud_spec.decoding.propose import ProposalConfig
-from edge_cloud_spec.decoding.shape import BestFirst, Branch, Expansion, Shape, chain
+from edge_cloud_spec.decoding.shape import BestFirst, Expansion, Shape, chain
 from edge_cloud_spec.decoding.split import RESIDUALS, Split
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
@@ -192,13 +192,6 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
         load_preset(str(tmp_path / "none.yaml"))
 
 
-def test_a_preset_has_one_shape_and_says_which() -> None:
-    assert Preset("x", "", "edge", draft_length=3).shape == chain(3)
-    assert Preset("x", "", "edge", expansion=(2, 1)).shape == Expansion((2, 1))
-    tree = BestFirst(4, 2, 2)
-    assert Preset("x", "", "edge", best_first=tree, payload="ids").shape is tree
-
-
 @pytest.mark.parametrize("name", preset_names())
 def test_what_goes_over_the_wire_follows_from_rule_and_preset(name: str) -> None:
     preset = load_preset(name)
@@ -221,22 +214,6 @@ def test_what_goes_over_the_wire_follows_from_rule_and_preset(name: str) -> None
         preset.draft_top_p,
         preset.replacement,
     )
-
-
-def test_a_preset_that_says_little_is_plain() -> None:
-    plain = Preset("x", "", "edge", draft_length=2)
-    assert (plain.payload, plain.replacement, plain.resample, plain.pacing) == (
-        "dense",
-        True,
-        "cloud",
-        "fixed",
-    )
-    assert plain.verified and plain.exact
-    assert plain.speculation == STOP_AND_WAIT
-    assert not plain.speculation.predicts
-    assert plain.proposal("greedy", GREEDY) == ProposalConfig("greedy", GREEDY)
-    for guess in ("all_accepted", "runners_up", "exits"):
-        assert Speculation(**{guess: True}).predicts
 
 
 TEMPERATURES = {"greedy": 0.0, "coupled": 0.9, "rejection": 0.9}
@@ -450,8 +427,3 @@ def test_a_shape_says_how_many_nodes_it_has_at_most(shape: Shape, most: int) -> 
             assert short == Expansion(shape.sizes[:depth])
         else:
             assert (short.nodes, short.width) == (shape.nodes, shape.width)  # type: ignore[union-attr]
-
-
-def test_branches_are_the_same_by_what_they_are() -> None:
-    assert Branch((1, 2), chain(3)) == Branch((1, 2), Expansion((1, 1, 1)))
-    assert len({Branch((1,), chain(2)), Branch((1,), chain(2)), Branch((1,), chain(3))}) == 2

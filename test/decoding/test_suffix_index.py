@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
+from helpers.drafting import paths_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.suffix_index import (
     ALONE,
     BESIDE,
@@ -38,15 +38,6 @@ def filled(said: Sequence[Answer], max_suffixes: int = 100_003) -> SuffixIndex:
     return index
 
 
-def paths(draft: Draft) -> list[tuple[int, ...]]:
-    """The tokens that lead to each node."""
-    found: list[tuple[int, ...]] = []
-    for node, token in enumerate(draft.tokens):
-        parent = draft.parent(node)
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
-
-
 @given(answers, st.sampled_from(["a", "b"]), tokens, st.integers(1, 60), st.data())
 def test_all_that_is_proposed_was_said_after_such_text(
     said: list[Answer], pattern: str, prefix: tuple[int, ...], size: int, data: st.DataObject
@@ -54,9 +45,9 @@ def test_all_that_is_proposed_was_said_after_such_text(
     nodes, depth = data.draw(st.integers(0, 20)), data.draw(st.integers(0, 6))
     draft = filled(said, size).look_up(pattern, prefix, nodes, depth)
     assert len(draft) <= nodes and draft.depth <= depth and draft.looked_up == len(draft)
-    assert len(set(paths(draft))) == len(draft)
+    assert len(set(paths_of(draft))) == len(draft)
     pairs = {pair for _, answer in said for pair in zip(("begin", *answer), answer, strict=False)}
-    for path in paths(draft):
+    for path in paths_of(draft):
         assert (("begin", *prefix, *path)[-2], path[-1]) in pairs
 
 
@@ -118,9 +109,9 @@ def test_a_tree_has_the_likeliest_nodes_of_all(
         return product
 
     index = filled(said)
-    chosen = paths(index.look_up(pattern, prefix, nodes, 3))
+    chosen = paths_of(index.look_up(pattern, prefix, nodes, 3))
     least = min((likelihood(path) for path in chosen), default=1.0)
-    for path in set(paths(index.look_up(pattern, prefix, 100, 3))) - set(chosen):
+    for path in set(paths_of(index.look_up(pattern, prefix, 100, 3))) - set(chosen):
         assert len(chosen) == nodes and likelihood(path) <= least + 1e-6
 
 

@@ -203,7 +203,7 @@ def test_the_same_tokens_and_numbers_are_left_as_of_float64_rows(kind: str, size
     full = TokenDistribution(p.probabilities)
     for drafted in drafts_of(kind, p):
         ours, full = ours.residual(drafted), full.residual(drafted)
-        assert np.abs(ours.told().shares - full.shares).max() < 1e-9
+        assert np.abs(ours.dense().shares - full.shares).max() < 1e-9
         for seed in range(5):
             token = ours.draw(SeededRandomSource(seed), Purpose.RESIDUAL, 3)
             assert token == full.draw(SeededRandomSource(seed), Purpose.RESIDUAL, 3)
@@ -211,7 +211,7 @@ def test_the_same_tokens_and_numbers_are_left_as_of_float64_rows(kind: str, size
             if kind == "one above":
                 assert token == size - 1
     if kind == "far":  # what is left of a wrong Q is not that
-        assert np.abs(p.residual(drafts_of(kind, p)[2]).told().shares - full.shares).max() > 1e-6
+        assert np.abs(p.residual(drafts_of(kind, p)[2]).dense().shares - full.shares).max() > 1e-6
 
 
 def test_of_equal_p_and_q_p_is_left_and_of_a_row_that_is_cut_off_only_its_support() -> None:

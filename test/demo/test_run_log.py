@@ -89,7 +89,7 @@ def test_what_a_cloud_alone_says_is_no_node_of_the_robots_draft(sent: float, sho
     """The path is one of the cloud's own nodes, though the robot drafted for that prefix, too."""
     run_log, hint = RunLog(), draft(0, ["turn", "left", ";"])
     answer = verdict(0, 1, 3)
-    said = Verdict(PrefixDigest(0, 0), (1, 3), 9, tokens=(0, 8), drafted=5, alone=True)
+    said = Verdict(PrefixDigest(0, 0), (1, 3), 9, tokens=(0, 8), drafted=5, generated=True)
     answer.payload = encode_server(said)
     for at, topic, what in sorted(((sent, "draft", hint), (1.0, "verdict", answer))):
         run_log.on_message(topic, what, at)

@@ -213,6 +213,16 @@ def test_what_was_pushed_while_the_link_was_down_is_said_again() -> None:
     assert [message.base for message in sent(actions)] == [lost.base]
 
 
+def test_what_was_pushed_is_said_again_after_a_verdict_that_leads_elsewhere() -> None:
+    """The cloud has other drafts than the robot thinks: which ones is unknown."""
+    robot = pushing()
+    (lost,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
+    robot.handle(verdict(BASE, (0, 1), 9, draft=(3, 5)), 1.2)
+    robot.handle(OPENED, 1.3)
+    actions = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.4)
+    assert [message.base for message in sent(actions)] == [lost.base]
+
+
 def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
     robot = pushing()
     (pushed,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))

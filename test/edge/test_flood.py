@@ -47,7 +47,7 @@ def flooded(flood: bytes, patience: float, inbox: Inbox, stalls: bool = False) -
     def script(robot: RobotSide) -> Iterator[bytes]:
         robot.hear()
         yield encode_server(Opened("s", b"", BASE, 3))
-        first = Verdict(BASE, (), 1, alone=True, leads_to=BASE.extend((1,)).short)
+        first = Verdict(BASE, (), 1, generated=True, leads_to=BASE.extend((1,)).short)
         yield encode_server(first)
         yield from repeat(flood)
 

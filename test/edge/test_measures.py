@@ -86,7 +86,7 @@ def test_pass_times_rise_between_the_sizes_seen_and_slowly_beyond() -> None:
 def test_what_was_measured_is_what_the_cost_model_is_given() -> None:
     measures = Measures()
     assumed = measures.costs()
-    assert assumed.alone == float("inf")
+    assert assumed.generate == float("inf")
     assert (assumed.draft(1), assumed.verify(1), assumed.one_way) == (0.02, 0.1, 0.02)
     assert not measures.verify_known
     measures.verified(0, 0.4, None)
@@ -99,7 +99,7 @@ def test_what_was_measured_is_what_the_cost_model_is_given() -> None:
     assert measures.server_pass.count == 1
     measures.drafted(2, 0.05)
     costs = measures.costs()
-    assert (costs.alone, costs.one_way) == (0.4, 0.1)
+    assert (costs.generate, costs.one_way) == (0.4, 0.1)
     assert (costs.verify(0), costs.verify(2), costs.verify(4)) == (0.4, 0.5, 0.6)
     assert (costs.draft(1), costs.draft(2)) == (0.05, 0.05)
     assert costs.verify(2) == measures.verify_s(2)

@@ -8,10 +8,11 @@ from random import Random
 
 import numpy as np
 import pytest
+from helpers.exactness import probabilities
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy, distribution
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.edge.events import Event, Received
 from edge_cloud_spec.lab.harness.toy import END, MAX_TOKENS, ToyVlm, own_answer, spec_of
@@ -185,7 +186,7 @@ def test_rejection_over_the_whole_path_has_the_targets_distribution(
         counts[decode.emitted[0]] += 1
         fallbacks += decode.decoder.stats.fallbacks
     assert (fallbacks > 0) == (preset is TIGHT)
-    expected = runs * distribution(ToyVlm(0).logits(()), SamplingPolicy(1.0)).astype(np.float64)
+    expected = runs * probabilities(ToyVlm(0).logits(()), SamplingPolicy(1.0))
     statistic = sum((counts[i] - e) ** 2 / e for i, e in enumerate(expected))
     assert statistic < 6 + 5 * np.sqrt(12)
 

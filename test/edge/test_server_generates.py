@@ -26,10 +26,10 @@ from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.edge.rounds import TRANSITIONS, Mode, Trigger
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
-    Alone,
     DraftMessage,
     Fault,
     Generate,
+    Generation,
     Opened,
     Resume,
     Verdict,
@@ -47,14 +47,14 @@ def token_said(size: int, token: int) -> Received:
 def test_a_preset_that_leaves_all_to_the_cloud_asks_once_for_all(preset: str, own: bool) -> None:
     robot = EdgeDecoder(OPENING, load_preset(preset), 10.0)
     assert sent(robot.start(0.0, SPEC)) == [OPENING]
-    assert sent(robot.handle(OPENED, 1.0)) == [Generate(BASE, Alone(own, 0))]
+    assert sent(robot.handle(OPENED, 1.0)) == [Generate(BASE, Generation(own, 0))]
     for size in range(3):
         assert sent(robot.handle(token_said(size, size + 1), 2.0 + size)) == []
     robot.handle(LinkLost("x"), 6.0)
     here = BASE.extend((1, 2, 3))
     assert sent(robot.handle(LinkUp(), 7.0)) == [Resume("s", here)]
     again = sent(robot.handle(Received(Opened("s", b"", here)), 8.0))
-    assert again == [Generate(here, Alone(own, 0))]
+    assert again == [Generate(here, Generation(own, 0))]
 
 
 def test_a_cloud_that_is_not_told_otherwise_has_ten_seconds() -> None:
@@ -63,7 +63,7 @@ def test_a_cloud_that_is_not_told_otherwise_has_ten_seconds() -> None:
     assert robot.deadline == 15.0
 
 
-LOOKUP = replace(OPENING, alone=Alone(), lookup=True)
+LOOKUP = replace(OPENING, generation=Generation(), lookup=True)
 
 
 def test_a_robot_without_a_draft_model_spends_no_round_trip_before_the_first_verdict() -> None:
@@ -75,7 +75,9 @@ def test_a_robot_without_a_draft_model_spends_no_round_trip_before_the_first_ver
     robot.handle(LinkLost("x"), 3.0)
     here = BASE.extend((1,))
     assert sent(robot.handle(LinkUp(), 4.0)) == [Resume("s", here)]
-    assert sent(robot.handle(Received(Opened("s", b"", here, 3)), 5.0)) == [Generate(here, Alone())]
+    assert sent(robot.handle(Received(Opened("s", b"", here, 3)), 5.0)) == [
+        Generate(here, Generation())
+    ]
 
 
 def test_a_verdict_that_overtook_the_opened_settles_after_it() -> None:
@@ -91,7 +93,7 @@ def test_another_verifier_goes_on_alone_too() -> None:
     robot.handle(OPENED, 1.0)
     robot.handle(token_said(0, 1), 2.0)
     (again,) = sent(robot.handle(LinkUp(moved=True), 4.0))
-    assert (again.verified, again.alone, again.lookup) == ((1,), Alone(), True)
+    assert (again.verified, again.generation, again.lookup) == ((1,), Generation(), True)
     there = Received(Opened("t", b"", BASE, 3, 1))
     assert robot.handle(there, 5.0) == []
     assert robot.handle(token_said(1, 2), 6.0) == [Emit(1, (2,), True)]
@@ -105,7 +107,7 @@ READ = replace(PROMPT, prefilled=False)
 
 def following(measures: Measures | None = None, event: Received = OPENED) -> EdgeDecoder:
     """The prompt is made and not read yet; the cloud goes on alone."""
-    opening = replace(OPENING, alone=Alone(), max_tokens=0)
+    opening = replace(OPENING, generation=Generation(), max_tokens=0)
     robot = EdgeDecoder(opening, load_preset("auto"), 10.0, measures=measures or Measures())
     assert sent(robot.start(0.0, SPEC)) == [opening]
     assert robot.handle(READ, 0.0) == []  # nothing is asked: Open said it
@@ -147,12 +149,58 @@ def known(hints_yield: int, draft_s: float = 0.005) -> Measures:
     return measures
 
 
-def judged(robot: EdgeDecoder, token: int, *, alone: bool) -> list[Action]:
-    """A verdict of one token, ``alone``: on what the server generated."""
+def judged(
+    robot: EdgeDecoder, token: int, *, generated: bool, now: float | None = None
+) -> list[Action]:
+    """A verdict of one token, ``generated``: on what the server generated."""
     base = BASE.extend(robot.tokens)
     there = base.extend((token,))
-    verdict = Verdict(base, (), token, verify_s=PASS_S, alone=alone, leads_to=there.short)
-    return robot.handle(Received(verdict), PASS_S * len(robot.tokens))
+    verdict = Verdict(base, (), token, verify_s=PASS_S, generated=generated, leads_to=there.short)
+    return robot.handle(Received(verdict), PASS_S * len(robot.tokens) if now is None else now)
+
+
+def joining(measures: Measures) -> EdgeDecoder:
+    """A robot whose first draft is on its way to a server that generates."""
+    robot = following(measures)
+    robot.handle(OPENED, 0.0)
+    judged(robot, 5, generated=True)
+    assert drafted(robot, wanted(robot.handle(Prefilled(), 0.0)), (7, 8))
+    assert robot.mode is Mode.JOINING
+    return robot
+
+
+def test_what_the_server_generated_while_a_draft_crossed_it_measures_no_pass() -> None:
+    measures = known(1)
+    robot = joining(measures)
+    passes = measures.server_pass.count
+    judged(robot, 6, generated=True)
+    assert (robot.mode, measures.server_pass.count) == (Mode.JOINING, passes)
+
+
+def test_a_robot_that_leads_lets_the_server_generate_where_drafting_pays_no_more() -> None:
+    measures = known(1)
+    robot = joining(measures)
+    actions = judged(robot, 6, generated=False)
+    assert robot.mode is Mode.LEADING
+    measures.acceptance, measures.runner_up = Mean(0.01, 1e9), Mean(0.01, 1e9)
+    now = 1.0
+    while not any(isinstance(message, Generate) for message in sent(actions)):
+        now += 1.0
+        drafted(robot, wanted(actions), (7, 8))
+        actions = judged(robot, 2, generated=False, now=now)
+    assert robot.mode is Mode.FOLLOWING
+
+
+def test_a_silent_robot_drafts_a_token_now_and_then_and_sends_none() -> None:
+    robot = following(known(1, draft_s=1.0))
+    robot.handle(OPENED, 0.0)
+    actions, sampled = robot.handle(Prefilled(), 0.0), []
+    for token in range(1, 10):
+        if any(isinstance(action, Work) and action.branches for action in actions):
+            sampled.append(len(robot.tokens))
+            assert drafted(robot, wanted(actions), (7,)) == []
+        actions = said(robot, token)
+    assert sampled == [0, 4, 8]
 
 
 def test_who_leads_follows_from_what_was_sent_and_heard() -> None:
@@ -161,19 +209,19 @@ def test_who_leads_follows_from_what_was_sent_and_heard() -> None:
     robot, modes = following(measures), []
     modes.append(robot.mode)
     robot.handle(OPENED, 0.0)
-    judged(robot, 5, alone=True)
+    judged(robot, 5, generated=True)
     modes.append(robot.mode)
     work = wanted(robot.handle(Prefilled(), 0.0))
     modes.append(robot.mode)
     assert drafted(robot, work, (7, 8))
     modes.append(robot.mode)
     draft = (9, 3)
-    work = wanted(judged(robot, 6, alone=True))
+    work = wanted(judged(robot, 6, generated=True))
     modes.append(robot.mode)
     assert drafted(robot, work, draft)
-    judged(robot, 2, alone=False)
+    judged(robot, 2, generated=False)
     modes.append(robot.mode)
-    judged(robot, 4, alone=True)
+    judged(robot, 4, generated=True)
     modes.append(robot.mode)
     assert modes == [
         Mode.LISTENING,
@@ -191,12 +239,12 @@ def test_a_verifier_that_goes_on_generates_unless_the_robot_leads() -> None:
     for leads in (False, True):
         robot = following(known(1))
         robot.handle(OPENED, 0.0)
-        judged(robot, 5, alone=True)
+        judged(robot, 5, generated=True)
         work = wanted(robot.handle(Prefilled(), 0.0))
         if leads:
             assert drafted(robot, work, (7, 8))
         again, *others = sent(robot.handle(lost, 1.0))
-        assert (again.verified, again.alone) == ((5,), None if leads else Alone())
+        assert (again.verified, again.generation) == ((5,), None if leads else Generation())
         assert [type(other) for other in others] == [DraftMessage if leads else Generate]
 
 
@@ -244,7 +292,7 @@ def test_after_a_loss_the_session_is_resumed_and_the_server_asked_to_go_on() -> 
     robot.handle(LinkLost("x"), 3.0)
     here = BASE.extend((1,))
     assert sent(robot.handle(LinkUp(), 4.0)) == [Resume("s", here)]
-    asked = Generate(here, Alone(may_speculate=True))
+    asked = Generate(here, Generation(may_speculate=True))
     assert sent(robot.handle(Received(Opened("s", b"", here)), 5.0)) == [asked]
     assert robot.deadline == 10.0  # as before: only an answer moves it
 

@@ -10,7 +10,7 @@ from fuzz.drafts import GIANTS, Place, giant, proper_draft
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import encode_client
-from edge_cloud_spec.wire.messages import Alone, Close, Generate, Open, Resume, RowRequest
+from edge_cloud_spec.wire.messages import Close, Generate, Generation, Open, Resume, RowRequest
 
 # What can be odd about the rest; some of it is refused, some stale, some may stand.
 
@@ -109,7 +109,7 @@ def other_frame(random: Random, place: Place) -> bytes:
     )
     match random.randrange(10):
         case 0 | 1 | 2:
-            return encode_client(Generate(base, Alone(speculative=random.random() < 0.5)))
+            return encode_client(Generate(base, Generation(speculative=random.random() < 0.5)))
         case 3 | 4 | 5:
             name = random.choice((place.session, "", "f" * 16, "\0", "s" * 5000))
             return encode_client(Resume(name, base))

@@ -45,10 +45,10 @@ from edge_cloud_spec.edge import answer
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import decode_server, encode_client, encode_server
 from edge_cloud_spec.wire.messages import (
-    Alone,
     DraftMessage,
     Fault,
     Generate,
+    Generation,
     Open,
     Opened,
     Resume,
@@ -209,7 +209,10 @@ def test_a_session_that_asks_for_a_drafter_that_is_not_there_goes_on() -> None:
     worker, stream, heard, _ = opened()
     assert isinstance(heard[0], Opened)
     base = heard[0].base
-    for message in (Generate(base, Alone(speculative=True)), DraftMessage(base, Draft((1,)), 0)):
+    for message in (
+        Generate(base, Generation(speculative=True)),
+        DraftMessage(base, Draft((1,)), 0),
+    ):
         worker.receive(stream, encode_client(message))
         while worker.pending:
             worker.run_one()

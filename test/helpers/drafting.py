@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 from helpers.exactness import Model
 
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.noise import gumbel
 from edge_cloud_spec.decoding.policy import scaled_logits
 from edge_cloud_spec.decoding.propose import FinishedDraft, Growth, ProposalConfig
@@ -63,3 +64,12 @@ def beliefs_of(drafting: Drafting, prefix: Prefix) -> np.ndarray:
         scaled = scaled + gumbel(policy.seed, position, range(VOCABULARY))
     weights = np.exp(scaled - scaled.max())
     return weights / weights.sum()
+
+
+def paths_of(draft: Draft) -> list[Prefix]:
+    """The tokens that lead to each node."""
+    paths: list[Prefix] = []
+    for node, token in enumerate(draft.tokens):
+        parent = draft.parent(node)
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    return paths

@@ -10,7 +10,7 @@ from helpers.enumeration import BranchingChooser, outcomes
 from numpy.typing import NDArray
 
 from edge_cloud_spec.decoding.grammar import Grammar
-from edge_cloud_spec.decoding.policy import SamplingPolicy, distribution
+from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import RandomSource
@@ -52,8 +52,15 @@ class Model:
         """A pass costs nothing here."""
 
     def probabilities(self, prefix: tuple[int, ...], policy: SamplingPolicy) -> NDArray[np.float64]:
-        row = distribution(self.logits(prefix), policy).astype(np.float64)
-        return row / row.sum()
+        return probabilities(self.logits(prefix), policy)
+
+
+def probabilities(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArray[np.float64]:
+    """The policy's distribution [V]."""
+    row = distribution_of(logits, policy)
+    whole = np.zeros(len(logits))
+    whole[slice(None) if row.ids is None else row.ids] = row.shares
+    return whole
 
 
 def rows_of(*models: Model) -> tuple[TokenDistribution, ...]:

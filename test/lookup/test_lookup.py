@@ -13,7 +13,7 @@ from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.lookup import MAX_CREDENTIALS, AnswerLookup, Lookups, NodeBudget
-from edge_cloud_spec.wire.messages import Alone, Close, Generate, Open
+from edge_cloud_spec.wire.messages import Close, Generate, Generation, Open
 
 ASKING = Open(1, "find the box", b"", "action first", GREEDY, "greedy", lookup=True)
 ANSWER = (1, 2, 3, 4, 5)
@@ -99,7 +99,7 @@ def answered(them: Lookups, opening: Open = ASKING, until_end: bool = True) -> V
         vocabulary=VOCABULARY,
         lookup=of(them, opening=opening),
     )
-    actions = cloud.handle(Generate(cloud.digest, Alone()))
+    actions = cloud.handle(Generate(cloud.digest, Generation()))
     for token in (*ANSWER, END) if until_end else ANSWER:
         (due,) = [action for action in actions if isinstance(action, Score)]
         actions = cloud.handle(says(*[token] * (1 + len(due.draft))))

@@ -119,7 +119,7 @@ def test_rejection_over_a_tensor_emits_its_own_p_by_enumeration() -> None:
             assert taken is not None
             token = drafted if taken.path else taken.token
             emitted[token] += q.at(drafted) * probability
-    assert np.abs(emitted - rows.row(-1, policy).told().shares).max() < 1e-12
+    assert np.abs(emitted - rows.row(-1, policy).dense().shares).max() < 1e-12
     assert np.abs(emitted - distribution_of(logits[0], policy).shares).max() < 1e-6
 
 
@@ -185,6 +185,6 @@ def test_a_grammar_masks_tensors_as_numpy_rows(size: int) -> None:
         for policy in (GREEDY, SamplingPolicy(0.8, seed=seed), *KEPT):
             for node in (-1, 0, 1):
                 assert tensors.token(node, policy, 2) == rows.token(node, policy, 2)
-                there, here = (each.row(node, policy).told() for each in (tensors, rows))
+                there, here = (each.row(node, policy).dense() for each in (tensors, rows))
                 ids = np.arange(size)
                 assert there.over(ids) == pytest.approx(here.over(ids), abs=1e-6)

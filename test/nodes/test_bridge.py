@@ -27,11 +27,11 @@ from edge_cloud_spec.nodes.runtime.subscription_thread import SubscriptionThread
 from edge_cloud_spec.wire.channel import METHOD_NAME, SERVICE  # noqa: E402
 from edge_cloud_spec.wire.codec import decode_client  # noqa: E402
 from edge_cloud_spec.wire.messages import (  # noqa: E402
-    Alone,
     ClientMessage,
     Close,
     DraftMessage,
     Generate,
+    Generation,
     Open,
 )
 
@@ -95,7 +95,7 @@ def message_of(request: int, number: int, last: int) -> ClientMessage:
         return Close(request)
     if number % 3:
         return DraftMessage(base, TheDraft((1,)), number)
-    return Generate(base, Alone(until=number))
+    return Generate(base, Generation(until=number))
 
 
 def until(what: Callable[[], bool]) -> None:
@@ -161,7 +161,7 @@ def kind_and_number(message: ClientMessage) -> tuple[str, int, int]:
             return "open", nonce, 0
         case DraftMessage(base, _, number):
             return "draft", base.hash, number
-        case Generate(base, Alone(until=number)):
+        case Generate(base, Generation(until=number)):
             return "generate", base.hash, number
         case Close(resampled):
             return "close", resampled or 0, 0

@@ -25,12 +25,12 @@ from edge_cloud_spec.wire.codec import (
     unpack_ids,
 )
 from edge_cloud_spec.wire.messages import (
-    Alone,
     ClientMessage,
     Close,
     DraftMessage,
     Fault,
     Generate,
+    Generation,
     Open,
     Opened,
     Residual,
@@ -77,7 +77,7 @@ opens = st.builds(
     key=st.binary(max_size=16),
     secret=st.binary(max_size=16),
     preset=text,
-    alone=st.none() | st.builds(Alone, st.booleans(), u32),
+    generation=st.none() | st.builds(Generation, st.booleans(), u32),
     lookup=st.booleans(),
 )
 float32s = st.floats(0, 1, width=32)
@@ -130,7 +130,7 @@ micro = st.integers(0, 2**32 - 1).map(lambda n: n * 1e-6)
 clients = st.one_of(
     opens,
     draft_messages(),
-    st.builds(Generate, digests, st.builds(Alone, st.booleans(), st.integers(0, 2**20))),
+    st.builds(Generate, digests, st.builds(Generation, st.booleans(), st.integers(0, 2**20))),
     st.builds(Resume, text, digests, st.binary(max_size=16)),
     st.builds(Close, st.none() | u32),
     st.builds(RowRequest, digests),

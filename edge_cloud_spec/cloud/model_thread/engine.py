@@ -265,9 +265,9 @@ class Engine:
 
     def _generate_as_opened(self, session: CloudSession, opening: Open) -> None:
         """Where the robot's Open says so, as if its Generate had come with it."""
-        if opening.alone is not None:
+        if opening.generation is not None:
             here = session.base.extend(opening.verified)
-            self._advance(session, Generate(here, opening.alone), self._clock())
+            self._advance(session, Generate(here, opening.generation), self._clock())
 
     def _resume(self, stream: RobotStream, message: Resume, arrived: float) -> None:
         session = self._sessions.named(message.session)

@@ -10,7 +10,7 @@ from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_PUSHED, MAX_PUSHED_BYTES, BadDraft, Draft
 from ...decoding.mean import PassYield
 from ...lookup import AnswerLookup
-from ...wire.messages import Alone, DraftMessage, Open
+from ...wire.messages import DraftMessage, Generation, Open
 from .counters import Counters
 from .events import Propose, Proposed
 from .validation import DraftRules
@@ -245,7 +245,7 @@ class DraftChoice:
             return draft
         return self._lookup.beside(draft, self._answer.tokens, self._useful, open_at)
 
-    def own(self, how: Alone) -> ScoredDraft | Propose:
+    def own(self, how: Generation) -> ScoredDraft | Propose:
         """What the server scores by itself, or what its draft model is to draft for that first.
 
         Unless it has to, that model does not draft for the first token: the prompt gives its row.
@@ -289,7 +289,7 @@ class DraftChoice:
         forced = self._answer.forced(MAX_OWN_TOKENS)
         if len(forced):
             return ScoredDraft(self._with_looked_up(forced), given=len(forced), source="grammar")
-        known = not self._answer.tokens and self._opening.alone is None
+        known = not self._answer.tokens and self._opening.generation is None
         if self._lookup is None or not self._useful or known:
             return ScoredDraft(EMPTY)
         return ScoredDraft(self._lookup.draft(self._answer.tokens, self._useful))

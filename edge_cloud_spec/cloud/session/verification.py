@@ -18,11 +18,11 @@ from ...decoding.split import Split, largest, sparse_residual
 from ...decoding.token_distribution import TokenDistribution
 from ...lookup import AnswerLookup
 from ...wire.messages import (
-    Alone,
     Close,
     DraftMessage,
     Fault,
     Generate,
+    Generation,
     Open,
     Opened,
     Prediction,
@@ -86,7 +86,7 @@ class Verification:
         self._rejected: TokenDistribution | None = None  # P where the robot resamples now
         self._row_asked_at: PrefixDigest | None = None  # where another verifier rejected
         self._scoring: ScoredDraft | None = None
-        self._generation: Alone | None = None  # how it goes on by itself after each verdict
+        self._generation: Generation | None = None  # how it goes on by itself after each verdict
 
     @property
     def pushed(self) -> int:
@@ -256,7 +256,7 @@ class Verification:
             self.counters.ignored += 1
             return []
         missed = self._history.since(base) if self._generation is None else ()
-        self._generation = message.alone
+        self._generation = message.generation
         self._stop_where_due()
         return [*map(Reply, missed), *self._next(late=True)]
 
@@ -318,7 +318,7 @@ class Verification:
 
     def _on_row(self, scored: Scored) -> list[Action]:
         """The row that a robot asked for, since it draws the next token itself."""
-        self._rejected = scored.rows.row(-1, self._opening.policy).told()
+        self._rejected = scored.rows.row(-1, self._opening.policy).dense()
         self._generation, self._row_asked_at = None, self.digest
         return [Reply(RowMessage(self.digest, self._rejected))]
 
@@ -355,7 +355,7 @@ class Verification:
             draft_s=under_way.draft_s,
             residual=residual_of(self._rejected, opening.split, position, self._random_source),
             leads_to=here.extend(accepted + last).short,
-            alone=not under_way.awaited,
+            generated=not under_way.awaited,
         )
 
 

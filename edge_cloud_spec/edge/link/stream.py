@@ -78,7 +78,6 @@ class ClockOffset:
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, Offset]] = deque(maxlen=KEPT)  # when, and what
-        self.steps = 0  # times that a clock was set
         self._stamped: tuple[int, float] | None = None  # the stamp under way, and steady time
 
     def observe(self, t1: int, t2: int, t3: int, t4: int, now: float) -> bool:
@@ -91,7 +90,6 @@ class ClockOffset:
             return False
         sample = Offset(((t2 - t1) + (t3 - t4)) / 2e9, round_trip_ns / 2e9)
         kept = [(when, old) for when, old in self._samples if sample.agrees(_aged(old, now - when))]
-        self.steps += bool(self._samples and not kept)
         self._samples = deque([*kept, (now, sample)], KEPT)
         return True
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from ...decoding.accept import Acceptance, accept, follow, rejection
 from ...decoding.draft import Draft
-from ...decoding.noise import Purpose, uniform
+from ...decoding.noise import Purpose, gumbel, uniform
 from ...decoding.policy import GREEDY, SamplingPolicy
-from ...decoding.propose import coupled_token, coupled_token_of
+from ...decoding.propose import coupled_token
 from ...decoding.random_source import SeededRandomSource
 from ...decoding.target_rows import LogitRows, TargetRow
 from ...decoding.token_distribution import TokenDistribution, distribution_of
@@ -314,9 +314,16 @@ def _follow(draft_rows: Rows, target_rows: Rows, seed: int) -> Callable[[], Acce
     """The coupled rule over a chain of the draft model's own tokens."""
     draft = Draft(_coupled(draft_rows, seed))
     return partial(
-        follow, draft, lambda node: coupled_token_of(target_rows[node + 1], seed, node + 1)
+        follow, draft, lambda node: _coupled_token(target_rows[node + 1], seed, node + 1)
     )
 
 
 def _coupled(rows: Sequence[Distribution], seed: int) -> tuple[int, ...]:
-    return tuple(coupled_token_of(row, seed, position) for position, row in enumerate(rows))
+    return tuple(_coupled_token(row, seed, position) for position, row in enumerate(rows))
+
+
+def _coupled_token(row: Distribution, seed: int, position: int) -> int:
+    """``coupled_token`` from probabilities; costs what the row's support has tokens."""
+    ids = np.arange(len(row.probabilities)) if row.ids is None else row.ids
+    with np.errstate(divide="ignore"):
+        return int(ids[(np.log(row.probabilities) + gumbel(seed, position, ids)).argmax()])

@@ -79,7 +79,7 @@ def promised(preset: Preset, costs: Costs) -> float:
     cost there what it costs here.
     """
     if preset.drafter == "none":
-        return 1 / costs.alone
+        return 1 / costs.generate
     if preset.drafter == "cloud":
         return rate(preset.shape, STOP_AND_WAIT, replace(costs, one_way=0.0))
     if preset.pacing == "auto":
@@ -88,7 +88,7 @@ def promised(preset: Preset, costs: Costs) -> float:
             for shape in candidate_shapes()
             for pipeline in candidate_pipelines(preset.speculation, shape.depth)
         )
-        return max(best, 1 / costs.alone)
+        return max(best, 1 / costs.generate)
     shape = preset.shape
     if preset.pacing == "verify_bound":
         width = shape.width if isinstance(shape, BestFirst) else 1
@@ -407,7 +407,7 @@ def _row(measured: PairMeasures, costs: Costs) -> Row:
         "runner_up": round(costs.runner_up, 4),
         "draft_ms": 1e3 * costs.draft(1),
         "verify_ms": 1e3 * costs.verify(4),
-        "alone_ms": 1e3 * costs.alone,
+        "alone_ms": 1e3 * costs.generate,
         "prefill_ms": 1e3 * statistics.median(measured.prefill),
         "draft_prefill_ms": 1e3 * statistics.median(measured.draft_prefill),
         "draft_prompt": round(statistics.mean(measured.draft_rows)),

@@ -27,11 +27,11 @@ from ...models.prompt import Request
 from ...wire.channel import CLIENT_OPTIONS, METHOD
 from ...wire.codec import decode_server, encode_client
 from ...wire.messages import (
-    Alone,
     ClientMessage,
     DraftMessage,
     Fault,
     Generate,
+    Generation,
     Open,
     Opened,
     Resume,
@@ -354,7 +354,7 @@ async def generates(client: Client) -> AsyncGenerator[None, None]:
     """Have the cloud's own draft model draft without a limit, answer after answer."""
     while True:
         opened = await client.open(client.opening(draft_length=2**32 - 1))
-        await client.send(Generate(opened.base, Alone(speculative=True)))
+        await client.send(Generate(opened.base, Generation(speculative=True)))
         while not (isinstance(answer := await client.receive(), Verdict) and answer.finish):
             yield
         yield

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...cloud.model_thread.sessions import WorkerLimits
 from ...cloud.model_thread.worker import Worker
-from ...decoding.policy import GREEDY, SamplingPolicy, seeded_rule
+from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
 from ...edge.client import ClientSettings, VerifierClient
 from ...edge.events import Connect, Inbox, OnReceive, Transport
@@ -32,6 +32,11 @@ from .virtual_link import Arrival, VirtualCloud, VirtualLink
 from .virtual_time import Timeline, VirtualInbox
 
 PATIENCE = 60.0  # s
+
+
+def seeded_rule(temperature: float) -> str:
+    """The rule whose answer depends on the seed alone, not on drafts: at 0 greedy, else coupled."""
+    return "coupled" if temperature else "greedy"
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,6 @@ class TensorRow:
         """A token x with its probability."""
         return self._whole.draw(random_source, purpose, position, trial)
 
-    def told(self) -> TokenDistribution:
+    def dense(self) -> TokenDistribution:
         """All its numbers, for the robot that resamples."""
         return self._whole

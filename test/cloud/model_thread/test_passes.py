@@ -27,11 +27,11 @@ from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.share import rules_text
 from edge_cloud_spec.wire.codec import decode_server
 from edge_cloud_spec.wire.messages import (
-    Alone,
     Close,
     DraftMessage,
     Fault,
     Generate,
+    Generation,
     Open,
     Opened,
     Prediction,
@@ -185,7 +185,7 @@ def pushes(robot: Robot, random: Random) -> None:
 
 
 def generates(robot: Robot, random: Random) -> None:
-    robot.say(Generate(robot.base, Alone(speculative=random.random() < 0.5)))
+    robot.say(Generate(robot.base, Generation(speculative=random.random() < 0.5)))
 
 
 @pytest.mark.parametrize("batch", [1, 32])

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.cloud.worker_robot import OWN, Robot, cloud, do_all, opening
+from helpers.exactness import probabilities
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.policy import SamplingPolicy, distribution
+from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.edge.client import SessionKey
 from edge_cloud_spec.lab.harness.toy import END, VOCABULARY, ToyVlm
@@ -243,7 +244,7 @@ def test_a_row_comes_whether_the_session_there_rejected_its_draft_or_is_given_up
     first = Owner(worker, key).open(1, verified=OWN[:4], **SPLIT)
     here = first.base.extend(OWN[:4])
     if judged:
-        unlikely = int(distribution(ToyVlm(1).logits(OWN[:4]), SPLIT["policy"]).argmin())
+        unlikely = int(probabilities(ToyVlm(1).logits(OWN[:4]), SPLIT["policy"]).argmin())
         said = first.ask(DraftMessage(here, Draft((unlikely,), values=(1.0,)), 0))
         assert said.residual is not None
     first.leave()
@@ -268,6 +269,6 @@ def test_the_row_that_a_robot_resamples_from_is_said_again_by_the_next_verifier(
     goes_on(robot, here)
     rows = [message for message in robot.heard if isinstance(message, RowMessage)]
     assert [row.base for row in rows] == [here, here, here]
-    expected = distribution(ToyVlm(1).logits(OWN[:4]), SPLIT["policy"])
+    expected = probabilities(ToyVlm(1).logits(OWN[:4]), SPLIT["policy"])
     for row in rows:
         np.testing.assert_allclose(row.row.probabilities, expected, rtol=1e-6)

@@ -31,7 +31,7 @@ from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import METHOD, SERVICE, retry_after_s
-from edge_cloud_spec.wire.messages import Alone, DraftMessage, Generate, Opened, Verdict
+from edge_cloud_spec.wire.messages import DraftMessage, Generate, Generation, Opened, Verdict
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -63,7 +63,7 @@ def test_the_end_leaves_no_thread_and_no_port() -> None:
     cloud = Cloud(toy_worker())
     talk = Talk(cloud.address)
     talk.say(opening())
-    talk.say(Generate(talk.hear().base, Alone(speculative=True)))  # at work, its stream open
+    talk.say(Generate(talk.hear().base, Generation(speculative=True)))  # at work, its stream open
     unreachable = VerifierClient(ClientSettings(f"127.0.0.1:{free_port()}"))
     unreachable.open(lambda item: None)
     cloud.stop()

@@ -21,10 +21,10 @@ from edge_cloud_spec.wire.codec import decode_client, encode_client, encode_serv
 from edge_cloud_spec.wire.frames import echo_of, sent_of, with_sent
 from edge_cloud_spec.wire.messages import (
     PROTOCOL,
-    Alone,
     Close,
     Fault,
     Generate,
+    Generation,
     Opened,
     Verdict,
 )
@@ -123,7 +123,7 @@ def test_a_kind_that_the_cloud_does_not_know_is_a_fault_and_the_session_goes_on(
         fault = robot.ask(LATER_KIND)
         assert (fault.code, "kind 9 " in fault.text) == ("bad_request", True)
         assert fault.text.endswith("update edge_cloud_spec on the cloud")
-        assert isinstance(robot.ask(Generate(opened.base, Alone(until=3))), Verdict)
+        assert isinstance(robot.ask(Generate(opened.base, Generation(until=3))), Verdict)
 
 
 def test_a_kind_that_the_robot_does_not_know_is_skipped_and_counted() -> None:

@@ -34,7 +34,7 @@ from edge_cloud_spec.presets import preset_names
 from edge_cloud_spec.share import rules_text
 from edge_cloud_spec.wire.channel import METHOD
 from edge_cloud_spec.wire.codec import decode_server, encode_client
-from edge_cloud_spec.wire.messages import Alone, DraftMessage, Fault, Generate, Opened, Verdict
+from edge_cloud_spec.wire.messages import DraftMessage, Fault, Generate, Generation, Opened, Verdict
 
 DASHBOARD = Path(__file__).parents[3] / "config/grafana.json"
 PRESETS = ("dsd", "cloud_ar", "picospec")
@@ -122,7 +122,7 @@ def test_the_embedded_targets_memory_is_told() -> None:
     worker = Worker(target, target.spec(rules_text(), 16), limits=WorkerLimits(kv_bytes=2**26))
     with Cloud(worker, metrics="127.0.0.1:0") as cloud, Talk(cloud.address) as robot:
         opened = robot.ask(replace(opening(jpeg=REQUEST.jpeg), tokenizer_digest=b""))
-        assert isinstance(robot.ask(Generate(opened.base, Alone(until=2))), Verdict)
+        assert isinstance(robot.ask(Generate(opened.base, Generation(until=2))), Verdict)
         found = samples(scrape(cloud))
         assert 0 < found["kv_cache_usage_perc"][()] < 1
         assert found["kv_cache_bytes"][("in_use",)] > 0

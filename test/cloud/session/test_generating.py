@@ -30,17 +30,17 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.lookup import Lookups
 from edge_cloud_spec.wire.messages import (
-    Alone,
     Close,
     DraftMessage,
     Generate,
+    Generation,
     Opened,
     Prediction,
     Resume,
 )
 
 TREE = Draft((1, 2, 3, 4, 5), (-1, 0, 0, 2, 2), looked_up=1)
-DRAFTS, MAY = Alone(True), Alone(may_speculate=True)
+DRAFTS, MAY = Generation(True), Generation(may_speculate=True)
 after = BASE.extend
 
 
@@ -93,12 +93,12 @@ SCRIPTS: dict[str, tuple[Callable[[], Verification], list[tuple[Any, ...]], dict
     "it stops at the length that was asked for": (
         session,
         [
-            (Generate(BASE, Alone(until=3)), ()),
+            (Generate(BASE, Generation(until=3)), ()),
             (says(4), ()),
             (says(5), ()),
             (says(6), None),
-            (Generate(after((4, 5, 6)), Alone(until=3)), None),  # it is that long already
-            (Generate(after((4, 5, 6)), Alone(until=4)), ()),
+            (Generate(after((4, 5, 6)), Generation(until=3)), None),  # it is that long already
+            (Generate(after((4, 5, 6)), Generation(until=4)), ()),
             (says(7), None, {"token": 7}),
         ],
         {"generating": False},
@@ -106,7 +106,7 @@ SCRIPTS: dict[str, tuple[Callable[[], Verification], list[tuple[Any, ...]], dict
     "no end is too far for it": (
         session,
         [
-            (Generate(BASE, Alone(until=2**32 - 1)), ()),
+            (Generate(BASE, Generation(until=2**32 - 1)), ()),
             *[(says(1), ())] * 49,
             (says(1), None, {"finish": "length"}),
         ],
@@ -115,7 +115,7 @@ SCRIPTS: dict[str, tuple[Callable[[], Verification], list[tuple[Any, ...]], dict
     "a draft of its own may go beyond the length that was asked for, and it stops there": (
         session,
         [
-            (Generate(BASE, Alone(True, 2)), Propose((), 3)),
+            (Generate(BASE, Generation(True, 2)), Propose((), 3)),
             (Proposed(Draft((1, 2, 3))), (1, 2, 3)),
             (says(1, 2, 3, 4), None, verdict((0, 1, 2), (1, 2, 3), 4)),
         ],
@@ -423,7 +423,7 @@ SCRIPTS: dict[str, tuple[Callable[[], Verification], list[tuple[Any, ...]], dict
         {},
     ),
     "where it generates at once the prompt's last pass scores what was said first": (
-        looked_up((1, 2, 3, 4), alone=Alone()),
+        looked_up((1, 2, 3, 4), generation=Generation()),
         [(Generate(BASE), (1, 2, 3, 4))],
         {},
     ),

@@ -32,16 +32,16 @@ from edge_cloud_spec.cloud.session.drafts import (
 from edge_cloud_spec.cloud.session.events import Propose, Reply
 from edge_cloud_spec.decoding.draft import MAX_PUSHED
 from edge_cloud_spec.wire.messages import (
-    Alone,
     Close,
     Fault,
     Generate,
+    Generation,
     Opened,
     Resume,
     Verdict,
 )
 
-MAY = Alone(may_speculate=True)
+MAY = Generation(may_speculate=True)
 HERE = BASE.extend((1,))
 
 
@@ -132,7 +132,7 @@ def test_robots_that_wait_for_one_anothers_drafts_are_not_slower_for_them(
     """A pass takes a second, whoever is in it; the draft model drafts for one after another."""
     monkeypatch.setattr(Costly, "spend", partialmethod(wait, 1.0))
     seconds = {}
-    for how in (Alone(), MAY):
+    for how in (Generation(), MAY):
         worker = cloud_with(passes_per_robot=32)
         target: Any = worker._models.target
         monkeypatch.setattr(worker._models._drafter, "spend", partial(wait, target, 0.1))
@@ -146,7 +146,7 @@ def test_robots_that_wait_for_one_anothers_drafts_are_not_slower_for_them(
             assert {tuple(heard(robot)) for robot in fleet} == {OWN}
             for robot in fleet:
                 robot.ask(Close())
-    assert seconds[MAY] < (0.5 if robots == 1 else 1.02) * seconds[Alone()]
+    assert seconds[MAY] < (0.5 if robots == 1 else 1.02) * seconds[Generation()]
 
 
 def wait(target: Costly, seconds: float, rows: int = 0) -> None:
@@ -170,5 +170,5 @@ def test_a_lost_session_is_drafted_for_no_more(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(worker._models.target, "prefill", breaks)
     monkeypatch.setattr(worker._models, "propose", asked)
     robot = Robot(worker)
-    robot.ask(opening(1, alone=Alone(speculative=True)))
+    robot.ask(opening(1, generation=Generation(speculative=True)))
     assert robot.count(Fault) == 1 and not asked.called

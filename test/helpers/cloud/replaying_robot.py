@@ -12,11 +12,11 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import (
-    Alone,
     ClientMessage,
     DraftMessage,
     Fault,
     Generate,
+    Generation,
     Open,
     Opened,
     Resume,
@@ -89,7 +89,7 @@ class ReplayingRobot:
 
     def _ask(self) -> None:
         if self.generates:
-            self.say(Generate(self._here(), Alone(False)))
+            self.say(Generate(self._here(), Generation(False)))
             return
         first = self._draft(len(self.tokens))
         self._send((), first)

@@ -27,7 +27,7 @@ class RegimeMeasures(Measures):
     def __init__(self, regime: Regime) -> None:
         super().__init__()
         self._costs = costs_of(regime)
-        self.server_pass.observe(self._costs.alone)
+        self.server_pass.observe(self._costs.generate)
         self.verified(1, self._costs.verify(1), None)
 
     def costs(self) -> Costs:

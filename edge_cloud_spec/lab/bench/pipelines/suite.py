@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ....decoding.policy import GREEDY, SamplingPolicy, seeded_rule
+from ....decoding.policy import GREEDY, SamplingPolicy
 from ....decoding.preset import Preset
 from ....edge.measures import Round
 from ....edge.runner import DecodeSettings, Outcome
@@ -29,7 +29,7 @@ from ...harness.grpc_robot import GrpcRobot, verifier_options
 from ...harness.proxy import Proxy
 from ...harness.regimes import CUSTOM, Regime
 from ...harness.server import VerifierProcess
-from ...harness.virtual import PATIENCE
+from ...harness.virtual import PATIENCE, seeded_rule
 from .. import formulas
 from ..acceptance import ChoiceShares, cache_hits
 from ..command import Options, Row, make_report_folder
