@@ -22,6 +22,7 @@ from edge_cloud_spec.lab.bench.failover import (
     earlier_rows,
     with_event,
 )
+from edge_cloud_spec.lab.harness.fleet.embedded import RecordedRobots
 
 
 def test_a_token_that_was_under_way_is_not_decoding_again() -> None:
@@ -65,7 +66,7 @@ def test_what_was_written_is_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "failover.json"
     assert earlier_rows(path) == {}  # nothing was written yet
     row = with_event(None, KILL, [Recovery(0.1, 0.2, 0.3)], 7, [])
-    write(path, "failover", 0, [row, {"what": "front", "events": 20}])
+    write(path, "failover", 0, [row])
     rows = earlier_rows(path)
     assert rows == {KILL: row}
     more = with_event(rows[KILL], KILL, [Recovery(0.1, 0.2, 0.5)], 3, [])
@@ -118,14 +119,10 @@ def test_each_event_is_on_disk_before_the_next(
         def __exit__(self, *_: object) -> None:
             pass
 
-    def front(*_: object) -> dict[str, Any]:
-        return {"what": "front", "events": 20, "passed": True}
-
     monkeypatch.setattr(failover, "Events", Interrupted)
     monkeypatch.setattr(failover, "_fleet", lambda _: NoFleet())
-    monkeypatch.setattr(failover, "_undisturbed", lambda *_: (1,))
-    monkeypatch.setattr(failover, "_front_row", front)
-    monkeypatch.setattr(failover, "load", lambda *_, **__: None)
+    monkeypatch.setattr(failover, "record_robots", lambda _: RecordedRobots(b"", "", b"", 0, 0, ()))
+    monkeypatch.setattr(failover, "RecordedAnswers", lambda *_: None)
     monkeypatch.setattr(failover, "BusyRobot", Idle)
     options = argparse.ArgumentParser()
     add_options(options, failover.OPTIONS)

@@ -24,7 +24,7 @@ from ...presets import load_preset
 from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.hostile_clients import ATTACKS, clients_process, run_attack
-from ..harness.server import VerifierProcess
+from ..harness.server import ServerProcess, VerifierProcess
 from .command import Options, Row
 from .leaks import memory_mb, sampled
 from .requests import sample_requests
@@ -93,7 +93,7 @@ class _HostileBench:
 
     def __init__(
         self,
-        cloud: VerifierProcess,
+        cloud: ServerProcess,
         robot: GrpcRobot,
         requests: list[Request],
         args: argparse.Namespace,

@@ -7,6 +7,7 @@ import datetime
 import ipaddress
 import os
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -53,7 +54,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
         "the verifier gets SIGKILL, and is started again at the end",
         "ends its step and stands",
         lambda rig: rig.kill("verifier"),
-        lambda rig: rig.start("verifier"),
+        lambda rig: rig.start_node("verifier"),
         reads="lost",
         soak=False,
         quick=True,
@@ -165,9 +166,9 @@ def _renewed(rig: Rig) -> None:
     """A new certificate for the same key, and the verifier started with it."""
     pem, key = rig.folder / "verifier.pem", rig.folder / "verifier.key"
     write_certificate(pem, key, days_left=1.0)
-    rig.ros.kill("tls_verifier")
+    rig.kill("tls_verifier")
     argv = rig.verifier_command(rig.proxy.leads_to, certificate=str(pem), key=str(key))
-    rig.ros.start("tls_verifier", argv)
+    rig.start("tls_verifier", argv)
 
 
 def _without_tls(rig: Rig) -> None:
@@ -260,7 +261,7 @@ DELAY_MS = 5_000.0
 def _outage(rig: Rig) -> None:
     """Two seconds, over before the fault is cleared."""
     rig.proxy.set_out(True)
-    rig.ros.spin(2.0)
+    time.sleep(2.0)
     rig.proxy.set_out(False)
 
 

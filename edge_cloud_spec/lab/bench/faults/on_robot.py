@@ -6,7 +6,6 @@ import io
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -14,18 +13,18 @@ from typing import Any
 from geometry_msgs.msg import Twist
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
+from rclpy.time import Time
 
 from edge_cloud_spec.msg import Verdict as VerdictMessage
 from edge_cloud_spec.msg import VerifiedTokens
 
 from ....nav.motion import PERIOD
-from ....nav.status import Status
 from ....nodes.runtime.qos import DECODE, RELIABLE
 from ....wire.codec import encode_server
 from ....wire.messages import Opened, Verdict
-from .judge import Asked, FromCloud, Reported
-from .rig import InjectedFault, Rig
-from .watch import FOREIGN, Frozen, gone, shifted
+from ..judge import OnWire, Reported
+from ..live import FOREIGN, stamp_of
+from .rig import Change, InjectedFault, Rig, gone
 
 BLOCKS = 200  # of 512 bytes: as large as the recorder's file may become
 RECORDER_TIMEOUT = 60.0  # s
@@ -41,8 +40,8 @@ def _disk_full(rig: Rig) -> None:
     limited = ["sh", "-c", f'ulimit -f {BLOCKS}; exec "$@"', "sh", *record]
     rig.start_other("recorder", limited, bag.exists)
     end = time.monotonic() + RECORDER_TIMEOUT
-    while not (said := rig.ros.ended("recorder")) and time.monotonic() < end:
-        rig.ros.spin(0.1)
+    while not (said := rig.ended("recorder")) and time.monotonic() < end:
+        time.sleep(0.1)
     rig.watch.note(Reported(time.time(), "record", said))
 
 
@@ -110,8 +109,8 @@ REPORT = 1.0  # s
 
 def _intruder(rig: Rig, kind: type[Any], topic: str, qos: QoSProfile) -> Publisher:
     """Another publisher of a topic of ours, from now until the fault's end."""
-    publisher = rig.watch.node.create_publisher(kind, topic, qos)
-    rig.endings.callback(rig.watch.node.destroy_publisher, publisher)
+    publisher = rig.node.create_publisher(kind, topic, qos)
+    rig.endings.callback(rig.node.destroy_publisher, publisher)
     rig.forged_at = time.time()
     return publisher
 
@@ -123,7 +122,7 @@ def _twists(rig: Rig) -> None:
     twist.angular.z, twist.linear.z = 0.1, FOREIGN
     for _ in range(20):
         publisher.publish(twist)
-        rig.ros.spin(0.05)
+        time.sleep(0.05)
 
 
 def _forged_verdict(rig: Rig) -> None:
@@ -132,38 +131,30 @@ def _forged_verdict(rig: Rig) -> None:
     end = time.monotonic() + 2.0
     while time.monotonic() < end:
         opened = [
-            e
-            for e in rig.watch.events
-            if isinstance(e, FromCloud) and isinstance(e.message, Opened)
+            (event.request, event.message.base)
+            for event in rig.watch.events
+            if isinstance(event, OnWire) and isinstance(event.message, Opened)
         ]
         if opened:
-            base = opened[-1].message.base
-            verdict = Verdict(base, (), 5)
-            verdict = replace(verdict, leads_to=base.extend((5,)).short)
+            request, base = opened[-1]
+            verdict = Verdict(base, (), 5, leads_to=base.extend((5,)).short)
             rig.forged.append(verdict)
             message = VerdictMessage(
-                request_id=opened[-1].request,
+                request_id=request,
                 base_length=base.length,
                 base_hash=base.hash,
                 payload=encode_server(verdict),
             )
             publisher.publish(message)
-        rig.ros.spin(0.1)
+        time.sleep(0.1)
 
 
 def _forged_words(rig: Rig) -> None:
     """Words that nobody verified, marked as verified."""
     publisher = _intruder(rig, VerifiedTokens, "verified_tokens", DECODE)
-    rig.ros.spin(0.5)
-    asked = [event for event in rig.watch.events if isinstance(event, Asked)]
-    text = "action: turn left small;"
-    message = VerifiedTokens(request_id="forged", text=text, answer=text, tokens=[1])
-    message.verified = message.finished = True
-    message.instruction = asked[-1].instruction if asked else ""
-    message.stops = Status.parse(rig.watch.lines["nav_status"]).stops
-    message.header.stamp = rig.watch.node.get_clock().now().to_msg()
-    publisher.publish(message)
-    rig.ros.spin(0.5)
+    time.sleep(0.5)
+    publisher.publish(rig.watch.answer("forged", "action: turn left small;"))
+    time.sleep(0.5)
 
 
 NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
@@ -207,10 +198,35 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
 )
 
 
-Change = Callable[[Any], Any]
 SIDE = 128  # pixels of the black picture
 SKEW = 30.0  # s
 JUMP = 5.0  # m
+
+
+def shifted(seconds: float) -> Change:
+    """A clock that is so many seconds ahead (below 0: behind)."""
+
+    def change(message: Any) -> Any:
+        stamp = Time(nanoseconds=stamp_of(message) + round(seconds * 1e9))
+        message.header.stamp = stamp.to_msg()
+        return message
+
+    return change
+
+
+class Frozen:
+    """The first message again and again; ``stamps``: under stamps that go on."""
+
+    def __init__(self, stamps: bool) -> None:
+        self._stamps = stamps
+        self._first: Any = None
+
+    def __call__(self, message: Any) -> Any:
+        if self._first is None:
+            self._first = message
+        if self._stamps:
+            self._first.header.stamp = message.header.stamp
+        return self._first
 
 
 def _on(*sensors: str, change: Callable[[], Change | None]) -> Callable[[Rig], None]:
@@ -219,7 +235,7 @@ def _on(*sensors: str, change: Callable[[], Change | None]) -> Callable[[Rig], N
     def inject(rig: Rig) -> None:
         changed = change()
         for sensor in sensors:
-            getattr(rig.watch, sensor).change = changed
+            getattr(rig, sensor).change = changed
 
     return inject
 
