@@ -97,6 +97,17 @@ def write(path: Path, suite: str, seed: int, rows: list[Row]) -> None:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
 
 
+def earlier_rows(path: Path | None, key: str) -> dict[str, Row]:
+    """For ``--resume``: the rows that are written there, by their ``key``. Raises UserError."""
+    if path is None:
+        raise UserError("--resume needs --json, the file of the run to go on with")
+    try:
+        text = path.read_text() if path.exists() else ""
+        return {row[key]: row for row in json.loads(text)["rows"]} if text else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is not of this suite; --resume cannot go on with it") from None
+
+
 def make_report_folder(folder: Path) -> None:
     """Before anything is measured; raises UserError where a report cannot be written there."""
     rows = folder / "rows.json"  # of every report of ours

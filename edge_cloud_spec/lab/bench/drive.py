@@ -52,7 +52,6 @@ class RoomRun:
     preset: str
     rule: str
     success: bool
-    stopped_at: str
     steps: int
     tokens: int
     seconds: float  # of decoding
@@ -180,7 +179,6 @@ def _drive(
         preset.name,
         rule,
         result.success,
-        result.stopped_at,
         len(answers),
         sum(map(len, answers)),
         seconds,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import statistics
@@ -19,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ...cloud.fleet.controller import ScalingLimits
@@ -33,7 +31,7 @@ from ...errors import UserError
 from ...presets import load_preset
 from ..harness.fleet.embedded import RecordedAnswers, embedded_worker, record_robots
 from ..harness.loop_thread import LoopThread
-from .command import Options, Row, write
+from .command import Options, Row, earlier_rows, write
 from .requests import sample_requests
 
 
@@ -154,43 +152,34 @@ def run(args: argparse.Namespace) -> list[Row]:
     """A row for the kills, and one for the drains."""
     if min(args.kills, args.robots) < 1 or args.replicas < 2 or args.drains < 0:
         raise UserError("--kills and --robots must be at least 1, --replicas 2, --drains 0")
-    rows = earlier_rows(args.json) if args.resume else {}
+    rows = earlier_rows(args.json, "what") if args.resume else {}
     recorded = record_robots(sample_requests(args.seed, args.robots, "rays"))
     recorded = replace(recorded, pass_s=0.0)  # robots of this machine would wait for its cores
     with _fleet(args.replicas) as (fleet, address, loop):
         robots = [BusyRobot(address, RecordedAnswers(recorded, n)) for n in range(args.robots)]
         for robot in robots:
             robot.start()
-        events = Events(fleet, robots, args.replicas, loop)
         try:
-            for what, count in ((KILL, args.kills), (DRAIN, args.drains)):
-                while len(rows.get(what, {}).get("waits_s", ())) < count:
-                    decodes, wrong = events.counts()
-                    seen = events.disturb(drain=what == DRAIN)
-                    after, still_wrong = events.counts()
-                    found = still_wrong[len(wrong) :]
-                    rows[what] = with_event(rows.get(what), what, seen, after - decodes, found)
-                    if args.json:
-                        write(args.json, "failover", args.seed, list(rows.values()))
+            return disturb_all(Events(fleet, robots, args.replicas, loop), args, rows)
         finally:
             for robot in robots:
                 robot.over.set()
             for robot in robots:
                 robot.join(SETTLE_S)
+
+
+def disturb_all(events: Events, args: argparse.Namespace, rows: dict[str, Row]) -> list[Row]:
+    """Kill and drain until ``rows`` have as many as asked for; each is written before the next."""
+    for what, count in ((KILL, args.kills), (DRAIN, args.drains)):
+        while len(rows.get(what, {}).get("waits_s", ())) < count:
+            decodes, wrong = events.counts()
+            seen = events.disturb(drain=what == DRAIN)
+            after, still_wrong = events.counts()
+            found = still_wrong[len(wrong) :]
+            rows[what] = with_event(rows.get(what), what, seen, after - decodes, found)
+            if args.json:
+                write(args.json, "failover", args.seed, list(rows.values()))
     return list(rows.values())
-
-
-def earlier_rows(path: Path | None) -> dict[str, Row]:
-    """The rows of kills and drains that an earlier run wrote; raises UserError."""
-    if path is None:
-        raise UserError("--resume needs --json, the file of the run to go on with")
-    if not path.exists():
-        return {}
-    try:
-        rows = json.loads(path.read_text())["rows"]
-        return {row["what"]: row for row in rows if row["what"] in (KILL, DRAIN)}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is not of this suite; --resume cannot go on with it") from None
 
 
 def with_event(

@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ....bringup.running_graph import free_address, is_serving
 from ....errors import UserError
@@ -22,25 +24,22 @@ from .poisoned import PROTOCOLS
 from .rig import TOKEN, InjectedFault, Rig
 
 
-def _other_target(rig: Rig) -> None:
-    """A verifier of another checkpoint takes the place of ours."""
-    target, _ = make_pair(rig.folder / "other", TINY, TINY, seed=rig.seed)
+def _instead(rig: Rig, versions: tuple[int, int], **options: str) -> None:
+    """Another verifier, which speaks these versions of the protocol, takes the place of ours."""
     address = free_address()
-    argv = rig.verifier_command(address, target=str(target))
-    rig.start_other("other_verifier", argv, lambda: is_serving(address))
+    argv = rig.verifier_command(address, **options)
+    program = ["env", f"{PROTOCOLS}={versions[0]} {versions[1]}", *argv]
+    rig.start_other("other_verifier", program, lambda: is_serving(address))
     rig.proxy.redirect(address)
 
 
+def _other_target(rig: Rig) -> None:
+    target, _ = make_pair(rig.folder / "other", TINY, TINY, seed=rig.seed)
+    _instead(rig, (OLDEST_PROTOCOL, PROTOCOL), target=str(target))
+
+
 def _speaking(oldest: int, newest: int) -> Callable[[Rig], None]:
-    """A verifier that speaks these versions of the protocol takes the place of ours."""
-
-    def inject(rig: Rig) -> None:
-        address = free_address()
-        argv = ["env", f"{PROTOCOLS}={oldest} {newest}", *rig.verifier_command(address)]
-        rig.start_other("other_verifier", argv, lambda: is_serving(address))
-        rig.proxy.redirect(address)
-
-    return inject
+    return partial(_instead, versions=(oldest, newest))
 
 
 def _own(rig: Rig) -> None:
@@ -141,14 +140,6 @@ def _garbage(rig: Rig) -> None:
             pass
 
 
-def _wrong_token(rig: Rig) -> None:
-    rig.token_file.write_text(TOKEN + " of another verifier")
-
-
-def _right_token(rig: Rig) -> None:
-    rig.token_file.write_text(TOKEN)
-
-
 def _expired(rig: Rig) -> None:
     """Robot and verifier use TLS, and the verifier's certificate was valid until an hour ago."""
     pem, key = rig.folder / "verifier.pem", rig.folder / "verifier.key"
@@ -204,9 +195,7 @@ def write_certificate(pem: Path, key_file: Path, days_left: float) -> None:
                 serialization.NoEncryption(),
             )
         )
-    key = serialization.load_pem_private_key(key_file.read_bytes(), None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UserError(f"{key_file} holds another kind of key")
+    key: Any = serialization.load_pem_private_key(key_file.read_bytes(), None)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "verifier")])
     now = datetime.datetime.now(datetime.timezone.utc)
     here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
@@ -230,8 +219,8 @@ ACCESS_FAULTS: tuple[InjectedFault, ...] = (
         "wrong_token",
         "the robot's token file holds another verifier's token",
         "ends its step and stands: every session is refused",
-        _wrong_token,
-        _right_token,
+        lambda rig: rig.token_file.write_text(TOKEN + " of another verifier"),
+        lambda rig: rig.token_file.write_text(TOKEN),
         reads="(?i)token",
     ),
     InjectedFault(

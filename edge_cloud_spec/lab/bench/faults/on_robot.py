@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import numpy as np
 from geometry_msgs.msg import Twist
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
@@ -22,6 +22,7 @@ from ....nav.motion import PERIOD
 from ....nodes.runtime.qos import DECODE, RELIABLE
 from ....wire.codec import encode_server
 from ....wire.messages import Opened, Verdict
+from ...sim.camera import encode_jpeg
 from ..judge import OnWire, Reported
 from ..live import FOREIGN, stamp_of
 from .rig import Change, InjectedFault, Rig, gone
@@ -203,33 +204,9 @@ SKEW = 30.0  # s
 JUMP = 5.0  # m
 
 
-def shifted(seconds: float) -> Change:
-    """A clock that is so many seconds ahead (below 0: behind)."""
-
-    def change(message: Any) -> Any:
-        stamp = Time(nanoseconds=stamp_of(message) + round(seconds * 1e9))
-        message.header.stamp = stamp.to_msg()
-        return message
-
-    return change
-
-
-class Frozen:
-    """The first message again and again; ``stamps``: under stamps that go on."""
-
-    def __init__(self, stamps: bool) -> None:
-        self._stamps = stamps
-        self._first: Any = None
-
-    def __call__(self, message: Any) -> Any:
-        if self._first is None:
-            self._first = message
-        if self._stamps:
-            self._first.header.stamp = message.header.stamp
-        return self._first
-
-
-def _on(*sensors: str, change: Callable[[], Change | None]) -> Callable[[Rig], None]:
+def _on(
+    sensors: tuple[str, ...], change: Callable[[], Change | None] = lambda: None
+) -> Callable[[Rig], None]:
     """Publish what ``change`` makes of these sensors' messages; None: the messages as they are."""
 
     def inject(rig: Rig) -> None:
@@ -240,60 +217,54 @@ def _on(*sensors: str, change: Callable[[], Change | None]) -> Callable[[Rig], N
     return inject
 
 
-_camera = partial(_on, "camera")
-_odometry = partial(_on, "odometry")
-_both = partial(_on, "camera", "odometry")
+_camera, _odometry = partial(_on, ("camera",)), partial(_on, ("odometry",))
+_both = partial(_on, ("camera", "odometry"))
+SOUND_CAMERA, SOUND_ODOMETRY, SOUND = _camera(), _odometry(), _both()
 
 
-def _black() -> Change:
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.new("RGB", (SIDE, SIDE)).save(file, "JPEG")
-
-    def change(message: Any) -> Any:
-        message.data = file.getvalue()
-        return message
-
-    return change
+def _shifted(seconds: float, message: Any) -> Any:
+    """A clock that is so many seconds ahead (below 0: behind)."""
+    stamp = Time(nanoseconds=stamp_of(message) + round(seconds * 1e9))
+    message.header.stamp = stamp.to_msg()
+    return message
 
 
-def _no_picture() -> Change:
-    def change(message: Any) -> Any:
-        message.data = message.data[: len(message.data) // 3]
-        return message
-
-    return change
-
-
-def _jumping() -> Change:
-    random = Random(1)
-
-    def change(message: Any) -> Any:
-        if random.random() < PERIOD:
-            message.pose.pose.position.x += JUMP
-        return message
-
-    return change
+def _frozen(first: list[Any], stamps: bool, message: Any) -> Any:
+    """The first message again and again; ``stamps``: under stamps that go on."""
+    if not first:
+        first.append(message)
+    if stamps:
+        first[0].header.stamp = message.header.stamp
+    return first[0]
 
 
-def _not_numbers() -> Change:
-    def change(message: Any) -> Any:
-        message.pose.pose.position.x = float("nan")
-        return message
-
-    return change
+def _black(message: Any) -> Any:
+    message.data = encode_jpeg(np.zeros((SIDE, SIDE, 3), np.uint8))
+    return message
 
 
-SOUND_CAMERA, SOUND_ODOMETRY = _camera(change=lambda: None), _odometry(change=lambda: None)
-SOUND = _both(change=lambda: None)
+def _damaged(message: Any) -> Any:
+    message.data = message.data[: len(message.data) // 3]
+    return message
+
+
+def _jumping(random: Random, message: Any) -> Any:
+    if random.random() < PERIOD:
+        message.pose.pose.position.x += JUMP
+    return message
+
+
+def _not_numbers(message: Any) -> Any:
+    message.pose.pose.position.x = float("nan")
+    return message
+
 
 SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "camera_gone",
         "no picture comes",
         "ends its step, and one decision on the last frame; then stands",
-        _camera(change=lambda: gone),
+        _camera(lambda: gone),
         SOUND_CAMERA,
         lasts=4.5,
         quick=True,
@@ -303,7 +274,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "camera_frozen",
         "the same message comes again and again, with its stamp",
         "ends its step and stands once the frame is too old or the robot has left its place",
-        _camera(change=lambda: Frozen(stamps=False)),
+        _camera(lambda: partial(_frozen, [], False)),
         SOUND_CAMERA,
         lasts=4.5,
         reads="frozen",
@@ -312,7 +283,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "camera_repeats",
         "the same picture comes again and again, under stamps that go on",
         "goes on: verified by the target on the pictures that it gets",
-        _camera(change=lambda: Frozen(stamps=True)),
+        _camera(lambda: partial(_frozen, [], True)),
         SOUND_CAMERA,
         lasts=10.0,
         stops=False,
@@ -322,7 +293,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "camera_black",
         "every picture is black",
         "goes on as the target decides, which sees no object and searches",
-        _camera(change=_black),
+        _camera(lambda: _black),
         SOUND_CAMERA,
         lasts=5.0,
         stops=False,
@@ -332,7 +303,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "picture_damaged",
         "every JPEG ends after a third, on which the drafter raises an error",
         "ends its step and stands",
-        _camera(change=_no_picture),
+        _camera(lambda: _damaged),
         SOUND_CAMERA,
         lasts=3.0,
         reads="cannot be read|damaged",
@@ -341,7 +312,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "odometry_gone",
         "no odometry comes",
         "waits after 80 ms, gives the step up after 0.5 s and stands",
-        _odometry(change=lambda: gone),
+        _odometry(lambda: gone),
         SOUND_ODOMETRY,
         reads="odometry is missing",
     ),
@@ -349,7 +320,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "odometry_frozen",
         "the same odometry comes again and again, with its stamp",
         "gives the step up after 0.5 s and stands",
-        _odometry(change=lambda: Frozen(stamps=False)),
+        _odometry(lambda: partial(_frozen, [], False)),
         SOUND_ODOMETRY,
         reads="odometry is missing",
         quick=True,
@@ -358,7 +329,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "odometry_jumps",
         "one message in twenty says 5 m further ahead",
         "gives up each step under which it comes",
-        _odometry(change=_jumping),
+        _odometry(lambda: partial(_jumping, Random(1))),
         SOUND_ODOMETRY,
         lasts=5.0,
         stops=False,
@@ -367,7 +338,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "odometry_not_numbers",
         "the position is not a number",
         "drops it; as if none came",
-        _odometry(change=_not_numbers),
+        _odometry(lambda: _not_numbers),
         SOUND_ODOMETRY,
         reads="odometry",
     ),
@@ -375,7 +346,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "clock_ahead",
         "the stamps of camera and odometry jump 30 s ahead",
         "ends its step and stands: no clock that is so far off is allowed for",
-        _both(change=lambda: shifted(SKEW)),
+        _both(lambda: partial(_shifted, SKEW)),
         SOUND,
         lasts=4.0,
         reads="clock",
@@ -384,7 +355,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "clock_behind",
         "the stamps of camera and odometry jump 30 s back",
         "ends its step and stands: no clock that is so far off is allowed for",
-        _both(change=lambda: shifted(-SKEW)),
+        _both(lambda: partial(_shifted, -SKEW)),
         SOUND,
         lasts=4.0,
         reads="clock|stamps",
@@ -393,7 +364,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "clock_skew",
         "the stamps of camera and odometry are 2 s ahead",
         "goes on: the offset is measured, said and allowed for",
-        _both(change=lambda: shifted(2.0)),
+        _both(lambda: partial(_shifted, 2.0)),
         SOUND,
         lasts=6.0,
         stops=False,
@@ -402,7 +373,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "camera_clock",
         "the camera's stamps are 0.3 s ahead of odometry's",
         "goes on: within what is tolerated",
-        _camera(change=lambda: shifted(0.3)),
+        _camera(lambda: partial(_shifted, 0.3)),
         SOUND_CAMERA,
         lasts=4.0,
         stops=False,

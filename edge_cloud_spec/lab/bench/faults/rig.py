@@ -34,6 +34,7 @@ NODES = ("simulator", "cloud_bridge", "navigator", "drafter", "monitor")
 TOKEN = "a token of the bench"
 PATIENCE = 3.0  # s; the drafter's, shorter than its default so that a row takes seconds
 UP_TIMEOUT = 120.0  # s
+DRIVE_TIMEOUT = 90.0  # s
 MATCHED = 0.5  # s from discovery until messages arrive
 CAMERA, ODOMETRY = "camera/image_raw/compressed", "odom"
 TRUE = {CAMERA: "true/camera", ODOMETRY: "true/odom"}  # what the simulator publishes
@@ -107,7 +108,7 @@ class Rig(LiveRig):
         self.forged_at = 0.0  # when the first one was published
         self.endings = ExitStack()  # of what a fault has started, until it is cleared
         self._instructed = -INSTRUCTED
-        things = [thing.name for thing in make_room(seed).things]
+        things = (thing.name for thing in make_room(seed).things)
         self._instructions = cycle([f"find the {name}" for name in things if name in KINDS])
 
     def close(self) -> None:
@@ -246,14 +247,14 @@ class Rig(LiveRig):
                 self.kill(name)
                 self.restart(name)
 
-    def drive(self, timeout: float = 90.0) -> None:
+    def drive(self) -> None:
         """Wait until the robot moves on a new action."""
         since = time.time()
         state = self.watch.lines["instruction_status"]
         if state.startswith("failed") or not state:
             self.instruct_next()
         self.drive_until(
-            lambda: self.moved_since(since), "the robot moves on a new decision", timeout
+            lambda: self.moved_since(since), "the robot moves on a new decision", DRIVE_TIMEOUT
         )
 
     def moved_since(self, since: float) -> bool:
@@ -285,8 +286,8 @@ class InjectedFault:
     name: str
     injected: str
     robot: str
-    inject: Callable[[Rig], None]
-    clear: Callable[[Rig], None] = lambda rig: None
+    inject: Callable[[Rig], object]
+    clear: Callable[[Rig], object] = lambda rig: None
     lasts: float = 2.0
     stops: bool = True
     reads: str = ""

@@ -10,7 +10,6 @@ fault's end until the robot moves again on a verified action, or its mission has
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 from random import Random
 
 from ....errors import UserError
-from ..command import Options, Row, write
+from ..command import Options, Row, earlier_rows, write
 from ..judge import Event, Reported, judge
 from ..leaks import quarters
 from . import beyond_robot, on_robot
@@ -313,8 +312,8 @@ def run(args: argparse.Namespace) -> list[Row]:
             raise UserError("--only names no fault that the soak can draw")
         with running_rig(args.seed, args.logs) as rig:
             return [soak(rig, random, args.soak, args.seed)]
-    rows = _rows_of(args.json) if args.resume and args.json else []
-    left = [name for name in names if name not in {row["fault"] for row in rows}]
+    done = earlier_rows(args.json, "fault") if args.resume else {}
+    rows, left = list(done.values()), [name for name in names if name not in done]
     while left:
         left = _run_in_one_rig(left, args, rows)
     if args.page:
@@ -362,13 +361,3 @@ def _row(fault: InjectedFault, done: list[Trial]) -> Row:
         "problems": "; ".join(problem for trial in done for problem in trial.problems),
         "passed": sound and not moved and figures["standstill_s_max"] <= STANDSTILL,
     }
-
-
-def _rows_of(path: Path) -> list[Row]:
-    if not path.exists():
-        return []
-    try:
-        rows: list[Row] = json.loads(path.read_text())["rows"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path} has no rows to resume from: {error}") from None
-    return rows
