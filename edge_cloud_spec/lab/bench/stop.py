@@ -68,20 +68,12 @@ class Reaction:
         return self._zeros[0] - pressed
 
 
-@dataclass(frozen=True)
-class StopTimes:
-    """Ms of each trial: of the stop, and of a bare message and its answer just before it."""
-
-    ours: list[float]
-    bare: list[float]
-
-
-def measure(trials: int, seed: int) -> StopTimes:
-    """From the stop to a zero command at the base, for each trial. Raises UserError.
+def measure(trials: int, seed: int) -> tuple[list[float], list[float]]:
+    """Ms from the stop to a zero command at the base, and of a bare message just before, by trial.
 
     The drafter decodes long answers of a random pair, on a topic that the navigator does not
     subscribe to; the answers that move the robot are published here. A trial counts when the
-    decode ended with ``aborted``.
+    decode ended with ``aborted``. Raises UserError.
     """
     rng = np.random.default_rng(seed)
     with closing(LiveRig(GraphSettings(seed=seed))) as rig:
@@ -97,15 +89,14 @@ def measure(trials: int, seed: int) -> StopTimes:
         rig.start("bare_echo", [sys.executable, "-m", bare.__name__, "echo"])
         rig.wait_for(stop.is_ready, "the nodes are up")
         time.sleep(1.0)
-        times = StopTimes([], [])
+        times: list[tuple[float, float]] = []
         for trial in range(trials):
-            ours, theirs = stop.trial(trial, float(rng.uniform(0.05, 0.35)))
-            times.ours.append(1e3 * ours)
-            times.bare.append(1e3 * theirs)
+            times.append(stop.trial(trial, float(rng.uniform(0.05, 0.35))))
             if (trial + 1) % 20 == 0:
-                medians = f"{np.median(times.ours):.1f} ms, bare {np.median(times.bare):.1f} ms"
-                print(f"e_stop {trial + 1}/{trials}: {medians}", flush=True)
-        return times
+                ours, theirs = 1e3 * np.median(times, axis=0)
+                print(f"e_stop {trial + 1}/{trials}: {ours:.1f} ms, bare {theirs:.1f}", flush=True)
+        ours, theirs = (1e3 * np.array(times)).T.tolist()
+        return ours, theirs
 
 
 class _EStop:
@@ -230,10 +221,10 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError("--trials and --kills must be 1 or more")
     rows = []
     if "e_stop" in events:
-        times = measure(args.trials, args.seed)
-        echoed = {f"bare_{name}": value for name, value in _percentiles(times.bare).items()}
+        ours, theirs = measure(args.trials, args.seed)
         load = os.getloadavg()[0]
-        rows.append({"event": "e_stop", **_times(times.ours), **echoed, "load": load})
+        row = {"event": "e_stop", "trials": len(ours), **_times(ours), **_times(theirs, "bare_")}
+        rows.append({**row, "load": load})
     kills = [event for event in events if event in PROGRAMS]
     if kills:
         rng = np.random.default_rng(args.seed)
@@ -249,15 +240,12 @@ def _killed(rig: Rig, event: str, trials: int, rng: np.random.Generator) -> Row:
         print(f"{event} {trial + 1}/{trials}: {done[-1]}", flush=True)
     return {
         "event": event,
+        "trials": len(done),
         **_times([each.ms for each in done]),
         "recovered": all(each.recovered for each in done),
         "stayed": all(each.stayed for each in done),
     }
 
 
-def _times(ms: Sequence[float]) -> Row:
-    return {"trials": len(ms), **_percentiles(ms)}
-
-
-def _percentiles(ms: Sequence[float]) -> Row:
-    return {f"ms_p{p}": float(np.percentile(ms, p)) for p in (50, 99)}
+def _times(ms: Sequence[float], of: str = "") -> Row:
+    return {f"{of}ms_p{p}": float(np.percentile(ms, p)) for p in (50, 99)}

@@ -28,14 +28,13 @@ HELD_S = 0.3  # that others have to overtake a message that is reordered
 
 @dataclass(frozen=True)
 class MessageFaults:
-    """Shares, from 0 to 1, of the messages to which each happens; ``delay_s`` is for all."""
+    """Shares, from 0 to 1, of the messages to which each happens."""
 
     lost: float = 0.0
     repeated: float = 0.0
     reordered: float = 0.0
     corrupted: float = 0.0  # one bit of it is another
     truncated: float = 0.0
-    delay_s: float = 0.0
 
 
 class MessageProxy:
@@ -113,7 +112,7 @@ class MessageProxy:
     def _drawn(self, message: bytes) -> list[tuple[bytes, float]]:
         """What is sent in its place, and after how many seconds."""
         faults, draw = self.faults, self._random.random
-        data, wait = message, faults.delay_s
+        data, wait = message, 0.0
         if draw() < faults.lost:
             return []
         if data and draw() < faults.corrupted:
@@ -123,7 +122,7 @@ class MessageProxy:
         if data and draw() < faults.truncated:
             data = data[: self._random.randrange(len(data))]
         if draw() < faults.reordered:
-            wait += HELD_S * draw()
+            wait = HELD_S * draw()
         return [(data, wait)] * (2 if draw() < faults.repeated else 1)
 
 
