@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("rclpy")
+from helpers.bench_options import arguments
+
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.command import add_options, write
+from edge_cloud_spec.lab.bench.command import write
 from edge_cloud_spec.lab.bench.faults import suite
 from edge_cloud_spec.lab.bench.faults.suite import BEGIN, END, write_page
-
-
-def arguments(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    add_options(parser, suite.OPTIONS)
-    return parser.parse_args(argv)
 
 
 def test_six_faults_of_the_running_system_move_nothing_unverified_and_pass_by_themselves(
@@ -28,7 +21,7 @@ def test_six_faults_of_the_running_system_move_nothing_unverified_and_pass_by_th
 ) -> None:
     file = tmp_path / "rows.json"
     only = ",".join(suite.QUICK)
-    rows = suite.run(arguments("--only", only, "--trials", "1", "--json", str(file)))
+    rows = suite.run(arguments("faults", "--only", only, "--trials", "1", "--json", str(file)))
     assert [row["fault"] for row in rows] == list(suite.QUICK)
     for row in rows:
         assert row["passed"], row
@@ -40,7 +33,9 @@ def test_a_matrix_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     done = [{"fault": name} for name in suite.QUICK]
     write(file, "faults", 0, done)
-    rows = suite.run(arguments("--resume", "--only", ",".join(suite.QUICK), "--json", str(file)))
+    rows = suite.run(
+        arguments("faults", "--resume", "--only", ",".join(suite.QUICK), "--json", str(file))
+    )
     assert rows == done
 
 
@@ -69,8 +64,8 @@ def test_a_page_keeps_its_text_and_takes_the_rows(tmp_path: Path) -> None:
 
 def test_what_is_no_fault_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--only has flood"):
-        suite.run(arguments("--only", "flood"))
+        suite.run(arguments("faults", "--only", "flood"))
     file = tmp_path / "rows.json"
     file.write_text("{")
-    with pytest.raises(UserError, match="no rows to resume from"):
-        suite.run(arguments("--resume", "--json", str(file)))
+    with pytest.raises(UserError, match="cannot go on with it"):
+        suite.run(arguments("faults", "--resume", "--json", str(file)))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("rclpy")
-from edge_cloud_spec.lab.bench.faults.suite import Samples, quarters
+from edge_cloud_spec.lab.bench.faults.suite import Samples
+from edge_cloud_spec.lab.bench.leaks import quarters
 
 
 def sampled(*taken: dict[str, tuple[int, int, float]]) -> dict[str, tuple[int, float]]:

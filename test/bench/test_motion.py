@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,53 +30,35 @@ def test_no_step_leaves_its_bounds_or_goes_backwards(tmp_path: Path) -> None:
         assert row["longest_overrun_s"] <= 0.5 and row["passed"]
 
 
-def _unbounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Budget, "grant", lambda self, wanted, now: wanted)
+def _unclamped(self: Any, speed: float, lateral: float, turn: float) -> Velocity:
+    if self._turns:
+        return Velocity(wz=self._sign * max(-1.2, min(1.2, speed)))
+    return Velocity(vx=self._sign * max(-0.6, min(0.6, speed)))
 
 
-def _unclamped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def along(self: Any, speed: float, lateral: float, turn: float) -> Velocity:
-        if self._turns:
-            return Velocity(wz=self._sign * max(-1.2, min(1.2, speed)))
-        return Velocity(vx=self._sign * max(-0.6, min(0.6, speed)))
-
-    monkeypatch.setattr(Motion, "_along", along)
+def _too_long(velocity: Velocity, until: float, stop_by: float) -> Drive:
+    return Drive(velocity, until + 1.0, stop_by)
 
 
-def _fresh_by_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Track, "silence", lambda self, now: now - self._came)
-
-
-def _valid_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        navigating, "Drive", lambda velocity, until, stop_by: Drive(velocity, until + 1.0, stop_by)
-    )
-
-
-def _unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        navigating, "Drive", lambda velocity, until, stop_by: Drive(velocity, until)
-    )
+def _unwatched(velocity: Velocity, until: float, stop_by: float) -> Drive:
+    return Drive(velocity, until)
 
 
 @pytest.mark.parametrize(
-    ("defect", "fault", "field"),
+    ("where", "name", "defect", "fault", "field"),
     [
-        (_unbounded, "frozen", "ratio"),
-        (_unclamped, "lies", "reversed"),
-        (_fresh_by_arrival, "frozen", "overrun"),
-        (_valid_to_the_end, "none", "late"),
-        (_unwatched, "none", "ratio"),
+        (Budget, "grant", lambda self, wanted, now: wanted, "frozen", "ratio"),
+        (Motion, "_along", _unclamped, "lies", "reversed"),
+        (Track, "silence", lambda self, now: now - self._came, "frozen", "overrun"),
+        (navigating, "Drive", _too_long, "none", "late"),
+        (navigating, "Drive", _unwatched, "none", "ratio"),
     ],
 )
 def test_a_defect_is_found_out(
-    monkeypatch: pytest.MonkeyPatch,
-    defect: Callable[[pytest.MonkeyPatch], None],
-    fault: str,
-    field: str,
+    monkeypatch: pytest.MonkeyPatch, where: Any, name: str, defect: Any, fault: str, field: str
 ) -> None:
     assert motion.measure(fault, 12000, seed=5).passed
-    defect(monkeypatch)
+    monkeypatch.setattr(where, name, defect)
     worst = motion.measure(fault, 12000, seed=5)
     bound = {"ratio": 1.5, "reversed": 0, "overrun": 0.5, "late": 1e-6}[field]
     assert not worst.passed and getattr(worst, field) > bound

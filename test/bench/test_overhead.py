@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
 pytest.importorskip("rclpy")
+from helpers.bench_options import arguments
 from rclpy.serialization import serialize_message
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench import overhead
 from edge_cloud_spec.lab.bench.bare import blob
-from edge_cloud_spec.lab.bench.command import add_options
-
-
-def arguments(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int, default=0)
-    add_options(parser, overhead.OPTIONS)
-    return parser.parse_args(argv)
 
 
 @pytest.mark.parametrize("size", [24, 116, 137, 4000])
@@ -28,7 +19,7 @@ def test_a_bare_message_weighs_what_ours_weighs(size: int) -> None:
 
 
 def test_both_paths_are_measured_over_the_same_number_of_rounds() -> None:
-    (row,) = overhead.run(arguments("--blocks", "1", "--tokens", "24"))
+    (row,) = overhead.run(arguments("overhead", "--blocks", "1", "--tokens", "24"))
     assert row["rounds"] >= 4
     assert row["ratio"] == row["ours_ms_p50"] / row["bare_ms_p50"]
     for path in ("ours", "bare"):
@@ -39,4 +30,4 @@ def test_both_paths_are_measured_over_the_same_number_of_rounds() -> None:
 
 def test_counts_out_of_range_are_refused() -> None:
     with pytest.raises(UserError, match="--blocks must be 1 or more"):
-        overhead.run(arguments("--blocks", "0"))
+        overhead.run(arguments("overhead", "--blocks", "0"))

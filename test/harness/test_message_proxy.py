@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -36,14 +37,13 @@ def echo() -> Iterator[str]:
 def received(
     address: str, faults: MessageFaults, token: str = "t", sent: list[bytes] = SENT
 ) -> list[bytes]:
-    proxy = MessageProxy(address, faults, seed=1)
-    try:
-        with grpc.insecure_channel(proxy.address) as channel:
-            call = channel.stream_stream(METHOD)
-            metadata = (("authorization", f"Bearer {token}"),)
-            return list(call(iter(sent), metadata=metadata, timeout=30))
-    finally:
-        proxy.close()
+    with (
+        closing(MessageProxy(address, faults, seed=1)) as proxy,
+        grpc.insecure_channel(proxy.address) as channel,
+    ):
+        call = channel.stream_stream(METHOD)
+        metadata = (("authorization", f"Bearer {token}"),)
+        return list(call(iter(sent), metadata=metadata, timeout=30))
 
 
 def test_without_faults_every_message_passes_in_order(echo: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
@@ -10,45 +12,30 @@ from contextlib import contextmanager
 
 import pytest
 
-from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.proxy import Proxy
 
 
 @contextmanager
 def answering(word: bytes) -> Iterator[str]:
     """A server that answers each message with its own word."""
-    server = socket.create_server(("127.0.0.1", 0))
 
-    def serve(peer: socket.socket) -> None:
-        with peer:
-            try:
-                while peer.recv(100):
-                    peer.sendall(word)
-            except OSError:
-                pass
+    class Answers(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                while self.request.recv(100):
+                    self.request.sendall(word)
 
-    def accept() -> None:
-        while True:
-            try:
-                peer, _ = server.accept()
-            except OSError:
-                return
-            threading.Thread(target=serve, args=(peer,), daemon=True).start()
-
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
-    yield f"127.0.0.1:{server.getsockname()[1]}"
-    server.shutdown(socket.SHUT_RDWR)
-    server.close()
-    thread.join()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answers) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    with answering(b"first") as address:
-        made = Proxy(address, LinkProfile())
+    with answering(b"first") as address, Proxy(address) as made:
         yield made
-        made.close()
 
 
 def connect(proxy: Proxy) -> socket.socket:

@@ -145,8 +145,8 @@ async def _write(call: Any, queue: asyncio.Queue[bytes]) -> None:
         await call.write(await queue.get())
 
 
-def run_cloud(sizes: Sizes, on_ready: Callable[[int], None]) -> None:
-    """Answers every message after a pass of the time that it carries; until it is killed."""
+def run_cloud(sizes: Sizes) -> None:
+    """Prints its port; answers every message after a pass of the time that it carries."""
     model = StandInModel()
 
     async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
@@ -163,7 +163,7 @@ def run_cloud(sizes: Sizes, on_ready: Callable[[int], None]) -> None:
         )
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        on_ready(port)
+        print(port, flush=True)
         await server.wait_for_termination()
 
     asyncio.run(serve())
@@ -177,7 +177,7 @@ def run_echo() -> None:
     rclpy.spin(node)
 
 
-def main() -> int:
+def main() -> None:
     """Run one of the processes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=("robot", "bridge", "cloud", "echo"))
@@ -185,18 +185,16 @@ def main() -> int:
     parser.add_argument("--address", default="")
     args = parser.parse_args()
     sizes = Sizes(**json.loads(args.sizes or "{}"))
-    if args.part == "cloud":
-        run_cloud(sizes, lambda port: print(port, flush=True))
-        return 0
-    rclpy.init(args=[])
-    if args.part == "robot":
-        run_robot(sizes)
-    elif args.part == "bridge":
-        run_bridge(sizes, args.address)
-    else:
-        run_echo()
-    return 0
+    if args.part != "cloud":
+        rclpy.init(args=[])
+    parts: dict[str, Callable[[], None]] = {
+        "robot": lambda: run_robot(sizes),
+        "bridge": lambda: run_bridge(sizes, args.address),
+        "cloud": lambda: run_cloud(sizes),
+        "echo": run_echo,
+    }
+    parts[args.part]()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,6 +79,17 @@ def _seed(text: str) -> int:
     if not text.strip().isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
     return int(text)
+
+
+def earlier_rows(path: Path | None, key: str) -> dict[str, Row]:
+    """For ``--resume``: the rows that are written there, by their ``key``. Raises UserError."""
+    if path is None:
+        raise UserError("--resume needs --json, the file of the run to go on with")
+    try:
+        text = path.read_text() if path.exists() else ""
+        return {row[key]: row for row in json.loads(text)["rows"]} if text else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is not of this suite; --resume cannot go on with it") from None
 
 
 def make_report_folder(folder: Path) -> None:

@@ -52,12 +52,10 @@ class RoomRun:
     preset: str
     rule: str
     success: bool
-    stopped_at: str
     steps: int
     tokens: int
     seconds: float  # of decoding
-    accepted: int
-    tested: int
+    accepted: Share  # of the drafted tokens that were judged
     answers: tuple[tuple[int, ...], ...]
     hits: Share  # rounds whose draft was ready before the verdict
     choices: ChoiceShares
@@ -103,7 +101,7 @@ def _row(drives: Sequence[RoomRun], preset: Preset, rule: str) -> Row:
     runs = [d for d in drives if (d.preset, d.rule) == (preset.name, rule)]
     alone = {d.room: d.answers for d in drives if (d.preset, d.rule) == ("cloud_ar", rule)}
     same = sum(d.answers == alone[d.room] for d in runs) / len(runs) if alone else None
-    tested = sum(d.tested for d in runs)
+    accepted = sum((d.accepted for d in runs), Share())
     hits = sum((d.hits for d in runs), Share())
     choices = sum((d.choices for d in runs), ChoiceShares())
     return {
@@ -115,7 +113,7 @@ def _row(drives: Sequence[RoomRun], preset: Preset, rule: str) -> Row:
         "tokens": sum(d.tokens for d in runs),
         "seconds": round(sum(d.seconds for d in runs), 2),
         "same_decisions_as_cloud_ar": same,
-        "acceptance": sum(d.accepted for d in runs) / tested if tested else 0.0,
+        "acceptance": accepted.value or 0.0,
         "cache_hit": hits.value if preset.speculation.predicts else None,
         "first_choice": choices.first.value,
         "second_choice": choices.second.value,
@@ -153,7 +151,7 @@ def _drive(
     temperature = temperature_of(rule, args.temperature)
     settings = DecodeSettings(preset, rule, SamplingPolicy(temperature))
     answers: list[tuple[int, ...]] = []
-    seconds, accepted, tested, hits = 0.0, 0, 0, Share()
+    seconds, accepted, hits = 0.0, Share(), Share()
     before = ChoiceShares.of(robot.runner.measures)
     with Episode(make_room(number), args.renderer) as episode:
         while len(answers) < MAX_DECISIONS:
@@ -165,8 +163,7 @@ def _drive(
                 raise UserError(f"{preset.name} in room {number}: {outcome.text or outcome.reason}")
             answers.append(outcome.tokens)
             seconds += outcome.seconds
-            accepted += outcome.stats.accepted
-            tested += outcome.stats.tested
+            accepted += Share(outcome.stats.accepted, outcome.stats.tested)
             hits += cache_hits(outcome.stats.rounds)
             action = _action(TextStream(robot.runner.draft_model.tokenizer).add(outcome.tokens))
             if action is None:
@@ -180,12 +177,10 @@ def _drive(
         preset.name,
         rule,
         result.success,
-        result.stopped_at,
         len(answers),
         sum(map(len, answers)),
         seconds,
         accepted,
-        tested,
         tuple(answers),
         hits,
         ChoiceShares.of(robot.runner.measures) - before,

@@ -9,69 +9,30 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ...cloud.command import add_serve_arguments, make_worker
 from ...cloud.fleet.controller import ScalingLimits
 from ...cloud.fleet.ray_fleet import Fleet
+from ...cloud.model_thread.sessions import WorkerLimits
 from ...cloud.serving.server import ServerSettings
 from ...edge.client import ClientSettings, VerifierClient
 from ...edge.events import Emit, LinkLost, LinkUp
 from ...edge.runner import DecodeRunner, DecodeSettings
 from ...errors import UserError
-from ...models import EMBEDDED
-from ...models.load import load
-from ...models.prompt import PromptSpec, Request
-from ...models.vlm import Vlm
 from ...presets import load_preset
-from ...share import rules_text
-from ..harness.scripted.model import FakeVlm
-from .command import Options, write
+from ..harness.fleet.embedded import RecordedAnswers, embedded_worker, record_robots
+from ..harness.loop_thread import LoopThread
+from .command import Options, Row, earlier_rows, write
 from .requests import sample_requests
-
-State = tuple[int, ...]  # the tokens of the answer
-
-
-class ReplayedDrafts(FakeVlm):
-    """Makes the prompts of ``model``, and drafts ``answer``, each ``wrong_every``th token wrong."""
-
-    def __init__(self, model: Vlm, answer: tuple[int, ...], wrong_every: int = 5) -> None:
-        self._model, self._answer, self._wrong_every = model, answer, wrong_every
-        self.identity, self.tokenizer_digest = model.identity, model.tokenizer_digest
-        self._vocabulary = 0
-
-    def crop(self, vocabulary: int) -> None:
-        """As many tokens as the target has."""
-        self._vocabulary = vocabulary
-
-    def prompt(self, request: Request, spec: PromptSpec) -> Any:
-        """The model's own prompt, so that both sides have one digest."""
-        return self._model.prompt(request, spec)
-
-    def row(self, state: State) -> np.ndarray:
-        """Float32 [V]: all on the next token of the answer, or on a wrong one."""
-        place = len(state)
-        token = self._answer[place] if place < len(self._answer) else 0
-        wrong = place % self._wrong_every == self._wrong_every - 1
-        row = np.zeros(self._vocabulary, np.float32)
-        row[(token + wrong) % self._vocabulary] = 20.0
-        return row
-
-
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -116,20 +77,14 @@ class RobotLog:
 
 
 class BusyRobot(threading.Thread):
-    """Decodes one request again and again, and compares each answer with the undisturbed one."""
+    """Decodes one recorded request again and again; each answer must be the target's own."""
 
-    def __init__(
-        self,
-        address: str,
-        request: Request,
-        answer: tuple[int, ...],
-        model: Any,
-        clock: Clock = time.perf_counter,
-    ) -> None:
-        """model: makes the prompts; the drafts are of the answer."""
+    def __init__(self, address: str, answers: RecordedAnswers) -> None:
         super().__init__(daemon=True)
         self.log, self.over = RobotLog(), threading.Event()
-        self._request, self._answer, self._model, self._clock = request, answer, model, clock
+        self._request, self._answer = answers.next(0)
+        drafts: Any = answers.draft_model  # a fake model
+        self._runner = DecodeRunner(drafts, answers.spec)
         self._link = VerifierClient(ClientSettings(address))
 
     def ask_front(self) -> None:
@@ -137,37 +92,34 @@ class BusyRobot(threading.Thread):
         self._link.forget_replica()
 
     def run(self) -> None:
-        drafts: Any = ReplayedDrafts(self._model, self._answer)
-        runner = DecodeRunner(drafts, self._model.spec(rules_text(), 128))
-        chosen = DecodeSettings(load_preset("dsd"), patience=60.0)
+        log, chosen = self.log, DecodeSettings(load_preset("dsd"), patience=60.0)
         while not self.over.is_set():
             said: list[int] = []
 
             def on_emit(emit: Emit, said: list[int] = said) -> None:
                 if emit.position != len(said):
-                    self.log.wrong.append("a token twice, or left out")
+                    log.wrong.append("a token twice, or left out")
                 said.extend(emit.tokens)
-                self.log.emitted.append(self._clock())
+                log.emitted.append(time.perf_counter())
 
-            self.log.begun.append(self._clock())
-            done = runner.run(self._request, chosen, self.log.decodes, self._connect, on_emit)
-            self.log.decodes += 1
+            log.begun.append(time.perf_counter())
+            done = self._runner.run(self._request, chosen, log.decodes, self._connect, on_emit)
+            log.decodes += 1
             if not done.completed or tuple(said) != self._answer:
-                self.log.wrong.append(done.text or done.reason or "another answer")
+                log.wrong.append(done.text or done.reason or "another answer")
         self._link.close()
 
     def _connect(self, on_receive: Callable[[Any], None]) -> Any:
         def note(item: Any) -> None:
             if isinstance(item, LinkLost):
-                self.log.lost.append(self._clock())
+                self.log.lost.append(time.perf_counter())
             elif isinstance(item, LinkUp):
-                self.log.connected.append(self._clock())
+                self.log.connected.append(time.perf_counter())
             on_receive(item)
 
         return self._link.connect(note)
 
 
-Row = dict[str, Any]
 COLUMNS = {
     "what": "what",
     "events": "events",
@@ -177,13 +129,10 @@ COLUMNS = {
     "p50_s": "p50 s",
     "lost_p50_s": "noticed, p50 s",
     "moved_p50_s": "connected, p50 s",
-    "first_token_ms": "first token, ms more",
-    "round_ms": "round, ms more",
     "passed": "passed",
 }
 KILL, DRAIN = "kill -9", "drain"
 MOST_S = 1.0  # in which robots decode again
-FRONT_MS = 1.0  # of a round, at most
 SETTLE_S = 120.0  # in which a fleet is whole again
 
 
@@ -200,51 +149,37 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row for the kills, for the drains, and for what the front costs."""
+    """A row for the kills, and one for the drains."""
     if min(args.kills, args.robots) < 1 or args.replicas < 2 or args.drains < 0:
         raise UserError("--kills and --robots must be at least 1, --replicas 2, --drains 0")
-    rows = earlier_rows(args.json) if args.resume else {}
+    rows = earlier_rows(args.json, "what") if args.resume else {}
+    recorded = record_robots(sample_requests(args.seed, args.robots, "rays"))
+    recorded = replace(recorded, pass_s=0.0)  # robots of this machine would wait for its cores
     with _fleet(args.replicas) as (fleet, address, loop):
-        model = load(str(EMBEDDED / "drafter"), threads=1)
-        requests = sample_requests(args.seed, args.robots, "rays")
-        answers = [_undisturbed(address, request, model) for request in requests]
-        front = _front_row(address, requests[0], model)
-        robots = [
-            BusyRobot(address, request, answer, model)
-            for request, answer in zip(requests, answers, strict=True)
-        ]
+        robots = [BusyRobot(address, RecordedAnswers(recorded, n)) for n in range(args.robots)]
         for robot in robots:
             robot.start()
-        events = Events(fleet, robots, args.replicas, loop)
         try:
-            for what, count in ((KILL, args.kills), (DRAIN, args.drains)):
-                while len(rows.get(what, {}).get("waits_s", ())) < count:
-                    decodes, wrong = events.counts()
-                    seen = events.disturb(drain=what == DRAIN)
-                    after, still_wrong = events.counts()
-                    found = [*still_wrong[len(wrong) :]]
-                    rows[what] = with_event(rows.get(what), what, seen, after - decodes, found)
-                    if args.json:
-                        write(args.json, "failover", args.seed, [*rows.values(), front])
+            return disturb_all(Events(fleet, robots, args.replicas, loop), args, rows)
         finally:
             for robot in robots:
                 robot.over.set()
             for robot in robots:
                 robot.join(SETTLE_S)
-    return [*rows.values(), front]
 
 
-def earlier_rows(path: Path | None) -> dict[str, Row]:
-    """The rows of kills and drains that an earlier run wrote; raises UserError."""
-    if path is None:
-        raise UserError("--resume needs --json, the file of the run to go on with")
-    if not path.exists():
-        return {}
-    try:
-        rows = json.loads(path.read_text())["rows"]
-        return {row["what"]: row for row in rows if row["what"] in (KILL, DRAIN)}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is not of this suite; --resume cannot go on with it") from None
+def disturb_all(events: Events, args: argparse.Namespace, rows: dict[str, Row]) -> list[Row]:
+    """Kill and drain until ``rows`` have as many as asked for; each is written before the next."""
+    for what, count in ((KILL, args.kills), (DRAIN, args.drains)):
+        while len(rows.get(what, {}).get("waits_s", ())) < count:
+            decodes, wrong = events.counts()
+            seen = events.disturb(drain=what == DRAIN)
+            after, still_wrong = events.counts()
+            found = still_wrong[len(wrong) :]
+            rows[what] = with_event(rows.get(what), what, seen, after - decodes, found)
+            if args.json:
+                write(args.json, "failover", args.seed, list(rows.values()))
+    return list(rows.values())
 
 
 def with_event(
@@ -328,67 +263,14 @@ class Events:
 @contextmanager
 def _fleet(replicas: int) -> Iterator[tuple[Fleet, str, asyncio.AbstractEventLoop]]:
     """A fleet of embedded models, its address, and the loop that it lives on."""
-    parser = argparse.ArgumentParser()
-    add_serve_arguments(parser)
-    options = parser.parse_args(["--threads", "1"])
+    make_worker = partial(embedded_worker, WorkerLimits())
     settings = ServerSettings("127.0.0.1:0", grace_s=0.1)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    def on_loop(work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, loop).result(SETTLE_S)
-
-    fleet = Fleet(partial(make_worker, options), settings, ScalingLimits(replicas, replicas))
-    try:
-        yield fleet, on_loop(fleet.start(replicas)), loop
-    finally:
-        on_loop(fleet.stop())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-
-
-def _undisturbed(address: str, request: Request, model: Any) -> tuple[int, ...]:
-    """The target's own answer, by the cloud alone."""
-    link = VerifierClient(ClientSettings(address))
-    runner = DecodeRunner(model, model.spec(rules_text(), 128))
-    done = runner.run(request, DecodeSettings(load_preset("cloud_ar")), 0, link.connect)
-    link.close()
-    if not done.completed:
-        raise UserError(f"the fleet does not decode: {done.text}")
-    return done.tokens
-
-
-def _front_row(address: str, request: Request, model: Any) -> Row:
-    """A decode's way through the front, and a round, which does not cross it."""
-    link = VerifierClient(ClientSettings(address))
-    runner = DecodeRunner(model, model.spec(rules_text(), 128))
-    opened: dict[bool, list[float]] = {True: [], False: []}
-    rounds: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(40):
-        asks = number % 2 == 0
-        if asks:
-            link.forget_replica()
-        begin = time.perf_counter()
-        first: list[float] = []
-
-        def on_emit(_: Emit, first: list[float] = first, begin: float = begin) -> None:
-            first.append(time.perf_counter() - begin)
-
-        chosen = DecodeSettings(load_preset("cloud_ar"))
-        done = runner.run(request, chosen, 100 + number, link.connect, on_emit)
-        opened[asks].append(first[0])
-        rounds[asks] += [one.settled - one.sent for one in done.stats.rounds[1:]]
-    link.close()
-    first_ms = 1e3 * (statistics.median(opened[True]) - statistics.median(opened[False]))
-    round_ms = 1e3 * (statistics.median(rounds[True]) - statistics.median(rounds[False]))
-    return {
-        "what": "front",
-        "events": len(opened[True]),
-        "first_token_ms": first_ms,
-        "round_ms": round_ms,
-        "passed": round_ms <= FRONT_MS,
-    }
+    with closing(LoopThread("fleet")) as thread:
+        fleet = Fleet(make_worker, settings, ScalingLimits(replicas, replicas))
+        try:
+            yield fleet, thread.run(fleet.start(replicas)), thread.loop
+        finally:
+            thread.run(fleet.stop())
 
 
 def _until(true: Callable[[], bool], text: str) -> None:

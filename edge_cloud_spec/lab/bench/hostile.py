@@ -24,7 +24,7 @@ from ...presets import load_preset
 from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.hostile_clients import ATTACKS, clients_process, run_attack
-from ..harness.server import VerifierProcess
+from ..harness.server import ServerProcess, VerifierProcess
 from .command import Options, Row
 from .leaks import memory_mb, sampled
 from .requests import sample_requests
@@ -53,14 +53,13 @@ def run(args: argparse.Namespace) -> list[Row]:
     if args.seconds <= 0 or args.streams < 1:
         raise UserError("--seconds is above 0, --streams at least 1")
     requests = sample_requests(args.seed, 32)
-    options = verifier_options(MAX_TOKENS)
-    with VerifierProcess(options) as cloud, _robot(cloud.address) as robot:
+    with VerifierProcess(verifier_options(MAX_TOKENS)) as cloud, _robot(cloud.address) as robot:
         for request in requests[:3]:
             robot.decode(request, SETTINGS)
-        bench = _HostileBench(cloud, robot, requests, args)
-        before = bench.measure(BEHAVED)
-        rows = [bench.measure(name) for name in names]
-        behaved = [*before["ms"], *bench.measure(BEHAVED)["ms"]]  # before and after the others
+        before, *rows, after = (
+            _beside(name, cloud, robot, requests, args) for name in (BEHAVED, *names, BEHAVED)
+        )
+    behaved = [*before["ms"], *after["ms"]]
     return [_row(name, row, behaved, args.streams) for name, row in zip(names, rows, strict=True)]
 
 
@@ -88,45 +87,37 @@ def _robot(address: str) -> GrpcRobot:
     return GrpcRobot(address, model, model.spec(rules_text(), MAX_TOKENS))
 
 
-class _HostileBench:
-    """One verifier and one robot, beside one kind of client after another."""
-
-    def __init__(
-        self,
-        cloud: VerifierProcess,
-        robot: GrpcRobot,
-        requests: list[Request],
-        args: argparse.Namespace,
-    ) -> None:
-        self._cloud, self._robot, self._args = cloud, robot, args
-        half = len(requests) // 2
-        self._requests, self._others = cycle(requests[:half]), requests[half:]
-
-    def measure(self, name: str) -> Row:
-        """The robot's times beside clients of this kind, and how much the verifier grows."""
-        args, address = self._args, self._cloud.address
-        before = memory_mb(self._cloud.pid)
-        found: Row = {"ms": [], "failed": 0}
-        if name == BEHAVED:
-            clients = clients_process(_run_robots, name, address, self._others, args.streams)
-        else:
-            attacked = self._others[0], args.streams, args.seed
-            clients = clients_process(run_attack, name, address, *attacked)
-        with clients as messages, sampled(lambda: memory_mb(self._cloud.pid)) as mb:
-            end = time.perf_counter() + args.seconds
-            while time.perf_counter() < end:
-                outcome = self._robot.decode(next(self._requests), SETTINGS)
-                found["failed"] += not outcome.completed
-                if outcome.completed:
-                    found["ms"].append(1e3 * outcome.seconds)
-                else:
-                    print(f"{name}: {outcome.reason} {outcome.text}", file=sys.stderr)
-            found |= {"messages": messages(), "memory_mb": max(0.0, max(mb) - before)}
-        print(f"{name}: {len(found['ms'])} decodes, {found['messages']} messages", file=sys.stderr)
-        return found
+def _beside(
+    name: str,
+    cloud: ServerProcess,
+    robot: GrpcRobot,
+    requests: list[Request],
+    args: argparse.Namespace,
+) -> Row:
+    """The robot's times beside clients of this kind, and how much the verifier grows."""
+    own, others = cycle(requests[: len(requests) // 2]), requests[len(requests) // 2 :]
+    before = memory_mb(cloud.pid)
+    found: Row = {"ms": [], "failed": 0}
+    if name == BEHAVED:
+        clients = clients_process(_run_robots, name, cloud.address, others, args.streams)
+    else:
+        attacked = others[0], args.streams, args.seed
+        clients = clients_process(run_attack, name, cloud.address, *attacked)
+    with clients as messages, sampled(lambda: memory_mb(cloud.pid)) as mb:
+        end = time.perf_counter() + args.seconds
+        while time.perf_counter() < end:
+            outcome = robot.decode(next(own), SETTINGS)
+            found["failed"] += not outcome.completed
+            if outcome.completed:
+                found["ms"].append(1e3 * outcome.seconds)
+            else:
+                print(f"{name}: {outcome.reason} {outcome.text}", file=sys.stderr)
+        found |= {"messages": messages(), "memory_mb": max(0.0, max(mb) - before)}
+    print(f"{name}: {len(found['ms'])} decodes, {found['messages']} messages", file=sys.stderr)
+    return found
 
 
-def _run_robots(name: str, address: str, requests: list[Request], streams: int, sent: Any) -> None:
+def _run_robots(sent: Any, _: str, address: str, requests: list[Request], streams: int) -> None:
     """Well-behaved clients that decode without a pause, until killed."""
     robots = [_robot(address) for _ in range(streams)]
     counts = [0] * streams

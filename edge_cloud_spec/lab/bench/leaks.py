@@ -6,7 +6,7 @@ import ctypes
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -75,6 +75,17 @@ def resident_mb() -> float:
     with suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
     return memory_mb(os.getpid())
+
+
+FEW = 16  # samples; with fewer, nothing is compared
+WARM_UP = 0.1  # of the samples, which are not counted: caches fill
+
+
+def quarters(samples: Sequence[Sample]) -> tuple[Sequence[Sample], Sequence[Sample]]:
+    """The first and the last quarter after the warm-up; both all of them where there are few."""
+    warm = samples[int(WARM_UP * len(samples)) :]
+    size = len(warm) // 4 if len(samples) >= FEW else 0
+    return (warm[:size], warm[-size:]) if size else (samples, samples)
 
 
 def memory_mb(process: int) -> float:

@@ -7,11 +7,12 @@ how memory and live objects have grown. In virtual time, or in real time over gR
 from __future__ import annotations
 
 import argparse
+import operator
 import sys
 import threading
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from random import Random
 
 import numpy as np
@@ -29,9 +30,9 @@ from .leaks import ResourceCounts, count_resources, resident_mb, threads_left
 from .options import HARNESS_OPTIONS, HARNESSES, Harness, profile_of, regimes_of
 
 
-@dataclass
+@dataclass(frozen=True)
 class MessageCounts:
-    """The robot's sums over a preset's answers; the answers themselves are not kept."""
+    """The robot's sums over answers; the answers themselves are not kept."""
 
     answers: int = 0
     equal: int = 0
@@ -44,28 +45,30 @@ class MessageCounts:
     resumed: int = 0
     seconds: float = 0.0
 
-    def add(self, answer: DecodedAnswer) -> None:
-        """Count one more answer."""
+    @classmethod
+    def of(cls, answer: DecodedAnswer) -> MessageCounts:
+        """Of one answer."""
         outcome, stats = answer.outcome, answer.outcome.stats
-        self.answers += 1
-        self.equal += answer.equal
-        self.tokens += len(outcome.tokens)
-        self.emitted += sum(r.emitted for r in stats.rounds)
-        self.rounds += len(stats.rounds)
-        self.on_drafts += sum(r.drafted > 0 for r in stats.rounds)
-        self.sent += answer.drafts_sent
-        self.stale += stats.stale
-        self.resumed += stats.resumed
-        self.seconds += outcome.seconds
+        return cls(
+            answers=1,
+            equal=int(answer.equal),
+            tokens=len(outcome.tokens),
+            emitted=sum(r.emitted for r in stats.rounds),
+            rounds=len(stats.rounds),
+            on_drafts=sum(r.drafted > 0 for r in stats.rounds),
+            sent=answer.drafts_sent,
+            stale=stats.stale,
+            resumed=stats.resumed,
+            seconds=outcome.seconds,
+        )
+
+    def __add__(self, other: MessageCounts) -> MessageCounts:
+        return MessageCounts(*map(operator.add, astuple(self), astuple(other)))
 
 
 def total(counts: Iterable[MessageCounts]) -> MessageCounts:
     """The sum of all counts."""
-    total = MessageCounts()
-    for each in counts:
-        for name, value in vars(each).items():
-            setattr(total, name, getattr(total, name) + value)
-    return total
+    return sum(counts, MessageCounts())
 
 
 def discrepancies(robot: MessageCounts, cloud: Counters, lossless: bool) -> list[str]:
@@ -121,14 +124,21 @@ def run(args: argparse.Namespace) -> list[Row]:
     if len(regimes) != 1 or not presets:
         raise UserError("give one --regime, and --presets that use the cloud")
     threads = set(threading.enumerate())
-    rows, failures = _soak(args, regimes[0], presets, seconds)
+    profile = profile_of(args, regimes[0])
+    limits = WorkerLimits(keep_s=KEEP_S + profile.outage_s)
+    make = HARNESSES[args.harness]
+    with closing(make(regimes[0], profile, args.seed, limits, cloud_drafts=True)) as harness:
+        soak = Soak(harness, presets, (least, most), args.seed, limits)
+        soak.run(seconds)
+        rows = [*soak.by_preset(), soak.all()]
+        failures = soak.failures(lossless=not profile.outage_s)
+    del harness, soak  # or they are what is left
     left = threads_left(threads)
     failures += [f"the thread {name} is left" for name in left]
     for failure in failures:
         print(f"FAILED: {failure}", file=sys.stderr)
     rows[-1] |= {"threads_left": len(left), "passed": not failures}
-    common = {"harness": args.harness, "regime": regimes[0].name}
-    return [common | row for row in rows]
+    return [{"harness": args.harness, "regime": regimes[0].name} | row for row in rows]
 
 
 def _regimes(args: argparse.Namespace) -> list[Regime]:
@@ -141,19 +151,6 @@ def _regimes(args: argparse.Namespace) -> list[Regime]:
         vars(args).update(FAST)
         args.rtt = 20.0 if args.rtt is None else args.rtt
     return regimes_of(args, args.rtt)
-
-
-def _soak(
-    args: argparse.Namespace, regime: Regime, presets: list[Preset], seconds: float
-) -> tuple[list[Row], list[str]]:
-    """The rows, and what failed."""
-    profile = profile_of(args, regime)
-    limits = WorkerLimits(keep_s=KEEP_S + profile.outage_s)
-    make = HARNESSES[args.harness]
-    with closing(make(regime, profile, args.seed, limits, cloud_drafts=True)) as harness:
-        soak = Soak(harness, presets, tuple(args.tokens), args.seed, limits)
-        soak.run(seconds)
-        return [*soak.by_preset(), soak.all()], soak.failures(lossless=not profile.outage_s)
 
 
 class Soak:
@@ -173,7 +170,7 @@ class Soak:
         self._count = 0
         self.counts = {preset.name: MessageCounts() for preset in presets}
         self.memory: list[tuple[float, float]] = []  # seconds, MB
-        self._decode(presets[0], self._tokens[0])
+        self._decode(self._tokens[0])
         self._settle()
         self.before: ResourceCounts = count_resources(harness)
         self.after = self.before
@@ -182,7 +179,7 @@ class Soak:
         """Decode until so much time has passed, then count what is left."""
         harness, start, tenths = self._harness, self._harness.clock(), 0
         while (passed := harness.clock() - start) < seconds:
-            self._decode(self._next(), self._random.randint(*self._tokens))
+            self._decode(self._random.randint(*self._tokens))
             self.memory.append((passed, resident_mb()))
             if 10 * passed // seconds > tenths:
                 tenths = int(10 * passed // seconds)
@@ -220,16 +217,15 @@ class Soak:
         growth = self.after.growth(self.before)
         return found + [f"{more} more {name}" for name, more in growth.items() if more > 0]
 
-    def _next(self) -> Preset:
-        return self._presets[self._count % len(self._presets)]
-
-    def _decode(self, preset: Preset, tokens: int) -> None:
+    def _decode(self, tokens: int) -> None:
+        """With the next preset; every other round of them is under the coupled rule."""
         seed = self._seed + self._count
-        coupled = self._count // len(self._presets) % 2
-        policy = SamplingPolicy(TEMPERATURE, seed=seed) if coupled else GREEDY
+        coupled, place = divmod(self._count, len(self._presets))
+        preset = self._presets[place]
+        policy = SamplingPolicy(TEMPERATURE, seed=seed) if coupled % 2 else GREEDY
         self._count += 1
         answer = self._harness.robot.decode(preset, tokens, seed, policy)
-        self.counts[preset.name].add(answer)
+        self.counts[preset.name] += MessageCounts.of(answer)
         if not answer.equal:
             outcome = answer.outcome
             print(f"{preset.name}, seed {seed}: {outcome.reason} {outcome.text}", file=sys.stderr)
@@ -241,7 +237,7 @@ class Soak:
             if not self._harness.worker.sessions:
                 return
             self._harness.rest(self._keep_s)
-            self._decode(self._next(), self._tokens[0])
+            self._decode(self._tokens[0])
 
     def _quarters(self) -> tuple[float, float]:
         """Mean memory of the first and of the last quarter of the time, in MB."""

@@ -51,7 +51,6 @@ class Client:
 
     def __init__(self, address: str, request: Request, random: Random, token: str = "") -> None:
         self.address, self.request, self.random, self.token = address, request, random, token
-        self.sent = 0
         self._channel = grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
         self._method = self._channel.stream_stream(METHOD)
         self._open_call: Any = None
@@ -64,13 +63,13 @@ class Client:
             self._open_call = self._method(metadata=shown)
         return self._open_call
 
-    async def repeat(self, attack: Attack) -> None:
-        """Attack until cancelled; when the verifier ends a stream, open another."""
+    async def repeat(self, attack: Attack, sent: Any) -> None:
+        """Attack until cancelled; when the verifier ends a stream, open another. Count in sent."""
         while True:
             with contextlib.suppress(*_ENDED):
                 async with contextlib.aclosing(attack(self)) as steps:
                     async for _ in steps:
-                        self.sent += 1
+                        sent.value += 1
             if self._open_call is not None:
                 self._open_call.cancel()
                 self._open_call = None
@@ -241,18 +240,18 @@ async def _reading(client: Client, step: Step) -> AsyncGenerator[None, None]:
 
 async def _rejected(client: Client) -> Verdict:
     """A verdict after which rows may be requested."""
-    split = Split("dense")
-    opening = client.opening(
-        rule="rejection", policy=SamplingPolicy(1.0), payload="probabilities", split=split
-    )
     while True:
-        base = (await client.open(replace(opening, nonce=client.random.getrandbits(64)))).base
-        for token in range(20, 40):
-            await client.send(DraftMessage(base, Draft((token,), values=(1.0,)), 0))
-            answer = await client.receive()
-            if isinstance(answer, Verdict) and answer.residual is not None:
-                return answer
-            break  # accepted: another session
+        opening = client.opening(
+            rule="rejection",
+            policy=SamplingPolicy(1.0),
+            payload="probabilities",
+            split=Split("dense"),
+        )
+        base = (await client.open(opening)).base
+        await client.send(DraftMessage(base, Draft((20,), values=(1.0,)), 0))
+        answer = await client.receive()
+        if isinstance(answer, Verdict) and answer.residual is not None:
+            return answer  # else it was accepted: another session
 
 
 async def does_not_read(client: Client) -> AsyncGenerator[None, None]:
@@ -270,26 +269,22 @@ async def row_requests(client: Client) -> AsyncGenerator[None, None]:
         yield
 
 
-def _png(width: int, height: int) -> bytes:
+def _pictures(client: Client, width: int, height: int) -> AsyncGenerator[None, None]:
     from PIL import Image
 
     file = io.BytesIO()
     Image.new("RGB", (width, height), (90, 120, 60)).save(file, "PNG")
-    return file.getvalue()
+    return _reading(client, lambda: client.send(client.opening(file.getvalue())))
 
 
-async def large_picture(client: Client) -> AsyncGenerator[None, None]:
+def large_picture(client: Client) -> AsyncGenerator[None, None]:
     """A picture of 67 million pixels in 200 kB."""
-    picture = _png(BIG, BIG)
-    async for _ in _reading(client, lambda: client.send(client.opening(picture))):
-        yield
+    return _pictures(client, BIG, BIG)
 
 
-async def largest_frame(client: Client) -> AsyncGenerator[None, None]:
+def largest_frame(client: Client) -> AsyncGenerator[None, None]:
     """The largest picture that is accepted."""
-    picture = _png(*FRAME)
-    async for _ in _reading(client, lambda: client.send(client.opening(picture))):
-        yield
+    return _pictures(client, *FRAME)
 
 
 async def long_chains(client: Client) -> AsyncGenerator[None, None]:
@@ -324,10 +319,9 @@ async def large_trees(client: Client) -> AsyncGenerator[None, None]:
                 base = base.extend((*(wide.tokens[node] for node in answer.path), answer.token))
 
 
-async def opens(client: Client) -> AsyncGenerator[None, None]:
+def opens(client: Client) -> AsyncGenerator[None, None]:
     """Open one new request after another, each with a new picture."""
-    async for _ in _reading(client, lambda: client.send(client.opening())):
-        yield
+    return _reading(client, lambda: client.send(client.opening()))
 
 
 async def resumes(client: Client) -> AsyncGenerator[None, None]:
@@ -338,7 +332,7 @@ async def resumes(client: Client) -> AsyncGenerator[None, None]:
         yield
 
 
-async def garbage(client: Client) -> AsyncGenerator[None, None]:
+def garbage(client: Client) -> AsyncGenerator[None, None]:
     """Bytes that are no message, and sometimes a draft of a million tokens."""
     million = b"\x12\xc4\x84\x3d\x12\xc0\x84\x3d" + b"\x01" * 10**6
 
@@ -346,8 +340,7 @@ async def garbage(client: Client) -> AsyncGenerator[None, None]:
         noise = client.random.randbytes(client.random.randrange(2_000))
         return client.send(million if client.random.random() < 0.02 else noise)
 
-    async for _ in _reading(client, step):
-        yield
+    return _reading(client, step)
 
 
 async def generates(client: Client) -> AsyncGenerator[None, None]:
@@ -387,52 +380,29 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-async def attack(
-    name: str,
-    address: str,
-    request: Request,
-    streams: int,
-    seed: int,
-    on_sent: Callable[[int], None],
-    tokens: tuple[str, ...] = ("",),
-) -> None:
-    """Attack over so many streams until cancelled; ``on_sent`` receives the messages so far.
-
-    tokens: those that the streams show, in turn.
-    """
-    clients = [
-        Client(address, request, Random(f"{seed} {n}"), tokens[n % len(tokens)])
-        for n in range(streams)
-    ]
-    tasks = [asyncio.ensure_future(client.repeat(ATTACKS[name])) for client in clients]
-    while True:
-        await asyncio.sleep(0.1)
-        on_sent(sum(client.sent for client in clients))
-        for task in tasks:
-            if task.done():
-                task.result()
-
-
 def run_attack(
-    name: str, address: str, request: Request, streams: int, seed: int, sent: Any
+    sent: Any, name: str, address: str, request: Request, streams: int, seed: int, token: str = ""
 ) -> None:
     """Attack in this process until it is killed; ``sent``: a shared count of the messages."""
 
-    def on_sent(messages: int) -> None:
-        sent.value = messages
+    async def attack() -> None:
+        clients = (
+            Client(address, request, Random(f"{seed} {number}"), token) for number in range(streams)
+        )
+        await asyncio.gather(*(client.repeat(ATTACKS[name], sent) for client in clients))
 
-    asyncio.run(attack(name, address, request, streams, seed, on_sent))
+    asyncio.run(attack())
 
 
 @contextmanager
 def clients_process(run: Callable[..., None], *arguments: Any) -> Iterator[Callable[[], int]]:
     """Clients in a process of their own, from their first message on; yields a count of messages.
 
-    run: takes these arguments and the shared count, such as ``run_attack``. Raises UserError.
+    run: takes the shared count and these arguments, such as ``run_attack``. Raises UserError.
     """
     context = multiprocessing.get_context("spawn")
     sent = context.Value("q", 0)
-    process = context.Process(target=run, args=(*arguments, sent), daemon=True)
+    process = context.Process(target=run, args=(sent, *arguments), daemon=True)
     process.start()
     try:
         while not sent.value:

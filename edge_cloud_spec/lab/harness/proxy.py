@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import selectors
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -21,6 +20,7 @@ import grpc.aio
 
 from ...wire.channel import CLIENT_OPTIONS, METHOD, METHOD_NAME, SERVER_OPTIONS, SERVICE
 from .emulated_link import Direction, LinkProfile
+from .loop_thread import LoopThread
 
 _ENDED = (grpc.aio.UsageError, grpc.aio.InternalError)  # what a write to a stream that ended raises
 HELD_S = 0.3  # that others have to overtake a message that is reordered
@@ -28,14 +28,13 @@ HELD_S = 0.3  # that others have to overtake a message that is reordered
 
 @dataclass(frozen=True)
 class MessageFaults:
-    """Shares, from 0 to 1, of the messages to which each happens; ``delay_s`` is for all."""
+    """Shares, from 0 to 1, of the messages to which each happens."""
 
     lost: float = 0.0
     repeated: float = 0.0
     reordered: float = 0.0
     corrupted: float = 0.0  # one bit of it is another
     truncated: float = 0.0
-    delay_s: float = 0.0
 
 
 class MessageProxy:
@@ -44,21 +43,14 @@ class MessageProxy:
     def __init__(self, to: str, faults: MessageFaults, seed: int = 0) -> None:
         self._to, self.faults = to, faults
         self._random = Random(seed)
-        self.counts = {"relayed": 0, "changed": 0}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._thread.start()
-        self.address: str = self._run(self._start())
+        self._thread = LoopThread("proxy")
+        self.address: str = self._thread.run(self._start())
 
     def close(self) -> None:
         """End all streams and the thread."""
-        self._run(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        self._thread.run(self._server.stop(0.0))
+        self._thread.run(self._channel.close())
+        self._thread.close()
 
     async def _start(self) -> str:
         self._channel = grpc.aio.insecure_channel(self._to, options=CLIENT_OPTIONS)
@@ -69,14 +61,6 @@ class MessageProxy:
         port = self._server.add_insecure_port("127.0.0.1:0")
         await self._server.start()
         return f"127.0.0.1:{port}"
-
-    async def _stop(self) -> None:
-        await self._server.stop(0.0)
-        await self._channel.close()
-        remaining = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in remaining:
-            task.cancel()
-        await asyncio.gather(*remaining, return_exceptions=True)
 
     async def _relay(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
@@ -112,7 +96,6 @@ class MessageProxy:
 
         try:
             async for message in messages:
-                self.counts["relayed"] += 1
                 for data, wait in self._drawn(message):
                     if not wait:
                         await send(data, wait)
@@ -129,9 +112,8 @@ class MessageProxy:
     def _drawn(self, message: bytes) -> list[tuple[bytes, float]]:
         """What is sent in its place, and after how many seconds."""
         faults, draw = self.faults, self._random.random
-        data, wait = message, faults.delay_s
+        data, wait = message, 0.0
         if draw() < faults.lost:
-            self.counts["changed"] += 1
             return []
         if data and draw() < faults.corrupted:
             at = self._random.randrange(len(data))
@@ -140,11 +122,8 @@ class MessageProxy:
         if data and draw() < faults.truncated:
             data = data[: self._random.randrange(len(data))]
         if draw() < faults.reordered:
-            wait += HELD_S * draw()
-        copies = 2 if draw() < faults.repeated else 1
-        if (data, wait, copies) != (message, faults.delay_s, 1):
-            self.counts["changed"] += 1
-        return [(data, wait)] * copies
+            wait = HELD_S * draw()
+        return [(data, wait)] * (2 if draw() < faults.repeated else 1)
 
 
 CHUNK = 65_536  # bytes
@@ -153,39 +132,52 @@ CHUNK = 65_536  # bytes
 class Proxy:
     """Listens at ``address`` and forwards to ``to``; an outage breaks every connection."""
 
-    def __init__(self, to: str, profile: LinkProfile, seed: int = 0) -> None:
+    def __init__(self, to: str, profile: LinkProfile | None = None, seed: int = 0) -> None:
         self._to = _host_and_port(to)
-        self._profile = profile
+        self._profile = profile = profile or LinkProfile()
         self._ways = (Direction(profile, 2 * seed), Direction(profile, 2 * seed + 1))
         self._writers: set[asyncio.StreamWriter] = set()
         self._out = self._silent = False
         # epoll would round every wait up to a millisecond
-        self._loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._thread.start()
-        self.address = self._run(self._start())
+        self._thread = LoopThread("proxy", asyncio.SelectorEventLoop(selectors.SelectSelector()))
+        self._loop = self._thread.loop
+        self.address: str = self._thread.run(self._start())
 
     def close(self) -> None:
         """Break all connections and end the thread."""
-        self._run(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._loop.call_soon_threadsafe(self._server.close)
+        self._thread.close()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def leads_to(self) -> str:
         """The address that connections are forwarded to."""
         return f"{self._to[0]}:{self._to[1]}"
 
+    def cut(self) -> int:
+        """Break all connections, as a lost link does; how many those were."""
+        broken: int = self._thread.run(self._cut())
+        return broken
+
+    async def _cut(self) -> int:
+        for writer in self._writers:
+            writer.transport.abort()
+        return len(self._writers) // 2
+
     def redirect(self, to: str) -> None:
         """Break all connections; new ones lead there."""
         self._to = _host_and_port(to)
-        self._loop.call_soon_threadsafe(self._cut)
+        self.cut()
 
     def set_out(self, out: bool) -> None:
         """Break all connections and refuse new ones, or take them again."""
         self._out = out
-        self._loop.call_soon_threadsafe(self._cut)
+        self.cut()
 
     def set_silent(self, silent: bool) -> None:
         """Lose all bytes both ways while connections stay open (half-open, for either end).
@@ -194,7 +186,7 @@ class Proxy:
         """
         self._silent = silent
         if not silent:
-            self._loop.call_soon_threadsafe(self._cut)
+            self.cut()
 
     def set_delay(self, delay_ms: float) -> None:
         """Another delay each way, for bytes that are sent from now on."""
@@ -202,57 +194,39 @@ class Proxy:
         for way in self._ways:
             way.profile = profile
 
-    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
     async def _start(self) -> str:
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
         self._outages = asyncio.ensure_future(self._run_outages())
         return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def _stop(self) -> None:
-        self._server.close()
-        self._outages.cancel()
-        self._out = True
-        self._cut()
-        remaining = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.gather(*remaining, return_exceptions=True)
 
     async def _run_outages(self) -> None:
         start = self._loop.time()
         for begin, end in self._profile.outages():
             await asyncio.sleep(start + begin - self._loop.time())
             self._out = True
-            self._cut()
+            await self._cut()
             for way in self._ways:
                 way.clear()
             await asyncio.sleep(start + end - self._loop.time())
             self._out = False
 
-    def _cut(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._out:
-            writer.transport.abort()
-            return
-        try:
-            far_reader, far_writer = await asyncio.open_connection(*self._to)
-        except OSError:
-            writer.transport.abort()
-            return
-        pair = {writer, far_writer}
-        self._writers |= pair
-        try:
-            await asyncio.gather(
-                self._relay(reader, far_writer, self._ways[0]),
-                self._relay(far_reader, writer, self._ways[1]),
-            )
-        finally:
-            self._writers -= pair
-            for end in pair:
-                end.transport.abort()
+        ends = {writer}
+        with contextlib.suppress(OSError, asyncio.CancelledError):  # nobody is there; it is closed
+            try:
+                if self._out:
+                    return
+                far_reader, far_writer = await asyncio.open_connection(*self._to)
+                ends.add(far_writer)
+                self._writers |= ends
+                await asyncio.gather(
+                    self._relay(reader, far_writer, self._ways[0]),
+                    self._relay(far_reader, writer, self._ways[1]),
+                )
+            finally:
+                self._writers -= ends
+                for end in ends:
+                    end.transport.abort()
 
     async def _relay(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction

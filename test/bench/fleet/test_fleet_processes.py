@@ -30,15 +30,11 @@ from edge_cloud_spec.lab.harness.fleet.robot_processes import (
     sleeping_worker,
 )
 from edge_cloud_spec.lab.harness.regimes import custom_regime
-from edge_cloud_spec.lab.harness.server import InProcessServer, ServerProcess
+from edge_cloud_spec.lab.harness.server import InProcessServer, ServerProcess, VerifierProcess
 from edge_cloud_spec.presets import load_preset
 
 CHEAP = custom_regime(4.0, draft_ms=3.0, verify_ms=10.0, ar_ms=10.0, alpha=0.7)
 DSD = load_preset("dsd")
-
-
-def _no_worker() -> None:
-    raise UserError("there is no model")
 
 
 def test_robots_in_processes_of_their_own_decode_over_links_of_their_own() -> None:
@@ -52,8 +48,8 @@ def test_robots_in_processes_of_their_own_decode_over_links_of_their_own() -> No
         row = figures(run_robots(plans, server.address, waited.append), 0.0, 600.0)
     assert waited == [0.5]
     assert row["equal"] and row["answers"] >= 2 and row["round_ms_p50"] > 10.0
-    with pytest.raises(UserError, match="did not come up"):
-        ServerProcess(_no_worker)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="/nowhere"):
+        VerifierProcess(["--target", "/nowhere"])
 
 
 def test_recorded_drafts_are_accepted_as_the_drafters_own_are() -> None:

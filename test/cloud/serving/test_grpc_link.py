@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from typing import Any
 
 import grpc
@@ -30,7 +29,6 @@ from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit, LinkLost, LinkUp
 from edge_cloud_spec.edge.link import stream as link_stream
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
-from edge_cloud_spec.lab.harness.proxy import Proxy as DelayingProxy
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.codec import decode_server, encode_client, encode_server
 from edge_cloud_spec.wire.messages import Close, Fault, Opened, Prediction, Resume, Verdict
@@ -131,7 +129,7 @@ def test_a_link_up_comes_after_every_loss(toy: Any) -> None:
 
 def test_a_link_of_a_long_round_trip_comes_up_at_the_first_try(toy: Any) -> None:
     with (
-        closing(DelayingProxy(toy.address, LinkProfile(delay_ms=200.0))) as proxy,
+        Proxy(toy.address, LinkProfile(delay_ms=200.0)) as proxy,
         Talk(proxy.address, retry_s=0.01) as robot,
     ):
         assert isinstance(robot.ask(opening()), Opened)

@@ -40,21 +40,20 @@ def level_of(hearer: Hearer) -> tuple[Any, str]:
 def test_it_is_cloud_while_the_verifier_answers_and_lost_without_it(cloud: Cloud) -> None:
     """A late subscriber receives it too; back by itself when the verifier is."""
     with Proxy(cloud.address) as proxy:
-        port = int(proxy.address.rpartition(":")[2])
         with running_bridge(cloud=proxy.address) as hearer:
             hearer.until(lambda: hearer.now("cloud"))
             assert hearer.states[-1] == "cloud"
             hearer.until(lambda: hearer.diagnostics)
             ask(hearer)
             hearer.until(lambda: any(v.kind == Verdict.OPENED for v in hearer.verdicts))
-            proxy.close()
+            proxy.set_out(True)
             hearer.until(lambda: hearer.now("lost"))
             assert len(hearer.states[-1].split()) > 1  # and why
             hearer.diagnostics.clear()
             hearer.until(lambda: hearer.diagnostics)
             assert level_of(hearer)[0] == DiagnosticStatus.ERROR
-            with Cloud(toy_worker(), address=f"127.0.0.1:{port}"):
-                hearer.until(lambda: hearer.now("cloud"))
+            proxy.set_out(False)
+            hearer.until(lambda: hearer.now("cloud"))
         states = [state.split()[0] for state in hearer.states]
         assert ("lost", "cloud") not in set(pairwise(states))  # by way of degraded
 

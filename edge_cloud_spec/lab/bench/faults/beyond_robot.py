@@ -7,10 +7,12 @@ import datetime
 import ipaddress
 import os
 import socket
-from collections.abc import Callable
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ....bringup.running_graph import free_address, is_serving
 from ....errors import UserError
@@ -21,25 +23,17 @@ from .poisoned import SPEAKS
 from .rig import TOKEN, InjectedFault, Rig
 
 
-def _other_target(rig: Rig) -> None:
-    """A verifier of another checkpoint takes the place of ours."""
-    target, _ = make_pair(rig.folder / "other", TINY, TINY, seed=rig.seed)
+def _instead(rig: Rig, protocol: int = PROTOCOL, **options: str) -> None:
+    """Another verifier, which speaks this version of the protocol, takes the place of ours."""
     address = free_address()
-    argv = rig.verifier_command(address, target=str(target))
+    argv = ["env", f"{SPEAKS}={protocol}", *rig.verifier_command(address, **options)]
     rig.start_other("other_verifier", argv, lambda: is_serving(address))
     rig.proxy.redirect(address)
 
 
-def _speaking(protocol: int) -> Callable[[Rig], None]:
-    """A verifier that speaks this version of the protocol takes the place of ours."""
-
-    def inject(rig: Rig) -> None:
-        address = free_address()
-        argv = ["env", f"{SPEAKS}={protocol}", *rig.verifier_command(address)]
-        rig.start_other("other_verifier", argv, lambda: is_serving(address))
-        rig.proxy.redirect(address)
-
-    return inject
+def _other_target(rig: Rig) -> None:
+    target, _ = make_pair(rig.folder / "other", TINY, TINY, seed=rig.seed)
+    _instead(rig, target=str(target))
 
 
 def _own(rig: Rig) -> None:
@@ -53,7 +47,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
         "the verifier gets SIGKILL, and is started again at the end",
         "ends its step and stands",
         lambda rig: rig.kill("verifier"),
-        lambda rig: rig.start("verifier"),
+        lambda rig: rig.start_node("verifier"),
         reads="lost",
         soak=False,
         quick=True,
@@ -96,7 +90,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
         "older_robot_refused",
         "the link leads to a verifier of the next protocol",
         "ends its step and stands; the owner reads which side to update",
-        _speaking(PROTOCOL + 1),
+        partial(_instead, protocol=PROTOCOL + 1),
         _own,
         reads="update edge_cloud_spec on the robot",
         soak=False,
@@ -105,7 +99,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
         "newer_robot_refused",
         "the link leads to a verifier of the protocol before the robot's",
         "ends its step and stands; the owner reads which side to update",
-        _speaking(PROTOCOL - 1),
+        partial(_instead, protocol=PROTOCOL - 1),
         _own,
         reads="update edge_cloud_spec on the cloud",
         soak=False,
@@ -130,14 +124,6 @@ def _garbage(rig: Rig) -> None:
             pass
 
 
-def _wrong_token(rig: Rig) -> None:
-    rig.token_file.write_text(TOKEN + " of another verifier")
-
-
-def _right_token(rig: Rig) -> None:
-    rig.token_file.write_text(TOKEN)
-
-
 def _expired(rig: Rig) -> None:
     """Robot and verifier use TLS, and the verifier's certificate was valid until an hour ago."""
     pem, key = rig.folder / "verifier.pem", rig.folder / "verifier.key"
@@ -155,9 +141,9 @@ def _renewed(rig: Rig) -> None:
     """A new certificate for the same key, and the verifier started with it."""
     pem, key = rig.folder / "verifier.pem", rig.folder / "verifier.key"
     write_certificate(pem, key, days_left=1.0)
-    rig.ros.kill("tls_verifier")
+    rig.kill("tls_verifier")
     argv = rig.verifier_command(rig.proxy.leads_to, certificate=str(pem), key=str(key))
-    rig.ros.start("tls_verifier", argv)
+    rig.start("tls_verifier", argv)
 
 
 def _without_tls(rig: Rig) -> None:
@@ -193,9 +179,7 @@ def write_certificate(pem: Path, key_file: Path, days_left: float) -> None:
                 serialization.NoEncryption(),
             )
         )
-    key = serialization.load_pem_private_key(key_file.read_bytes(), None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UserError(f"{key_file} holds another kind of key")
+    key: Any = serialization.load_pem_private_key(key_file.read_bytes(), None)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "verifier")])
     now = datetime.datetime.now(datetime.timezone.utc)
     here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
@@ -219,8 +203,8 @@ ACCESS_FAULTS: tuple[InjectedFault, ...] = (
         "wrong_token",
         "the robot's token file holds another verifier's token",
         "ends its step and stands: every session is refused",
-        _wrong_token,
-        _right_token,
+        lambda rig: rig.token_file.write_text(TOKEN + " of another verifier"),
+        lambda rig: rig.token_file.write_text(TOKEN),
         reads="(?i)token",
     ),
     InjectedFault(
@@ -250,7 +234,7 @@ DELAY_MS = 5_000.0
 def _outage(rig: Rig) -> None:
     """Two seconds, over before the fault is cleared."""
     rig.proxy.set_out(True)
-    rig.ros.spin(2.0)
+    time.sleep(2.0)
     rig.proxy.set_out(False)
 
 

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
 
+import numpy as np
 from geometry_msgs.msg import Twist
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
+from rclpy.time import Time
 
 from edge_cloud_spec.msg import Verdict as VerdictMessage
 from edge_cloud_spec.msg import VerifiedTokens
 
 from ....nav.motion import PERIOD
-from ....nav.status import Status
 from ....nodes.runtime.qos import DECODE, RELIABLE
 from ....wire.codec import encode_server
 from ....wire.messages import Opened, Verdict
-from .judge import Asked, FromCloud, Reported
-from .rig import InjectedFault, Rig
-from .watch import FOREIGN, Frozen, gone, shifted
+from ...sim.camera import encode_jpeg
+from ..judge import OnWire, Reported
+from ..live import FOREIGN, stamp_of
+from .rig import Change, InjectedFault, Rig, gone
 
 BLOCKS = 200  # of 512 bytes: as large as the recorder's file may become
 RECORDER_TIMEOUT = 60.0  # s
@@ -41,8 +41,8 @@ def _disk_full(rig: Rig) -> None:
     limited = ["sh", "-c", f'ulimit -f {BLOCKS}; exec "$@"', "sh", *record]
     rig.start_other("recorder", limited, bag.exists)
     end = time.monotonic() + RECORDER_TIMEOUT
-    while not (said := rig.ros.ended("recorder")) and time.monotonic() < end:
-        rig.ros.spin(0.1)
+    while not (said := rig.ended("recorder")) and time.monotonic() < end:
+        time.sleep(0.1)
     rig.watch.note(Reported(time.time(), "record", said))
 
 
@@ -110,8 +110,8 @@ REPORT = 1.0  # s
 
 def _intruder(rig: Rig, kind: type[Any], topic: str, qos: QoSProfile) -> Publisher:
     """Another publisher of a topic of ours, from now until the fault's end."""
-    publisher = rig.watch.node.create_publisher(kind, topic, qos)
-    rig.endings.callback(rig.watch.node.destroy_publisher, publisher)
+    publisher = rig.node.create_publisher(kind, topic, qos)
+    rig.endings.callback(rig.node.destroy_publisher, publisher)
     rig.forged_at = time.time()
     return publisher
 
@@ -123,7 +123,7 @@ def _twists(rig: Rig) -> None:
     twist.angular.z, twist.linear.z = 0.1, FOREIGN
     for _ in range(20):
         publisher.publish(twist)
-        rig.ros.spin(0.05)
+        time.sleep(0.05)
 
 
 def _forged_verdict(rig: Rig) -> None:
@@ -132,38 +132,30 @@ def _forged_verdict(rig: Rig) -> None:
     end = time.monotonic() + 2.0
     while time.monotonic() < end:
         opened = [
-            e
-            for e in rig.watch.events
-            if isinstance(e, FromCloud) and isinstance(e.message, Opened)
+            (event.request, event.message.base)
+            for event in rig.watch.events
+            if isinstance(event, OnWire) and isinstance(event.message, Opened)
         ]
         if opened:
-            base = opened[-1].message.base
-            verdict = Verdict(base, (), 5)
-            verdict = replace(verdict, leads_to=base.extend((5,)).short)
+            request, base = opened[-1]
+            verdict = Verdict(base, (), 5, leads_to=base.extend((5,)).short)
             rig.forged.append(verdict)
             message = VerdictMessage(
-                request_id=opened[-1].request,
+                request_id=request,
                 base_length=base.length,
                 base_hash=base.hash,
                 payload=encode_server(verdict),
             )
             publisher.publish(message)
-        rig.ros.spin(0.1)
+        time.sleep(0.1)
 
 
 def _forged_words(rig: Rig) -> None:
     """Words that nobody verified, marked as verified."""
     publisher = _intruder(rig, VerifiedTokens, "verified_tokens", DECODE)
-    rig.ros.spin(0.5)
-    asked = [event for event in rig.watch.events if isinstance(event, Asked)]
-    text = "action: turn left small;"
-    message = VerifiedTokens(request_id="forged", text=text, answer=text, tokens=[1])
-    message.verified = message.finished = True
-    message.instruction = asked[-1].instruction if asked else ""
-    message.stops = Status.parse(rig.watch.lines["nav_status"]).stops
-    message.header.stamp = rig.watch.node.get_clock().now().to_msg()
-    publisher.publish(message)
-    rig.ros.spin(0.5)
+    time.sleep(0.5)
+    publisher.publish(rig.watch.answer("forged", "action: turn left small;"))
+    time.sleep(0.5)
 
 
 NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
@@ -207,77 +199,72 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
 )
 
 
-Change = Callable[[Any], Any]
 SIDE = 128  # pixels of the black picture
 SKEW = 30.0  # s
 JUMP = 5.0  # m
 
 
-def _on(*sensors: str, change: Callable[[], Change | None]) -> Callable[[Rig], None]:
+def _on(
+    sensors: tuple[str, ...], change: Callable[[], Change | None] = lambda: None
+) -> Callable[[Rig], None]:
     """Publish what ``change`` makes of these sensors' messages; None: the messages as they are."""
 
     def inject(rig: Rig) -> None:
         changed = change()
         for sensor in sensors:
-            getattr(rig.watch, sensor).change = changed
+            getattr(rig, sensor).change = changed
 
     return inject
 
 
-_camera = partial(_on, "camera")
-_odometry = partial(_on, "odometry")
-_both = partial(_on, "camera", "odometry")
+_camera, _odometry = partial(_on, ("camera",)), partial(_on, ("odometry",))
+_both = partial(_on, ("camera", "odometry"))
+SOUND_CAMERA, SOUND_ODOMETRY, SOUND = _camera(), _odometry(), _both()
 
 
-def _black() -> Change:
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.new("RGB", (SIDE, SIDE)).save(file, "JPEG")
-
-    def change(message: Any) -> Any:
-        message.data = file.getvalue()
-        return message
-
-    return change
+def _shifted(seconds: float, message: Any) -> Any:
+    """A clock that is so many seconds ahead (below 0: behind)."""
+    stamp = Time(nanoseconds=stamp_of(message) + round(seconds * 1e9))
+    message.header.stamp = stamp.to_msg()
+    return message
 
 
-def _no_picture() -> Change:
-    def change(message: Any) -> Any:
-        message.data = message.data[: len(message.data) // 3]
-        return message
-
-    return change
-
-
-def _jumping() -> Change:
-    random = Random(1)
-
-    def change(message: Any) -> Any:
-        if random.random() < PERIOD:
-            message.pose.pose.position.x += JUMP
-        return message
-
-    return change
+def _frozen(first: list[Any], stamps: bool, message: Any) -> Any:
+    """The first message again and again; ``stamps``: under stamps that go on."""
+    if not first:
+        first.append(message)
+    if stamps:
+        first[0].header.stamp = message.header.stamp
+    return first[0]
 
 
-def _not_numbers() -> Change:
-    def change(message: Any) -> Any:
-        message.pose.pose.position.x = float("nan")
-        return message
-
-    return change
+def _black(message: Any) -> Any:
+    message.data = encode_jpeg(np.zeros((SIDE, SIDE, 3), np.uint8))
+    return message
 
 
-SOUND_CAMERA, SOUND_ODOMETRY = _camera(change=lambda: None), _odometry(change=lambda: None)
-SOUND = _both(change=lambda: None)
+def _damaged(message: Any) -> Any:
+    message.data = message.data[: len(message.data) // 3]
+    return message
+
+
+def _jumping(random: Random, message: Any) -> Any:
+    if random.random() < PERIOD:
+        message.pose.pose.position.x += JUMP
+    return message
+
+
+def _not_numbers(message: Any) -> Any:
+    message.pose.pose.position.x = float("nan")
+    return message
+
 
 SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "camera_gone",
         "no picture comes",
         "ends its step, and one decision on the last frame; then stands",
-        _camera(change=lambda: gone),
+        _camera(lambda: gone),
         SOUND_CAMERA,
         lasts=4.5,
         quick=True,
@@ -287,7 +274,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "camera_frozen",
         "the same message comes again and again, with its stamp",
         "ends its step and stands once the frame is too old or the robot has left its place",
-        _camera(change=lambda: Frozen(stamps=False)),
+        _camera(lambda: partial(_frozen, [], False)),
         SOUND_CAMERA,
         lasts=4.5,
         reads="frozen",
@@ -296,7 +283,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "camera_repeats",
         "the same picture comes again and again, under stamps that go on",
         "goes on: verified by the target on the pictures that it gets",
-        _camera(change=lambda: Frozen(stamps=True)),
+        _camera(lambda: partial(_frozen, [], True)),
         SOUND_CAMERA,
         lasts=10.0,
         stops=False,
@@ -306,7 +293,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "camera_black",
         "every picture is black",
         "goes on as the target decides, which sees no object and searches",
-        _camera(change=_black),
+        _camera(lambda: _black),
         SOUND_CAMERA,
         lasts=5.0,
         stops=False,
@@ -316,7 +303,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "picture_damaged",
         "every JPEG ends after a third, on which the drafter raises an error",
         "ends its step and stands",
-        _camera(change=_no_picture),
+        _camera(lambda: _damaged),
         SOUND_CAMERA,
         lasts=3.0,
         reads="cannot be read|damaged",
@@ -325,7 +312,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "odometry_gone",
         "no odometry comes",
         "waits after 80 ms, gives the step up after 0.5 s and stands",
-        _odometry(change=lambda: gone),
+        _odometry(lambda: gone),
         SOUND_ODOMETRY,
         reads="odometry is missing",
     ),
@@ -333,7 +320,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "odometry_frozen",
         "the same odometry comes again and again, with its stamp",
         "gives the step up after 0.5 s and stands",
-        _odometry(change=lambda: Frozen(stamps=False)),
+        _odometry(lambda: partial(_frozen, [], False)),
         SOUND_ODOMETRY,
         reads="odometry is missing",
         quick=True,
@@ -342,7 +329,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "odometry_jumps",
         "one message in twenty says 5 m further ahead",
         "gives up each step under which it comes",
-        _odometry(change=_jumping),
+        _odometry(lambda: partial(_jumping, Random(1))),
         SOUND_ODOMETRY,
         lasts=5.0,
         stops=False,
@@ -351,7 +338,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "odometry_not_numbers",
         "the position is not a number",
         "drops it; as if none came",
-        _odometry(change=_not_numbers),
+        _odometry(lambda: _not_numbers),
         SOUND_ODOMETRY,
         reads="odometry",
     ),
@@ -359,7 +346,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "clock_ahead",
         "the stamps of camera and odometry jump 30 s ahead",
         "ends its step and stands: no clock that is so far off is allowed for",
-        _both(change=lambda: shifted(SKEW)),
+        _both(lambda: partial(_shifted, SKEW)),
         SOUND,
         lasts=4.0,
         reads="clock",
@@ -368,7 +355,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "clock_behind",
         "the stamps of camera and odometry jump 30 s back",
         "ends its step and stands: no clock that is so far off is allowed for",
-        _both(change=lambda: shifted(-SKEW)),
+        _both(lambda: partial(_shifted, -SKEW)),
         SOUND,
         lasts=4.0,
         reads="clock|stamps",
@@ -377,7 +364,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "clock_skew",
         "the stamps of camera and odometry are 2 s ahead",
         "goes on: the offset is measured, said and allowed for",
-        _both(change=lambda: shifted(2.0)),
+        _both(lambda: partial(_shifted, 2.0)),
         SOUND,
         lasts=6.0,
         stops=False,
@@ -386,7 +373,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         "camera_clock",
         "the camera's stamps are 0.3 s ahead of odometry's",
         "goes on: within what is tolerated",
-        _camera(change=lambda: shifted(0.3)),
+        _camera(lambda: partial(_shifted, 0.3)),
         SOUND_CAMERA,
         lasts=4.0,
         stops=False,

@@ -1,39 +1,43 @@
 """The running system that faults are put into: real processes, a link, and the bystander.
 
 Simulator, bridge, navigator, drafter and verifier are processes; camera and odometry go through
-the bystander's relays, the link through a proxy. The bench is the supervisor of its processes.
+relays, the link through a proxy. The bench is the supervisor of its processes.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
-from ....bringup.graph import GraphSettings
-from ....bringup.running_graph import free_address, is_serving
+from ....bringup.graph import GraphSettings, Value
 from ....errors import UserError
 from ....models import EMBEDDED
+from ....nodes.runtime.qos import SENSOR_DATA
+from ....nodes.topics import TOPICS
 from ...harness.emulated_link import LinkProfile
 from ...harness.proxy import MessageFaults, MessageProxy, Proxy
 from ...sim.kinds import KINDS
 from ...sim.room import make_room
 from ..leaks import memory_mb
-from ..ros_graph import RosGraph, node_command
-from .watch import ODOMETRY, TRUE, Watch, gone
+from ..live import LiveRig, Watch, stamp_of
 
 NODES = ("simulator", "cloud_bridge", "navigator", "drafter", "monitor")
 TOKEN = "a token of the bench"
 PATIENCE = 3.0  # s; the drafter's, shorter than its default so that a row takes seconds
 UP_TIMEOUT = 120.0  # s
+DRIVE_TIMEOUT = 90.0  # s
 MATCHED = 0.5  # s from discovery until messages arrive
+CAMERA, ODOMETRY = "camera/image_raw/compressed", "odom"
+TRUE = {CAMERA: "true/camera", ODOMETRY: "true/odom"}  # what the simulator publishes
 HEARD_ON = {
     "simulator": TRUE[ODOMETRY],
     "cloud_bridge": "verdict",
@@ -43,19 +47,59 @@ HEARD_ON = {
 }
 INSTRUCTED = 2.0  # s that an instruction has to be followed
 POISONED = "edge_cloud_spec.lab.bench.faults.poisoned"
+REMEMBERED = 2000  # stamps
+
+Change = Callable[[Any], Any]
 
 
-class Rig:
+class Relay:
+    """Publishes a topic as the simulator does; ``change`` gives what takes a message's place."""
+
+    def __init__(self, rig: LiveRig, topic: str) -> None:
+        self.change: Change | None = None
+        self._taken: OrderedDict[int, float] = OrderedDict()
+        kind = TOPICS[topic][0]
+        self._publisher = rig.node.create_publisher(kind, topic, SENSOR_DATA)
+        rig.node.create_subscription(kind, TRUE[topic], self._on_message, SENSOR_DATA)
+
+    def taken_at(self, stamp: int) -> float | None:
+        """When the message of a stamp was truly taken, s of the machine's clock, if there is one.
+
+        Whatever the stamp says.
+        """
+        return self._taken.get(stamp)
+
+    def _on_message(self, message: Any) -> None:
+        taken, change = stamp_of(message) / 1e9, self.change
+        changed = message if change is None else change(message)
+        if changed is None:
+            return
+        # The same stamp again is the same message: the first counts.
+        self._taken.setdefault(stamp_of(changed), taken)
+        if len(self._taken) > REMEMBERED:
+            self._taken.popitem(last=False)
+        self._publisher.publish(changed)
+
+
+def gone(message: object) -> None:
+    """Nothing is published."""
+
+
+class Rig(LiveRig):
     """Made by ``running_rig``. ``watch`` sees and records; the methods change what runs."""
 
-    def __init__(self, ros: RosGraph, watch: Watch, folder: Path, seed: int) -> None:
-        self.ros, self.watch, self.folder, self.seed = ros, watch, folder, seed
-        self.verifier_address = free_address()
+    def __init__(self, seed: int, logs: Path | None, target: str, drafter: str) -> None:
+        super().__init__(GraphSettings(seed=seed, drafter=drafter), logs)
         self.proxy = Proxy(self.verifier_address, LinkProfile(delay_ms=1.0))
-        self._messages: MessageProxy | None = None
-        self.token_file = folder / "token"
-        self.token_file.write_text(TOKEN)
-        (folder / "verifier.token").write_text(TOKEN)
+        self.token_file = self.folder / "token"
+        for file in (self.token_file, self.folder / "verifier.token"):
+            file.write_text(TOKEN)
+        self.settings = replace(
+            self.settings, cloud=self.proxy.address, token_file=str(self.token_file)
+        )
+        self.watch = Watch(self, TRUE[ODOMETRY])
+        self.camera, self.odometry = Relay(self, CAMERA), Relay(self, ODOMETRY)
+        self.seed, self._target = seed, target
         self.numbers = count()  # for files of which each trial has its own
         self.hung: set[str] = set()
         self.respawned: list[str] = []  # nodes that ended by themselves, and how
@@ -63,146 +107,133 @@ class Rig:
         self.judged = time.time()  # what was published until then
         self.forged_at = 0.0  # when the first one was published
         self.endings = ExitStack()  # of what a fault has started, until it is cleared
-        self._tokenizer = _tokenizer()
         self._instructed = -INSTRUCTED
-        things = [thing.name for thing in make_room(seed).things if thing.name in KINDS]
-        self._instructions = cycle([f"find the {name}" for name in things])
+        things = (thing.name for thing in make_room(seed).things)
+        self._instructions = cycle([f"find the {name}" for name in things if name in KINDS])
 
     def close(self) -> None:
-        """End the faults, so that the programs can end."""
+        """End the faults, so that the programs can end; and those."""
         for name in list(self.hung):
             self.unhang(name)
         self.endings.close()
         self.proxy.close()
-        if self._messages is not None:
-            self._messages.close()
+        if "messages" in vars(self):
+            self.messages.close()
+        super().close()
 
-    @property
+    @cached_property
     def messages(self) -> MessageProxy:
         """A proxy of single messages to the verifier; started when a fault first needs it."""
-        if self._messages is None:
-            self._messages = MessageProxy(self.verifier_address, MessageFaults(), self.seed)
-        return self._messages
+        return MessageProxy(self.verifier_address, MessageFaults(), self.seed)
 
     # Processes
 
-    def start(self, name: str, cloud: str = "", **parameters: str | float) -> None:
+    def start_node(self, name: str, **parameters: Value) -> None:
         """Start one of our nodes, or the verifier."""
-        self.ros.start(name, self.command(name, cloud, **parameters))
+        if name == "verifier":
+            self.start(name, self.verifier_command(self.verifier_address))
+        elif name == "drafter":
+            own = {"patience": PATIENCE, "retry": 0.5}
+            self.start(name, self._poisoned(name, self.node_command(name, **own, **parameters)))
+        else:
+            argv = self.node_command(name, **parameters)
+            for topic, true in TRUE.items() if name == "simulator" else ():
+                argv += ["-r", f"{topic}:={true}"]
+            self.start(name, argv)
 
-    def restart(self, name: str, cloud: str = "", **parameters: str | float) -> None:
+    def restart(self, name: str, **parameters: Value) -> None:
         """Start a node whose process has ended, and wait until the bystander hears it.
 
         Until then no picture comes, so that nothing is decided which the judge cannot see.
         """
-        topic, camera = HEARD_ON[name], self.watch.camera
-        before, change = self.watch.publishers(topic, name), camera.change
-        camera.change = gone
-        self.start(name, cloud, **parameters)
-        self.ros.wait_for(
-            lambda: self.watch.publishers(topic, name) - before, f"{name} is back", UP_TIMEOUT
+        before, change = self.publishers(HEARD_ON[name], name), self.camera.change
+        self.camera.change = gone
+        self.start_node(name, **parameters)
+        self.wait_for(
+            lambda: self.publishers(HEARD_ON[name], name) - before, f"{name} is back", UP_TIMEOUT
         )
-        self.ros.spin(MATCHED)
-        camera.change = change
-
-    def command(self, name: str, cloud: str = "", **parameters: str | float) -> list[str]:
-        """The command line of a node of this rig."""
-        if name == "verifier":
-            return self.verifier_command(self.verifier_address)
-        settings = GraphSettings(
-            cloud=cloud or self.proxy.address, token_file=str(self.token_file), seed=self.seed
-        )
-        if name == "drafter":
-            argv = node_command(name, settings, patience=PATIENCE, retry=0.5, **parameters)
-            return self._poisoned(argv, name)
-        argv = node_command(name, settings, **parameters)
-        if name == "simulator":
-            for topic, true in TRUE.items():
-                argv += ["-r", f"{topic}:={true}"]
-        return argv
+        time.sleep(MATCHED)
+        self.camera.change = change
 
     def verifier_command(self, address: str, **options: str) -> list[str]:
-        """The command line of a verifier with the embedded target; ``options`` come last."""
-        given = {"target": str(EMBEDDED / "target"), "threads": "1", "max_tokens": "48"}
-        given |= {"token_file": str(self.folder / "verifier.token"), "address": address, **options}
-        settings = GraphSettings(local_address=address)
-        argv = node_command("cloud_verifier", settings)[:3]
-        for option, value in given.items():
-            argv += [f"--{option.replace('_', '-')}", value]
-        return self._poisoned(argv, "verifier")
+        """The command line of a verifier that can be poisoned."""
+        given = {"target": self._target, "token_file": str(self.folder / "verifier.token")}
+        return self._poisoned("verifier", super().verifier_command(address, **given | options))
 
-    def _poisoned(self, argv: list[str], name: str) -> list[str]:
+    def _poisoned(self, name: str, argv: list[str]) -> list[str]:
         python, dash_m, module, *rest = argv
-        return [python, dash_m, POISONED, str(self.switch(name)), module, *rest]
+        return [python, dash_m, POISONED, str(self._switch(name)), module, *rest]
 
     def poison(self, name: str, failure: str) -> None:
         """Let each pass of this program's model fail so (``poisoned.FAILURES``); empty: no more."""
-        self.switch(name).write_text(failure)
+        self._switch(name).write_text(failure)
 
-    def switch(self, name: str) -> Path:
+    def _switch(self, name: str) -> Path:
         """The file that says how passes of this program's model fail."""
         return self.folder / f"{name}.switch"
 
-    def kill(self, name: str) -> None:
-        """End it with SIGKILL."""
-        self.ros.kill(name)
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """End it."""
+        super().kill(name, number)
         if name == "drafter":
             self.watch.excuse()
 
     def hang(self, name: str) -> None:
         """Stop the process with SIGSTOP."""
-        os.kill(self.ros.pid(name), signal.SIGSTOP)
+        os.kill(self.pid(name), signal.SIGSTOP)
         self.hung.add(name)
 
     def unhang(self, name: str) -> None:
         """Let it go on."""
-        os.kill(self.ros.pid(name), signal.SIGCONT)
+        os.kill(self.pid(name), signal.SIGCONT)
         self.hung.discard(name)
 
     def start_other(self, name: str, argv: list[str], up: Callable[[], bool]) -> None:
         """Start a program that runs until the fault is cleared; returns when it is up."""
-        self.ros.start(name, argv)
-        self.endings.callback(self.ros.kill, name)
-        self.ros.wait_for(up, f"{name} is up", UP_TIMEOUT)
+        self.start(name, argv)
+        self.endings.callback(self.kill, name)
+        self.wait_for(up, f"{name} is up", UP_TIMEOUT)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of these tokens."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(EMBEDDED / "drafter")
+
     def resources(self) -> dict[str, tuple[int, int, float]]:
         """By program: its process, its threads, and its memory in MB."""
         found = {}
-        for name in self.ros.running:
-            pid = self.ros.pid(name)
+        for name in self.running:
+            pid = self.pid(name)
             threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
             found[name] = (pid, threads, memory_mb(pid))
         return found
 
     # The mission
 
-    def keep_instructed(self) -> None:
-        """Give the next instruction once the last one has ended."""
-        state = self.watch.lines.get("instruction_status", "").partition(" ")[0]
-        heard = time.monotonic() > self._instructed + INSTRUCTED
-        if state not in ("following", "failed") and heard:
-            self.instruct_next()
-
     def instruct_next(self) -> None:
         """Send the robot to the next thing of the room."""
         self._instructed = time.monotonic()
         self.watch.instruct(next(self._instructions))
 
-    def wait_for(self, condition: Callable[[], object], what: str, timeout: float) -> None:
+    def drive_until(self, condition: Callable[[], object], what: str, timeout: float) -> None:
         """Keep the robot busy, and its nodes up, until the condition holds.
 
         Raises UserError after the timeout.
         """
         end, looked = time.monotonic() + timeout, 0.0
         while not condition():
-            self.keep_instructed()
-            self.ros.spin(0.05)
-            if (now := time.monotonic()) > looked + 1.0:
+            time.sleep(0.05)
+            now = time.monotonic()
+            state = self.watch.lines["instruction_status"].partition(" ")[0]
+            if state not in ("following", "failed") and now > self._instructed + INSTRUCTED:
+                self.instruct_next()
+            if now > looked + 1.0:
                 looked = now
                 self._respawn()
             if now > end:
@@ -210,19 +241,21 @@ class Rig:
 
     def _respawn(self) -> None:
         """Start nodes that have ended by themselves, as launch does (its ``respawn``)."""
-        for name in self.ros.running & set(NODES):
-            if problem := self.ros.ended(name):
+        for name in self.running & set(NODES):
+            if problem := self.ended(name):
                 self.respawned.append(f"{name}: {problem}")
                 self.kill(name)
                 self.restart(name)
 
-    def drive(self, timeout: float = 90.0) -> None:
+    def drive(self) -> None:
         """Wait until the robot moves on a new action."""
         since = time.time()
-        state = self.watch.lines.get("instruction_status", "")
+        state = self.watch.lines["instruction_status"]
         if state.startswith("failed") or not state:
             self.instruct_next()
-        self.wait_for(lambda: self.moved_since(since), "the robot moves on a new decision", timeout)
+        self.drive_until(
+            lambda: self.moved_since(since), "the robot moves on a new decision", DRIVE_TIMEOUT
+        )
 
     def moved_since(self, since: float) -> bool:
         """Whether an action that was announced after ``since`` moves the robot."""
@@ -253,8 +286,8 @@ class InjectedFault:
     name: str
     injected: str
     robot: str
-    inject: Callable[[Rig], None]
-    clear: Callable[[Rig], None] = lambda rig: None
+    inject: Callable[[Rig], object]
+    clear: Callable[[Rig], object] = lambda rig: None
     lasts: float = 2.0
     stops: bool = True
     reads: str = ""
@@ -265,35 +298,28 @@ class InjectedFault:
 
 
 @contextmanager
-def running_rig(seed: int, logs: Path | None = None) -> Iterator[Rig]:
+def running_rig(
+    seed: int,
+    logs: Path | None = None,
+    target: str = str(EMBEDDED / "target"),
+    drafter: str = str(EMBEDDED / "drafter"),
+) -> Iterator[Rig]:
     """The system, up and connected; ended with the context. Raises UserError.
 
     ``logs``: where the programs' output is kept; None: it is not.
     """
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        ros = stack.enter_context(RosGraph(logs or folder / "logs"))
-        rig = Rig(ros, stack.enter_context(Watch(ros.domain)), folder, seed)
-        stack.callback(rig.close)
-        for node in ("verifier", *NODES):
-            rig.start(node)
-        ros.wait_for(lambda: is_up(rig), "the nodes are up")
+    with closing(Rig(seed, logs, target, drafter)) as rig:
+        rig.start_verifier()
+        for node in NODES:
+            rig.start_node(node)
+        rig.wait_for(
+            lambda: (
+                {"drafter", "navigator"} <= rig.subscribers("instruction")
+                and "cloud_bridge" in rig.subscribers("draft")
+                and "simulator" in rig.subscribers("cmd_vel")
+                and rig.watch.lines["instruction_status"]
+                and rig.watch.lines["nav_status"]
+            ),
+            "the nodes are up",
+        )
         yield rig
-
-
-def is_up(rig: Rig) -> bool:
-    """Whether every part of the system is there and sees the others."""
-    watch = rig.watch
-    return (
-        {"drafter", "navigator"} <= watch.subscribers("instruction")
-        and "cloud_bridge" in watch.subscribers("draft")
-        and "simulator" in watch.subscribers("cmd_vel")
-        and {"instruction_status", "nav_status"} <= set(watch.lines)
-        and is_serving(rig.verifier_address)
-    )
-
-
-def _tokenizer() -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(EMBEDDED / "drafter")

@@ -10,7 +10,6 @@ fault's end until the robot moves again on a verified action, or its mission has
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
 import sys
@@ -23,9 +22,10 @@ from pathlib import Path
 from random import Random
 
 from ....errors import UserError
-from ..command import Options, Row, write
+from ..command import Options, Row, earlier_rows, write
+from ..judge import Event, Reported, judge
+from ..leaks import quarters
 from . import beyond_robot, on_robot
-from .judge import Event, Reported, judge, without_forged
 from .rig import InjectedFault, Rig, running_rig
 
 LONGEST = 100  # characters of what the owner reads
@@ -58,24 +58,13 @@ def table(faults: Mapping[str, InjectedFault], rows: Iterable[Row]) -> str:
 
 def _line(fault: InjectedFault, row: Row) -> str:
     said = str(row.get("said", "") if fault.reads else "").replace("|", "/").replace("`", "'")
-    times = [
-        _seconds(row.get(name))
-        for name in ("standstill_s_max", "base_stands_s_max", "recovery_s_max")
-    ]
-    reads = f"`{_shortened(said)}`" if said else "-"
-    return f"| {fault.name} | {fault.injected} | {fault.robot} | {reads} | " + (
-        " | ".join(times) + " |"
-    )
-
-
-def _shortened(said: str) -> str:
-    """Without the instruction, and as much as tells one sentence from another."""
     said = re.sub(r"following (.+?): no decision on '\1': ", "", said)
-    return said if len(said) <= LONGEST else f"{said[:LONGEST].rpartition(' ')[0]} ..."
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    if len(said) > LONGEST:
+        said = f"{said[:LONGEST].rpartition(' ')[0]} ..."
+    cells = [fault.name, fault.injected, fault.robot, f"`{said}`" if said else "-"]
+    for name in ("standstill_s_max", "base_stands_s_max", "recovery_s_max"):
+        cells.append("-" if row.get(name) is None else f"{row[name]:.2f}")
+    return f"| {' | '.join(cells)} |"
 
 
 STAND_TIMEOUT = 45.0  # s in which the robot must have come to stand, and stayed so
@@ -95,7 +84,6 @@ class Trial:
     standstill_s: float = 0.0
     base_stands_s: float = 0.0
     recovery_s: float | None = None
-    reported_s: float | None = None
     said: str = ""
     problems: list[str] = field(default_factory=list)
 
@@ -104,18 +92,16 @@ def run_trial(rig: Rig, fault: InjectedFault) -> Trial:
     """Inject, clear, and judge. Raises UserError when the robot did not move before the fault."""
     trial = Trial()
     rig.drive()
-    before = rig.resources()
-    begun = time.time()
+    before, begun = rig.resources(), time.time()
     try:
         fault.inject(rig)
-        injected = time.time()
-        _while_it_lasts(rig, fault, injected, trial)
+        _while_it_lasts(rig, fault, time.time(), trial)
         cleared = time.time()
         fault.clear(rig)
         trial.recovery_s = _recovery(rig, fault, cleared, trial)
     finally:
         rig.endings.close()
-    rig.ros.spin(SETTLE)  # for what was published to arrive
+    time.sleep(SETTLE)  # for what was published to arrive
     _judge(rig, fault, begun, trial)
     _compare(rig, before, trial)
     return trial
@@ -124,7 +110,7 @@ def run_trial(rig: Rig, fault: InjectedFault) -> Trial:
 def _while_it_lasts(rig: Rig, fault: InjectedFault, injected: float, trial: Trial) -> None:
     if not fault.stops:
         end = time.monotonic() + fault.lasts
-        rig.wait_for(lambda: time.monotonic() > end, "the fault lasts", fault.lasts + 10.0)
+        rig.drive_until(lambda: time.monotonic() > end, "the fault lasts", fault.lasts + 10.0)
         return
 
     def stands() -> bool:
@@ -135,9 +121,9 @@ def _while_it_lasts(rig: Rig, fault: InjectedFault, injected: float, trial: Tria
         return not fault.reads or bool(_said(rig.watch.events, fault.reads, injected)[0])
 
     try:
-        rig.wait_for(stands, "the robot stands", STAND_TIMEOUT)
+        rig.drive_until(stands, "the robot stands", STAND_TIMEOUT)
         with suppress(UserError):  # judged below, and some are only said afterwards
-            rig.wait_for(is_said, "it is said", NEEDED)
+            rig.drive_until(is_said, "it is said", NEEDED)
     except UserError as error:
         trial.problems.append(str(error))
 
@@ -147,7 +133,7 @@ def _recovery(rig: Rig, fault: InjectedFault, cleared: float, trial: Trial) -> f
     ended: list[float] = []
 
     def recovered() -> bool:
-        status = rig.watch.lines.get("instruction_status", "")
+        status = rig.watch.lines["instruction_status"]
         if status.startswith("failed") and not fault.instructed_again:
             return False
         if status.startswith(ENDED):
@@ -157,7 +143,7 @@ def _recovery(rig: Rig, fault: InjectedFault, cleared: float, trial: Trial) -> f
     if fault.instructed_again:
         rig.instruct_next()
     try:
-        rig.wait_for(recovered, "the robot goes on", RECOVERY_TIMEOUT)
+        rig.drive_until(recovered, "the robot goes on", RECOVERY_TIMEOUT)
     except UserError as error:
         trial.problems.append(str(error))
         return None
@@ -167,9 +153,9 @@ def _recovery(rig: Rig, fault: InjectedFault, cleared: float, trial: Trial) -> f
 
 
 def _judge(rig: Rig, fault: InjectedFault, begun: float, trial: Trial) -> None:
-    events = without_forged(rig.watch.events, rig.forged)
+    events = [e for e in rig.watch.events if getattr(e, "message", None) not in rig.forged]
     now = time.time()
-    found = judge(events, rig.watch.camera.taken_at, rig.decode, rig.judged)
+    found = judge(events, rig.camera.taken_at, rig.decode, rig.judged)
     rig.judged = now
     rig.watch.forget(now - REMEMBERED)
     trial.unverified = found.unverified
@@ -177,20 +163,16 @@ def _judge(rig: Rig, fault: InjectedFault, begun: float, trial: Trial) -> None:
     trial.said, at = _said(events, fault.reads, begun)
     if fault.reads and not trial.said:
         trial.problems.append(f"nobody said {fault.reads!r}")
-    if fault.reported_s is not None and at is not None:
-        trial.reported_s = at - rig.forged_at
-        if trial.reported_s > fault.reported_s:
-            trial.problems.append(f"reported after {trial.reported_s:.1f} s")
+    if fault.reported_s is not None and at > rig.forged_at + fault.reported_s:
+        trial.problems.append(f"reported after {at - rig.forged_at:.1f} s")
 
 
-def _said(events: Iterable[Event], pattern: str, since: float) -> tuple[str, float | None]:
+def _said(events: Iterable[Event], pattern: str, since: float) -> tuple[str, float]:
     """The first sentence that matches, and when it was published; empty where there is none."""
-    for line in events:
-        if not (pattern and isinstance(line, Reported) and line.at > since):
-            continue
-        if re.search(pattern, line.text):
+    for line in events if pattern else ():
+        if isinstance(line, Reported) and line.at > since and re.search(pattern, line.text):
             return f"{line.topic}: {line.text}", line.at
-    return "", None
+    return "", 0.0
 
 
 def _compare(rig: Rig, before: dict[str, tuple[int, int, float]], trial: Trial) -> None:
@@ -202,9 +184,7 @@ def _compare(rig: Rig, before: dict[str, tuple[int, int, float]], trial: Trial) 
 
 
 GROWTH_MB = 16.0  # of a program, from the first to the last quarter; less counts as flat
-FEW = 16  # samples; with fewer, nothing is compared
 LAST = 15.0  # s for the last decisions to end
-WARM_UP = 0.1  # of the samples, which are not counted: caches fill
 
 
 class Samples:
@@ -230,15 +210,6 @@ class Samples:
         return found
 
 
-def quarters(
-    samples: Sequence[tuple[int, float]],
-) -> tuple[Sequence[tuple[int, float]], Sequence[tuple[int, float]]]:
-    """The first and the last quarter after the warm-up; both all of them where there are few."""
-    warm = samples[int(WARM_UP * len(samples)) :]
-    size = len(warm) // 4 if len(samples) >= FEW else 0
-    return (warm[:size], warm[-size:]) if size else (samples, samples)
-
-
 def soak(rig: Rig, faults: Sequence[InjectedFault], minutes: float, seed: int) -> Row:
     """Random faults for so many minutes; one row of all."""
     random, samples, done = Random(seed), Samples(), list[Trial]()
@@ -257,7 +228,7 @@ def soak(rig: Rig, faults: Sequence[InjectedFault], minutes: float, seed: int) -
         print(f"{len(done)} {fault.name}: {passed:.0f} s left {found}", file=sys.stderr, flush=True)
     rig.watch.instruct("stop")
     with suppress(UserError):  # those that are left are told below
-        rig.ros.wait_for(lambda: not rig.watch.unaccounted, "the last decisions end", LAST)
+        rig.wait_for(lambda: not rig.watch.unaccounted, "the last decisions end", LAST)
     samples.take(rig)
     problems += [f"decision {request} never ended" for request in rig.watch.unaccounted]
     for name, (threads, more) in samples.growth().items():
@@ -272,15 +243,9 @@ def _soak_row(rig: Rig, done: Sequence[Trial], problems: Sequence[str], samples:
     for problem in problems:
         print(f"soak: {problem}", file=sys.stderr, flush=True)
     growth = samples.growth()
-    times = [trial.recovery_s for trial in done if trial.recovery_s is not None]
     return {
         "fault": "soak",
-        "trials": len(done),
-        "unverified_motions": sum(len(trial.unverified) for trial in done),
-        "standstill_s_max": max((trial.standstill_s for trial in done), default=0.0),
-        "base_stands_s_max": max((trial.base_stands_s for trial in done), default=0.0),
-        "recovered": len(times) == len(done),
-        "recovery_s_max": max(times, default=None),
+        **_figures(done),
         "decisions": len(rig.watch.begun),
         "unaccounted": len(rig.watch.unaccounted),
         "respawned": "; ".join(rig.respawned),
@@ -288,6 +253,18 @@ def _soak_row(rig: Rig, done: Sequence[Trial], problems: Sequence[str], samples:
         **{f"{name}_mb_grown": more for name, (_, more) in growth.items()},
         "problems": "; ".join(problems),
         "passed": bool(done) and not problems,
+    }
+
+
+def _figures(done: Sequence[Trial]) -> Row:
+    times = [trial.recovery_s for trial in done if trial.recovery_s is not None]
+    return {
+        "trials": len(done),
+        "unverified_motions": sum(len(trial.unverified) for trial in done),
+        "standstill_s_max": max((trial.standstill_s for trial in done), default=0.0),
+        "base_stands_s_max": max((trial.base_stands_s for trial in done), default=0.0),
+        "recovered": len(times) == len(done),
+        "recovery_s_max": max(times, default=None),
     }
 
 
@@ -335,8 +312,8 @@ def run(args: argparse.Namespace) -> list[Row]:
             raise UserError("--only names no fault that the soak can draw")
         with running_rig(args.seed, args.logs) as rig:
             return [soak(rig, random, args.soak, args.seed)]
-    rows = _rows_of(args.json) if args.resume and args.json else []
-    left = [name for name in names if name not in {row["fault"] for row in rows}]
+    done = earlier_rows(args.json, "fault") if args.resume else {}
+    rows, left = list(done.values()), [name for name in names if name not in done]
     while left:
         left = _run_in_one_rig(left, args, rows)
     if args.page:
@@ -374,33 +351,13 @@ def measure(rig: Rig, fault: InjectedFault, trials: int) -> tuple[Row, bool]:
 
 
 def _row(fault: InjectedFault, done: list[Trial]) -> Row:
-    unverified = sum(len(trial.unverified) for trial in done)
-    standstill = max(trial.standstill_s for trial in done)
-    times = [trial.recovery_s for trial in done if trial.recovery_s is not None]
-    reports = [trial.reported_s for trial in done if trial.reported_s is not None]
-    recovered = len(times) == len(done)
-    sound = not any(trial.problems for trial in done)
-    moved = unverified and fault.reported_s is None
+    figures = _figures(done)
+    sound = figures["recovered"] and not any(trial.problems for trial in done)
+    moved = figures["unverified_motions"] and fault.reported_s is None
     return {
         "fault": fault.name,
-        "trials": len(done),
-        "unverified_motions": unverified,
-        "standstill_s_max": standstill,
-        "base_stands_s_max": max(trial.base_stands_s for trial in done),
-        "recovered": recovered,
-        "recovery_s_max": max(times) if times else None,
-        "reported_s_max": max(reports) if reports else None,
+        **figures,
         "said": next((trial.said for trial in done if trial.said), ""),
         "problems": "; ".join(problem for trial in done for problem in trial.problems),
-        "passed": sound and recovered and not moved and standstill <= STANDSTILL,
+        "passed": sound and not moved and figures["standstill_s_max"] <= STANDSTILL,
     }
-
-
-def _rows_of(path: Path) -> list[Row]:
-    if not path.exists():
-        return []
-    try:
-        rows: list[Row] = json.loads(path.read_text())["rows"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path} has no rows to resume from: {error}") from None
-    return rows

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from ....decoding.digest import PrefixDigest
-from ....decoding.draft import Draft
-from ....instruction import is_stop, normalized
-from ....wire.messages import DraftMessage, Opened, Verdict
-from ....wire.messages import Verdict as WireVerdict
+from ...decoding.digest import PrefixDigest
+from ...decoding.draft import Draft
+from ...instruction import is_stop, normalized
+from ...wire.messages import DraftMessage, Opened, Verdict
 
 
 @dataclass(frozen=True)
@@ -32,32 +31,12 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class FromRobot:
-    """A draft, as its bytes say."""
+class OnWire:
+    """A draft, the session's first digest, or a verdict, as their bytes say."""
 
     at: float
     request: str
-    message: DraftMessage
-
-
-@dataclass(frozen=True)
-class FromCloud:
-    """The session's first digest, or a verdict, as their bytes say."""
-
-    at: float
-    request: str
-    message: Opened | WireVerdict
-
-
-@dataclass(frozen=True)
-class PublishedWords:
-    """Words that the navigator was given; ``finished``: nothing follows."""
-
-    at: float
-    request: str
-    position: int
-    tokens: tuple[int, ...]
-    finished: bool
+    message: DraftMessage | Opened | Verdict
 
 
 @dataclass(frozen=True)
@@ -107,17 +86,7 @@ class Reported:
     text: str
 
 
-Event = (
-    Asked
-    | FromRobot
-    | FromCloud
-    | PublishedWords
-    | Command
-    | BaseCommand
-    | BaseMotion
-    | Instructed
-    | Reported
-)
+Event = Asked | OnWire | Command | BaseCommand | BaseMotion | Instructed | Reported
 
 
 FRAME_AGE = 10.0  # s; the navigator's parameter frame_age
@@ -139,7 +108,6 @@ class Judgement:
     """
 
     unverified: list[str] = field(default_factory=list)
-    motions: int = 0
     standstill_s: float = 0.0
     base_stands_s: float = 0.0
 
@@ -152,7 +120,6 @@ class _Decode:
     drafts: dict[PrefixDigest, list[Draft]] = field(default_factory=lambda: defaultdict(list))
     verdicts: list[tuple[float, Verdict]] = field(default_factory=list)
     bases: list[PrefixDigest] = field(default_factory=list)
-    settled: list[PublishedWords] = field(default_factory=list)
 
     def tokens_at(self, now: float) -> tuple[int, ...]:
         """All tokens that verdicts published by then have settled."""
@@ -212,7 +179,6 @@ def judge(
         if problem:
             judgement.unverified.append(f"{command.text!r} of {command.request}: {problem}")
         else:
-            judgement.motions += 1
             valid.append(command)
     _follow(ordered, valid, judgement, since)
     return judgement
@@ -223,14 +189,14 @@ def _decodes(events: Sequence[Event]) -> Mapping[str, _Decode]:
     for event in events:
         if isinstance(event, Asked):
             found[event.request].asked.append(event)
-        elif isinstance(event, FromRobot):
-            found[event.request].drafts[event.message.base].append(event.message.draft)
-        elif isinstance(event, FromCloud) and isinstance(event.message, Opened):
-            found[event.request].bases.append(event.message.base)
-        elif isinstance(event, FromCloud) and isinstance(event.message, Verdict):
-            found[event.request].verdicts.append((event.at, event.message))
-        elif isinstance(event, PublishedWords):
-            found[event.request].settled.append(event)
+        elif isinstance(event, OnWire):
+            decode, message = found[event.request], event.message
+            if isinstance(message, DraftMessage):
+                decode.drafts[message.base].append(message.draft)
+            elif isinstance(message, Opened):
+                decode.bases.append(message.base)
+            else:
+                decode.verdicts.append((event.at, message))
     return found
 
 
@@ -359,13 +325,3 @@ def _watch_base(events: Sequence[Event], bursts: Sequence[_Burst], judgement: Ju
             if not event.moves:
                 judgement.base_stands_s = max(judgement.base_stands_s, event.at - burst.end)
                 break
-
-
-def without_forged(events: Iterable[Event], forged: Iterable[object]) -> list[Event]:
-    """The events but those of messages that the bench itself has forged."""
-    known = list(forged)
-    return [
-        event
-        for event in events
-        if not (isinstance(event, FromCloud) and any(event.message == each for each in known))
-    ]

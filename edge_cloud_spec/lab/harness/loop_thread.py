@@ -1,0 +1,37 @@
+"""An asyncio loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+TIMEOUT_S = 100.0
+
+
+class LoopThread:
+    """``loop`` runs from the beginning until ``close``."""
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.loop = loop or asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """What the work returns, once it is done on the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(TIMEOUT_S)
+
+    def close(self) -> None:
+        """Cancel what is still at work, and end loop and thread."""
+        self.run(_cancel_the_others())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(TIMEOUT_S)
+        self.loop.close()
+
+
+async def _cancel_the_others() -> None:
+    remaining = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in remaining:
+        task.cancel()
+    await asyncio.gather(*remaining, return_exceptions=True)

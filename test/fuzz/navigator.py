@@ -1,0 +1,491 @@
+"""Random events to the navigator; an independent checker holds it to its promises (``Checker``).
+
+PYTHONPATH=test .venv/bin/python -m fuzz.navigator --events 1000000 --seed 0
+
+What it may hear comes from an operator, a drafter, a camera and a base, of whom none is good. The
+promises are checked from what it heard and what it did, by none of its own logic:
+
+1. Never a command after a stop without an instruction that came after the release, and a frame that
+   was taken after that instruction.
+2. Never outside the limits of speed and acceleration, and of unverified motion.
+3. Never later than 0.5 s after the last valid command, nor after the expiry of its decision.
+4. A decision's step begins once, and not before the one under way has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from random import Random
+
+from edge_cloud_spec.lab.bench.motion import MORE, OVERRUN, RATIO
+from edge_cloud_spec.nav.answer import every_action
+from edge_cloud_spec.nav.events import (
+    Announce,
+    Drive,
+    Effect,
+    EStop,
+    Event,
+    Halt,
+    Hold,
+    Instruction,
+    Odometry,
+    Show,
+    Tick,
+    Words,
+)
+from edge_cloud_spec.nav.motion import Limits
+from edge_cloud_spec.nav.navigator import Navigator
+from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
+from edge_cloud_spec.nav.settings import Settings, Unverified
+from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION
+from edge_cloud_spec.nav.watchdog import Watchdog
+
+EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
+INSTRUCTIONS = ("find the red box", "find the door", " find the red box \n", "go to the cup")
+ODD = ("", "  ", "\x00", "x" * 501)
+ACTIONS = [f"action: {action};" for action in every_action()]
+TEXTS = (
+    *ACTIONS,
+    *ACTIONS,
+    *ACTIONS,
+    "action: move",
+    "forward small;",
+    "I cannot;",
+    "",
+    "action: ;",
+)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The truth about a request: when its frame was taken, and for which instruction."""
+
+    taken: float
+    instruction: str
+    verified: bool
+    honest: bool  # whether the camera's clock was measured as it is
+
+
+class Clock:
+    """A source's clock: seconds ahead of ours, set to another time now and then."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.ahead = self._any()
+
+    def step(self) -> None:
+        """Maybe set it."""
+        if self._random.random() < 0.0005:
+            self.ahead = self._any()
+
+    def stamp(self, now: float) -> int:
+        """What it reads, ns."""
+        return round((EPOCH + now + self.ahead) * 1e9)
+
+    def _any(self) -> float:
+        random = self._random
+        if random.random() < 0.05:
+            return random.choice((-4e3, 4e3))
+        return random.choice((0.0, 0.0, random.uniform(-0.4, 0.4), random.uniform(-7, 7)))
+
+
+class Scene:
+    """Draws the next event and what is true about it; ``heard`` tells it what came of the last."""
+
+    def __init__(self, random: Random, now: float) -> None:
+        self._random, self.now = random, now
+        self._camera, self._base = Clock(random), Clock(random)
+        self._pose, self._velocity = Pose(), Velocity()
+        self._published = ""  # the instruction that was last
+        self._past: deque[tuple[float, int, str]] = deque(maxlen=200)  # time, stops, instruction
+        self.decisions: dict[str, Decision] = {}  # by request
+        self._requests = 0
+        self._pieces: list[Words] = []
+        self._sent: deque[tuple[float, Words]] = deque(maxlen=150)
+        self._waiting = self._moving = False
+
+    def heard(self, stops: int, waiting: bool, moving: bool, velocity: Velocity) -> None:
+        """The navigator's count, whether it waits for an instruction, and what the base does."""
+        self._past.append((self.now, stops, self._published))
+        self._waiting, self._moving, self._velocity = waiting, moving, velocity
+
+    def events(self) -> Iterator[Event | Settings]:
+        """Without end; ``Settings`` are parameters that were set."""
+        while True:
+            yield self._pass(self._pause(), Tick())
+            self._camera.step()
+            self._base.step()
+            for _ in range(self._random.choice((0, 1, 1, 1, 2))):
+                yield self._pass(self._random.uniform(0.0, 0.02), self._odometry())
+            if self._random.random() < (0.04 if self._moving else 0.8):
+                yield self._pass(self._random.uniform(0.0, 0.03), self._disturbance())
+
+    def _pause(self) -> float:
+        random = self._random
+        return random.uniform(0.1, 2.0) if random.random() < 0.01 else random.uniform(0.01, 0.07)
+
+    def _pass(self, seconds: float, event: Event | Settings) -> Event | Settings:
+        self.now += seconds
+        go, turn = self._velocity.vx * seconds, self._velocity.wz * seconds
+        x, y, yaw = self._pose.x, self._pose.y, self._pose.yaw
+        self._pose = Pose(x + go * math.cos(yaw), y + go * math.sin(yaw), yaw + turn)
+        return event
+
+    def _odometry(self) -> Odometry:
+        random, pose = self._random, self._pose
+        late = random.expovariate(100.0)
+        stamp, age = self._base.stamp(self.now - late), late - self._base.ahead
+        fault = random.random()
+        if fault < 0.004:
+            pose = random.choice((Pose(math.nan), Pose(1e308), replace(pose, x=pose.x + 3.0)))
+        elif fault < 0.008:
+            stamp = random.choice((0, stamp - 10**9, stamp + 10**9))
+        elif fault < 0.01:
+            self._pose = Pose()
+        elif fault < 0.012:
+            age = random.choice((math.nan, math.inf, -1e300))
+        return Odometry(pose, stamp, age)
+
+    def _disturbance(self) -> Event | Settings:
+        random = self._random
+        if self._pieces and random.random() < 0.9:
+            return self._pieces.pop(0)
+        if self._waiting and random.random() < 0.4:
+            return self._instruct(random.choice(INSTRUCTIONS))
+        kind = random.random()
+        if kind < 0.80:
+            return self._words()
+        if kind < 0.87:
+            return EStop(random.random() < 0.4)
+        if kind < 0.91:
+            return self._instruct(random.choice((*INSTRUCTIONS, *ODD, "stop", "Stop.")))
+        if kind < 0.95:
+            cause = random.choice(("parameter", "active"))
+            return Hold(random.choice(("", "", "it is held")), cause)
+        return settings(random)
+
+    def _instruct(self, text: str) -> Instruction:
+        self._published = text
+        return Instruction(text)
+
+    def _words(self) -> Words:
+        random = self._random
+        if self._sent and random.random() < 0.1:  # again
+            before, words = random.choice(self._sent)
+            return replace(words, age=words.age + self.now - before)
+        self._requests += 1
+        name = f"r{self._requests}"
+        back = random.choice((0, 0, 0, random.randrange(12), random.randrange(200)))
+        past = list(self._past)
+        at, stops, instruction = past[-1 - min(back, len(past) - 1)]
+        taken = at if back else self.now
+        if random.random() < 0.03:
+            stops = random.choice((0, stops + 1, stops - 1, 2**63))
+        if random.random() < 0.03:
+            instruction = random.choice(INSTRUCTIONS)
+        honest = random.random() < 0.9
+        offset = self._camera.ahead - 0.03 if honest else random.choice((0.0, 4.0, -4.0, math.nan))
+        age = self.now - taken - self._camera.ahead
+        if random.random() < 0.05:
+            age = random.choice((math.inf, math.nan, -0.4, 11.0, 0.0))
+        verified = random.random() < 0.7
+        words = Words(
+            request=name,
+            position=0,
+            count=4,
+            text=random.choice(TEXTS),
+            verified=verified,
+            finished=random.random() < 0.7,
+            stamp=self._camera.stamp(taken),
+            age=age,
+            instruction=instruction.strip(),
+            stops=stops,
+            camera_offset=offset,
+        )
+        self._sent.append((self.now, words))
+        self.decisions[name] = Decision(taken, instruction.strip(), verified, honest)
+        if random.random() < 0.1:
+            words = replace(words, request=random.choice(("", "-", "a b")))
+        if random.random() < 0.3:
+            self._cut(words)
+            return self._pieces.pop(0)
+        return words
+
+    def _cut(self, words: Words) -> None:
+        """In pieces, some of them lost, repeated, in another order or of another kind."""
+        random, cut = self._random, self._random.randrange(len(words.text) + 1)
+        first = replace(words, text=words.text[:cut], finished=False)
+        second = replace(words, text=words.text[cut:], position=4)
+        if random.random() < 0.1:
+            second = replace(second, verified=not words.verified)
+        self._pieces = [first, second]
+        fault = random.random()
+        if fault < 0.1:
+            self._pieces.reverse()
+        elif fault < 0.2:
+            self._pieces.insert(random.randrange(3), random.choice(self._pieces))
+        elif fault < 0.25:
+            self._pieces.pop()
+
+
+def settings(random: Random) -> Settings:
+    """Parameters within their ranges."""
+    return Settings(
+        limits=Limits(
+            speed=random.choice((0.05, 0.3, 0.6, 1.5)),
+            turn_speed=random.choice((0.2, 1.2, 2.5)),
+            acceleration=random.choice((0.5, 2.0)),
+        ),
+        allow_unverified=random.random() < 0.6,
+        unverified=Unverified(
+            speed=random.choice((0.1, 0.2)),
+            turn_speed=random.choice((0.3, 0.6)),
+            move=random.choice((0.1, 0.25)),
+        ),
+        odometry=random.choice(("auto", "auto", "required", "off")),
+        clock_offset_limit=random.choice((0.0, 5.0, 1e10, 1e10)),
+        command_lifetime=random.choice((0.6, 5.0)),
+        lead_time=random.choice((0.0, -1.0, 0.5, 2.0)),
+    )
+
+
+PERIOD, GRACE = 0.05, OVERRUN  # s that a command is valid, and after which the base must stand
+SLACK = 1e-6
+NOT_TEXT = ("", "\x00", "x" * 501)
+
+
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass
+class _Step:
+    """What is under way."""
+
+    verified: bool
+    goal: float  # m of a move, else 0
+    expiry: float
+    path: float = 0.0
+
+
+class Checker:
+    """``saw`` every event with the effects that it had. Raises Broken."""
+
+    def __init__(self, settings: Settings, decisions: dict[str, Decision]) -> None:
+        self.settings, self.counts = settings, Counter[str]()
+        self._decisions = decisions
+        self._held: set[str] = set()
+        self._armed = True  # an instruction may move the robot
+        self._since = -math.inf  # when that instruction came
+        self._instruction: str | None = None
+        self._begun: set[str] = set()
+        self._ready_since = math.inf  # when a decision was first welcome in the motion under way
+        self._step: _Step | None = None
+        self._last, self._last_at, self._until = STILL, -math.inf, -math.inf
+        self._now = 0.0
+        self._watchdog = Watchdog(lambda repeat: None, GRACE, lambda: self._now)
+
+    @property
+    def velocity(self) -> Velocity:
+        """What the base was told last."""
+        return self._last
+
+    def set(self, settings: Settings, effects: list[Effect], now: float) -> None:
+        """Parameters were set."""
+        changed, self.settings = settings != self.settings, settings
+        if changed and self._step is not None:
+            self._require(any(isinstance(e, Halt) for e in effects), "motion under old parameters")
+        self._carried_out(effects, now)
+
+    def saw(self, event: Event, effects: list[Effect], now: float) -> None:
+        """What the navigator did about ``event`` at ``now``."""
+        self.counts[type(event).__name__] += 1
+        self._require(now >= self._now, "time")
+        self._overdue(now)
+        self._now = now
+        if self._stops(event):
+            self._require(bool(effects) and isinstance(effects[0], Halt), "a stop without a halt")
+        elif isinstance(event, Instruction):
+            self._instructed(event.text, effects, now)
+        if not isinstance(event, (Tick, Words)):
+            self._require(not any(isinstance(e, Drive) for e in effects), "a command out of turn")
+        self._carried_out(effects, now)
+
+    def _overdue(self, now: float) -> None:
+        """Whatever the navigator does: the watchdog stops what is not renewed."""
+        if self._last == STILL or now < self._until + GRACE:
+            return
+        self._require(self._watchdog.due(now), "no watchdog 0.5 s after a command's end")
+        self._watchdog.calm()
+        self._last = STILL
+        self.counts["watchdog"] += 1
+
+    def _stops(self, event: Event) -> bool:
+        if isinstance(event, EStop):
+            cause, on = "e_stop", event.on
+        elif isinstance(event, Hold):
+            cause, on = event.cause, bool(event.why)
+        elif isinstance(event, Instruction):
+            cause, on = "told", event.text.strip().rstrip(".!").lower() == "stop"
+        else:
+            return False
+        if on:
+            self._held.add(cause)
+            self._armed = False
+            self.counts["stops"] += 1
+        elif cause != "told":
+            self._held.discard(cause)
+        return on
+
+    def _instructed(self, text: str, effects: list[Effect], now: float) -> None:
+        if self._held - {"told"}:
+            return
+        other = self._instruction != text.strip()
+        self._instruction = text.strip()
+        if self._step is not None and other:
+            self._require(
+                any(isinstance(e, Halt) for e in effects), "motion for the instruction before"
+            )
+        if text.strip() not in NOT_TEXT and not self._armed:
+            self._held.discard("told")
+            self._armed, self._since = True, now
+
+    def _carried_out(self, effects: list[Effect], now: float) -> None:
+        for effect in effects:
+            if isinstance(effect, Show):
+                if effect.status.state == "ready":
+                    self._ready_since = now
+            elif isinstance(effect, Halt):
+                self._step, self._last, self._last_at = None, STILL, now
+                self._watchdog.calm()
+            elif isinstance(effect, Announce):
+                self._announced(effect, now)
+            elif isinstance(effect, Drive):
+                self._drove(effect, now)
+
+    def _announced(self, effect: Announce, now: float) -> None:
+        self._require(not self._held, "a decision while the robot is held")
+        decision = self._decisions[effect.request]
+        if effect.action.verb == "stop":
+            return
+        self._require(self._step is None, "a step before the end of another")
+        self._require(effect.request not in self._begun, "a step that is carried out again")
+        self._begun.add(effect.request)
+        self.counts["steps"] += 1
+        self.counts["steps decided on the move"] += decision.taken > self._ready_since
+        self._ready_since = math.inf
+        self.counts["unverified steps"] += not effect.verified
+        self._require(self._armed, "a step after a stop without a newer instruction")
+        self._require(decision.taken >= self._since, "a step on a frame from before the release")
+        told = self._instruction in (None, decision.instruction)
+        self._require(told, "a step for another instruction")
+        self._require(effect.verified or self.settings.allow_unverified, "an unverified step")
+        self._require(decision.verified or not effect.verified, "a step said to be verified")
+        if not effect.verified:
+            far = abs(effect.goal.distance) <= self.settings.unverified.move + SLACK
+            self._require(far, "a long move on unverified words")
+        lasts = effect.lasts <= self.settings.command_lifetime + SLACK
+        self._require(lasts, "a step that lasts too long")
+        self._step = _Step(effect.verified, abs(effect.goal.distance), now + effect.lasts)
+        self._until = now
+
+    def _drove(self, effect: Drive, now: float) -> None:
+        self.counts["commands"] += 1
+        step, velocity = self._step, effect.velocity
+        self._require(step is not None and not self._held, "a command with no step under way")
+        assert step is not None
+        self._require(now - self._until <= GRACE, "a command 0.5 s after the last one's end")
+        self._require(now <= step.expiry + SLACK, "a command after its step's expiry")
+        end = min(now + PERIOD, step.expiry) + SLACK
+        self._require(effect.until <= end, "a command that is valid for too long")
+        self._in_limits(velocity, step, now)
+        step.path += self._last.speed * (now - self._last_at) if self._last != STILL else 0.0
+        if step.goal:
+            bound = RATIO * step.goal + MORE[0]
+            self._require(step.path <= bound, f"{step.path:.3f} m of a step of {step.goal} m")
+        self._last, self._last_at, self._until = velocity, now, effect.until
+        self._watchdog.feed(effect.until, effect.stop_by)
+
+    def _in_limits(self, velocity: Velocity, step: _Step, now: float) -> None:
+        limits, slow = self.settings.limits, self.settings.unverified
+        speed, turn = limits.speed, limits.turn_speed
+        aside = limits.lateral_speed
+        if not step.verified:
+            speed, turn = min(speed, slow.speed), min(turn, slow.turn_speed)
+            aside = min(aside, slow.speed)
+        time = min(now - self._last_at, 10.0) + PERIOD / 2
+        for value, last, most, faster in (
+            (velocity.vx, self._last.vx, speed, limits.acceleration),
+            (velocity.vy, self._last.vy, aside, limits.acceleration),
+            (velocity.wz, self._last.wz, turn, limits.turn_acceleration),
+        ):
+            self._require(abs(value) <= most + SLACK, f"{value} beyond the limit {most}")
+            before = abs(last) if last * value > 0.0 else 0.0
+            eased = abs(value) <= before + faster * time + SLACK
+            self._require(eased, f"from {last} to {value} within {time:.3f} s")
+
+    def _require(self, kept: bool, what: str) -> None:
+        if not kept:
+            raise Broken(f"{what}, at {self._now:.3f} s")
+
+
+EPISODE = 2000  # events, then another navigator
+
+
+def run(events: int, seed: int, progress: bool = False) -> Counter[str]:
+    """So many events to navigators; what came of them. Raises Broken."""
+    counts: Counter[str] = Counter()
+    for number in range(-(-events // EPISODE)):
+        try:
+            counts += episode(f"{seed} {number}", min(EPISODE, events - number * EPISODE))
+        except Broken as broken:
+            raise Broken(f"seed {seed}, episode {number}: {broken}") from None
+        if progress and number % 100 == 99:
+            print(f"{(number + 1) * EPISODE} events", file=sys.stderr, flush=True)
+    return counts
+
+
+def episode(seed: str, events: int) -> Counter[str]:
+    """One navigator, and what it is sent."""
+    random = Random(seed)
+    scene = Scene(random, now=random.uniform(10.0, 1000.0))
+    first = settings(random) if random.random() < 0.5 else Settings(allow_unverified=True)
+    navigator = Navigator(first, random.getrandbits(32))
+    checker = Checker(first, scene.decisions)
+    scene.heard(navigator.stops, False, False, checker.velocity)
+    for event in islice(scene.events(), events):
+        if isinstance(event, Settings):
+            checker.set(event, navigator.configure(event), scene.now)
+        else:
+            checker.saw(event, navigator.on(event, scene.now), scene.now)
+        waiting = navigator.status.detail == AWAITS_INSTRUCTION
+        scene.heard(navigator.stops, waiting, navigator.moving, checker.velocity)
+    return checker.counts
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    begin = time.perf_counter()
+    try:
+        counts = run(arguments.events, arguments.seed, progress=True)
+    except Broken as broken:
+        print(f"FAILED: {broken}", file=sys.stderr)
+        return 1
+    took = time.perf_counter() - begin
+    print(f"{arguments.events} events in {took:.0f} s, no promise broken: {dict(counts)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
