@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.suites import rows
 
 pytest.importorskip("mujoco")
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.cost_model import Costs
+from edge_cloud_spec.lab.bench.formulas import promised
 from edge_cloud_spec.lab.bench.models import (
     DEPTH,
     PairMeasures,
     measure,
     opened,
-    promised,
     promises,
 )
 from edge_cloud_spec.lab.bench.requests import sample_requests
@@ -57,9 +57,9 @@ def test_what_is_promised_follows_the_formula_and_the_link() -> None:
     assert promised(load_preset("dsd"), COSTS) == pytest.approx(chain / (0.05 + 0.04 + 4 * 0.002))
     assert promised(load_preset("cloud_ar"), COSTS) == pytest.approx(20.0)
     far = replace(COSTS, one_way=2.0, draft=lambda n: 0.5)
-    names = [promise.preset for promise in promises(far)]
+    names = list(promises(far))
     assert names.index("cloud_ar") < names.index("dsd")
-    near = [promise.preset for promise in promises(COSTS)]
+    near = list(promises(COSTS))
     assert near.index("dsd") < near.index("cloud_ar") and "dssd" not in near
 
 
@@ -70,11 +70,10 @@ def test_random_checkpoints_on_a_bag_give_every_field_and_a_checked_promise(
     pytest.importorskip("rosbags")
     from helpers.bags import make_bag
 
-    out, bag = tmp_path / "models.json", make_bag(tmp_path / "bag", seconds=1.5, raw="rgb8")
+    bag = make_bag(tmp_path / "bag", seconds=1.5, raw="rgb8")
     options = ["--target", str(pair[0]), "--drafter", str(pair[1]), "--bag", str(bag)]
     options += ["--say", "find the red chair", "--frames", "2", "--max-tokens", "12", "--rtt", "5"]
-    assert main(["bench", "models", *options, "--json", str(out)]) == 0
-    [row] = json.loads(out.read_text())["rows"]
+    [row] = rows("models", tmp_path, *options)
     assert row["frames"] == 2 and row["tokens"] == 24
     assert len(row["acceptance_by_depth"]) == DEPTH
     for name in ("draft_ms", "verify_ms", "prefill_ms", "promised_tokens_per_s", "ratio"):
@@ -86,12 +85,10 @@ def test_random_checkpoints_on_a_bag_give_every_field_and_a_checked_promise(
 def test_a_drafter_that_looks_less_closely_has_a_row_of_its_own(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    out = tmp_path / "models.json"
     options = ["--target", str(pair[0]), "--drafter", str(pair[1]), "--frames", "2"]
     options += ["--max-tokens", "10", "--rtt", "5", "--preset", "dsd"]
     options += ["--max-pixels", "1500", "--max-image-tokens", "3"]
-    assert main(["bench", "models", *options, "--json", str(out)]) == 0
-    whole, resized, pruned = json.loads(out.read_text())["rows"]
+    whole, resized, pruned = rows("models", tmp_path, *options)
     assert [row["max_pixels"] for row in (whole, resized, pruned)] == [0, 1500, 0]
     assert [row["max_image_tokens"] for row in (whole, resized, pruned)] == [0, 0, 3]
     assert min(resized["draft_prompt"], pruned["draft_prompt"]) > 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.suites import rows
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.policy import SamplingPolicy
@@ -35,13 +35,6 @@ FIELDS = {
 
 def of_length(name: str, gamma: int) -> Preset:
     return replace(load_preset(name), draft_length=gamma)
-
-
-def bench(folder: Path, suite: str, *options: str) -> list[dict[str, Any]]:
-    path = folder / "rows.json"
-    assert main(["bench", suite, "--json", str(path), *options]) == 0
-    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
-    return rows
 
 
 @pytest.mark.parametrize("gamma", [4, 8])
@@ -120,28 +113,30 @@ def test_what_has_no_say_under_a_rule_is_measured_once() -> None:
 
 def test_the_suite_has_a_row_for_every_preset_and_rule(tmp_path: Path) -> None:
     options = ("--vocab", "600", "--beside", "0", "--tails", "typical", "--rounds", "2")
-    rows = bench(tmp_path, "payload", *options, "--requests", "0", "--processes", "1")
-    assert all(row.keys() >= FIELDS for row in rows)
+    measured = rows("payload", tmp_path, *options, "--requests", "0", "--processes", "1")
+    assert all(row.keys() >= FIELDS for row in measured)
     names = {"best_first", "dsd", "dssd", "dssd_dense", "dssd_top_k", "mc_dsd", "mc_tslt", "tslt"}
     rules = ("greedy", "coupled", "rejection")
-    assert {(r["preset"], r["rule"]) for r in rows} == {(n, rule) for n in names for rule in rules}
-    assert {row["k"] for row in rows if row["preset"] == "tslt"} == {0, 1, 6, 60, 64}
-    assert {row["temperature"] for row in rows if row["rule"] != "greedy"} == {0.3, 0.7, 1.0}
-    assert [row["exact"] for row in rows if row["preset"] != "dssd_top_k"].count(False) == 0
-    assert any(not row["exact"] for row in rows if row["preset"] == "dssd_top_k")
+    assert {(r["preset"], r["rule"]) for r in measured} == {
+        (n, rule) for n in names for rule in rules
+    }
+    assert {row["k"] for row in measured if row["preset"] == "tslt"} == {0, 1, 6, 60, 64}
+    assert {row["temperature"] for row in measured if row["rule"] != "greedy"} == {0.3, 0.7, 1.0}
+    assert [row["exact"] for row in measured if row["preset"] != "dssd_top_k"].count(False) == 0
+    assert any(not row["exact"] for row in measured if row["preset"] == "dssd_top_k")
 
 
 def test_the_embedded_pair_is_measured_over_whole_answers() -> None:
-    rows = embedded_rows(1, seed=3, temperatures=(1.0,))
-    assert all(row.keys() >= FIELDS and row["tail"] == "embedded" for row in rows)
-    assert all(row["tokens_per_round"] >= 1 for row in rows)
-    coupled = [row for row in rows if (row["preset"], row["rule"]) == ("dsd", "coupled")]
+    measured = embedded_rows(1, seed=3, temperatures=(1.0,))
+    assert all(row.keys() >= FIELDS and row["tail"] == "embedded" for row in measured)
+    assert all(row["tokens_per_round"] >= 1 for row in measured)
+    coupled = [row for row in measured if (row["preset"], row["rule"]) == ("dsd", "coupled")]
     assert all(row["up_bytes_max"] <= 48 and row["down_bytes_max"] <= 34 for row in coupled)
 
 
 def test_decisions_are_timed_where_every_token_was_judged(tmp_path: Path) -> None:
     options = ("--vocab", "9000", "--support", "50", "--trials", "3", "--verdicts", "1")
-    measured = bench(tmp_path, "decision", *options)
+    measured = rows("decision", tmp_path, *options)
     verdicts = [row for row in measured if "draft" in row]
     assert len({(row["rule"], row["draft"], row["temperature"]) for row in verdicts}) == 6
     assert {(row["outcome"], row["sessions"]) for row in verdicts} == {
@@ -150,11 +145,11 @@ def test_decisions_are_timed_where_every_token_was_judged(tmp_path: Path) -> Non
         for sessions in (1, 16)
     }
     assert all(row["ms_p50"] > 0 and row["full_ms_p50"] > 0 < row["ratio"] for row in verdicts)
-    rows = [row for row in measured if "support" in row]
-    assert {(row["rule"], row["support"]) for row in rows} == {
+    over_rows = [row for row in measured if "support" in row]
+    assert {(row["rule"], row["support"]) for row in over_rows} == {
         (rule, support) for rule in ("coupled", "rejection") for support in (50, 9_000)
     }
-    assert all(row["tokens"] == 8 and row["trials"] == 3 and row["ms_p50"] > 0 for row in rows)
+    assert all(row["tokens"] == 8 and row["trials"] == 3 and row["ms_p50"] > 0 for row in over_rows)
 
 
 def test_a_suite_refuses_what_it_cannot_measure() -> None:

@@ -106,7 +106,7 @@ class Company:
     def turn(self) -> None:
         """Disturb some sessions, run a pass of random ones with random drafts, compare its rows,
         and commit, add or roll back at random."""
-        rng = self._rng
+        rng, count = self._rng, self.count
         size = int(rng.integers(1, len(self._members) + 1))
         chosen = rng.choice(len(self._members), size, replace=False).tolist()
         for index in chosen:
@@ -124,11 +124,11 @@ class Company:
             if isinstance(rows, Exception):
                 raise rows
             member = self._members[index]
-            self.count.differing += member.known.differing([member.at, *draft], on_host(rows))
-            self.count.rows += len(rows)
-            self.count.width = max(self.count.width, len(draft))
+            count.differing += member.known.differing([member.at, *draft], on_host(rows))
+            count.rows += len(rows)
+            count.width = max(count.width, len(draft))
             self._go_on(member, draft)
-        self.count.sessions = max(self.count.sessions, size)
+        count.sessions = max(count.sessions, size)
 
     def _open(self, known: KnownRows) -> _Member:
         """A session whose prompt is computed in steps of random sizes."""
@@ -185,9 +185,9 @@ def pass_times(
 ) -> list[Row]:
     """A row a number of sessions: ms of a pass that scores a draft of ``gamma`` tokens of each.
 
-    ``speedup`` is that over as many passes alone, ``cost`` the share by which fixed passes are
-    slower, each the median over trials, in which every pass is timed once; ``cost_low`` and
-    ``cost_high`` are quartiles. CPU time of the calling thread: give torch one thread.
+    ``cost`` is the share by which fixed passes are slower, the median over trials, in which every
+    pass is timed once; ``cost_low`` and ``cost_high`` are quartiles. CPU time of the calling
+    thread: give torch one thread.
     """
     opened = {name: _open_all(vlm, prompts, max(sizes)) for name, vlm in models.items()}
     seconds: dict[tuple[str, int], list[float]] = {}
@@ -201,14 +201,11 @@ def pass_times(
     for size in sizes:
         free, fixed = (np.array(seconds[name, size]) for name in ("free", "fixed"))
         ratio = fixed / free - 1
-        alone = {name: np.array(seconds[name, sizes[0]]) / sizes[0] for name in models}
         rows.append(
             {
                 "sessions": size,
                 "free_ms": float(np.median(free)) * 1e3,
                 "fixed_ms": float(np.median(fixed)) * 1e3,
-                "free_speedup": float(np.median(size * alone["free"] / free)),
-                "fixed_speedup": float(np.median(size * alone["fixed"] / fixed)),
                 "cost": float(np.median(ratio)),
                 "cost_low": float(np.quantile(ratio, 0.25)),
                 "cost_high": float(np.quantile(ratio, 0.75)),
@@ -282,12 +279,8 @@ def compared(vlm: Vlm, rows: int, sessions: int, prompts: int, seed: int) -> Row
     rng = np.random.default_rng(seed)
     known = [KnownRows(vlm, prompt, rng) for prompt in _prompts(vlm, prompts, seed)]
     company = Company(vlm, known, sessions, rng)
-    reported = time.monotonic()
     while company.count.rows < rows:
         company.turn()
-        if time.monotonic() - reported > 30:
-            reported = time.monotonic()
-            print(f"{company.count.rows} rows, {company.count.differing} differ", flush=True)
     count = company.count
     return {
         "rows": count.rows,

@@ -8,11 +8,17 @@ drafted token is accepted when all before it were, ``length`` the draft length (
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ...decoding.cost_model import Costs, rate
+from ...decoding.preset import STOP_AND_WAIT, Preset
+from ...edge.draft_planner import planner_of
+from ...edge.measures import Measures
 
 # -- tokens of a round
 
@@ -113,3 +119,30 @@ def speedup(tokens: float, round_time: float, target: float) -> float:
     eq. 9 has a bracket too few around its denominator; eq. 10 is right.
     """
     return tokens * target / round_time
+
+
+# -- our cost model
+
+
+class KnownCosts(Measures):
+    """These costs, in place of what a robot would measure."""
+
+    def __init__(self, costs: Costs) -> None:
+        super().__init__()
+        self._costs = costs
+        self.server_pass.observe(costs.generate)
+        self.verified(1, costs.verify(1), None)
+
+    def costs(self) -> Costs:
+        return self._costs
+
+
+def promised(preset: Preset, costs: Costs) -> float:
+    """Tokens per second of a preset, with the shape and pipeline that its draft planner picks.
+
+    The cloud's own drafter is taken to cost there what it costs on the robot.
+    """
+    if preset.drafter == "cloud":
+        return rate(preset.shape, STOP_AND_WAIT, replace(costs, one_way=0.0))
+    plan = planner_of(preset, KnownCosts(costs)).plan(0.0, 0)
+    return rate(plan.shape, plan.speculation, costs) if plan.shape else 1 / costs.generate

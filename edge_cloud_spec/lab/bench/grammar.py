@@ -13,16 +13,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from ...cloud.model_thread.worker import Worker
 from ...decoding.grammar import forced_token, masked
 from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
-from ...edge.runner import DecodeSettings, Outcome
+from ...edge.runner import DecodeSettings
 from ...models import EMBEDDED
 from ...models.load import load
 from ...models.prompt import ORDERS, PromptSpec, Request
@@ -51,19 +49,6 @@ OPTIONS: Options = {
 }
 
 
-@dataclass(frozen=True)
-class GrammarAnswers:
-    """What was decoded for the same requests."""
-
-    outcomes: tuple[Outcome, ...]
-    actions: tuple[str, ...]  # empty where there is none
-    draft_passes: int
-
-    def per_answer(self, total: float) -> float:
-        """A sum over the answers as a mean."""
-        return total / len(self.outcomes)
-
-
 def run(args: argparse.Namespace) -> list[Row]:
     """A row a checkpoint, order and grammar."""
     check_counts(args, "prompts")
@@ -89,13 +74,14 @@ def _rows(
     with InProcessServer(worker) as server, GrpcRobot(server.address, drafter, spec) as robot:
         for order in ORDERS:
             asked = [replace(request, order=order) for request in requests]
-            found: dict[str, GrammarAnswers] = {}
+            actions: dict[str, list[str]] = {}
             for grammar in GRAMMARS:
                 policy = SamplingPolicy(grammar=answer_grammar(grammar, order))
                 settings = DecodeSettings(preset, "greedy", policy, patience=100.0)
-                found[grammar] = answers = _decode(robot, asked, settings)
-                rows.append(_row(name, order, grammar, preset.name, answers))
-            pairs = zip(found["none"].actions, found["action"].actions, strict=True)
+                row, actions[grammar] = _decoded(robot, asked, settings)
+                about = {"checkpoint": name, "order": order, "grammar": grammar}
+                rows.append({**about, "preset": preset.name, **row})
+            pairs = zip(actions["none"], actions["action"], strict=True)
             rows[-1]["same_actions"] = sum(bool(then) and then == now for then, now in pairs)
     for row in rows:
         if row["grammar"] != "none":
@@ -106,16 +92,25 @@ def _rows(
     return rows
 
 
-def _decode(
+def _decoded(
     robot: GrpcRobot, requests: Sequence[Request], settings: DecodeSettings
-) -> GrammarAnswers:
-    passes: list[int] = []
-    robot.runner.on_pass = lambda begin, end, nodes, verified, grown: passes.append(nodes)
+) -> tuple[Row, list[str]]:
+    """Counts and means of the answers, and the actions in them (empty where there is none)."""
+    nodes: list[int] = []  # of the draft model's passes
+    robot.runner.on_pass = lambda begin, end, rows, verified, grown: nodes.append(rows)
     outcomes = [robot.decode(request, settings) for request in requests]
     tokenizer = robot.runner.draft_model.tokenizer
     texts = [tokenizer.decode(each.tokens, skip_special_tokens=True) for each in outcomes]
-    actions = tuple(map(_action, texts))
-    return GrammarAnswers(tuple(outcomes), actions, sum(nodes > 0 for nodes in passes))
+    actions = list(map(_action, texts))
+    row = {
+        "answers": len(outcomes),
+        "completed": sum(outcome.completed for outcome in outcomes),
+        "actions": sum(map(bool, actions)),
+        "tokens": statistics.fmean(len(outcome.tokens) for outcome in outcomes),
+        "passes": statistics.fmean(len(outcome.stats.rounds) for outcome in outcomes),
+        "draft_passes": sum(map(bool, nodes)) / len(outcomes),
+    }
+    return row, actions
 
 
 def _action(text: str) -> str:
@@ -125,30 +120,14 @@ def _action(text: str) -> str:
         return ""
 
 
-def _row(name: str, order: str, grammar: str, preset: str, answers: GrammarAnswers) -> Row:
-    outcomes = answers.outcomes
-    return {
-        "checkpoint": name,
-        "order": order,
-        "grammar": grammar,
-        "preset": preset,
-        "answers": len(outcomes),
-        "completed": sum(outcome.completed for outcome in outcomes),
-        "actions": sum(map(bool, answers.actions)),
-        "tokens": answers.per_answer(sum(len(outcome.tokens) for outcome in outcomes)),
-        "passes": answers.per_answer(sum(len(outcome.stats.rounds) for outcome in outcomes)),
-        "draft_passes": answers.per_answer(answers.draft_passes),
-    }
-
-
 def _costs(target: Vlm, spec: PromptSpec, requests: Sequence[Request]) -> Row:
     """What masks cost beside passes, a mask after every token of every draft."""
-    forced = tokens = passes = 0
+    forced: list[bool] = []
     masks: list[float] = []
-    pass_s = 0.0
-    order = requests[0].order
+    passes: list[float] = []
+    text = answer_grammar("action", requests[0].order)
     fresh = GrammarCompiler(target.tokenizer)  # which keeps no mask of what was answered already
-    grammar = fresh.grammar(answer_grammar("action", order), spec.end_ids[0], spec.vocabulary)
+    grammar = fresh.grammar(text, spec.end_ids[0], spec.vocabulary)
     for request in requests:
         answer = _own_answer(target, spec, request)
         session = target.open(target.prompt(request, spec))
@@ -156,22 +135,20 @@ def _costs(target: Vlm, spec: PromptSpec, requests: Sequence[Request]) -> Row:
             part = answer[begin : begin + CHAIN + 1]
             started = time.thread_time()
             logits = session.forward(part[:-1])
-            pass_s += time.thread_time() - started
+            passes.append(time.thread_time() - started)
             for place in range(len(part)):
                 started = time.thread_time()
                 allowed = grammar.allowed(answer[: begin + place])
                 masked(logits[place], allowed)
                 masks.append(time.thread_time() - started)
-                forced += forced_token(allowed) is not None
+                forced.append(forced_token(allowed) is not None)
             session.commit(range(len(part) - 1))
             session.extend(part[-1:])
-            tokens, passes = tokens + len(part), passes + 1
     return {
-        "forced": forced / tokens,
+        "forced": statistics.fmean(forced),
         "mask_us": 1e6 * statistics.fmean(masks),
-        "mask_p99_us": 1e6 * float(np.quantile(masks, 0.99)),
-        "pass_ms": 1e3 * pass_s / passes,
-        "mask_share": sum(masks) / pass_s,
+        "pass_ms": 1e3 * statistics.fmean(passes),
+        "mask_share": sum(masks) / sum(passes),
     }
 
 

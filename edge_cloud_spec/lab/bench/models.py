@@ -9,23 +9,21 @@ same pictures in turn.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
-import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
+import torch
 
-from ...decoding.cost_model import Costs, rate, specedge_depth
+from ...decoding.cost_model import Costs
 from ...decoding.policy import GREEDY, SamplingPolicy
-from ...decoding.preset import STOP_AND_WAIT, Preset
-from ...decoding.shape import BestFirst
-from ...edge.draft_planner import candidate_pipelines, candidate_shapes
+from ...decoding.preset import Preset
 from ...edge.measures import Measures
 from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
@@ -43,61 +41,28 @@ from ..harness.proxy import Proxy
 from ..harness.server import VerifierProcess
 from .command import Options, Row
 from .decodes import in_turn, local_rounds
+from .formulas import promised
+from .leaks import memory_mb
+from .passes import timed
+from .requests import sample_requests
 
 
-@dataclass(frozen=True)
-class Promise:
-    """Tokens per second, once the answer has begun."""
-
-    preset: str
-    tokens_per_s: float
-
-
-def promises(costs: Costs) -> list[Promise]:
-    """Of every preset whose greedy words are the target's, the best first.
+def promises(costs: Costs) -> dict[str, float]:
+    """Tokens per second, once the answer has begun, of every preset whose greedy words are the
+    target's, the best first.
 
     Presets that differ under ``rejection`` only are one: the first by name stands for them. What a
     lookup finds depends on what was said before: no cost model promises it.
     """
-    found: dict[object, Promise] = {}
+    found: dict[object, tuple[str, float]] = {}
     for name in ("cloud_ar", "cloud_sd", "dsd", *preset_names()):
         preset = load_preset(name)
         if preset.verified and preset.exact and preset.drafter != "lookup":
-            key = (
-                (preset.drafter, preset.shape, preset.speculation, preset.pacing)
-                if (preset.drafter != "none")
-                else "none"
-            )
-            found.setdefault(key, Promise(name, promised(preset, costs)))
-    return sorted(found.values(), key=lambda promise: -promise.tokens_per_s)
+            drafts = preset.drafter, preset.shape, preset.speculation, preset.pacing
+            key = "none" if preset.drafter == "none" else drafts
+            found.setdefault(key, (name, promised(preset, costs)))
+    return dict(sorted(found.values(), key=lambda promise: -promise[1]))
 
-
-def promised(preset: Preset, costs: Costs) -> float:
-    """Tokens per second of a preset under these costs.
-
-    Early exits are not counted (``bench exits`` measures them). The cloud's own drafter is taken to
-    cost there what it costs here.
-    """
-    if preset.drafter == "none":
-        return 1 / costs.generate
-    if preset.drafter == "cloud":
-        return rate(preset.shape, STOP_AND_WAIT, replace(costs, one_way=0.0))
-    if preset.pacing == "auto":
-        best = max(
-            rate(shape, pipeline, costs)
-            for shape in candidate_shapes()
-            for pipeline in candidate_pipelines(preset.speculation, shape.depth)
-        )
-        return max(best, 1 / costs.generate)
-    shape = preset.shape
-    if preset.pacing == "verify_bound":
-        width = shape.width if isinstance(shape, BestFirst) else 1
-        verify = costs.verify(shape.max_nodes)
-        shape = shape.within(specedge_depth(costs.draft(width), 2 * costs.one_way, verify))
-    return rate(shape, preset.speculation, costs)
-
-
-T = TypeVar("T")
 
 DEPTH = 8  # tokens of the chains that are drafted
 DRAFT_SIZES = (1, 2, 4, 8, 16)  # nodes of the draft model's passes that are timed
@@ -131,22 +96,18 @@ class PairMeasures:
         """The same over all depths."""
         return sum(self.accepted) / max(1, sum(self.reached))
 
-    def median(self, times: dict[int, list[float]], nodes: int) -> float:
-        """Of passes over so many nodes, s."""
-        return statistics.median(times[nodes])
-
     def costs(self, one_way: float) -> Costs:
         """As the cost model takes them; ``one_way`` of the link in s."""
         measures = Measures()
         for nodes in DRAFT_SIZES:
-            measures.drafted(nodes, self.median(self.draft, nodes))
+            measures.drafted(nodes, statistics.median(self.draft[nodes]))
         for nodes in VERIFY_SIZES:
-            measures.verified(nodes, self.median(self.verify, nodes), None)
+            measures.verified(nodes, statistics.median(self.verify[nodes]), None)
         measured = measures.costs()
         return Costs(
             measured.draft,
             measured.verify,
-            self.median(self.verify, 0),
+            statistics.median(self.verify[0]),
             one_way,
             min(0.99, self.acceptance),
             self.second / self.wrong if self.wrong else 0.0,
@@ -162,7 +123,7 @@ def opened(model: Vlm, spec: PromptSpec, request: Request) -> tuple[Session, flo
         prompt = model.prompt(request, spec)
     except ValueError as error:
         raise UserError(f"{model.identity} cannot take the picture: {error}") from None
-    return _timed(partial(model.open, prompt))
+    return timed(partial(model.open, prompt))
 
 
 def measure(ours: Session, theirs: Session, spec: PromptSpec, into: PairMeasures) -> int:
@@ -199,34 +160,16 @@ def _time_passes(session: Session, sizes: Sequence[int], into: dict[int, list[fl
         for repeat in range(REPEATS + 1):
             session.truncate(length - 1)
             session.extend([last])
-            _, seconds = _timed(partial(session.forward, nodes))
+            _, seconds = timed(partial(session.forward, nodes))
             if repeat:
                 into[size].append(seconds)
 
 
-def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    _synchronize()
-    begun = time.perf_counter()
-    result = work()
-    _synchronize()
-    return result, time.perf_counter() - begun
-
-
-def _synchronize() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def memory_mb() -> float:
-    """Of this process (resident), or the most that the GPU held; MB."""
-    import torch
-
+def held_mb() -> float:
+    """Memory of this process (resident), or the most that the GPU held; MB."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return float(torch.cuda.max_memory_allocated() / 1e6)
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * 4096 / 1e6
+    return memory_mb(os.getpid()) * 2**20 / 1e6
 
 
 def decode_all(
@@ -343,9 +286,9 @@ def run(args: argparse.Namespace) -> list[Row]:
     limits += [PictureLimits(max_image_tokens=tokens) for tokens in args.max_image_tokens]
     requests = _requests(args)
     options = {"device": args.device, "dtype": args.dtype, "threads": args.threads}
-    before = memory_mb()
+    before = held_mb()
     target = load(args.target, **options)
-    middle = memory_mb()
+    middle = held_mb()
     drafter = load(args.drafter, **options)
     crop_alike(drafter, target)
     spec = target.spec(rules_text(), args.max_tokens)
@@ -361,14 +304,14 @@ def run(args: argparse.Namespace) -> list[Row]:
             ours.truncate(0)
             tokens = measure(ours, theirs, spec, into)
         print(f"  picture {number} of {len(requests)}: {tokens} tokens", flush=True)
-    after = memory_mb()
+    after = held_mb()
     one_way = args.rtt / 2e3 + ROUND_BYTES / (args.up_mbps * BYTES_PER_MBIT)
     costs = [into.costs(one_way) for into in measures]
     ranked = promises(costs[0])
-    for promise in ranked:
-        print(f"  {promise.preset:12} {promise.tokens_per_s:8.1f} tokens/s promised")
+    for name, speed in ranked.items():
+        print(f"  {name:12} {speed:8.1f} tokens/s promised")
     # auto makes this choice while it decodes, and has to learn the costs first
-    best = next(promise.preset for promise in ranked if promise.preset != "auto")
+    best = next(name for name in ranked if name != "auto")
     chosen = load_preset(args.preset or best)
     memory = {"memory_mb": round(after - before, 1), "target_memory_mb": round(middle - before, 1)}
     rows: list[Row] = [
@@ -411,7 +354,7 @@ def _row(measured: PairMeasures, costs: Costs) -> Row:
         "prefill_ms": 1e3 * statistics.median(measured.prefill),
         "draft_prefill_ms": 1e3 * statistics.median(measured.draft_prefill),
         "draft_prompt": round(statistics.mean(measured.draft_rows)),
-        "promised_by_preset": {p.preset: round(p.tokens_per_s, 2) for p in promises(costs)},
+        "promised_by_preset": {name: round(speed, 2) for name, speed in promises(costs).items()},
     }
 
 
@@ -427,8 +370,6 @@ def _check(args: argparse.Namespace) -> None:
 def _requests(args: argparse.Namespace) -> list[Request]:
     """The bag's pictures, spread over it; or simulated views."""
     if args.bag is None:
-        from .requests import sample_requests
-
         made = sample_requests(args.seed, args.frames)
         return [Request(args.say or each.instruction, each.jpeg, each.order) for each in made]
     from ...replay.recording import Choice, read_recording

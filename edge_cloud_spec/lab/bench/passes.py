@@ -2,7 +2,7 @@
 
 Random weights of a published shape, on a GPU or, with the tiny shape, anywhere: times do not depend
 on what weights and caches hold, so nothing is read or prefilled. The bound is the weights and the
-caches that a pass reads, over the device's own bandwidth, measured in the same run. Beside it
+caches that a pass reads, over the device's own bandwidth, measured in the same run. Beside it stand
 transformers' own step of one session, vLLM's where it is installed (on no machine of ours yet), a
 drafter's step, and what early exits cost. In the end rows of ``passes: fixed`` are compared, alone
 and in company.
@@ -20,15 +20,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from ...errors import UserError
 from ...models.cache import KeyValueCache
+from ...models.exits import Adapter, Exits
 from ...models.kv_memory import KvMemory
-from ...models.load import DTYPES, quiet_libraries
+from ...models.load import DTYPES, choose, quiet_libraries
 from ...models.passes.target_rows import on_host
 from ...models.passes.transformer import Transformer
 from ...models.session import PassRequest, Session, forward_together
@@ -125,6 +126,7 @@ class RandomTarget:
         return session
 
 
+T = TypeVar("T")
 DRAFTED = 4  # of each draft
 
 
@@ -214,8 +216,6 @@ OPTIONS: Options = {
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row for each number of sessions and of nodes; then one of the bits of fixed passes."""
-    from ...models.load import choose
-
     for shape in filter(None, (args.shape, args.drafter)):
         if shape not in SHAPES:
             raise UserError(f"--shape and --drafter are of {', '.join(SHAPES)}, not {shape}")
@@ -234,7 +234,7 @@ def run(args: argparse.Namespace) -> list[Row]:
         drafter = RandomTarget(SHAPES[args.drafter], args.device, dtype)
         drafter.take_over()
         step = _pass(drafter, [drafter.session(args.prompt)], 1, None)
-        peers |= {"drafter": args.drafter, "draft_ms": _median_ms(drafter, args.trials, step)}
+        peers |= {"drafter": args.drafter, "draft_ms": _median_ms(args.trials, step)}
         del drafter, step
     target = RandomTarget(SHAPES[args.shape], args.device, dtype)
     peers["transformers_ms"] = theirs = _transformers_ms(target, args)
@@ -275,8 +275,8 @@ def _row(
     target: RandomTarget, args: argparse.Namespace, robots: int, nodes: int, bandwidth: float
 ) -> Row:
     sessions = [target.session(args.prompt) for _ in range(robots)]
-    plain = _median_ms(target, args.trials, _pass(target, sessions, nodes, None))
-    with_exits = _median_ms(target, args.trials, _pass(target, sessions, nodes, _exits(target)))
+    plain = _median_ms(args.trials, _pass(target, sessions, nodes, None))
+    with_exits = _median_ms(args.trials, _pass(target, sessions, nodes, _exits(target)))
     read = target.weight_bytes + robots * target.cache_bytes(args.prompt + nodes)
     limit = 1e3 * read / bandwidth
     return {
@@ -295,8 +295,6 @@ def _row(
 def _pass(
     target: RandomTarget, sessions: list[Any], nodes: int, on_layer: Any
 ) -> Callable[[], object]:
-    from ...models.session import PassRequest, forward_together
-
     tokens = list(range(1, nodes + 1))
     requests = [PassRequest(session, tokens, None, on_layer) for session in sessions]
 
@@ -312,10 +310,6 @@ def _pass(
 
 def _exits(target: RandomTarget) -> Callable[[int, Any], None]:
     """What exits compute: an adapter and a short head after some of the layers."""
-    import torch
-
-    from ...models.exits import Adapter, Exits
-
     layers = [max(1, round(depth * target.shape.layers)) for depth in EXIT_DEPTHS]
     adapters = {layer: Adapter(target.shape.hidden, RANK) for layer in layers}
     vlm: Any = SimpleNamespace(transformer=target.transformer, vocabulary=target.shape.vocabulary)
@@ -331,7 +325,6 @@ def _exits(target: RandomTarget) -> Callable[[int, Any], None]:
 
 def _transformers_ms(target: RandomTarget, args: argparse.Namespace) -> float:
     """A step of one session by transformers' own forward and cache."""
-    import torch
     from transformers import DynamicCache
 
     model = target.model
@@ -352,32 +345,31 @@ def _transformers_ms(target: RandomTarget, args: argparse.Namespace) -> float:
             cache.crop(kept - cache.get_seq_length())
             return out
 
-        return _median_ms(target, args.trials, step)
+        return _median_ms(args.trials, step)
 
 
 def _bandwidth(target: RandomTarget) -> float:
     """Bytes a second that the device reads and writes in a large copy."""
-    import torch
-
     size = COPIED if target.device.type == "cuda" else COPIED // 4
     source = torch.zeros(size, dtype=torch.uint8, device=target.device)
     into = torch.empty_like(source)
-    return 2 * size / (_median_ms(target, 10, lambda: into.copy_(source)) / 1e3)
+    return 2 * size / (_median_ms(10, lambda: into.copy_(source)) / 1e3)
 
 
-def _median_ms(target: RandomTarget, trials: int, job: Callable[[], object]) -> float:
-    import torch
+def timed(work: Callable[[], T]) -> tuple[T, float]:
+    """What it returns, and the seconds until a GPU has done it, too."""
+    _synchronize()
+    begun = time.perf_counter()
+    result = work()
+    _synchronize()
+    return result, time.perf_counter() - begun
 
-    def wait() -> None:
-        if target.device.type == "cuda":
-            torch.cuda.synchronize(target.device)
 
-    times = []
-    for trial in range(trials + 3):
-        wait()
-        started = time.perf_counter()
-        job()
-        wait()
-        if trial >= 3:  # the first ones warm up
-            times.append(1e3 * (time.perf_counter() - started))
-    return statistics.median(times)
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _median_ms(trials: int, work: Callable[[], object]) -> float:
+    """Of so many; three more warm up."""
+    return 1e3 * statistics.median([timed(work)[1] for _ in range(trials + 3)][3:])

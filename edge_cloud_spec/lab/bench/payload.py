@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import statistics
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from ...decoding.policy import RULES, SamplingPolicy
 from ...decoding.preset import Preset
@@ -203,10 +203,6 @@ EMBEDDED_TAIL = "embedded"  # of the rows of the embedded pair
 MAX_TOKENS = 48  # of an answer of the embedded pair
 VERIFY_S, QUEUE_S = 0.1, 0.01  # times that verdicts carry, in bytes that count
 
-Result = TypeVar("Result")
-Futures = dict[Case, Future[Result]]
-
-
 OPTIONS: Options = {
     "--vocab": {"type": int, "default": 151_936, "help": "(default %(default)s)"},
     "--beside": {
@@ -243,29 +239,22 @@ def run(args: argparse.Namespace) -> list[Row]:
     if vocabularies[-1] < 100 or min(args.rounds, args.processes) < 1 or args.requests < 0:
         raise UserError("vocabularies must be 100 or more, --rounds and --processes 1 or more")
     wanted = [case for vocab in vocabularies for tail in tails for case in cases(tail, vocab)]
+    distinct = list(dict.fromkeys(case.nameless for case in wanted))
+    rounds = [_rounds(case, args) for case in distinct]
+    sources = list(dict.fromkeys(filter(None, (case.distributions for case in distinct))))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.processes, mp_context=context) as pool:
-        try:
-            embedded = pool.submit(embedded_rows, args.requests, args.seed)
-            measured: Futures[Row] = {
-                case: pool.submit(measure, case, _rounds(case, args), args.seed, args.noise)
-                for case in dict.fromkeys(case.nameless for case in wanted)
-            }
-            overlaps: Futures[float] = {
-                case: pool.submit(overlap, case, args.seed, args.noise)
-                for case in dict.fromkeys(case.distributions for case in measured)
-                if case is not None
-            }
-            _show_progress({**measured, **overlaps})
-            return [_row(case, measured, overlaps) for case in wanted] + embedded.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        embedded = pool.submit(embedded_rows, args.requests, args.seed)
+        one = partial(measure, seed=args.seed, noise=args.noise)
+        measured = dict(zip(distinct, pool.map(one, distinct, rounds), strict=True))
+        shared = partial(overlap, seed=args.seed, noise=args.noise)
+        overlaps = dict(zip(sources, pool.map(shared, sources), strict=True))
+        return [_row(case, measured, overlaps) for case in wanted] + embedded.result()
 
 
-def _row(case: Case, measured: Futures[Row], overlaps: Futures[float]) -> Row:
-    row, source = case.row(measured[case.nameless].result()), case.distributions
-    return row if source is None else {**row, "overlap": overlaps[source].result()}
+def _row(case: Case, measured: Mapping[Case, Row], overlaps: Mapping[Case, float]) -> Row:
+    row, source = case.row(measured[case.nameless]), case.distributions
+    return row if source is None else {**row, "overlap": overlaps[source]}
 
 
 def _rounds(case: Case, args: argparse.Namespace) -> int:
@@ -279,16 +268,6 @@ def _rounds(case: Case, args: argparse.Namespace) -> int:
         weight = 4.0
     rounds: int = round(args.rounds * weight * max(args.vocab, args.beside) / case.vocab)
     return max(1, rounds)
-
-
-def _show_progress(futures: Mapping[Case, Future[Any]]) -> None:
-    """A line for each that ends; raises what a process raised."""
-    cases_of = {future: case for case, future in futures.items()}
-    for done, future in enumerate(as_completed(cases_of), start=1):
-        future.result()
-        case = cases_of[future]
-        about = f"{case.tail} tail, {case.vocab} tokens, {case.rule} at {case.temperature:g}"
-        print(f"case {done}/{len(futures)}: {about}", file=sys.stderr, flush=True)
 
 
 def measure(case: Case, rounds: int, seed: int, noise: float = NOISE) -> Row:
@@ -363,5 +342,4 @@ def embedded_rows(
             while not pair.finished:
                 totals.add_round(pair)
         measured[case.nameless] = totals.row()
-        print(f"embedded pair: {len(measured)} cases", file=sys.stderr, flush=True)
     return [case.row(measured[case.nameless]) for case in wanted]

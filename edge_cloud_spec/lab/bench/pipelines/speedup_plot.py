@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +12,12 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from ....decoding.cost_model import Costs, rate
-from ....decoding.preset import STOP_AND_WAIT, Preset
-from ....edge.draft_planner import planner_of
-from ....edge.measures import Measures
+from ....decoding.cost_model import Costs
+from ....decoding.preset import Preset
 from ...harness.regimes import Regime
 from ...harness.virtual import with_regime_length
 from ...reports import legend, plain, save
-
-
-class RegimeMeasures(Measures):
-    """A regime's costs, in place of what a robot would measure."""
-
-    def __init__(self, regime: Regime) -> None:
-        super().__init__()
-        self._costs = costs_of(regime)
-        self.server_pass.observe(self._costs.generate)
-        self.verified(1, self._costs.verify(1), None)
-
-    def costs(self) -> Costs:
-        return self._costs
+from ..formulas import promised
 
 
 def costs_of(regime: Regime) -> Costs:
@@ -48,15 +34,8 @@ def costs_of(regime: Regime) -> Costs:
 
 
 def estimated_speedup(regime: Regime, preset: Preset) -> float:
-    """Over the target alone, with the shape and pipeline that the preset's draft planner picks."""
-    measures, preset = RegimeMeasures(regime), with_regime_length(preset, regime)
-    if preset.drafter == "cloud":  # stop and wait without a link
-        local = replace(measures.costs(), one_way=0.0)
-        return rate(preset.shape, STOP_AND_WAIT, local) * regime.ar_ms / 1e3
-    plan = planner_of(preset, measures).plan(0.0, 0)
-    if plan.shape is None:
-        return 1.0
-    return rate(plan.shape, plan.speculation, measures.costs()) * regime.ar_ms / 1e3
+    """Over the target alone, as the cost model promises it."""
+    return promised(with_regime_length(preset, regime), costs_of(regime)) * regime.ar_ms / 1e3
 
 
 PALETTE = ("#1d2330", "#1d5fa8", "#c43d2f", "#1e7a44", "#b86a00", "#7a3fb8", "#0e8a9a", "#c0388a")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from ....decoding.policy import GREEDY, SamplingPolicy
@@ -33,6 +33,7 @@ from ...harness.virtual import PATIENCE, seeded_rule
 from .. import formulas
 from ..acceptance import ChoiceShares, cache_hits
 from ..command import Options, Row, make_report_folder
+from ..decodes import acceptance, in_turn, sample_cases
 from ..options import (
     CHANGES,
     HARNESS_OPTIONS,
@@ -41,7 +42,6 @@ from ..options import (
     profile_of,
     regimes_of,
 )
-from ..requests import sample_requests
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,11 @@ class MeasuredAnswers:
     def row(self) -> Row:
         """The fields of a row that need no other preset's answers."""
         rounds, stats = len(self.rounds), [outcome.stats for outcome in self.outcomes]
-        tested = sum(one.tested for one in stats)
         hit = cache_hits(self.rounds).value
         return {
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_round": self.tokens / rounds,
-            "acceptance": sum(one.accepted for one in stats) / tested if tested else None,
+            "acceptance": acceptance(self.outcomes),
             "cache_miss": None if hit is None else 1 - hit,
             "robot_idle": self.robot_idle,
             "cloud_idle": self.cloud_idle,
@@ -133,8 +132,6 @@ EMBEDDED_ANSWERS = 10
 MAX_TOKENS = 48
 BASELINE = "cloud_ar"
 
-Policies = Sequence[SamplingPolicy]
-
 
 def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[Row]:
     """A row a round-trip time and preset; the first is always ``cloud_ar``."""
@@ -143,22 +140,22 @@ def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[R
     _check_embedded(args)
     links = [LinkProfile(rtt / 2, args.jitter, args.rate, *args.outage) for rtt in args.rtt]
     presets = [load_preset(BASELINE), *(preset for preset in presets if preset.name != BASELINE)]
-    requests = sample_requests(args.seed, args.answers + 1)
-    seeds = range(args.seed, args.seed + len(requests))
-    policies = [SamplingPolicy(args.temperature, seed=seed) for seed in seeds]
+    cases = sample_cases(args.seed, args.answers + 1, args.temperature)
     drafter = load(EMBEDDED / "drafter", threads=1)
     rows: list[Row] = []
     with VerifierProcess(verifier_options(MAX_TOKENS)) as cloud:
         for profile in links:
-            with closing(Proxy(cloud.address, profile, args.seed)) as proxy:
+            with closing(Proxy(cloud.address, profile, args.seed)) as proxy, ExitStack() as stack:
                 robots = [
                     EmbeddedRobot(preset, drafter, proxy.address, profile) for preset in presets
                 ]
-                _decode_in_turn(robots, requests, policies)
                 for robot in robots:
-                    robot.close()
+                    stack.callback(robot.close)
+                found = in_turn({robot.preset.name: robot.answer for robot in robots}, cases)
+            own = found[BASELINE]
             rows += [
-                _embedded_row(robot, robots[0], 2 * profile.delay_ms, policies) for robot in robots
+                _embedded_row(name, done, own, 2 * profile.delay_ms, args.temperature)
+                for name, done in found.items()
             ]
     return rows
 
@@ -178,94 +175,77 @@ def _check_embedded(args: argparse.Namespace) -> None:
     check_counts(args, "answers")
 
 
+@dataclass(frozen=True)
+class EmbeddedAnswer:
+    """From the first verdict to the last (``window_s``) the models were busy for so long.
+
+    Before it both prefill, for a time that no message carries.
+    """
+
+    outcome: Outcome
+    choices: ChoiceShares
+    window_s: float
+    robot_s: float
+    cloud_s: float
+
+
 class EmbeddedRobot(GrpcRobot):
     """Decodes under one preset, over a channel of its own, and measures its idle time."""
 
     def __init__(self, preset: Preset, model: Vlm, address: str, profile: LinkProfile) -> None:
         self.preset = preset
-        self.outcomes: list[Outcome] = []
-        self.windows = 0.0  # seconds from an answer's first verdict to its last, of all answers
-        self.robot_s = self.cloud_s = 0.0  # of passes in them
         self._passes: list[tuple[float, float]] = []  # begin and end, of the draft model's
         self._patience = PATIENCE + profile.outage_s
         super().__init__(address, model, model.spec(rules_text(), MAX_TOKENS))
         self.runner.on_pass = lambda begin, end, *_: self._passes.append((begin, end))
-        self._before = ChoiceShares()
 
-    def warm_up(self, request: Request, policy: SamplingPolicy) -> None:
-        """Decode without a record; measurements of link and models are kept."""
-        self._run(request, policy)
-        self._before = ChoiceShares.of(self.runner.measures)
-
-    def record(self, request: Request, policy: SamplingPolicy) -> None:
-        """The next answer."""
-        outcome = self._run(request, policy)
-        self.outcomes.append(outcome)
-        if outcome.stats.rounds:
-            self._add_busy_time(outcome.stats.rounds)
-
-    @property
-    def choices(self) -> ChoiceShares:
-        """How often the draft model's choices were right in the recorded answers."""
-        return ChoiceShares.of(self.runner.measures) - self._before
-
-    def _run(self, request: Request, policy: SamplingPolicy) -> Outcome:
-        rule = seeded_rule(policy.temperature)
-        settings = DecodeSettings(self.preset, rule, policy, patience=self._patience)
+    def answer(self, request: Request, policy: SamplingPolicy) -> EmbeddedAnswer:
+        """The next one; measurements of link and models are kept."""
+        rule, before = seeded_rule(policy.temperature), ChoiceShares.of(self.runner.measures)
         self._passes.clear()
-        return self.decode(request, settings)
-
-    def _add_busy_time(self, rounds: Sequence[Round]) -> None:
-        """From the first verdict on: before it both prefill, for a time that no message carries."""
-        begin, end = rounds[0].settled, rounds[-1].settled
-        self.windows += end - begin
-        self.cloud_s += sum(r.verify_s for r in rounds[1:])
-        self.robot_s += sum(max(0.0, min(b, end) - max(a, begin)) for a, b in self._passes)
-
-
-def _decode_in_turn(
-    robots: Sequence[EmbeddedRobot], requests: Sequence[Request], policies: Policies
-) -> None:
-    """Every request by every robot in turn, so that all see the same load of this machine."""
-    for number, (request, policy) in enumerate(zip(requests, policies, strict=True)):
-        for place, robot in enumerate(robots):
-            # Cloud and robot cache the last pictures and prompts by the JPEG's bytes, so each robot
-            # gets other bytes; those after the picture's end are not decoded.
-            own = replace(request, jpeg=request.jpeg + bytes([place]))
-            if number:
-                robot.record(own, policy)
-            else:
-                robot.warm_up(own, policy)
+        settings = DecodeSettings(self.preset, rule, policy, patience=self._patience)
+        outcome = self.decode(request, settings)
+        verdicts = [r.settled for r in outcome.stats.rounds] or [0.0]
+        begin, end = verdicts[0], verdicts[-1]
+        return EmbeddedAnswer(
+            outcome,
+            ChoiceShares.of(self.runner.measures) - before,
+            end - begin,
+            sum(max(0.0, min(b, end) - max(a, begin)) for a, b in self._passes),
+            sum(r.verify_s for r in outcome.stats.rounds[1:]),
+        )
 
 
 def _embedded_row(
-    robot: EmbeddedRobot, baseline: EmbeddedRobot, rtt_ms: float, policies: Policies
+    name: str,
+    done: Sequence[EmbeddedAnswer],
+    own: Sequence[EmbeddedAnswer],
+    rtt_ms: float,
+    temperature: float,
 ) -> Row:
-    expected = [outcome.tokens for outcome in baseline.outcomes]
-    equal = sum(
-        o.completed and o.tokens == t for o, t in zip(robot.outcomes, expected, strict=True)
-    )
-    idle = [
-        1 - s / robot.windows if robot.windows else None for s in (robot.robot_s, robot.cloud_s)
-    ]
-    done = MeasuredAnswers(robot.outcomes, equal, *idle)
-    speedup = (
-        done.tokens_per_s
-        / MeasuredAnswers(baseline.outcomes, len(expected), None, None).tokens_per_s
-    )
-    print(f"{robot.preset.name} at {rtt_ms:g} ms: {speedup:.2f}", file=sys.stderr)
+    """own: the answers of the baseline to the same requests."""
+    outcomes, expected = ([each.outcome for each in answers] for answers in (done, own))
+    pairs = zip(outcomes, expected, strict=True)
+    equal = sum(ours.completed and ours.tokens == theirs.tokens for ours, theirs in pairs)
+    window = sum(each.window_s for each in done)
+    busy = sum(each.robot_s for each in done), sum(each.cloud_s for each in done)
+    idle = [1 - seconds / window if window else None for seconds in busy]
+    answers = MeasuredAnswers(outcomes, equal, *idle)
+    speed = MeasuredAnswers(expected, len(own), None, None).tokens_per_s
+    choices = sum((each.choices for each in done), ChoiceShares())
+    print(f"{name} at {rtt_ms:g} ms: {answers.tokens_per_s / speed:.2f}", file=sys.stderr)
     return {
         "regime": "embedded",
-        "preset": robot.preset.name,
-        "rule": seeded_rule(policies[0].temperature),
+        "preset": name,
+        "rule": seeded_rule(temperature),
         "rtt_ms": rtt_ms,
         "harness": "grpc",
-        **done.row(),
-        "speedup": speedup,
-        "first_choice": robot.choices.first.value,
-        "second_choice": robot.choices.second.value,
-        "answers": len(expected),
-        "passed": equal == len(expected),
+        **answers.row(),
+        "speedup": answers.tokens_per_s / speed,
+        "first_choice": choices.first.value,
+        "second_choice": choices.second.value,
+        "answers": len(own),
+        "passed": equal == len(own),
     }
 
 
