@@ -9,8 +9,6 @@ import time
 import pytest
 from helpers.drill import FORWARD, Drill, drives, reports, words
 from helpers.rover import Rover
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.answer import Action, every_action
 from edge_cloud_spec.nav.events import (
@@ -22,7 +20,7 @@ from edge_cloud_spec.nav.events import (
     Tick,
 )
 from edge_cloud_spec.nav.motion import PERIOD, Limits, Motion, Steps, goal_of
-from edge_cloud_spec.nav.settings import Settings, Unverified
+from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nav.watchdog import REPEATS, Watchdog
 
@@ -156,33 +154,6 @@ ACTIONS = [str(action) for action in every_action() if action.verb != "stop"]
 
 def announced(effects: list[Effect]) -> Announce:
     return next(effect for effect in effects if isinstance(effect, Announce))
-
-
-@given(
-    st.sampled_from(ACTIONS),
-    st.floats(0.05, 1.5),
-    st.floats(0.1, 2.5),
-    st.floats(0.02, 3.0),
-    st.booleans(),
-)
-def test_unverified_motion_keeps_its_bounds_and_is_announced_as_such(
-    action: str, speed: float, turn_speed: float, move: float, verified: bool
-) -> None:
-    bounds = Unverified(speed, turn_speed, move)
-    settings = Settings(allow_unverified=True, unverified=bounds)
-    drill = Drill(settings)
-    effects = drill.on(words(f"action: {action};", verified=verified))
-    told = announced(effects)
-    effects += drill.run(6.0)
-    limits = Limits()
-    fastest = limits.speed if verified else min(speed, limits.speed)
-    turning = limits.turn_speed if verified else min(turn_speed, limits.turn_speed)
-    farthest = math.inf if verified else move
-    for velocity in drives(effects):
-        assert math.hypot(velocity.vx, velocity.vy) <= fastest + 1e-9
-        assert abs(velocity.wz) <= turning + 1e-9
-    assert sum(velocity.speed for velocity in drives(effects)) * PERIOD <= 1.5 * farthest + 0.05
-    assert told.verified == verified and abs(told.goal.distance) <= farthest
 
 
 @pytest.mark.parametrize("action", ACTIONS)
