@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from builtin_interfaces.msg import Time as TimeMsg
@@ -22,7 +23,7 @@ from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.msg import DecodeStats, VerifiedTokens
 
-from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive
+from ..edge.events import Abort, Cut, Emit, Inbox
 from ..edge.runner import DecodeRunner, Outcome
 from ..errors import UserError
 from ..instruction import known_instructions
@@ -50,7 +51,7 @@ from ..nav.status import Status
 from ..share import rules_text
 from .drafting.camera import COMPRESSED, RAW, CameraFrame, CameraWatch, encode_frame, topics_of
 from .drafting.settings import CREEP, DrafterSettings
-from .drafting.topics import BridgeTopics, RunInfo, TopicTransport, VerifiedWords, to_decode_stats
+from .drafting.topics import BridgeTopics, RunInfo, VerifiedWords, to_decode_stats
 from .health import Health, Level, RecentProblem, worst_of
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
@@ -279,23 +280,14 @@ class DrafterNode(ManagedNode):
     def _decide(self, decide: Decide[CameraFrame]) -> Ended:
         settings, frame, inbox = self._settings.value, decide.frame, self._inbox
         words = VerifiedWords(self._verified_tokens, self._model.tokenizer, decide)
-        transport: TopicTransport | None = None
-
-        def connect(on_receive: OnReceive) -> TopicTransport:
-            nonlocal transport
-            self._bridge.wait_for_bridge(settings.patience)
-            transport = self._bridge.connect(
-                decide.request, frame.stamp, settings.preset, on_receive
-            )
-            return transport
+        connect = partial(self._bridge.connect, decide.request, frame.stamp, settings)
 
         def on_emit(emit: Emit) -> None:
             if not self.active:
                 return
             self._pulse.beat()
             words.emit(emit)
-            if transport is not None:
-                transport.restart_draft_time()
+            self._bridge.restart_draft_time()
             self._hear(Answered(words.answer))
 
         self._pulse.beat()

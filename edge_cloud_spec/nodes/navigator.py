@@ -203,7 +203,7 @@ class NavigatorNode(ManagedNode):
         The time counts from when somebody is found who could move it: a machine or a network that
         is slow to find them is slow to find whoever published the e_stop, too.
         """
-        if not self._navigator.starting:
+        if not self._navigator.holds.starting:
             return
         if not self.count_publishers("verified_tokens"):
             self._listening_since = time.monotonic()
@@ -269,8 +269,8 @@ class NavigatorNode(ManagedNode):
         """The robot's status, and what was dropped so far."""
         with self._lock:
             navigator, now = self._navigator, time.monotonic()
-            status, offset = navigator.status, navigator.odometry_clock_offset
-            missing = navigator.odometry_problem(now)
+            status, offset = navigator.status, navigator.odometer.clock_offset
+            missing = navigator.odometer.problem(now)
             values = {**navigator.counts, "watchdog": self._watchdog.fired}
             values["reports"] = self._reports.count
         return navigator_health(

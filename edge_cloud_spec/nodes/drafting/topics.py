@@ -53,12 +53,15 @@ class BridgeTopics:
         subscriptions.subscribe(Verdict, "verdict", self._hear, DECODE)
         subscriptions.subscribe(Prediction, "prediction", self._hear, DECODE)
 
-    def wait_for_bridge(self, seconds: float) -> None:
-        """Wait until the bridge is on the topics, which lose what is published before that.
+    def connect(
+        self, request_id: str, stamp: Time, settings: DrafterSettings, on_receive: OnReceive
+    ) -> TopicTransport:
+        """The transport of one decode; its messages carry ``stamp`` and the preset.
 
-        Raises UserError after this many seconds.
+        Waits for the bridge, since the topics lose what is published before it is there. Raises
+        UserError after ``patience``.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + settings.patience
         while not (
             self.requests.get_subscription_count()
             and self.drafts.get_subscription_count()
@@ -67,13 +70,13 @@ class BridgeTopics:
             if time.monotonic() > end:
                 raise UserError("no cloud bridge is on the topics; start the node cloud_bridge")
             time.sleep(0.02)
-
-    def connect(
-        self, request_id: str, stamp: Time, preset: str, on_receive: OnReceive
-    ) -> TopicTransport:
-        """The transport of one decode; its messages carry ``stamp`` and ``preset``."""
         self.receivers[request_id] = on_receive
-        return TopicTransport(self, request_id, stamp, preset)
+        self.restart_draft_time()
+        return TopicTransport(self, request_id, stamp, settings.preset)
+
+    def restart_draft_time(self) -> None:
+        """A verdict arrived: the ``draft_time`` of the next draft counts from here."""
+        self.draft_began = time.perf_counter()
 
     def _hear(self, message: Verdict | Prediction) -> None:
         on_receive = self.receivers.get(message.request_id)
@@ -88,14 +91,13 @@ class TopicTransport:
         self._topics, self._request_id, self._stamp = topics, request_id, stamp
         self._preset = preset
         self._sequence = 0
-        self._draft_began = time.perf_counter()
 
     def send(self, message: ClientMessage) -> int:
         """Publish it; returns the bytes of its payload."""
         out: Draft | DecodeRequest
         if isinstance(message, DraftMessage):
             words = self._topics.texts.of(message.draft.tokens)
-            out = to_draft(message, words, time.perf_counter() - self._draft_began)
+            out = to_draft(message, words, time.perf_counter() - self._topics.draft_began)
             publisher = self._topics.drafts
         else:
             out = to_request(message, self._preset)
@@ -106,10 +108,6 @@ class TopicTransport:
         self._sequence += 1
         publisher.publish(out)
         return len(out.payload)
-
-    def restart_draft_time(self) -> None:
-        """A verdict arrived: the ``draft_time`` of the next draft counts from here."""
-        self._draft_began = time.perf_counter()
 
     def close(self) -> None:
         """Receive nothing more for this request."""
