@@ -34,19 +34,27 @@ class Bounded:
     """A dataclass that raises ValueError naming its first field that is out of its range."""
 
     def __post_init__(self) -> None:
-        for item in fields(self):  # type: ignore[arg-type]
-            error = field_error(item.name, getattr(self, item.name), item.metadata)
+        bounded_fields = [item for item in fields(self) if item.metadata]  # type: ignore[arg-type]
+        for item in bounded_fields:
+            value = getattr(self, item.name)
+            error = field_error(item.name, item.default, value, item.metadata)
             if error:
                 raise ValueError(error)
 
 
-def field_error(name: str, value: Any, metadata: Any) -> str:
+def field_error(name: str, default: Any, value: Any, metadata: Any) -> str:
     """What is wrong with ``value`` for the field ``name``, in one sentence; empty if nothing is."""
-    if "range" in metadata:
-        low, high = metadata["range"]
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not (number and low <= value <= high):
-            return f"{name} must be a number from {low:g} to {high:g}, not {value!r}"
-    if "choices" in metadata and value not in metadata["choices"]:
-        return f"{name} must be one of {', '.join(metadata['choices'])}, not {value!r}"
-    return ""
+    kinds = (int, float) if type(default) is float else type(default)
+    fits = isinstance(value, kinds) and isinstance(value, bool) == isinstance(default, bool)
+    low, high = metadata.get("range", (value, value))
+    fits = fits and low <= value <= high and value in metadata.get("choices", (value,))
+    return "" if fits else f"{name} must be {wanted(default, metadata)}, not {value!r}"
+
+
+def wanted(default: Any, metadata: Any) -> str:
+    """What a field takes, in words."""
+    if "choices" in metadata:
+        return f"one of {', '.join(metadata['choices'])}"
+    kinds = {bool: "true or false", str: "a text", int: "a whole number", float: "a number"}
+    low, high = metadata.get("range", (None, None))
+    return kinds[type(default)] + ("" if low is None else f" from {low:g} to {high:g}")

@@ -107,7 +107,7 @@ def _camera(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
     publishers = sum(len(snapshot.on(name, True)) for name in names)
     others = {e.topic for e in snapshot.endpoints if e.publishes and e.kind in PICTURES}
     rest = tuple(sorted(t for t in others - set(names) if "image_annotated" not in t))
-    health = no_picture(CameraTopics(names, publishers, tuple(sorted(wrong)), rest), None)
+    health = no_picture(CameraTopics(names, publishers, tuple(sorted(wrong)), rest))
     yield Finding(f"camera of {robot or '/'}", FAIL, health.message, health.advice)
 
 

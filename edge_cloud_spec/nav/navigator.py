@@ -148,9 +148,9 @@ class Navigator:
         """``stops``: where to begin counting; another number for each navigator that runs.
         ``starting``: why nothing may move yet (until ``Hold("", START)``); empty: nothing is.
         """
-        self._odometer = Odometer()
-        self.settings = self._odometer.settings = settings or Settings()
-        self._holds = Holds(stops, starting)
+        self.odometer = Odometer()
+        self.settings = self.odometer.settings = settings or Settings()
+        self.holds = Holds(stops, starting)
         state = "stopped" if starting else "idle"
         self.status = Status(state, NOBODY, starting or "started", stops)
         self._assembler = AnswerAssembler()
@@ -168,7 +168,7 @@ class Navigator:
     @property
     def stops(self) -> int:
         """Stops and releases so far, from where it began to count."""
-        return self._holds.count
+        return self.holds.count
 
     @property
     def counts(self) -> dict[str, int]:
@@ -176,28 +176,14 @@ class Navigator:
         return {**self._assembler.counts, **self._refused}
 
     @property
-    def starting(self) -> bool:
-        """Whether it has not begun yet."""
-        return self._holds.starting
-
-    @property
     def moving(self) -> bool:
         """Whether a motion runs."""
         return self._run is not None
 
-    @property
-    def odometry_clock_offset(self) -> float | None:
-        """Seconds by which odometry's clock is ahead of ours, less its latency; None: unknown."""
-        return self._odometer.clock_offset
-
-    def odometry_problem(self, now: float) -> str:
-        """Why odometry that is needed does not tell where the base is; empty where it does."""
-        return self._odometer.missing(now) if self._odometer.missed(now) else ""
-
     def configure(self, settings: Settings) -> list[Effect]:
         """Take other settings; a motion that began under others ends."""
         changed = settings != self.settings
-        self.settings = self._odometer.settings = settings
+        self.settings = self.odometer.settings = settings
         if self._run is None or not changed:
             return []
         return self._end(f"gave up {self._run.action}: the parameters were changed")
@@ -207,7 +193,7 @@ class Navigator:
         if isinstance(event, Tick):
             return self._tick(now)
         if isinstance(event, Odometry):
-            problem = self._odometer.add(event, now)
+            problem = self.odometer.add(event, now)
             return [Report(problem)] if problem else []
         if isinstance(event, Words):
             return self._hear(event, now)
@@ -222,8 +208,8 @@ class Navigator:
     def _instruct(self, event: Instruction, now: float) -> list[Effect]:
         if is_stop(event.text):
             return self._latch(INSTRUCTION, TOLD_TO_STOP, now)
-        if self._holds.refusal:
-            return [Report(f"an instruction was not taken: {self._holds.refusal}")]
+        if self.holds.refusal:
+            return [Report(f"an instruction was not taken: {self.holds.refusal}")]
         before, self._instruction = self._instruction, normalized(event.text)
         if self._instruction != before:
             self._next = None
@@ -235,22 +221,22 @@ class Navigator:
             check_instruction(event.text)
         except UserError:
             return effects  # the drafter says why; it follows none, and ends no waiting
-        if self._holds.instruct(now):
+        if self.holds.instruct(now):
             effects += self._show("idle", "released")
         return effects
 
     def _latch(self, cause: str, why: str, now: float) -> list[Effect]:
         if why:
             self._run = self._next = None
-            self._holds.stop(cause, why, now)
+            self.holds.stop(cause, why, now)
             return [Halt(), *self._show("stopped")]
-        if self._holds.release(cause, now):
+        if self.holds.release(cause, now):
             return self._show("idle", "released")
         return []
 
     def _show(self, state: str, detail: str = "") -> list[Effect]:
-        if self._holds.why:
-            state, detail = "stopped", self._holds.why
+        if self.holds.why:
+            state, detail = "stopped", self.holds.why
         status = Status(state, self._latest, detail, self.stops)
         if status == self.status:
             return []
@@ -308,11 +294,11 @@ class Navigator:
         return [Halt(), self._announce(settled, Goal(), 0.0), *self._show("idle", "stop")]
 
     def _frame_time(self, settled: Settled) -> FrameTime:
-        return FrameTime.of(settled, self._odometer.clock_offset)
+        return FrameTime.of(settled, self.odometer.clock_offset)
 
     def _objection(self, settled: Settled, now: float) -> str:
-        if self._holds.why:
-            return self._holds.why
+        if self.holds.why:
+            return self.holds.why
         if not settled.verified and not self.settings.allow_unverified:
             return "its words are not verified (parameter allow_unverified is false)"
         frame = self._frame_time(settled)
@@ -324,20 +310,20 @@ class Navigator:
             return f"it was decided for another instruction, {settled.words.instruction[:80]!r}"
         if self._completed == normalized(settled.words.instruction):
             return "its instruction is done; publish it again to go on"
-        if settled.words.stops != self.stops or frame.taken < self._holds.since:
+        if settled.words.stops != self.stops or frame.taken < self.holds.since:
             return "its frame is from before the robot was stopped, or released"
         moves = settled.action is not None and settled.action.verb == "move"
         welcomed = frame.taken <= self._welcome_until
-        return self._odometer.lost_since(frame.at, now, BEND if moves else FAR, welcomed)
+        return self.odometer.lost_since(frame.at, now, BEND if moves else FAR, welcomed)
 
     def _start(self, settled: Settled, action: Action, now: float) -> list[Effect]:
         settings, limits = self.settings, self.settings.limits
         goal = goal_of(action, settings.steps)
         if not settled.verified:
             limits, goal = settings.unverified.limits(limits), settings.unverified.goal(goal)
-        closed_loop = self._odometer.locates(now)
-        pose = self._odometer.track.newest if closed_loop else None
-        anchor = self._odometer.track.at(self._frame_time(settled).at) if closed_loop else None
+        closed_loop = self.odometer.locates(now)
+        pose = self.odometer.track.newest if closed_loop else None
+        anchor = self.odometer.track.at(self._frame_time(settled).at) if closed_loop else None
         motion = Motion(goal, limits, now, pose, None if action.verb == "search" else anchor)
         if not motion.in_reach:
             return self._refuse(settled, MOVED_AWAY)
@@ -368,12 +354,12 @@ class Navigator:
             return self._go_on(now)
         if gap > STALL:
             return self._end(f"gave up {run.action}: the navigator stood still for {gap:.1f} s")
-        if run.closed_loop and not self._odometer.locates(now):
-            return self._end(f"gave up {run.action}: {self._odometer.missing(now)}")
-        if run.closed_loop and self._odometer.track.falters(now):
+        if run.closed_loop and not self.odometer.locates(now):
+            return self._end(f"gave up {run.action}: {self.odometer.missing(now)}")
+        if run.closed_loop and self.odometer.track.falters(now):
             step = run.motion.wait(now)
         else:
-            step = run.motion.step(now, self._odometer.track.newest if run.closed_loop else None)
+            step = run.motion.step(now, self.odometer.track.newest if run.closed_loop else None)
         if step.done:
             if step.arrived:
                 return [*self._end("", f"done: {run.action}"), *self._go_on(now)]

@@ -48,10 +48,11 @@ class Odometer:
         settings = self.settings
         return settings.odometry != "off" and self.track.silence(now) <= settings.odometry_timeout
 
-    def missed(self, now: float) -> bool:
-        """Whether it is needed and does not tell."""
+    def problem(self, now: float) -> str:
+        """Why it does not tell where it is needed; empty where it does, or is not."""
         needed = {"off": False, "required": True, "auto": self.track.begun}
-        return needed[self.settings.odometry] and not self.locates(now)
+        is_missed = needed[self.settings.odometry] and not self.locates(now)
+        return self.missing(now) if is_missed else ""
 
     def missing(self, now: float) -> str:
         """What to tell people while it does not tell."""
@@ -64,8 +65,8 @@ class Odometer:
         ``turned``: rad that it may have turned since. ``on_the_move``: it may have been moving, so
         that a step from anywhere else would be another one.
         """
-        if self.missed(now):
-            return self.missing(now)
+        if problem := self.problem(now):
+            return problem
         located, limit = self.locates(now), self.settings.clock_offset_limit
         if located and (problem := clock_problem("odometry's", self.clock_offset or 0.0, limit)):
             return problem

@@ -68,8 +68,11 @@ def to_request(message: ClientMessage, preset: str) -> DecodeRequest:
 
 def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> Verdict | Prediction:
     """What the cloud sent, or the link reports, for the topic ``verdict`` or ``prediction``."""
-    if not isinstance(item, bytes):
-        message: Verdict | Prediction = _link_event(item)
+    message: Verdict | Prediction
+    if isinstance(item, LinkLost):
+        message = Verdict(kind=Verdict.LINK_LOST, text=item.reason)
+    elif isinstance(item, LinkUp):
+        message = Verdict(kind=Verdict.LINK_UP, text=ELSEWHERE if item.moved else "")
     else:
         message = _server_message(item)
         message.payload = item
@@ -78,20 +81,14 @@ def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> V
     return message
 
 
-def from_verdict(verdict: Verdict) -> bytes | LinkLost | LinkUp:
-    """The inverse of ``to_topic``, for the topic ``verdict``."""
-    if verdict.kind == Verdict.LINK_LOST:
-        return LinkLost(verdict.text)
-    if verdict.kind == Verdict.LINK_UP:
-        return LinkUp(moved=verdict.text == ELSEWHERE)
-    payload: bytes = verdict.payload.tobytes()
+def from_topic(message: Verdict | Prediction) -> bytes | LinkLost | LinkUp:
+    """The inverse of ``to_topic``."""
+    if isinstance(message, Verdict) and message.kind == Verdict.LINK_LOST:
+        return LinkLost(message.text)
+    if isinstance(message, Verdict) and message.kind == Verdict.LINK_UP:
+        return LinkUp(moved=message.text == ELSEWHERE)
+    payload: bytes = message.payload.tobytes()
     return payload
-
-
-def _link_event(event: LinkLost | LinkUp) -> Verdict:
-    if isinstance(event, LinkLost):
-        return Verdict(kind=Verdict.LINK_LOST, text=event.reason)
-    return Verdict(kind=Verdict.LINK_UP, text=ELSEWHERE if event.moved else "")
 
 
 def _server_message(data: bytes) -> Verdict | Prediction:

@@ -89,8 +89,8 @@ class CloudBridge(ManagedNode):
         self._said, self._found = "", False
         self.create_timer(CHECK_S, self._check_link, clock=Clock(clock_type=ClockType.STEADY_TIME))
         subscriptions = self._subscription_thread = SubscriptionThread(self)
-        subscriptions.subscribe(DecodeRequest, "decode_request", self._on_request, DECODE)
-        subscriptions.subscribe(Draft, "draft", self._on_draft, DECODE)
+        subscriptions.subscribe(DecodeRequest, "decode_request", self._relay, DECODE)
+        subscriptions.subscribe(Draft, "draft", self._relay, DECODE)
         subscriptions.start()
         self.get_logger().info(f"looking for the verifier at {self._client_settings.address}")
 
@@ -102,14 +102,9 @@ class CloudBridge(ManagedNode):
         self._ended.clear()
         self._say_link_state(f"{LinkQuality.LOST} the bridge is not active")
 
-    def _on_request(self, message: DecodeRequest) -> None:
-        last = message.kind == DecodeRequest.CLOSE
-        self._send(message.request_id, message.sequence, message.payload.tobytes(), last)
-
-    def _on_draft(self, message: Draft) -> None:
-        self._send(message.request_id, message.sequence, message.payload.tobytes(), False)
-
-    def _send(self, request_id: str, sequence: int, payload: bytes, last: bool) -> None:
+    def _relay(self, message: DecodeRequest | Draft) -> None:
+        request_id, payload = message.request_id, message.payload.tobytes()
+        last = isinstance(message, DecodeRequest) and message.kind == DecodeRequest.CLOSE
         with self._lock:
             stream = self._streams.get(request_id)
             if stream is None and request_id in self._ended:
@@ -118,7 +113,7 @@ class CloudBridge(ManagedNode):
             if stream is None:
                 stream = self._streams[request_id] = self._open(request_id)
             self._counts["up_bytes"] += len(payload)
-            sent = stream.send(sequence, payload, last)
+            sent = stream.send(message.sequence, payload, last)
             if sent == Sent.GAP:
                 self._end(request_id, "a message of this decode got lost on its way to the bridge")
             elif sent == Sent.LAST:
@@ -179,8 +174,8 @@ class CloudBridge(ManagedNode):
                 self.get_logger().info(f"relaying to the verifier at {self._client.address}")
             self._link_state.publish(String(data=text))
 
-    def diagnose(self) -> None:
-        """Publish how good the link is, what to do about it, and what went over it."""
+    def diagnose(self) -> Health:
+        """How good the link is, what to do about it, and what went over it."""
         monitor, offset = self._monitor, self._client.clock_offset
         counts = dict(self._counts)
         up_bytes, down_bytes = counts.pop("up_bytes"), counts.pop("down_bytes")
@@ -193,8 +188,7 @@ class CloudBridge(ManagedNode):
         link = Health(_LEVELS[monitor.quality], monitor.text)
         if not monitor.starting:
             link = replace(link, advice=monitor.advice, check="cloud")
-        now = time.monotonic()
-        self.diagnostics.show(self._health.look(link, up_bytes, down_bytes, now, values))
+        return self._health.look(link, up_bytes, down_bytes, time.monotonic(), values)
 
 
 _LEVELS = {

@@ -10,7 +10,9 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from builtin_interfaces.msg import Time as TimeMsg
@@ -21,7 +23,7 @@ from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.msg import DecodeStats, VerifiedTokens
 
-from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive
+from ..edge.events import Abort, Cut, Emit, Inbox
 from ..edge.runner import DecodeRunner, Outcome
 from ..errors import UserError
 from ..instruction import known_instructions
@@ -47,16 +49,17 @@ from ..nav.events import EStop, Instruction, Report, Tick
 from ..nav.mission import INACTIVE, STARTED
 from ..nav.status import Status
 from ..share import rules_text
-from .drafting.camera import CameraFrame, encode_frame
-from .drafting.health import DrafterHealth, blindness
+from .drafting.camera import COMPRESSED, RAW, CameraFrame, CameraWatch, encode_frame, topics_of
 from .drafting.settings import CREEP, DrafterSettings
-from .drafting.topics import BridgeTopics, RunInfo, TopicTransport, VerifiedWords, to_decode_stats
+from .drafting.topics import BridgeTopics, RunInfo, VerifiedWords, to_decode_stats
+from .health import Health, Level, RecentProblem, worst_of
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE, SENSOR_DATA
+from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
+PROBLEM_S = 30.0  # that a problem is told, unless a decision works before
 HALT_S = 2.0  # s to wait for a decision that was aborted
 POLL_S = 0.2  # s at most until a decision begins that is due because time went on
 LINK_STATE = "link_state"
@@ -79,10 +82,10 @@ class DrafterNode(ManagedNode):
         self._run_info = RunInfo(self)
         self._settings = self.parameters(DrafterSettings(), self._on_parameters)
         self._numbers = count(self._settings.value.first_decision)
-        self._health = DrafterHealth(self)
-        self._stops = SubscriptionThread(self)
-        self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
-        self._stops.start()
+        self._problem = RecentProblem(PROBLEM_S)
+        self._last_decision: dict[str, object] = {}
+        self._moving = False
+        self.hear_e_stop(self._on_e_stop)
 
     def load(self) -> None:
         """Load the model; raises UserError."""
@@ -131,12 +134,10 @@ class DrafterNode(ManagedNode):
 
     def begin(self) -> None:
         """Hear instructions, frames and the cloud from now on."""
-        self._health.begin()
+        self._camera = CameraWatch(time.monotonic())
         self._camera_clock, self._newest_stamp = SourceClock("the camera's"), 0
-        self.create_subscription(
-            CompressedImage, "camera/image_raw/compressed", self._on_compressed, SENSOR_DATA
-        )
-        self.create_subscription(Image, "camera/image_raw", self._on_image, SENSOR_DATA)
+        self.create_subscription(CompressedImage, COMPRESSED, self._on_compressed, SENSOR_DATA)
+        self.create_subscription(Image, RAW, self._on_image, SENSOR_DATA)
         self.create_subscription(String, "nav_status", self._on_status, LATCHED)
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         self._bridge.subscribe(subscriptions)
@@ -162,11 +163,6 @@ class DrafterNode(ManagedNode):
         self._thread.join(HALT_S)
         self.pulses.remove(self._pulse)
         del self._runner, self._model, self._bridge
-
-    def close(self) -> None:
-        """Halt and unload for good."""
-        super().close()
-        self._stops.close()
 
     # The loop
 
@@ -209,7 +205,7 @@ class DrafterNode(ManagedNode):
         self._run_info.update(settings)
 
     def _on_instruction(self, message: String) -> None:
-        self._health.forget_problem()
+        self._problem.clear()
         self._hear(Instruction(message.data))
 
     def _on_e_stop(self, message: Bool) -> None:
@@ -222,22 +218,20 @@ class DrafterNode(ManagedNode):
             self._report_problem(f"nav_status: {error}")
             return
         self._link.on_status(status)
-        self._health.on_status(status)
+        self._moving = status.state in ("moving", "ready")
         self._hear(status)
 
     def _on_compressed(self, message: CompressedImage) -> None:
-        self._hear_stamp(message.header.stamp)
-        self._hand_over(message.data.tobytes(), message.header.stamp)
+        self._hand_over(message.data.tobytes(), self._hear_stamp(message.header.stamp))
 
     def _on_image(self, message: Image) -> None:
-        stamp = self._hear_stamp(message.header.stamp)
-        self._health.on_frame(stamp, b"")
-        if not self._loop.instruction:
-            return  # encoding costs time, and no decision needs the frame
+        stamp, jpeg = self._hear_stamp(message.header.stamp), None
         try:
-            self._hand_over(encode_frame(message), message.header.stamp)
+            if self._loop.instruction:  # encoding costs time, and nobody else needs the frame
+                jpeg = encode_frame(message)
         except UserError as error:
             self._report_problem(str(error))
+        self._hand_over(jpeg, stamp)
 
     def _hear_stamp(self, stamp: TimeMsg) -> int:
         taken = Time.from_msg(stamp).nanoseconds
@@ -250,12 +244,13 @@ class DrafterNode(ManagedNode):
             self.get_logger().warning(news)
         return int(taken)
 
-    def _hand_over(self, jpeg: bytes, stamp: TimeMsg) -> None:
-        stamped = Time.from_msg(stamp).nanoseconds
-        self._health.on_frame(stamped, jpeg)
-        lag = round(self._settings.value.camera_lag * 1e9)
-        taken = Time(nanoseconds=max(0, stamped - lag)).to_msg()
-        self._hear(Seen(CameraFrame(jpeg, taken, self._camera_clock.offset or 0.0)))
+    def _hand_over(self, jpeg: bytes | None, stamp: int) -> None:
+        """A frame came, by its driver's ``stamp`` (ns); None: nobody needs it."""
+        self._camera.on_frame(stamp, jpeg or b"", time.monotonic())
+        if jpeg is not None:
+            lag = round(self._settings.value.camera_lag * 1e9)
+            taken = Time(nanoseconds=max(0, stamp - lag)).to_msg()
+            self._hear(Seen(CameraFrame(jpeg, taken, self._camera_clock.offset or 0.0)))
 
     # Decisions, in the model's thread
 
@@ -285,23 +280,14 @@ class DrafterNode(ManagedNode):
     def _decide(self, decide: Decide[CameraFrame]) -> Ended:
         settings, frame, inbox = self._settings.value, decide.frame, self._inbox
         words = VerifiedWords(self._verified_tokens, self._model.tokenizer, decide)
-        transport: TopicTransport | None = None
-
-        def connect(on_receive: OnReceive) -> TopicTransport:
-            nonlocal transport
-            self._bridge.wait_for_bridge(settings.patience)
-            transport = self._bridge.connect(
-                decide.request, frame.stamp, settings.preset, on_receive
-            )
-            return transport
+        connect = partial(self._bridge.connect, decide.request, frame.stamp, settings)
 
         def on_emit(emit: Emit) -> None:
             if not self.active:
                 return
             self._pulse.beat()
             words.emit(emit)
-            if transport is not None:
-                transport.restart_draft_time()
+            self._bridge.restart_draft_time()
             self._hear(Answered(words.answer))
 
         self._pulse.beat()
@@ -321,7 +307,13 @@ class DrafterNode(ManagedNode):
         stats = to_decode_stats(decide, settings, decode, outcome)
         self._stats.publish(stats)
         self._run_info.update(settings, target=self._runner.target)
-        self._health.decided(stats, outcome.completed)
+        if outcome.completed:  # no earlier problem counts any more
+            self._problem.clear()
+            self._last_decision = {
+                "decision_tokens": stats.tokens,
+                "decision_acceptance": round(stats.accepted / max(1, stats.drafted), 3),
+                "decision_ms": round(stats.total_ms, 1),
+            }
         return self._ended(decide.instruction, outcome, words.answer)
 
     def _ended(self, instruction: str, outcome: Outcome, words: str) -> Ended:
@@ -341,16 +333,24 @@ class DrafterNode(ManagedNode):
     # Reports
 
     def _report_problem(self, problem: str) -> None:
-        self._health.on_problem(problem)
+        self._problem.report(problem, time.monotonic())
         self.get_logger().error(problem)
 
-    def diagnose(self) -> None:
-        """Publish what is followed, and what is wrong with camera, model or last decision."""
-        camera = self._health.camera(self._camera_clock.offset)
-        self._loop.blind = blindness(camera)
+    def diagnose(self) -> Health:
+        """What is followed, and what is wrong with camera, model or last decision."""
+        now = time.monotonic()
+        topics = topics_of(self, look=self._camera.missing(now))
+        camera = self._camera.health(topics, self._moving, now, self._camera_clock.offset)
+        self._loop.blind = "" if camera.level in (Level.OK, Level.WARN) else str(camera)
         self._hear(Tick())
-        followed, alive = self._loop.instruction, self._thread.is_alive()
-        self.diagnostics.show(self._health.health(followed, self._link.note, camera, alive))
+        return drafter_health(
+            self._loop.instruction,
+            camera,
+            self._link.note,
+            self._thread.is_alive(),
+            self._problem.text(now),
+            self._last_decision,
+        )
 
 
 class LinkPolicy:
@@ -412,6 +412,29 @@ class LinkPolicy:
     def end(self) -> None:
         """The decision is over."""
         self._in_cloud = False
+
+
+def drafter_health(
+    instruction: str,
+    camera: Health,
+    note: str = "",
+    alive: bool = True,
+    problem: str = "",
+    last: Mapping[str, object] | None = None,
+) -> Health:
+    """The worst of the model's thread, the camera and the last decision; else what is followed.
+
+    ``note``: how the instruction is followed. ``alive``: whether the model's thread is.
+    ``problem``: the last one, while it is recent. ``last``: figures of the last decision.
+    """
+    what = f"following {instruction!r}" if instruction else "no instruction"
+    found = [Health(Level.OK, what + note, values=last or {}), replace(camera, check="camera")]
+    if not alive:
+        said, advice = "the model's thread has ended", "see the drafter's log and restart it"
+        found.append(Health(Level.ERROR, said, advice, check="model"))
+    if problem:
+        found.append(Health(Level.ERROR, problem, values={"last problem": problem}))
+    return worst_of(found)
 
 
 def main() -> int:

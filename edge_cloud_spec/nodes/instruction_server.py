@@ -8,11 +8,11 @@ What is said there before the drafter is up, whose models take long to load, it 
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
-from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import Bool, String
@@ -69,7 +69,6 @@ class InstructionServer(Node):
         self._drafter = ""  # what it said last; empty: nothing
         self._e_stop = False
         self._kept: tuple[str, float] | None = None  # instruction, and when it was heard
-        self._clock_of_waits = Clock(clock_type=ClockType.STEADY_TIME)
         self._instruction = self.create_publisher(String, "instruction", RELIABLE)
         # Not one status may be missed, however fast they follow each other.
         self.create_subscription(String, "instruction_status", self._on_status, STATUSES)
@@ -79,8 +78,7 @@ class InstructionServer(Node):
             self.create_subscription(
                 Bool, "e_stop", self._on_e_stop, profile, event_callbacks=NO_WARNINGS
             )
-        self._diagnostics = Diagnostics(self)
-        self.create_timer(1.0, self._check, clock=self._clock_of_waits)
+        Diagnostics(self).report(self._check)
         self._server = ActionServer(
             self,
             NavigateByInstruction,
@@ -101,14 +99,14 @@ class InstructionServer(Node):
 
     def _on_accepted(self, handle: Any) -> None:
         self._end(GoalEnd("cancelled", "another goal came"))
-        goal = self._goal = _Goal(handle, self._now)
+        goal = self._goal = _Goal(handle, time.monotonic())
         self._publish(goal.instruction)
         self._feed(goal)
 
     def _on_cancel(self, handle: Any) -> CancelResponse:
         goal = self._goal
         if goal is not None and goal.handle.goal_id == handle.goal_id:
-            goal.asked_at = self._now
+            goal.asked_at = time.monotonic()
             self._publish("stop")
         return CancelResponse.ACCEPT
 
@@ -142,7 +140,7 @@ class InstructionServer(Node):
         if self._e_stop:
             self.get_logger().error(f"{text[:80]!r} is not followed: e_stop is on")
             return
-        self._kept = text, self._now
+        self._kept = text, time.monotonic()
         self.get_logger().info(f"{text[:80]!r} is kept until the drafter is up")
 
     def _on_e_stop(self, message: Bool) -> None:
@@ -156,7 +154,7 @@ class InstructionServer(Node):
         if kept is not None:
             self._publish(kept[0])
         if self._goal is not None:
-            self._goal.asked_at = self._now
+            self._goal.asked_at = time.monotonic()
 
     @property
     def _is_up(self) -> bool:
@@ -189,18 +187,17 @@ class InstructionServer(Node):
             )
         )
 
-    def _check(self) -> None:
+    def _check(self) -> Health:
         goal = self._goal
         if goal is not None:
             self._check_goal(goal)
         if self._kept is not None and self._waited_in_vain(self._kept[1]):
             self.get_logger().error(f"{self._kept[0][:80]!r} is not followed: no drafter is up")
             self._kept = None
-        what = "no goal" if goal is None else goal.instruction
-        self._diagnostics.show(Health(Level.OK, what))
+        return Health(Level.OK, "no goal" if goal is None else goal.instruction)
 
     def _check_goal(self, goal: _Goal) -> None:
-        overdue = self._now - goal.asked_at > self._settings.value.answer_timeout
+        overdue = time.monotonic() - goal.asked_at > self._settings.value.answer_timeout
         if goal.handle.is_cancel_requested and overdue:
             self._end(GoalEnd("cancelled", "stop was published, but no drafter confirmed it"))
         elif goal.state == "waiting" and self._waited_in_vain(goal.asked_at):
@@ -212,13 +209,9 @@ class InstructionServer(Node):
 
     def _waited_in_vain(self, since: float) -> bool:
         settings = self._settings.value
-        return self._now - since > (
+        return time.monotonic() - since > (
             settings.answer_timeout if self._is_up else settings.start_timeout
         )
-
-    @property
-    def _now(self) -> float:
-        return float(self._clock_of_waits.now().nanoseconds / 1e9)
 
     def _publish(self, text: str) -> None:
         self._instruction.publish(String(data=text))

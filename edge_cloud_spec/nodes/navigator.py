@@ -49,7 +49,7 @@ from ..throttle import Throttle, with_more
 from .base_output import Output, OutputSettings, make_output
 from .health import Health, Level, RecentProblem, worst_of
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import DECODE, EVERY_PUBLISHER, LATCHED, RELIABLE, SENSOR_DATA
+from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
@@ -95,9 +95,7 @@ class NavigatorNode(ManagedNode):
         self._output: Output | None = None  # in an unconfigured node
         self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
         self._reports = Reports(self.get_logger().warning)
-        self._stops = SubscriptionThread(self)
-        self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
-        self._stops.start()
+        self.hear_e_stop(self._on_e_stop)
         self._listening_since = time.monotonic()
 
     def load(self) -> None:
@@ -147,11 +145,6 @@ class NavigatorNode(ManagedNode):
         """Command nothing any more."""
         with self._lock:
             self._output = None
-
-    def close(self) -> None:
-        """Halt and unload for good."""
-        super().close()
-        self._stops.close()
 
     # Callbacks
 
@@ -210,7 +203,7 @@ class NavigatorNode(ManagedNode):
         The time counts from when somebody is found who could move it: a machine or a network that
         is slow to find them is slow to find whoever published the e_stop, too.
         """
-        if not self._navigator.starting:
+        if not self._navigator.holds.starting:
             return
         if not self.count_publishers("verified_tokens"):
             self._listening_since = time.monotonic()
@@ -272,15 +265,15 @@ class NavigatorNode(ManagedNode):
         self._commands.publish(message)
         self._markers.publish(action_markers(str(announce.action), goal, self._base_frame, now))
 
-    def diagnose(self) -> None:
-        """Publish the robot's status, and what was dropped so far."""
+    def diagnose(self) -> Health:
+        """The robot's status, and what was dropped so far."""
         with self._lock:
             navigator, now = self._navigator, time.monotonic()
-            status, offset = navigator.status, navigator.odometry_clock_offset
-            missing = navigator.odometry_problem(now)
+            status, offset = navigator.status, navigator.odometer.clock_offset
+            missing = navigator.odometer.problem(now)
             values = {**navigator.counts, "watchdog": self._watchdog.fired}
             values["reports"] = self._reports.count
-        health = navigator_health(
+        return navigator_health(
             status,
             self.resolve_topic_name("odom"),
             missing,
@@ -289,7 +282,6 @@ class NavigatorNode(ManagedNode):
             parameters="; ".join(self._config.problems.values()),
             values={**values, "odometry_clock_offset_s": "unknown" if offset is None else offset},
         )
-        self.diagnostics.show(health)
 
 
 class Reports:

@@ -52,7 +52,7 @@ def _goes_on_for_another_instruction(patch: Patch) -> None:
     def unmoved(self: Navigator, event: Instruction, now: float) -> list[Effect]:
         running, self._run = self._run, None
         effects = instruct(self, event, now)
-        self._run = None if self._holds.why else running
+        self._run = None if self.holds.why else running
         return effects
 
     patch.setattr(Navigator, "_instruct", unmoved)
@@ -60,7 +60,7 @@ def _goes_on_for_another_instruction(patch: Patch) -> None:
 
 def _goes_on_under_old_parameters(patch: Patch) -> None:
     def configure(self: Navigator, settings: Settings) -> list[Effect]:
-        self.settings = self._odometer.settings = settings
+        self.settings = self.odometer.settings = settings
         return []
 
     patch.setattr(Navigator, "configure", configure)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from geometry_msgs.msg import Twist
-from helpers.graph.peer import PATIENCE as PATIENCE
 from helpers.graph.peer import Peer
 from nav_msgs.msg import Odometry
 from rclpy.duration import Duration
@@ -69,17 +66,10 @@ class Bench(Peer):
         message.finished = True
         self.words.publish(message)
 
-    def call(self, kind: Any, name: str, request: Any) -> Any:
-        client = self.create_client(kind, f"navigator/{name}")
-        self.until(client.service_is_ready)
-        self.until(lambda: self.answer(client.call_async(request)))
-        return self.answered
-
-    def answer(self, future: Any) -> bool:
-        """Whether the answer came; it is lost if the server has not found the client yet."""
-        self.executor_.spin_until_future_complete(future, timeout_sec=3.0)
-        self.answered = future.result() if future.done() else None
-        return future.done()
+    def instruct(self, text: str) -> None:
+        """Publish an instruction, and wait until the robot may move for it."""
+        self.instruction.publish(String(data=text))
+        self.until(lambda: self.state.state == "idle")
 
     @property
     def turning(self) -> bool:

@@ -58,7 +58,7 @@ def test_a_parameter_is_taken_up_to_its_bounds_and_refused_beyond(
     for fine in (least, most, (least + most) / 2):
         assert getattr(kind(**{name: fine}), name) == fine
     beyond = 1e-6 * (1 + abs(least) + abs(most))
-    for bad in (least - beyond, most + beyond, math.nan, math.inf, -math.inf, "1", None):
+    for bad in (least - beyond, most + beyond, math.nan, math.inf, -math.inf, "1", None, True):
         with pytest.raises(ValueError, match=name):
             kind(**{name: bad})
 

@@ -128,23 +128,6 @@ def test_a_blocked_base_ends_the_motion_as_not_arrived() -> None:
     assert seconds < 3.2  # what it may be told is used up before its time is
 
 
-@given(
-    distance=st.floats(-3, 3),
-    speed=st.floats(0.05, 1.5),
-    poses=st.lists(st.tuples(*[st.floats(-1e3, 1e3)] * 3), min_size=1, max_size=30),
-)
-def test_commands_stay_within_the_limits_whatever_odometry_says(
-    distance: float, speed: float, poses: list[tuple[float, float, float]]
-) -> None:
-    limits = Limits(speed=speed)
-    motion = Motion(Goal(distance=distance), limits, 0.0, Pose())
-    for tick, pose in enumerate(poses):
-        velocity = motion.step(tick * DT, Pose(*pose)).velocity
-        assert abs(velocity.vx) <= limits.speed
-        assert abs(velocity.vy) <= limits.lateral_speed
-        assert abs(velocity.wz) <= limits.turn_speed
-
-
 def test_steps_of_the_language() -> None:
     forward = parse_action("move forward large")
     right = parse_action("turn right medium")
@@ -222,18 +205,6 @@ def test_a_turn_is_granted_no_way_and_what_is_slowed_down_keeps_its_direction() 
     granted = budget.grant(Velocity(1.2, 0.5, 0.0), 0.0)
     assert granted.speed == pytest.approx((SHARE * 0.01 + MORE[0]) / (2 * PERIOD))
     assert granted.vy / granted.vx == pytest.approx(0.5 / 1.2)
-
-
-def test_a_budget_that_is_used_up_grants_nothing() -> None:
-    budget = Budget(0.2, 0.0)
-    now = 0.0
-    while not budget.used_up:
-        budget.grant(Velocity(0.6), now)
-        now += PERIOD
-        assert now < 10.0
-        budget.count(now)
-    assert 0.32 - LEFT[0] <= budget.path <= 0.32
-    assert budget.grant(Velocity(0.6), now).speed <= LEFT[0] / (2 * PERIOD)
 
 
 def test_what_stands_still_uses_nothing_up() -> None:

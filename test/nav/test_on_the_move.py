@@ -211,17 +211,6 @@ def test_a_camera_whose_clock_is_set_on_the_move_moves_nothing(ahead: float) -> 
     assert len(rover.steps) == steps and rover.base.stands
 
 
-def test_words_that_come_again_are_not_carried_out_again() -> None:
-    rover = deciding_on_the_move()
-    rover.until(lambda: rover.deciding is None)
-    again = rover.said[-1]
-    for _ in range(20):
-        rover.on(again)
-        rover.run(0.2)
-    check(rover)
-    assert list(rover.steps) == rover.requests[: len(rover.steps)]
-
-
 def test_without_odometry_nobody_decides_on_the_move() -> None:
     rover = steady("search", settings=Settings(lead_time=0.6, odometry="off"))
     for _ in range(200):

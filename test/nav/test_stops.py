@@ -29,6 +29,14 @@ HOLDS: dict[Event, tuple[str, bool]] = {
 stops = st.sampled_from(list(HOLDS))
 
 
+@pytest.fixture
+def told() -> Drill:
+    """A robot that was told to find the cup."""
+    drill = Drill()
+    drill.on(Instruction(CUP))
+    return drill
+
+
 def test_the_word_stop_stops_until_the_next_instruction() -> None:
     drill = Drill()
     drill.on(words(FORWARD))
@@ -63,14 +71,12 @@ def test_a_navigator_that_starts_takes_instructions_and_moves_once_it_has_starte
     assert drives(drill.on(drill.current(FORWARD, "r1", age=0.0), 0.1)), "it was no stop"
 
 
-def test_an_instruction_that_is_done_moves_nothing_until_it_is_published_again() -> None:
-    drill = Drill()
-    drill.on(Instruction(CUP))
-    drill.on(drill.current("action: stop;", "r1", age=0.0), 0.1)
-    assert "is done" in reports(drill.on(drill.current(FORWARD, "r2", age=0.0), 0.1))
-    drill.on(Instruction(CUP), 0.1)
-    drill.on(drill.current("action: stop;", "r3", age=1.0), 0.1)
-    assert drives(drill.on(drill.current(FORWARD, "r4", age=0.0), 0.1)), "r3 was about the first"
+def test_an_instruction_that_is_done_moves_nothing_until_it_is_published_again(told: Drill) -> None:
+    told.on(told.current("action: stop;", "r1", age=0.0), 0.1)
+    assert "is done" in reports(told.on(told.current(FORWARD, "r2", age=0.0), 0.1))
+    told.on(Instruction(CUP), 0.1)
+    told.on(told.current("action: stop;", "r3", age=1.0), 0.1)
+    assert drives(told.on(told.current(FORWARD, "r4", age=0.0), 0.1)), "r3 was about the first"
 
 
 @given(
@@ -97,28 +103,27 @@ def test_a_stop_that_was_decided_before_an_instruction_was_published_again_does_
 
 @pytest.mark.parametrize("age", [0.0, -0.25, -0.5])
 def test_a_stop_from_before_a_release_does_not_end_an_instruction_whatever_the_clocks_say(
+    told: Drill,
     age: float,
 ) -> None:
-    drill = Drill()
-    drill.on(Instruction(CUP))
-    late = drill.current("action: stop;", "late", age=age)
+    late = told.current("action: stop;", "late", age=age)
     for event in (EStop(True), EStop(False), Instruction(CUP)):
-        drill.on(event, 0.125)
-    drill.on(late, 0.125)
-    assert drives(drill.on(drill.current(FORWARD, "new", age=0.0), 0.125))
+        told.on(event, 0.125)
+    told.on(late, 0.125)
+    assert drives(told.on(told.current(FORWARD, "new", age=0.0), 0.125))
 
 
-def test_another_instruction_halts_the_motion_under_way_and_the_same_one_does_not() -> None:
-    drill = Drill()
-    drill.on(Instruction(CUP))
-    drill.on(drill.current(FORWARD, "r1", age=0.0), 0.1)
-    drill.run(0.2)
-    drill.on(Instruction(f" {CUP} "))
-    assert drill.navigator.moving
-    drill.on(drill.current(FORWARD, "r2", age=0.0), 0.1)  # waits, and is forgotten
-    drill.on(Instruction("find the door"))
-    assert not drill.navigator.moving and drill.run(0.3) == []
-    assert drill.status == "idle r1 0 another instruction came"
+def test_another_instruction_halts_the_motion_under_way_and_the_same_one_does_not(
+    told: Drill,
+) -> None:
+    told.on(told.current(FORWARD, "r1", age=0.0), 0.1)
+    told.run(0.2)
+    told.on(Instruction(f" {CUP} "))
+    assert told.navigator.moving
+    told.on(told.current(FORWARD, "r2", age=0.0), 0.1)  # waits, and is forgotten
+    told.on(Instruction("find the door"))
+    assert not told.navigator.moving and told.run(0.3) == []
+    assert told.status == "idle r1 0 another instruction came"
 
 
 @pytest.mark.parametrize("name", ["", "-", "a b", "a\n", "a\tb", "a" * 201])
@@ -168,22 +173,20 @@ def test_whatever_stopped_it_the_newest_instruction_is_newer_than_the_last_relea
 @pytest.mark.parametrize("skew", [-0.4, 0.0, 0.4])
 @pytest.mark.parametrize("step", [-2.0, 0.0, 0.2])
 def test_a_decision_from_before_a_stop_moves_nothing_whatever_the_clocks_say(
-    skew: float, step: float
+    told: Drill, skew: float, step: float
 ) -> None:
-    drill = Drill()
-    drill.on(Instruction(CUP))
-    old = drill.current(FORWARD, "old")
-    drill.on(EStop(True), 0.1)
-    between = drill.current(FORWARD, "between")
-    drill.on(EStop(False), 0.1)
-    released = drill.current(FORWARD, "released")
-    drill.on(Instruction(CUP), 0.1)
+    old = told.current(FORWARD, "old")
+    told.on(EStop(True), 0.1)
+    between = told.current(FORWARD, "between")
+    told.on(EStop(False), 0.1)
+    released = told.current(FORWARD, "released")
+    told.on(Instruction(CUP), 0.1)
     for late in (old, between, released):
         age = 0.3 - skew + step  # camera clock ahead; ROS time stepped back
-        effects = drill.on(replace(late, age=age), 0.1)
-        assert not drives(effects + drill.run(0.5))
-        assert drill.status.startswith(f"idle {late.request} 3 refused"), "the drafter may go on"
-    assert drives(drill.on(drill.current(FORWARD, "new", age=0.05), 1.0))
+        effects = told.on(replace(late, age=age), 0.1)
+        assert not drives(effects + told.run(0.5))
+        assert told.status.startswith(f"idle {late.request} 3 refused"), "the drafter may go on"
+    assert drives(told.on(told.current(FORWARD, "new", age=0.05), 1.0))
 
 
 def test_words_of_another_count_move_nothing_be_it_higher() -> None:

@@ -1,10 +1,11 @@
-"""A ROS domain for each module, and a navigator in a process of its own."""
+"""A ROS domain for each module, and nodes in processes of their own."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from helpers.graph.ros_domain import ros_domain
 if TYPE_CHECKING:
     from helpers.navigator_bench import Bench
 
+collect_ignore_glob = [] if find_spec("rclpy") else ["test_*"]
 MODULE = ["-m", "edge_cloud_spec.nodes.navigator"]
 
 
@@ -26,26 +28,39 @@ def domain() -> Iterator[int]:
 
 
 @pytest.fixture
+def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts Python's ``program`` with ROS arguments; what still runs at the end is killed."""
+    running: list[subprocess.Popen[str]] = []
+
+    def begin(program: list[str], *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, *program, "--ros-args", *arguments]
+        running.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
 def bench() -> Iterator[Bench]:
-    from helpers.graph.peer import closed_after
     from helpers.navigator_bench import Bench
 
-    with closed_after(Bench()) as bench:
+    with Bench() as bench:
         yield bench
 
 
 @pytest.fixture
-def start(bench: Bench) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    running: list[subprocess.Popen[str]] = []
+def start(
+    bench: Bench, launch: Callable[..., subprocess.Popen[str]]
+) -> Callable[..., subprocess.Popen[str]]:
+    """Starts the navigator, or a program that is one, and waits until it is there."""
 
     def begin(
         *arguments: str, program: list[str] = MODULE, ready: bool = True
     ) -> subprocess.Popen[str]:
-        ros = ["--ros-args", *arguments] if arguments else []
-        process = subprocess.Popen(
-            [sys.executable, *program, *ros], stderr=subprocess.PIPE, text=True
-        )
-        running.append(process)
+        process = launch(program, *arguments)
         bench.until(lambda: bench.states and bench.words.get_subscription_count())
         bench.until(lambda: bench.e_stop.get_subscription_count())
         bench.until(lambda: bench.instruction.get_subscription_count())
@@ -54,7 +69,4 @@ def start(bench: Bench) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             bench.until(lambda: bench.state.detail != "the navigator is not active")
         return process
 
-    yield begin
-    for process in running:
-        process.kill()
-        process.communicate()
+    return begin

@@ -2,38 +2,69 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+import re
+import signal
+import socket
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
+from builtin_interfaces.msg import Duration, Time
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from helpers.cloud.certificates import Authority
+from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port
+from helpers.cloud.grpc_robot import opening
+from helpers.graph.decode_graph import INSTRUCTION, Watcher, node_process
+from helpers.graph.running_bridge import Hearer, running_bridge
+from rcl_interfaces.msg import Log
+from sensor_msgs.msg import CompressedImage
+from std_msgs.msg import String
 
-rclpy = pytest.importorskip("rclpy")
-from rclpy.node import Node  # noqa: E402
-
-from edge_cloud_spec.decoding.digest import PrefixDigest  # noqa: E402
-from edge_cloud_spec.decoding.draft import Draft as TheDraft  # noqa: E402
-from edge_cloud_spec.decoding.policy import GREEDY  # noqa: E402
-from edge_cloud_spec.edge.link import route  # noqa: E402
-from edge_cloud_spec.msg import DecodeRequest, Draft, Verdict  # noqa: E402
-from edge_cloud_spec.nodes import cloud_bridge  # noqa: E402
-from edge_cloud_spec.nodes.bridge_messages import to_draft, to_request  # noqa: E402
-from edge_cloud_spec.nodes.cloud_bridge import CloudBridge  # noqa: E402
-from edge_cloud_spec.nodes.runtime.qos import DECODE  # noqa: E402
-from edge_cloud_spec.nodes.runtime.subscription_thread import SubscriptionThread  # noqa: E402
-from edge_cloud_spec.wire.channel import METHOD_NAME, SERVICE  # noqa: E402
-from edge_cloud_spec.wire.codec import decode_client  # noqa: E402
-from edge_cloud_spec.wire.messages import (  # noqa: E402
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.draft import Draft as TheDraft
+from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.decoding.token_distribution import TokenDistribution
+from edge_cloud_spec.edge.events import LinkLost, LinkUp
+from edge_cloud_spec.edge.link import route
+from edge_cloud_spec.lab.harness.random_checkpoint import make_checkpoint
+from edge_cloud_spec.lab.harness.toy import toy_worker
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.msg import (
+    DecodeRequest,
+    DecodeStats,
+    Draft,
+    Prediction,
+    Verdict,
+    VerifiedTokens,
+)
+from edge_cloud_spec.nodes import bridge_messages, cloud_bridge
+from edge_cloud_spec.nodes.bridge_messages import from_topic, to_draft, to_request, to_topic
+from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
+from edge_cloud_spec.wire.channel import METHOD_NAME, SERVICE
+from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client, encode_server
+from edge_cloud_spec.wire.messages import (
     ClientMessage,
     Close,
     DraftMessage,
+    Fault,
     Generate,
     Generation,
     Open,
+    Opened,
+    Resume,
+    RowMessage,
+    ServerMessage,
 )
+from edge_cloud_spec.wire.messages import Prediction as WirePrediction
+from edge_cloud_spec.wire.messages import Verdict as WireVerdict
 
 PATIENCE = 60.0  # s; only a hung test takes that long
 
@@ -63,30 +94,6 @@ class Recorder:
         self._server.stop(0).wait(PATIENCE)
 
 
-class Robot:
-    """Plays the drafter: says the numbered messages of a request over the two topics."""
-
-    def __init__(self, node: Node, bridge: CloudBridge) -> None:
-        self.bridge = bridge
-        self._requests = node.create_publisher(DecodeRequest, "decode_request", 1000)
-        self._drafts = node.create_publisher(Draft, "draft", 1000)
-        self.faults: list[Verdict] = []
-        hearing = self.hearing = SubscriptionThread(node)
-        hearing.subscribe(Verdict, "verdict", self.faults.append, DECODE)
-        hearing.start()
-        topics = (self._requests, self._drafts)
-        until(lambda: all(topic.get_subscription_count() for topic in topics))
-        until(lambda: node.count_publishers("verdict") > 0)
-
-    def say(self, request: int, number: int, last: int) -> None:
-        """Message ``number`` of a request: an Open, drafts with requests between, a Close."""
-        message = message_of(request, number, last)
-        drafts = isinstance(message, DraftMessage)
-        said = to_draft(message, [], 0.0) if drafts else to_request(message, "dsd")
-        said.request_id, said.sequence = f"request {request}", number
-        (self._drafts if drafts else self._requests).publish(said)
-
-
 def message_of(request: int, number: int, last: int) -> ClientMessage:
     base = PrefixDigest(0, request)
     if number == 0:
@@ -98,11 +105,13 @@ def message_of(request: int, number: int, last: int) -> ClientMessage:
     return Generate(base, Generation(until=number))
 
 
-def until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < end, "nothing came of it"
-        time.sleep(0.01)
+def say(hearer: Hearer, request: int, number: int, last: int) -> None:
+    """Message ``number`` of a request: an Open, drafts with requests between, a Close."""
+    message = message_of(request, number, last)
+    drafts = isinstance(message, DraftMessage)
+    said = to_draft(message, [], 0.0) if drafts else to_request(message, "dsd")
+    said.request_id, said.sequence = f"request {request}", number
+    (hearer.drafts if drafts else hearer.requests).publish(said)
 
 
 @pytest.fixture
@@ -113,25 +122,16 @@ def recorder() -> Iterator[Recorder]:
 
 
 @pytest.fixture
-def robot(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Robot]:
+def robot(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hearer]:
     # This robot says nothing twice, and what it said is dropped where a link comes up late.
     monkeypatch.setattr(route, "UNREACHABLE_S", PATIENCE)
-    given = ["--ros-args", "-p", f"cloud:={recorder.address}"]
-    rclpy.init(args=given)
-    bridge, node = CloudBridge(), Node("robot")
-    bridge.bring_up()
-    robot = Robot(node, bridge)
-    yield robot
-    robot.hearing.close()
-    bridge.close()
-    for each in (bridge, node):
-        each.destroy_node()
-    rclpy.shutdown()
+    with running_bridge(cloud=recorder.address) as robot:
+        yield robot
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_messages_go_out_by_sequence_in_whatever_order_the_topics_bring_them(
-    robot: Robot, recorder: Recorder, seed: int
+    robot: Hearer, recorder: Recorder, seed: int
 ) -> None:
     """Three requests at a time, each of up to 20 messages, some of them said twice."""
     random = Random(seed)
@@ -140,12 +140,12 @@ def test_messages_go_out_by_sequence_in_whatever_order_the_topics_bring_them(
     said += [each for each in said if random.random() < 0.3]
     random.shuffle(said)
     for request, number in said:
-        robot.say(request, number, lasts[request])
-    until(lambda: sum(map(len, recorder.streams)) >= sum(lasts))
+        say(robot, request, number, lasts[request])
+    robot.until(lambda: sum(map(len, recorder.streams)) >= sum(lasts))
     assert recorder.ended == 0
     for request, last in enumerate(lasts):
-        robot.say(request, last, last)
-    until(lambda: recorder.ended == 3)
+        say(robot, request, last, last)
+    robot.until(lambda: recorder.ended == 3)
     for heard in recorder.streams:
         request = heard[0].nonce if isinstance(heard[0], Open) else -1
         last = lasts[request]
@@ -169,52 +169,354 @@ def kind_and_number(message: ClientMessage) -> tuple[str, int, int]:
 
 
 def test_a_message_that_comes_after_the_end_opens_no_stream(
-    robot: Robot, recorder: Recorder
+    robot: Hearer, recorder: Recorder
 ) -> None:
     """Said twice, or overtaken by the end: it would be a session that nobody closes."""
-    robot.say(0, 0, 2)
-    until(lambda: len(recorder.streams) == 1)
+    say(robot, 0, 0, 2)
+    robot.until(lambda: len(recorder.streams) == 1)
     for number in (1, 2, 0, 1, 2):
-        robot.say(0, number, 2)
-    robot.say(1, 0, 2)  # another request; what is before it on its topic has been handled
+        say(robot, 0, number, 2)
+    say(robot, 1, 0, 2)  # another request; what is before it on its topic has been handled
 
-    def heard() -> list[ClientMessage]:
-        return [message for stream in recorder.streams for message in stream]
-
-    until(lambda: any(isinstance(message, Open) and message.nonce == 1 for message in heard()))
-    until(lambda: Close(0) in heard())
+    robot.until(lambda: len(recorder.streams) == 2 and Close(0) in recorder.streams[0])
     kinds = [[type(message) for message in stream] for stream in recorder.streams]
     assert kinds == [[Open, DraftMessage, Close], [Open]]
 
 
 def test_a_request_with_a_gap_ends_with_a_fault_and_not_with_silence(
-    robot: Robot, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    robot: Hearer, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many wait as may; the one that is due must not be turned away for that."""
     most = 8
     monkeypatch.setattr(cloud_bridge, "MAX_WAITING", most)
-    robot.say(0, 0, 999)
-    until(lambda: len(recorder.streams) == 1)
+    say(robot, 0, 0, 999)
+    robot.until(lambda: len(recorder.streams) == 1)
     for number in range(2, most + 2):
-        robot.say(0, number, 999)
-    until(lambda: len(robot.bridge._streams["request 0"]._waiting) == most)
-    robot.say(0, 1, 999)
-    until(lambda: sum(map(len, recorder.streams)) == most + 2)
-    assert not robot.faults
+        say(robot, 0, number, 999)
+    robot.until(lambda: len(robot.bridge._streams["request 0"]._waiting) == most)
+    say(robot, 0, 1, 999)
+    robot.until(lambda: sum(map(len, recorder.streams)) == most + 2)
+    assert not any(verdict.kind == Verdict.FAULT for verdict in robot.verdicts)
     for number in range(most + 3, 2 * most + 4):
-        robot.say(0, number, 999)
-    until(lambda: bool(robot.faults))
-    assert "got lost on its way to the bridge" in robot.faults[0].text
-    until(lambda: recorder.ended == 1)
+        say(robot, 0, number, 999)
+    robot.until(lambda: any(verdict.kind == Verdict.FAULT for verdict in robot.verdicts))
+    [fault] = [verdict for verdict in robot.verdicts if verdict.kind == Verdict.FAULT]
+    assert "got lost on its way to the bridge" in fault.text
+    robot.until(lambda: recorder.ended == 1)
 
 
 def test_a_request_from_before_a_restart_of_the_bridge_is_no_answer_that_is_missed(
-    robot: Robot,
+    robot: Hearer,
 ) -> None:
     """It was waited for as long as the bridge ran, and link_state said lost of a good link."""
     for number in (4, 9):
-        robot.say(0, number, 9)
-    until(lambda: len(getattr(robot.bridge._streams.get("request 0"), "_waiting", ())) == 2)
+        say(robot, 0, number, 9)
+    robot.until(lambda: len(getattr(robot.bridge._streams.get("request 0"), "_waiting", ())) == 2)
     assert not robot.bridge._monitor._watch.waiting
-    robot.say(1, 0, 9)  # a request of its own is waited for
-    until(lambda: robot.bridge._monitor._watch.waiting)
+    say(robot, 1, 0, 9)  # a request of its own is waited for
+    robot.until(lambda: robot.bridge._monitor._watch.waiting)
+
+
+STAMP = Time(sec=3, nanosec=4)
+BASE = PrefixDigest(5, 6)
+VERDICT = WireVerdict(BASE, (0, 1), 9, verify_s=1.5)
+BASED = {"base_length": 5, "base_hash": 6}
+ONE_AND_A_HALF = Duration(sec=1, nanosec=500_000_000)
+PREDICTION = WirePrediction(BASE, (0,), 9, 0.5)
+ROW = RowMessage(BASE, TokenDistribution(np.ones(1), np.array([2])))
+
+
+@pytest.mark.parametrize(
+    ("item", "kind", "fields"),
+    [
+        (VERDICT, Verdict.VERDICT, {"accepted": 2, "verify_time": ONE_AND_A_HALF, **BASED}),
+        (Opened("s", b"", BASE), Verdict.OPENED, BASED),
+        (ROW, Verdict.ROW, BASED),
+        (Fault("f", "no such thing"), Verdict.FAULT, {"text": "no such thing"}),
+        (PREDICTION, None, {"confidence": 0.5, **BASED}),  # it has a topic of its own
+        (LinkLost("out of range"), Verdict.LINK_LOST, {"text": "out of range"}),
+        (LinkUp(), Verdict.LINK_UP, {"text": ""}),
+        (LinkUp(moved=True), Verdict.LINK_UP, {}),
+        (b"\xff\xff", Verdict.FAULT, {}),
+    ],
+)
+def test_what_the_cloud_or_the_link_says_has_typed_fields_and_comes_back_as_it_was(
+    item: Any, kind: int | None, fields: dict[str, object]
+) -> None:
+    said = item if isinstance(item, bytes | LinkLost | LinkUp) else encode_server(item)
+    message = to_topic(said, STAMP, "r1")
+    assert (message.request_id, message.header.stamp) == ("r1", STAMP)
+    assert (message.kind if isinstance(message, Verdict) else None) == kind
+    assert {name: getattr(message, name) for name in fields} == fields
+    assert isinstance(item, LinkLost | LinkUp) != bool(len(message.payload))
+    assert item != b"\xff\xff" or "not a message of this protocol" in message.text
+    assert from_topic(message) == said
+
+
+@pytest.mark.parametrize("message", [VERDICT, PREDICTION])
+def test_the_bridge_decodes_each_message_once(
+    message: ServerMessage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+
+    def counted(data: bytes) -> ServerMessage:
+        decoded.append(data)
+        return decode_server(data)
+
+    monkeypatch.setattr(bridge_messages, "decode_server", counted)
+    data = encode_server(message)
+    published = to_topic(data, STAMP, "r1")
+    from_topic(published)  # in the drafter, whose decode decodes it
+    assert decoded == [data]
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    with Cloud(toy_worker()) as running:
+        yield running
+
+
+def ask(hearer: Hearer, request: str = "a") -> None:
+    message = to_request(opening(), "dsd")
+    message.request_id = request
+    hearer.requests.publish(message)
+
+
+def test_it_is_never_cloud_where_nobody_answers() -> None:
+    """Something takes connections, and is silent."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        running_bridge(cloud=f"127.0.0.1:{server.getsockname()[1]}") as hearer,
+    ):
+        hearer.until(lambda: hearer.now("lost"))
+        hearer.until(lambda: says(hearer, ERROR, "lost", ": "))  # and what to do about it
+        ask(hearer)  # the stream's own report of it is no answer either
+        hearer.until(lambda: hearer.verdicts)
+    assert not any(state.startswith("cloud") for state in hearer.states)
+
+
+def test_a_verifier_whose_model_hangs_is_lost_though_it_can_be_connected_to(cloud: Cloud) -> None:
+    """It answers health checks; a decode under way gets no answer."""
+    release = threading.Event()
+    with running_bridge(cloud=cloud.address, reply_deadline=0.2) as hearer:
+        hearer.until(lambda: hearer.now("cloud"))
+        receive: Any = cloud.worker.receive
+
+        def hang(stream: Any, data: bytes) -> None:
+            if release.is_set():
+                receive(stream, data)
+
+        cloud.worker.receive = hang  # type: ignore[method-assign]
+        ask(hearer)
+        hearer.until(lambda: hearer.now("lost"))
+        assert "no answer within 0.2 s" in hearer.states[-1]
+        release.set()
+        ask(hearer, "b")
+        hearer.until(lambda: any(v.request_id == "b" for v in hearer.verdicts))
+
+
+def test_the_clouds_clock_is_in_the_diagnostics(cloud: Cloud) -> None:
+    with running_bridge(cloud=cloud.address) as hearer:
+        hearer.until(lambda: hearer.now("cloud"))  # what is said before a late link is lost
+        ask(hearer)
+        hearer.until(lambda: hearer.bridge._client.clock_offset)
+        hearer.until(lambda: "clock_offset_ms" in values(hearer))
+        known = values(hearer)
+    assert abs(float(known["clock_offset_ms"])) <= float(known["clock_uncertainty_ms"]) + 1e-3
+
+
+OK, ERROR = DiagnosticStatus.OK, DiagnosticStatus.ERROR
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("pem"))
+
+
+@pytest.fixture(scope="module")
+def guarded(authority: Authority) -> Iterator[Cloud]:
+    with Cloud(toy_worker(), token="secret", **authority.certificate("verifier")) as running:
+        yield running
+
+
+def says(hearer: Hearer, level: bytes, *words: str) -> bool:
+    newest = hearer.diagnostics[-1] if hearer.diagnostics else DiagnosticStatus()
+    return newest.level == level and all(word in newest.message for word in words)
+
+
+def values(hearer: Hearer) -> dict[str, str]:
+    newest = hearer.diagnostics[-1] if hearer.diagnostics else DiagnosticStatus()
+    return {each.key: each.value for each in newest.values}
+
+
+def test_a_wrong_address_shows_before_the_first_instruction_and_ends_with_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    port = free_port()
+    with running_bridge(cloud=f"127.0.0.1:{port}", hardware_id="go2-7") as hearer:
+        hearer.until(lambda: says(hearer, ERROR, "nothing listens", "edge-cloud-spec serve"))
+        hearer.until(lambda: says(hearer, ERROR, "lost", " s)"))  # for how long
+        newest = hearer.diagnostics[-1]
+        assert (newest.name, newest.hardware_id) == ("/cloud_bridge", "go2-7")
+        assert not any(status.level == OK for status in hearer.diagnostics)
+        with Cloud(toy_worker(), address=f"127.0.0.1:{port}"):
+            hearer.until(lambda: says(hearer, OK, "cloud"))
+            assert "round_trip_ms" in values(hearer)
+            ask(hearer)
+            hearer.until(lambda: any(v.kind == Verdict.OPENED for v in hearer.verdicts))
+            hearer.until(lambda: int(values(hearer)["up_bytes_per_s"]) > 0)
+            assert int(values(hearer)["down_bytes"]) > 0
+            log = [capfd.readouterr().err]
+            hearer.until(
+                lambda: "cloud: well again" in log[-1] or log.append(capfd.readouterr().err)
+            )
+        hearer.until(lambda: says(hearer, ERROR, "lost"))
+    assert len(hearer.states[-1].split()) > 1, "and why"
+    states = [state.split()[0] for state in hearer.states]
+    assert ("lost", "cloud") not in set(pairwise(states)), "by way of degraded"
+    console = "".join(log)
+    assert len(re.findall(r"ERROR.*cloud: lost .*edge-cloud-spec serve", console)) == 1
+    assert console.count("relaying to") == 1
+
+
+def test_a_cloud_that_still_starts_is_no_trouble_and_its_first_answer_ends_the_wait(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    port = free_port()
+    with running_bridge(cloud=f"127.0.0.1:{port}", startup=600.0) as hearer:
+        hearer.until(lambda: len(hearer.diagnostics) > 7)
+        with Cloud(toy_worker(), address=f"127.0.0.1:{port}"):
+            hearer.until(lambda: hearer.now("cloud"))
+        hearer.until(lambda: says(hearer, ERROR, "lost"))  # it had its time
+    states = [state.split()[0] for state in hearer.states]
+    assert states.index("cloud") < states.index("lost")
+    assert "cloud: " not in capfd.readouterr().err.partition("relaying to")[0]
+
+
+def test_a_wrong_token_is_said_and_a_right_one_in_its_place_is_taken(
+    guarded: Cloud, authority: Authority, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("wrong")
+    given = {"cloud": guarded.address, "authority": authority.path, "token_file": str(token)}
+    with running_bridge(**given) as hearer:
+        hearer.until(lambda: says(hearer, ERROR, "token is refused", "token_file"))
+        assert not any("wrong" in status.message for status in hearer.diagnostics)
+        ask(hearer)  # the stream's own report of it is no answer either
+        hearer.until(lambda: hearer.verdicts)
+        assert not any(state.startswith("cloud") for state in hearer.states)
+        token.write_text("secret")
+        hearer.until(lambda: says(hearer, OK, "cloud"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said", "advice"),
+    [
+        ({"begins": -2, "ends": -1}, "has expired", "make a new one"),
+        ({"host": "verifier.example.org"}, "is not for 127.0.0.1", "name in its certificate"),
+        (None, "is not signed by", "authority"),
+    ],
+)
+def test_a_certificate_that_is_not_accepted_is_said(
+    authority: Authority, tmp_path: Path, wrong: dict[str, Any] | None, said: str, advice: str
+) -> None:
+    files = authority.certificate("wrong", **(wrong or {}))
+    trusted = authority.path if wrong is not None else Authority(tmp_path, "stranger").path
+    with (
+        Cloud(toy_worker(), token="secret", **files) as running,
+        running_bridge(cloud=running.address, authority=trusted) as hearer,
+    ):
+        hearer.until(lambda: says(hearer, ERROR, said, advice))
+        assert not any(status.level == OK for status in hearer.diagnostics)
+
+
+TOPICS = {
+    "decode_request": DecodeRequest,
+    "draft": Draft,
+    "verdict": Verdict,
+    "prediction": Prediction,
+    "verified_tokens": VerifiedTokens,
+    "decode_stats": DecodeStats,
+    "instruction_status": String,
+    "/diagnostics": DiagnosticArray,
+    "/rosout": Log,
+}
+
+
+class Tapped:
+    """A verifier in this process: what it is sent, and a link that breaks at the first draft."""
+
+    def __init__(self, folder: Path) -> None:
+        target = load(make_checkpoint(folder / "t", seed=1), threads=1)
+        self.worker = Worker(target, target.spec("You guide a robot.", 24))
+        self.heard: list[Any] = []
+        self._receive: Any = self.worker.receive
+        self.worker.receive = self._tap  # type: ignore[method-assign]
+        self._cut = False
+        self.proxy: Proxy | None = None
+
+    def _tap(self, stream: Any, data: bytes) -> None:
+        message = decode_client(data)
+        self.heard.append(message)
+        if isinstance(message, DraftMessage) and not self._cut and self.proxy is not None:
+            self._cut = True
+            threading.Thread(target=self.proxy.cut).start()
+        else:
+            self._receive(stream, data)
+
+    def of(self, kind: type) -> list[Any]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+
+@pytest.fixture
+def nodes(
+    tmp_path: Path,
+) -> Iterator[tuple[Tapped, Watcher, list[bytes]]]:
+    tapped = Tapped(tmp_path)
+    drafter = make_checkpoint(tmp_path / "d", seed=2)
+    with Cloud(tapped.worker) as cloud, Proxy(cloud.address) as proxy:
+        tapped.proxy = proxy
+        processes = [
+            node_process("cloud_bridge", cloud=proxy.address),
+            node_process("drafter", **{"model.path": drafter, "preset": "dsd"}),
+        ]
+        watcher = Watcher()
+        recorded: list[bytes] = []
+        for topic, kind in TOPICS.items():
+            watcher.create_subscription(kind, topic, recorded.append, 200, raw=True)
+        watcher.create_subscription(
+            CompressedImage,
+            "camera/image_raw/compressed",
+            recorded.append,
+            SENSOR_DATA,
+            raw=True,
+        )
+        yield tapped, watcher, recorded
+        watcher.close()
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+        assert [process.wait(timeout=120) for process in processes] == [0, 0]
+
+
+def test_the_secret_of_a_session_is_on_no_topic(
+    nodes: tuple[Tapped, Watcher, list[bytes]],
+) -> None:
+    tapped, watcher, recorded = nodes
+    watcher.ask(INSTRUCTION)
+    watcher.until(lambda: tapped.of(Resume))
+    watcher.until(watcher.finished)
+    watcher.until(lambda: watcher.heard["decode_stats"])
+    secret = tapped.of(Resume)[0].secret
+    opening = tapped.of(Open)[0]
+    assert len(secret) == 16
+    assert opening.key
+    assert opening.secret == b""
+    assert watcher.finished()[0].finish_reason in ("end", "length")  # the owner's Resume was good
+    everything = b"".join(recorded)
+    topics = [message for message in recorded if opening.instruction.encode() in message]
+    assert topics  # it was recorded
+    assert opening.nonce.to_bytes(8, "little") in everything  # and the Open with it
+    for hidden in (secret, opening.key, secret.hex().encode()):
+        assert hidden not in everything
+    stripped = encode_client(tapped.of(DraftMessage)[0])
+    assert stripped in everything  # as bytes of one piece: so would the secret be

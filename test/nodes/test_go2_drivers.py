@@ -10,8 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("rclpy")
 from geometry_msgs.msg import Twist
 from helpers.drill import FORWARD, Drill
 from helpers.graph.fake_go2 import FakeSdk, FakeSport
@@ -19,6 +17,7 @@ from helpers.navigator_bench import Bench
 from sensor_msgs.msg import Image
 from std_msgs.msg import Bool
 
+from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.decision_loop import DecisionLoop, Ended, LoopSettings, Seen
 from edge_cloud_spec.nav.events import Drive, EStop, Halt, Instruction
 from edge_cloud_spec.nav.motion import Limits
@@ -55,66 +54,48 @@ def drive(bench: Bench, driver: FakeSdk, request: str = "r1") -> None:
     bench.until(try_again)
 
 
-def stop(bench: Bench) -> None:
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_stop_gets_through_a_driver_that_drops_zeros(
+    bench: Bench, driver: FakeSdk, start: Start, stops: bool
+) -> None:
+    """Without the nudge such a base goes on: the fake is no fake if it stops."""
+    without = () if stops else ("-p", "output.stop_nudge:=0.0")
+    start("--params-file", FILE, *without)
+    drive(bench, driver)
     bench.e_stop.publish(Bool(data=True))
     bench.until(lambda: bench.state.state == "stopped")
-
-
-def test_a_stop_gets_through_a_driver_that_drops_zeros(
-    bench: Bench, driver: FakeSdk, start: Start
-) -> None:
-    start("--params-file", FILE)
-    drive(bench, driver)
-    stop(bench)
-    bench.until(lambda: driver.base.still)
     count = len(bench.twists)
-    bench.until(lambda: len(bench.twists) > count + 3)
-    assert driver.base.still
+    bench.until(lambda: len(bench.twists) > count + 3 and bench.still)
+    assert driver.base.still is stops
 
 
-def test_without_the_nudge_such_a_driver_goes_on(
-    bench: Bench, driver: FakeSdk, start: Start
-) -> None:
-    start("--params-file", FILE, "-p", "output.stop_nudge:=0.0")
-    drive(bench, driver)
-    stop(bench)
-    count = len(bench.twists)
-    bench.until(lambda: bench.still and len(bench.twists) > count + 3)
-    assert not driver.base.still, "the fake is no fake if this stops"
-
-
-def test_a_motion_ends_when_stamps_freeze_and_none_begins(
-    bench: Bench, driver: FakeSdk, start: Start
-) -> None:
-    start("--params-file", FILE)
-    drive(bench, driver)
+def freeze(driver: FakeSdk) -> None:
     driver.frozen = driver.get_clock().now()
-    bench.until(lambda: driver.base.still and "its stamps do not go on" in bench.state.detail)
-    bench.say(FORWARD, "late")
-    bench.until(lambda: bench.said("idle", "late", "refused: odometry is missing"))
-    assert driver.base.still
 
 
-def test_a_driver_that_has_gone_silent_is_told_and_moves_nothing(
-    bench: Bench, driver: FakeSdk, start: Start
-) -> None:
-    start("--params-file", FILE)
-    drive(bench, driver)
-    driver.connected = False  # another client took the robot; no message gets through
-    bench.until(lambda: bench.state.state == "idle" and "odometry is missing" in bench.state.detail)
-    bench.until(lambda: bench.still)
-    bench.say(FORWARD, "late")
-    bench.until(lambda: bench.said("idle", "late", "refused: odometry is missing"))
+def go_silent(driver: FakeSdk) -> None:
+    """Another client took the robot; no message gets through."""
+    driver.connected = False
 
 
-def test_a_picture_that_came_late_moves_nothing(
-    bench: Bench, driver: FakeSdk, start: Start
+@pytest.mark.parametrize(
+    ("fail", "said"), [(freeze, "its stamps do not go on"), (go_silent, "odometry is missing")]
+)
+def test_a_motion_ends_when_the_driver_fails_and_none_begins(
+    bench: Bench, driver: FakeSdk, start: Start, fail: Callable[[FakeSdk], None], said: str
 ) -> None:
     start("--params-file", FILE)
     bench.until(lambda: bench.count_publishers("odom"))
-    bench.say(FORWARD, "late", ahead=-5.5)
-    bench.until(lambda: bench.said("idle", "late", "refused: its frame is 5."))
-    assert driver.base.still and driver.base.x == 0.0
+    bench.say(FORWARD, "old", ahead=-5.5)
+    bench.until(lambda: bench.said("idle", "old", "refused: its frame is 5."))
+    assert driver.base.still and driver.base.x == 0.0, "a picture that came late moves nothing"
+    drive(bench, driver)
+    fail(driver)
+    bench.until(lambda: bench.state.state == "idle" and said in bench.state.detail)
+    bench.until(lambda: bench.still)
+    bench.say(FORWARD, "late")
+    bench.until(lambda: bench.said("idle", "late", "refused: odometry is missing"))
+    bench.until(lambda: driver.base.still or not driver.connected)
 
 
 @pytest.mark.parametrize(("lag", "right"), [(2.7, True), (0.0, False)])
@@ -176,6 +157,8 @@ def test_a_stop_reaches_the_sport_service(monkeypatch: pytest.MonkeyPatch) -> No
     def request() -> Any:
         return SimpleNamespace(header=SimpleNamespace(identity=SimpleNamespace(api_id=0)))
 
+    with pytest.raises(UserError, match="unitree_api is not installed"):
+        SportOutput(node)
     messages = SimpleNamespace(Request=request)
     monkeypatch.setitem(sys.modules, "unitree_api", SimpleNamespace(msg=messages))
     monkeypatch.setitem(sys.modules, "unitree_api.msg", messages)

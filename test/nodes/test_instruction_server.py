@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from action_msgs.msg import GoalStatus
-from helpers.graph.peer import Peer, closed_after
+from helpers.graph.peer import Peer
 from rcl_interfaces.msg import Log
 from rclpy.action import ActionClient
 from std_msgs.msg import Bool, String
@@ -22,6 +22,7 @@ from edge_cloud_spec.nav.mission import INACTIVE, STARTED
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
 BOX, BALL = "find the red box", "find the yellow ball"
+FAILURES = {"not_found", "blocked", "given_up", "failed"}
 
 
 class Drafter(Peer):
@@ -36,6 +37,7 @@ class Drafter(Peer):
         self.status = self.create_publisher(String, "instruction_status", LATCHED)
         self.words = self.create_publisher(VerifiedTokens, "verified_tokens", 10)
         self.client = ActionClient(self, NavigateByInstruction, "navigate_by_instruction")
+        self.operator = self.create_publisher(String, "instruction", 10)
 
     def _on_instruction(self, message: String) -> None:
         self.heard.append(message.data)
@@ -49,20 +51,32 @@ class Drafter(Peer):
     def known(self) -> object:
         return self.heard, self.feedback
 
-    def call(self, future: Any) -> Any:
+    def wait_for(self, future: Any) -> Any:
         self.until(future.done)
         return future.result()
 
-    def ask(self, text: str) -> Any:
-        """The handle of a goal, once the drafter heard of it."""
-        goal = NavigateByInstruction.Goal(instruction=text)
+    def ask(self, text: str, follows: bool = False) -> Any:
+        """The handle of a goal, once the drafter heard of it, and ``follows`` it."""
+        goal, before = NavigateByInstruction.Goal(instruction=text), self.heard.count(text)
         sent = self.client.send_goal_async(goal, lambda m: self.feedback.append(m.feedback))
-        handle = self.call(sent)
-        self.until(lambda: text in self.heard)
+        handle = self.wait_for(sent)
+        self.until(lambda: self.heard.count(text) > before)
+        self.until(lambda: not follows or any(f.state == "following" for f in self.feedback))
         return handle
 
+    def finds(self, text: str) -> None:
+        """A goal that is followed to its end."""
+        handle = self.ask(text)
+        self.say(f"done {text}")
+        assert self.result(handle) == (GoalStatus.STATUS_SUCCEEDED, "found", text)
+
+    def publish(self, text: str) -> None:
+        """An instruction from an operator, once the server hears them."""
+        self.until(lambda: self.operator.get_subscription_count() == 2)
+        self.operator.publish(String(data=text))
+
     def result(self, handle: Any) -> tuple[int, str, str]:
-        reply = self.call(handle.get_result_async())
+        reply = self.wait_for(handle.get_result_async())
         return reply.status, reply.result.outcome, reply.result.message
 
 
@@ -77,18 +91,17 @@ def server(domain: int) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def drafter(server: subprocess.Popen[bytes]) -> Iterator[Drafter]:
-    with closed_after(Drafter()) as drafter:
+    with Drafter() as drafter:
         drafter.until(drafter.client.server_is_ready)
         for publisher in (drafter.status, drafter.words):
             drafter.until(publisher.get_subscription_count)
-        drafter.until(lambda: drafter.count_publishers("instruction"))
+        drafter.until(lambda: drafter.count_publishers("instruction") == 2)  # ours, and its own
         yield drafter
 
 
 def test_a_goal_becomes_an_instruction_with_feedback_and_a_result(drafter: Drafter) -> None:
     drafter.say(f"done {BOX}")  # of an earlier instruction
-    handle = drafter.ask(BOX)
-    drafter.until(lambda: any(f.state == "following" for f in drafter.feedback))
+    handle = drafter.ask(BOX, follows=True)
     words = VerifiedTokens(request_id="r1", instruction=BOX, answer="action: search;")
     words.finished = True
     drafter.words.publish(words)
@@ -98,28 +111,33 @@ def test_a_goal_becomes_an_instruction_with_feedback_and_a_result(drafter: Draft
     assert drafter.result(handle) == (GoalStatus.STATUS_SUCCEEDED, "found", BOX)
 
 
-@pytest.mark.parametrize("state", ["not_found", "blocked", "given_up", "failed"])
-def test_an_end_without_success_aborts_with_its_sentence(drafter: Drafter, state: str) -> None:
-    handle = drafter.ask(BOX)
-    drafter.say(f"{state} {BOX}: why")
-    assert drafter.result(handle) == (GoalStatus.STATUS_ABORTED, state, f"{BOX}: why")
+@pytest.mark.parametrize(
+    ("line", "outcome", "message"),
+    [
+        *((f"{state} {BOX}: why", state, f"{BOX}: why") for state in sorted(FAILURES)),
+        (f"following {BALL}", "cancelled", f"another instruction came: {BALL}"),
+    ],
+)
+def test_an_end_without_success_aborts_with_its_sentence(
+    drafter: Drafter, line: str, outcome: str, message: str
+) -> None:
+    handle = drafter.ask(BOX, follows=True)
+    drafter.say(line)
+    assert drafter.result(handle) == (GoalStatus.STATUS_ABORTED, outcome, message)
 
 
-def test_a_cancel_publishes_stop_and_is_done_when_the_drafter_obeyed(drafter: Drafter) -> None:
-    handle = drafter.ask(BOX)
-    drafter.until(lambda: any(f.state == "following" for f in drafter.feedback))
-    drafter.call(handle.cancel_goal_async())
-    assert drafter.result(handle) == (GoalStatus.STATUS_CANCELED, "cancelled", "told to stop")
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [(True, "told to stop"), (False, "stop was published, but no drafter confirmed it")],
+)
+def test_a_cancel_publishes_stop_and_is_done_when_the_drafter_obeyed_or_does_not_answer(
+    drafter: Drafter, answers: bool, said: str
+) -> None:
+    handle = drafter.ask(BOX, follows=True)
+    drafter.answers = answers
+    drafter.wait_for(handle.cancel_goal_async())
+    assert drafter.result(handle) == (GoalStatus.STATUS_CANCELED, "cancelled", said)
     assert drafter.heard == [BOX, "stop"]
-
-
-def test_a_cancel_that_nobody_confirms_says_so(drafter: Drafter) -> None:
-    handle = drafter.ask(BOX)
-    drafter.answers = False
-    drafter.call(handle.cancel_goal_async())
-    status, outcome, message = drafter.result(handle)
-    assert (status, outcome) == (GoalStatus.STATUS_CANCELED, "cancelled")
-    assert "no drafter confirmed" in message and "stop" in drafter.heard
 
 
 def test_the_next_goal_takes_the_place_of_the_first(drafter: Drafter) -> None:
@@ -128,13 +146,6 @@ def test_the_next_goal_takes_the_place_of_the_first(drafter: Drafter) -> None:
     drafter.say(f"done {BALL}")
     assert drafter.result(second)[1] == "found"
     assert drafter.heard == [BOX, BALL], "no stop between them"
-
-
-def test_an_instruction_on_the_topic_takes_the_place_of_a_goal(drafter: Drafter) -> None:
-    handle = drafter.ask(BOX)
-    drafter.until(lambda: any(f.state == "following" for f in drafter.feedback))
-    drafter.say(f"following {BALL}")
-    assert drafter.result(handle)[:2] == (GoalStatus.STATUS_ABORTED, "cancelled")
 
 
 def test_a_goal_that_no_drafter_takes_fails_and_is_taken_back(drafter: Drafter) -> None:
@@ -160,7 +171,7 @@ def not_up(drafter: Drafter) -> None:
     drafter.answers = False
     drafter.say(f"idle {INACTIVE}")
     handle = drafter.ask(BALL)  # answered by a server that has heard that
-    drafter.call(handle.cancel_goal_async())
+    drafter.wait_for(handle.cancel_goal_async())
     drafter.result(handle)
     drafter.heard.clear()
 
@@ -169,19 +180,15 @@ def test_an_instruction_from_before_the_drafter_is_up_is_said_again_when_it_is(
     drafter: Drafter,
 ) -> None:
     not_up(drafter)
-    instruction = drafter.create_publisher(String, "instruction", 10)
-    drafter.until(lambda: instruction.get_subscription_count() == 2)
-    instruction.publish(String(data=BALL))
-    instruction.publish(String(data=BOX))
+    drafter.publish(BALL)
+    drafter.publish(BOX)
     drafter.until(lambda: drafter.heard == [BALL, BOX])
     time.sleep(0.2)
     start_again(drafter)
     drafter.until(lambda: drafter.heard == [BALL, BOX, BOX])
     start_again(drafter)
-    handle = drafter.ask(BALL)
-    drafter.until(lambda: drafter.heard[3:] == [BALL])  # once, though it started twice
-    drafter.say(f"done {BALL}")
-    assert drafter.result(handle)[1] == "found"
+    drafter.finds(BALL)
+    assert drafter.heard[3:] == [BALL], "once, though it started twice"
 
 
 def test_a_goal_waits_for_a_drafter_that_is_not_up(drafter: Drafter) -> None:
@@ -203,21 +210,18 @@ def test_what_is_kept_is_forgotten_at_a_stop(drafter: Drafter, stop: str) -> Non
     e_stop = drafter.create_publisher(Bool, "e_stop", 10)
     drafter.until(lambda: instruction.get_subscription_count() == 2)
     drafter.until(lambda: e_stop.get_subscription_count() >= 2)
-    instruction.publish(String(data=BOX))
+    drafter.publish(BOX)
     drafter.until(lambda: drafter.heard == [BOX])
     time.sleep(0.2)
     for on in (True, False):
-        (
+        if stop == "e_stop":
             e_stop.publish(Bool(data=on))
-            if stop == "e_stop"
-            else instruction.publish(String(data=stop))
-        )
+        else:
+            drafter.publish(stop)
         time.sleep(0.2)
     start_again(drafter)
-    handle = drafter.ask(BALL)
+    drafter.finds(BALL)
     assert drafter.heard.count(BOX) == 1
-    drafter.say(f"done {BALL}")
-    assert drafter.result(handle)[1] == "found"
 
 
 def test_an_e_stop_that_is_heard_is_not_said_to_be_unheard(drafter: Drafter) -> None:
@@ -226,10 +230,8 @@ def test_an_e_stop_that_is_heard_is_not_said_to_be_unheard(drafter: Drafter) -> 
     said: list[str] = []
     drafter.create_subscription(Log, "/rosout", lambda log: said.append(log.msg), 100)
     drafter.until(lambda: drafter.count_publishers("/rosout") >= 2)
-    instruction = drafter.create_publisher(String, "instruction", 10)
-    drafter.until(lambda: instruction.get_subscription_count() == 2)
     while not any("is kept" in line for line in said):
-        instruction.publish(String(data=BOX))
+        drafter.publish(BOX)
         drafter.spin(0.2)
     e_stop = drafter.create_publisher(Bool, "e_stop", 10)
     drafter.until(lambda: e_stop.get_subscription_count() >= 2)
@@ -248,7 +250,5 @@ def test_a_client_that_goes_leaves_its_goal_to_the_missions_own_end(
     drafter.say(f"given_up {BOX}: not reached after 100 decisions")
     other = drafter.client = ActionClient(drafter, NavigateByInstruction, "navigate_by_instruction")
     drafter.until(other.server_is_ready)
-    handle = drafter.ask(BALL)
-    drafter.say(f"done {BALL}")
-    assert drafter.result(handle)[1] == "found"
+    drafter.finds(BALL)
     assert drafter.heard == [BOX, BALL] and server.poll() is None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import signal
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("rclpy")
 from helpers.graph.lifecycle import (
     ACTIVATE,
     ACTIVE,
@@ -18,12 +18,10 @@ from helpers.graph.lifecycle import (
     INACTIVE,
     SHUT_DOWN,
     UNCONFIGURED,
-    ManagedProcess,
     Manager,
 )
+from helpers.graph.peer import PATIENCE
 from helpers.navigator_bench import Bench
-from rcl_interfaces.msg import Parameter, ParameterValue
-from rcl_interfaces.srv import SetParameters
 from std_msgs.msg import Bool, String
 
 CYCLES = 5
@@ -31,20 +29,32 @@ FEW = 2  # threads that DDS begins and ends when it likes; one that leaks in eac
 TURN = "action: turn left large;"
 NODES = ("navigator", "cloud_bridge", "drafter")
 
-Start = Callable[..., ManagedProcess]
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def start_managed() -> Iterator[Start]:
-    running: list[ManagedProcess] = []
+def start_managed(launch: Start) -> Start:
+    def begin(name: str, *parameters: str, autostart: bool = False) -> subprocess.Popen[str]:
+        module = "lab.simulator.simulator" if name == "simulator" else f"nodes.{name}"
+        waits = () if autostart else ("autostart:=false",)
+        given = [part for each in (*waits, *parameters) for part in ("-p", each)]
+        return launch(["-m", f"edge_cloud_spec.{module}"], *given)
 
-    def begin(module: str, *arguments: str, autostart: bool = False) -> ManagedProcess:
-        running.append(ManagedProcess(module, *arguments, autostart=autostart))
-        return running[-1]
+    return begin
 
-    yield begin
-    for process in running:
-        process.kill()
+
+def status_of(process: subprocess.Popen[str], name: str) -> int:
+    """Of the kernel's, such as ``Threads``, or ``VmRSS`` in kB."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    [line] = [line for line in lines if line.startswith(f"{name}:")]
+    return int(line.split()[1])
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit status after SIGINT, and what was written on stderr."""
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, errors
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -52,7 +62,7 @@ def test_a_node_goes_back_and_forth_without_a_leak(
     name: str, bench: Bench, start_managed: Start
 ) -> None:
     process = start_managed(name)
-    manager = Manager(name, bench, bench.executor_)
+    manager = Manager(name, bench)
     assert manager.state == UNCONFIGURED
     assert not manager.change(ACTIVATE), "refused, and answered"
     threads: list[int] = []
@@ -61,14 +71,14 @@ def test_a_node_goes_back_and_forth_without_a_leak(
         assert manager.change(CONFIGURE) and manager.state == INACTIVE
         for _ in range(2):
             assert manager.change(ACTIVATE) and manager.state == ACTIVE
-            threads.append(process.threads)
+            threads.append(status_of(process, "Threads"))
             assert manager.change(DEACTIVATE) and manager.state == INACTIVE
         assert manager.change(CLEAN_UP) and manager.state == UNCONFIGURED
-        memory.append(process.memory)
+        memory.append(status_of(process, "VmRSS"))
     assert max(threads[-2:]) <= min(threads[:2]) + FEW, threads
     assert memory[-1] < memory[0] * 1.1, memory
     assert manager.change(SHUT_DOWN) and manager.state == FINALIZED
-    status, errors = process.end()
+    status, errors = end(process)
     assert status == 0 and "Traceback" not in errors
 
 
@@ -76,7 +86,7 @@ def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
     bench: Bench, start_managed: Start
 ) -> None:
     start_managed("navigator")
-    manager = Manager("navigator", bench, bench.executor_)
+    manager = Manager("navigator", bench)
     assert manager.change(CONFIGURE)
     bench.until(lambda: bench.states and bench.said("stopped", "-", "the navigator is not active"))
     assert not bench.words.get_subscription_count(), "nothing is kept for later"
@@ -130,7 +140,7 @@ def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
 def test_a_node_that_cannot_be_configured_ends_with_one_sentence_and_status_2(
     name: str, given: str, why: str, start_managed: Start, domain: int
 ) -> None:
-    process = start_managed(name, given, autostart=True).process
+    process = start_managed(name, given, autostart=True)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     others = ("type hash", "tf2_msgs is not installed")
@@ -142,29 +152,16 @@ def test_without_autostart_a_failed_configure_can_be_mended(
     bench: Bench, start_managed: Start, tmp_path: Path
 ) -> None:
     process = start_managed("cloud_bridge", "token_file:=/no/token")
-    manager = Manager("cloud_bridge", bench, bench.executor_)
+    manager = Manager("cloud_bridge", bench)
     for _ in range(2):
         assert not manager.change(CONFIGURE) and manager.state == UNCONFIGURED
     token = tmp_path / "token"
     token.write_text("secret")
-    client = bench.create_client(SetParameters, "cloud_bridge/set_parameters")
-
-    def put(value: str) -> bool:
-        bench.until(client.service_is_ready)
-        parameter = Parameter(
-            name="token_file", value=ParameterValue(type=4, string_value=str(value))
-        )
-        done = client.call_async(SetParameters.Request(parameters=[parameter]))
-        bench.until(done.done)
-        return bool(done.result().results[0].successful)
-
-    assert put(str(token))
+    assert bench.set_parameters_of("cloud_bridge", {"token_file": str(token)}) == [""]
     assert manager.change(CONFIGURE)
-    assert not put("/another"), "fixed once it is configured"
+    [refusal] = bench.set_parameters_of("cloud_bridge", {"token_file": "/another"})
+    assert "read at the start only" in refusal, "fixed once it is configured"
     assert manager.change(ACTIVATE) and manager.state == ACTIVE
-    status, errors = process.end()
-    assert (
-        status == 0
-        and errors.count("file /no/token cannot be read") == 2
-        and "Traceback" not in errors
-    )
+    status, errors = end(process)
+    assert status == 0 and "Traceback" not in errors
+    assert errors.count("file /no/token cannot be read") == 2

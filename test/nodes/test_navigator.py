@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("rclpy")
 import rclpy
-from helpers.navigator_bench import PATIENCE, Bench
+from geometry_msgs.msg import Twist, TwistStamped
+from helpers.graph.peer import PATIENCE
+from helpers.navigator_bench import Bench
 from nav_msgs.msg import Odometry
+from rcl_interfaces.srv import DescribeParameters, GetParameters
+from rclpy.duration import Duration
+from rclpy.publisher import Publisher
+from rclpy.qos import (
+    DurabilityPolicy,
+    QoSProfile,
+    qos_profile_sensor_data,
+)
 from std_msgs.msg import Bool, Empty, String
 
 from edge_cloud_spec.msg import NavCommand, VerifiedTokens
+from edge_cloud_spec.nav.motion import Velocity
+from edge_cloud_spec.nav.watchdog import REPEATS
+from edge_cloud_spec.nodes.base_output import TwistOutput
 from edge_cloud_spec.nodes.navigator import NavigatorNode
 
 # All that the executor can do is taken, and the lock with it: only the watchdog is left.
@@ -62,8 +75,7 @@ def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any
     bench.instruction.publish(String(data="stop"))
     bench.until(lambda: bench.halted and bench.said("stopped", "r3", "told to stop"))
 
-    bench.instruction.publish(String(data="find it"))
-    bench.until(lambda: bench.states[-1].startswith("idle"))
+    bench.instruct("find it")
     bench.say("exception: cannot move forward small;", "r4", instruction="find it")
     bench.until(lambda: bench.said("idle", "r4", "refused: 'exception:"))
     bench.say("action: move forward small;", "r5", verified=False, instruction="find it")
@@ -108,8 +120,7 @@ def test_old_decisions_move_nothing_whatever_the_clocks_say(bench: Bench, start:
         bench.until(lambda n=number: bench.said("idle", f"old{n}", "refused: its frame is from"))
     bench.instruction.publish(String(data="stop"))
     bench.until(lambda: bench.state.state == "stopped")
-    bench.instruction.publish(String(data="find the door"))
-    bench.until(lambda: bench.state.state == "idle")
+    bench.instruct("find the door")
     bench.say(turn, "now", instruction="find the door", ahead=0.4)
     bench.until(lambda: bench.turning and bench.commands)
     bench.until(lambda: bench.said("idle", "now"))
@@ -211,3 +222,172 @@ def test_what_waits_for_the_lock_grows_older_meanwhile(
     node.close()
     node.destroy_node()
     rclpy.shutdown()
+
+
+def test_parameters_out_of_range_are_refused_by_name(bench: Bench, start: Any) -> None:
+    start()
+    for name, value, said in (
+        ("limits.speed", 9.0, "limits.speed"),
+        ("limits.speed", math.nan, "limits.speed"),
+        ("odometry", "maybe", "odometry must be one of auto, required, off, not 'maybe'"),
+        ("output.kind", "unitree_sport", "output.kind is read at the start only"),
+        ("limits.speed", 1, ""),
+    ):
+        [why] = bench.set_parameters_of("navigator", {name: value})
+        assert said in why and bool(said) == bool(why)
+    names = ["odometry", "output.kind", "limits.speed"]
+    request = GetParameters.Request(names=names)
+    odometry, kind, speed = bench.call(GetParameters, "navigator/get_parameters", request).values
+    got = (odometry.string_value, kind.string_value, speed.integer_value)
+    assert got == ("auto", "twist", 1)
+    asked = DescribeParameters.Request(names=["limits.speed"])
+    [about] = bench.call(DescribeParameters, "navigator/describe_parameters", asked).descriptors
+    assert about.floating_point_range[0].to_value == 1.5 and "m/s" in about.description
+
+
+def test_a_bad_parameter_at_the_start_is_told_and_holds_the_robot(bench: Bench, start: Any) -> None:
+    start("-p", "limits.speed:=9.0", "-p", "odometry:=maybe")
+    bench.until(lambda: "limits.speed must be" in bench.states[-1])
+    assert bench.states[-1].startswith("stopped")
+    assert "odometry must be one of" in bench.states[-1]
+    bench.say("action: turn left large;", "r1")
+    bench.until(lambda: bench.said("stopped", "r1"))
+    assert bench.commands == []
+    bench.set_parameters_of("navigator", {"limits.speed": 0.5, "odometry": "off"})
+    bench.until(lambda: bench.said("stopped", "r1", "released; publish an instruction"))
+    bench.instruct("find it")
+
+
+TURN, CUP = "action: turn left large;", "find the cup"
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+PROFILES = {"latched": LATCHED, "volatile": QoSProfile(depth=10), "sensor": qos_profile_sensor_data}
+
+
+def press(stop: Publisher, on: bool) -> None:
+    """Again and again: best effort may lose one."""
+    stop.publish(Bool(data=on))
+
+
+@pytest.mark.parametrize("kind", PROFILES)
+def test_an_instruction_during_e_stop_moves_nothing_at_its_release(
+    kind: str, bench: Bench, start: Any
+) -> None:
+    start()
+    stop = bench.create_publisher(Bool, "e_stop", PROFILES[kind])
+    bench.until(stop.get_subscription_count)
+    bench.until(lambda: bench.state.state == "idle")
+    bench.until(lambda: press(stop, True) or "e_stop is on" in bench.state.detail)
+    bench.instruction.publish(String(data=CUP))
+    bench.say(TURN, "r1", instruction=CUP)
+    bench.until(lambda: bench.said("stopped", "r1"))
+    bench.until(lambda: press(stop, False) or "e_stop is on" not in bench.state.detail)
+    bench.say(TURN, "r2", instruction=CUP)
+    bench.until(lambda: bench.said("stopped", "r2", "released; publish an instruction"))
+    assert not bench.commands
+    bench.instruct(CUP)
+    bench.say(TURN, "r3", instruction=CUP)
+    bench.until(lambda: bench.turning)
+
+
+def test_each_press_of_a_latched_stop_counts_once(bench: Bench, start: Any) -> None:
+    start()
+    stop = bench.create_publisher(Bool, "e_stop", LATCHED)
+    bench.until(lambda: stop.get_subscription_count() >= 2)
+    bench.until(lambda: bench.state.state == "idle")
+    before = bench.state.stops
+    for on in (True, False) * 3:
+        was = bench.state.stops
+        stop.publish(Bool(data=on))
+        bench.until(lambda w=was: bench.state.stops > w)
+    bench.instruct(CUP)
+    assert bench.state.stops == before + 7
+
+
+def test_a_navigator_that_starts_under_a_latched_stop_never_moves(bench: Bench, start: Any) -> None:
+    stop = bench.create_publisher(Bool, "e_stop", LATCHED)
+    stop.publish(Bool(data=True))
+    for life in range(2):
+        bench.states.clear()
+        # On a loaded machine DDS takes seconds to match publishers: docs/safety.md on `listen`.
+        process = start("-p", "listen:=5.0", ready=False)
+        for number in range(200):  # words for the count of each status that was heard
+            bench.say(TURN, f"r{life}-{number}", instruction=CUP)
+            bench.executor_.spin_once(timeout_sec=0.02)
+            if bench.state.detail == "e_stop is on" and number > 20:
+                break
+        bench.until(lambda: bench.state.detail == "e_stop is on")
+        process.kill()
+        process.wait()
+    assert not bench.commands
+    assert not any(t.angular.z or t.linear.x > 0.005 for t in bench.twists)
+
+
+def test_a_navigator_that_starts_again_stands_before_it_may_move(bench: Bench, start: Any) -> None:
+    start("-p", "listen:=5.0", ready=False)
+    bench.instruction.publish(String(data=CUP))
+    bench.say(TURN, "r1", instruction=CUP)
+    bench.until(lambda: bench.said("stopped", "r1", "the navigator is not active"))
+    bench.until(lambda: bench.state.state == "idle")
+    assert not bench.commands
+    bench.say(TURN, "r2", instruction=CUP)
+    bench.until(lambda: bench.turning)
+
+
+@pytest.mark.parametrize("ahead", [-3.0, 3.0])
+def test_a_base_whose_clock_differs_is_allowed_for_and_said(
+    ahead: float, bench: Bench, start: Any
+) -> None:
+    def told() -> float:
+        """Odometry's clock offset, as the navigator says it."""
+        said = {each.key: each.value for each in bench.last["/navigator"].values}
+        return float(said["odometry_clock_offset_s"].replace("unknown", "nan"))
+
+    start("-p", "odometry:=required")
+    bench.hear_diagnostics()
+    odometry = Odometry()
+    odometry.pose.pose.orientation.w = 1.0
+
+    def publish() -> None:
+        stamp = bench.get_clock().now() + Duration(seconds=ahead)
+        odometry.header.stamp = stamp.to_msg()
+        bench.odom.publish(odometry)
+
+    timer = bench.create_timer(0.02, publish)
+    bench.until(lambda: "/navigator" in bench.last and not math.isnan(told()))
+    assert told() == pytest.approx(ahead, abs=1.0), "a loaded machine is late, not seconds late"
+    bench.until(lambda: bench.state.state == "idle")
+    numbers = count()
+
+    def moves() -> bool:
+        time.sleep(0.05)  # each refusal is logged, to a pipe that nobody reads until the end
+        bench.say(TURN, f"r{next(numbers)}", ahead=ahead, measured=ahead)
+        return bool(bench.commands)
+
+    bench.until(moves)
+    timer.cancel()
+
+
+def test_a_twist_stop_gets_through_a_driver_that_drops_zeros() -> None:
+    sent: list[Twist] = []
+    node: Any = SimpleNamespace(
+        create_publisher=lambda kind, topic, depth: SimpleNamespace(publish=sent.append)
+    )
+    output = TwistOutput(node, stamped=False, frame="base_link", nudge=0.001)
+    for repeat in range(REPEATS):
+        output.stop(repeat)
+    speeds = [twist.linear.x for twist in sent]
+    assert speeds[0] == speeds[-1] == 0.0 and not any(twist.angular.z for twist in sent)
+    passed = [round(speed, 2) for speed in speeds if speed != 0.0]  # as go2_ros2_sdk does it
+    assert len(passed) > 2 and not any(passed)
+
+
+def test_stamped_twists_carry_time_and_frame(bench: Bench) -> None:
+    sent: list[TwistStamped] = []
+    node: Any = SimpleNamespace(
+        create_publisher=lambda kind, topic, depth: SimpleNamespace(publish=sent.append),
+        get_clock=bench.get_clock,
+    )
+    output = TwistOutput(node, stamped=True, frame="base_link", nudge=0.0)
+    output.command(Velocity(vx=0.5))
+    assert sent[0].twist.linear.x == 0.5 and sent[0].header.frame_id == "base_link"
+    assert sent[0].header.stamp.sec > 0

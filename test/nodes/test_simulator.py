@@ -6,24 +6,34 @@ import json
 import math
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from geometry_msgs.msg import Twist, TwistStamped
+from helpers.graph.peer import Peer
+from nav_msgs.msg import Odometry
+from rclpy.time import Time
+from sensor_msgs.msg import CameraInfo, CompressedImage
+from std_msgs.msg import String
+from visualization_msgs.msg import MarkerArray
 
-rclpy = pytest.importorskip("rclpy")
-from geometry_msgs.msg import Twist, TwistStamped  # noqa: E402
-from helpers.graph.peer import Peer, closed_after  # noqa: E402
-from nav_msgs.msg import Odometry  # noqa: E402
-from rclpy.time import Time  # noqa: E402
-from sensor_msgs.msg import CameraInfo, CompressedImage  # noqa: E402
-from std_msgs.msg import String  # noqa: E402
-from visualization_msgs.msg import MarkerArray  # noqa: E402
+from edge_cloud_spec.lab.sim.camera import decode_jpeg
+from edge_cloud_spec.lab.sim.room import make_room
+from edge_cloud_spec.lab.simulator.simulator import NO_TRANSFORMS
+from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 
-from edge_cloud_spec.lab.sim.camera import decode_jpeg  # noqa: E402
-from edge_cloud_spec.lab.sim.room import make_room  # noqa: E402
-from edge_cloud_spec.nodes.runtime.qos import LATCHED, SENSOR_DATA  # noqa: E402
+pytest.importorskip("mujoco")
+
+
+Start = Callable[..., subprocess.Popen[str]]
+MODULE = ["-m", "edge_cloud_spec.lab.simulator.simulator"]
+WITHOUT_TF2 = """
+import sys
+sys.modules["tf2_msgs"] = None
+from edge_cloud_spec.lab.simulator.simulator import main
+sys.exit(main())
+"""
 
 
 class Driver(Peer):
@@ -68,31 +78,27 @@ class Driver(Peer):
 
 @pytest.fixture
 def driver() -> Iterator[Driver]:
-    with closed_after(Driver()) as driver:
+    with Driver() as driver:
         yield driver
 
 
 @pytest.fixture
-def simulator(driver: Driver) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    running: list[subprocess.Popen[str]] = []
-
-    def begin(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "edge_cloud_spec.lab.simulator.simulator", "--ros-args"]
-        process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True)
-        running.append(process)
+def simulator(driver: Driver, launch: Start) -> Start:
+    def begin(
+        *parameters: str, program: list[str] = MODULE, remapped: tuple[str, ...] = ()
+    ) -> subprocess.Popen[str]:
+        given = [part for each in ("renderer:=rays", *parameters) for part in ("-p", each)]
+        process = launch(program, *remapped, *given)
         driver.until(lambda: driver.odometry or process.poll() is not None)
         return process
 
-    yield begin
-    for process in running:
-        process.kill()
-        process.communicate()
+    return begin
 
 
 def test_velocity_is_tracked_and_a_base_without_commands_stops(
-    driver: Driver, simulator: Callable[..., subprocess.Popen[str]]
+    driver: Driver, simulator: Start
 ) -> None:
-    process = simulator("-p", "seed:=3", "-p", "renderer:=rays")
+    process = simulator("seed:=3")
     driver.until(driver.twist.get_subscription_count)
     driver.until(lambda: abs(driver.speed - 0.3) < 0.01, meanwhile=lambda: driver.command(0.3))
     driver.until(lambda: abs(driver.turn - 0.8) < 0.03, meanwhile=lambda: driver.command(0.0, 0.8))
@@ -108,31 +114,24 @@ def test_velocity_is_tracked_and_a_base_without_commands_stops(
     assert "Traceback" not in process.stderr.read()
 
 
-def test_pictures_decode_and_say_where_they_were_taken(
-    driver: Driver, simulator: Callable[..., subprocess.Popen[str]]
+def test_pictures_outcome_and_markers_are_those_of_the_room_of_the_seed(
+    driver: Driver, simulator: Start
 ) -> None:
-    simulator("-p", "seed:=4", "-p", "image_size:=96", "-p", "renderer:=rays")
-    driver.until(lambda: len(driver.pictures) > 5 and driver.infos and driver.outcomes)
+    simulator("seed:=11", "image_size:=96")
+    driver.until(
+        lambda: len(driver.pictures) > 5 and driver.infos and driver.outcomes and driver.markers
+    )
     for message in driver.pictures:
         picture = decode_jpeg(message.data.tobytes())
-        assert picture.shape == (96, 96, 3)
-        assert picture.std() > 5  # a room, not a blank sheet
+        assert picture.shape == (96, 96, 3) and picture.std() > 5, "a room, not a blank sheet"
     info = driver.infos[-1]
     assert (info.width, info.height) == (96, 96)
     assert info.k[0] == pytest.approx(48 / math.tan(math.radians(30)))
     stamps = [Time.from_msg(m.header.stamp).nanoseconds for m in driver.pictures]
     assert stamps == sorted(stamps)
     assert driver.pictures[-1].header.frame_id == "camera_optical_frame"
-
-
-def test_the_outcome_and_the_markers_tell_of_the_room_of_the_seed(
-    driver: Driver, simulator: Callable[..., subprocess.Popen[str]]
-) -> None:
-    simulator("-p", "seed:=11", "-p", "renderer:=rays")
-    driver.until(lambda: driver.outcomes and driver.markers)
     room, outcome = make_room(11), driver.outcomes[-1]
-    assert outcome["target"] == room.target
-    assert outcome["distance"] > outcome["reach"]
+    assert outcome["target"] == room.target and outcome["distance"] > outcome["reach"]
     assert outcome["standing"] and not outcome["success"] and not outcome["in_contact"]
     names = {marker.text for marker in driver.markers[-1].markers if marker.ns == "names"}
     assert names == {thing.name for thing in room.things}
@@ -140,9 +139,9 @@ def test_the_outcome_and_the_markers_tell_of_the_room_of_the_seed(
 
 
 def test_a_wall_is_felt_and_what_is_no_number_is_no_command(
-    driver: Driver, simulator: Callable[..., subprocess.Popen[str]]
+    driver: Driver, simulator: Start
 ) -> None:
-    simulator("-p", "seed:=3", "-p", "renderer:=rays")
+    simulator("seed:=3")
     driver.until(lambda: driver.outcomes and driver.twist.get_subscription_count())
     for _ in range(5):
         driver.command(math.nan)
@@ -153,25 +152,52 @@ def test_a_wall_is_felt_and_what_is_no_number_is_no_command(
     driver.until(lambda: driver.outcomes[-1]["standing"], meanwhile=lambda: driver.command(1.0))
 
 
-def test_stamped_commands_are_taken_where_asked_for(
-    driver: Driver, simulator: Callable[..., subprocess.Popen[str]]
-) -> None:
-    simulator(
-        "-p", "stamped_commands:=true", "-p", "renderer:=rays", "-r", "cmd_vel:=cmd_vel_stamped"
-    )
+def test_stamped_commands_are_taken_where_asked_for(driver: Driver, simulator: Start) -> None:
+    simulator("stamped_commands:=true", remapped=("-r", "cmd_vel:=cmd_vel_stamped"))
     driver.until(driver.stamped.get_subscription_count)
     driver.until(lambda: abs(driver.speed + 0.2) < 0.01, meanwhile=lambda: driver.command(-0.2))
 
 
 def test_bad_parameters_are_refused_by_name_before_there_is_a_room(
-    driver: Driver, simulator: Callable[..., subprocess.Popen[str]]
+    driver: Driver, simulator: Start
 ) -> None:
-    process = simulator(
-        *("-p", "camera_rate:=900.0", "-p", "renderer:=opengl", "-p", "image_size:=7"),
-        *("-p", "target:=golden goose"),
-    )
+    bad = ("camera_rate:=900.0", "renderer:=opengl", "image_size:=7", "target:=golden goose")
+    process = simulator(*bad)
     assert process.wait(60) == 2 and not driver.odometry
     said = process.stderr.read()
     for name in ("camera_rate", "renderer", "image_size", "target"):
         assert f"parameter {name} must be" in said
     assert "Traceback" not in said
+
+
+def test_without_tf2_msgs_it_is_said_that_there_are_no_transforms(
+    driver: Driver, simulator: Start
+) -> None:
+    process = simulator(program=["-c", WITHOUT_TF2])
+    driver.until(lambda: len(driver.odometry) > 20)
+    names = {name for name, _ in driver.get_topic_names_and_types()}
+    assert not {"/tf", "/tf_static"} & names
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert said.count(NO_TRANSFORMS) == 1
+
+
+def test_the_cameras_transform_is_latched_and_the_bases_follows_odometry(
+    driver: Driver, simulator: Start
+) -> None:
+    reason = "tf2_msgs is not on the package index; a full ROS has it"
+    kind = pytest.importorskip("tf2_msgs.msg", reason=reason).TFMessage
+    simulator()
+    driver.until(lambda: len(driver.odometry) > 20)
+    fixed = driver.collect(kind, "/tf_static", LATCHED)
+    moving = driver.collect(kind, "/tf", RELIABLE)
+    driver.until(lambda: fixed and len(moving) > 20)
+    assert len(fixed) == 1
+    [camera] = fixed[0].transforms
+    assert (camera.header.frame_id, camera.child_frame_id) == ("base_link", "camera_optical_frame")
+    for message in moving:
+        [base] = message.transforms
+        assert (base.header.frame_id, base.child_frame_id) == ("odom", "base_link")
+    stamps = [m.header.stamp for m in driver.odometry]
+    assert moving[0].transforms[0].header.stamp in stamps

@@ -46,7 +46,7 @@ def test_a_robots_file_has_only_parameters_that_exist_in_their_ranges(path: Path
         for name, value in flat(content["ros__parameters"]).items():
             default, metadata = known[name]
             assert type(value) is type(default), name
-            assert not field_error(name, value, metadata)
+            assert not field_error(name, default, value, metadata)
     assert (ROOT / f"docs/robots/{path.stem}.md").is_file(), "a page each"
     GraphSettings(sim=False, parameters=str(path))
 

@@ -1,1 +1,1 @@
-"""What the drafter node is made of: its camera, its gate, its words, its mission and its health."""
+"""What the drafter node is made of: its camera, its topics and its parameters."""

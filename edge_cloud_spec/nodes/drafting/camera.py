@@ -5,11 +5,10 @@ No ROS is imported here: a bag's frames are read without it.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,10 +16,12 @@ from PIL import Image as Picture
 
 from ...errors import UserError
 from ...models.image import decode_image, is_black
+from ...nav.clock_offset import clock_sentence
 from ..health import Health, Level
 
 if TYPE_CHECKING:
     from builtin_interfaces.msg import Time
+    from rclpy.node import Node
     from sensor_msgs.msg import Image
 
 _CHANNELS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}
@@ -66,6 +67,10 @@ def encode_frame(message: Image, quality: int = 90) -> bytes:
     return encoded.getvalue()
 
 
+COMPRESSED, RAW = "camera/image_raw/compressed", "camera/image_raw"
+TYPES = {COMPRESSED: "sensor_msgs/msg/CompressedImage", RAW: "sensor_msgs/msg/Image"}
+COME = "pictures come"
+CLOCKS_APART_S = 0.5  # of the camera's stamps, or its latency
 SILENT_S = 3.0  # without a frame for so long, the camera is missing
 FROZEN_S = 2.0  # frames come, but their stamps have not gone on for so long
 MOVED_S = 2.0  # the robot moved for so long, and the picture's bytes are the same
@@ -85,38 +90,48 @@ class CameraTopics:
     others: tuple[str, ...] = ()
 
 
-def nearest_topic(wanted: str, others: Sequence[str]) -> str:
-    """The name among ``others`` that most resembles the wanted one; empty if none does."""
-    return next(iter(difflib.get_close_matches(wanted, others, n=1, cutoff=0.4)), "")
-
-
-def no_picture(topics: CameraTopics, silent: float | None) -> Health:
-    """Why no frame comes, and what to do; none came for ``silent`` seconds (None: ever)."""
-    name, kind = topics.subscribed[0], Level.ERROR
-    values = {} if silent is None else {"camera_silent_s": round(silent, 1)}
+def no_picture(topics: CameraTopics) -> Health:
+    """Why no frame comes, and what to do."""
+    name = topics.subscribed[0]
+    nearest = get_close_matches(name, topics.others, n=1, cutoff=0.4)
     if topics.types:
-        return Health(
-            kind,
-            f"no picture on {name}: it carries {', '.join(topics.types)}",
+        said = f": it carries {', '.join(topics.types)}"
+        advice = (
             "remap camera/image_raw to it if it is sensor_msgs/msg/Image, or name a "
-            "sensor_msgs/msg/CompressedImage topic with camera:=",
-            values,
+            "sensor_msgs/msg/CompressedImage topic with camera:="
         )
-    if topics.publishers:
+    elif topics.publishers:
+        said = ", though it has a publisher"
         advice = "see the camera driver's log, or restart it"
-        said = f"no picture on {name}, though it has a publisher"
-        return Health(kind, said, advice, values)
-    nearest = nearest_topic(name, topics.others)
-    if nearest:
-        others = f"; there is {nearest}"
-        advice = f"start with camera:={nearest} if that is it"
+    elif nearest:
+        said = f": nothing publishes it; there is {nearest[0]}"
+        advice = f"start with camera:={nearest[0]} if that is it"
     elif topics.others:
-        others = f"; there is {', '.join(topics.others[:3])}"
+        said = f": nothing publishes it; there is {', '.join(topics.others[:3])}"
         advice = "start with camera:= and the right one"
     else:
-        others = ""
+        said = ": nothing publishes it"
         advice = "start the camera driver, and check ROS_DOMAIN_ID and the namespace"
-    return Health(kind, f"no picture on {name}: nothing publishes it{others}", advice, values)
+    return Health(Level.ERROR, f"no picture on {name}{said}", advice)
+
+
+def topics_of(node: Node, look: bool) -> CameraTopics:
+    """What the graph knows of pictures for this node; it is asked only to ``look``."""
+    names = {node.resolve_topic_name(name): TYPES[name] for name in TYPES}
+    if not look:
+        return CameraTopics(tuple(names))
+    found = {name: node.get_publishers_info_by_topic(name) for name in names}
+    wrong = {i.topic_type for name in names for i in found[name] if i.topic_type != names[name]}
+    others = [
+        name
+        for name, types in node.get_topic_names_and_types()
+        if name not in names
+        and set(types) & set(TYPES.values())
+        and not name.endswith("image_annotated/compressed")
+        and node.count_publishers(name)
+    ]
+    publishers = sum(map(len, found.values()))
+    return CameraTopics(tuple(names), publishers, tuple(sorted(wrong)), tuple(others))
 
 
 @dataclass
@@ -147,24 +162,33 @@ class CameraWatch:
         """Whether a frame was due long ago."""
         return now - (self.started if self._came is None else self._came) > SILENT_S
 
-    def health(self, topics: CameraTopics, moving: bool, now: float) -> Health:
-        """The camera's state; to be asked about once a second. ``moving``: the robot is."""
+    def health(
+        self, topics: CameraTopics, moving: bool, now: float, clock_offset: float | None = None
+    ) -> Health:
+        """The camera's state; to be asked about once a second. ``moving``: the robot is.
+
+        ``clock_offset``: seconds by which its stamps are ahead; None: not known.
+        """
+        health, silent, ahead = self._health(topics, moving, now), self.silent(now), clock_offset
+        values: dict[str, object] = {} if silent is None else {"camera_silent_s": round(silent, 1)}
+        values["camera_clock_offset_s"] = "unknown" if ahead is None else round(ahead, 3)
+        if health.level == Level.OK and ahead is not None and abs(ahead) > CLOCKS_APART_S:
+            advice = "synchronize the clocks (chrony), or say its latency (camera_lag)"
+            health = Health(Level.WARN, clock_sentence("the camera's", ahead), advice)
+        return replace(health, values=values)
+
+    def _health(self, topics: CameraTopics, moving: bool, now: float) -> Health:
+        name, restart = topics.subscribed[0], "restart the camera driver"
+        frozen = f"the pictures on {name} are frozen"
         if self.missing(now):
-            return no_picture(topics, self.silent(now))
+            return no_picture(topics)
         if self._came is None:
             return Health(Level.OK, "waiting for the first picture")
-        values = {"camera_silent_s": round(now - self._came, 1)}
-        name = topics.subscribed[0]
-        frozen = now - self._stamp_went_on
-        if frozen > FROZEN_S:
-            said = f"the pictures on {name} are frozen: their stamps do not go on"
-            return Health(Level.ERROR, said, "restart the camera driver", values)
+        if now - self._stamp_went_on > FROZEN_S:
+            return Health(Level.ERROR, f"{frozen}: their stamps do not go on", restart)
         if self._unchanged(moving, now) > MOVED_S:
-            said = f"the pictures on {name} are frozen: the robot moves and they stay the same"
-            return Health(Level.ERROR, said, "restart the camera driver", values)
-        if not self._jpeg:
-            return Health(Level.OK, "pictures come", "", values)
-        return self._content(name, values)
+            return Health(Level.ERROR, f"{frozen}: the robot moves and they stay the same", restart)
+        return self._content(name) if self._jpeg else Health(Level.OK, COME)
 
     def _unchanged(self, moving: bool, now: float) -> float:
         """Seconds that the robot has moved since the picture was another one."""
@@ -176,12 +200,12 @@ class CameraWatch:
         self._seen = now
         return self._moved_s
 
-    def _content(self, name: str, values: dict[str, float]) -> Health:
+    def _content(self, name: str) -> Health:
         try:
             black = is_black(decode_image(self._jpeg))
         except UserError as error:
-            return Health(Level.ERROR, f"the pictures on {name} cannot be read", str(error), values)
+            return Health(Level.ERROR, f"the pictures on {name} cannot be read", str(error))
         if black:
             advice = "take the cover off the lens, switch the light on, or restart the camera"
-            return Health(Level.WARN, f"the pictures on {name} are black", advice, values)
-        return Health(Level.OK, "pictures come", "", values)
+            return Health(Level.WARN, f"the pictures on {name} are black", advice)
+        return Health(Level.OK, COME)

@@ -30,7 +30,7 @@ from ...errors import UserError
 from ...models.tokenizer import TextStream, TokenTexts
 from ...nav.decision_loop import Decide
 from ...wire.messages import ClientMessage, DraftMessage
-from ..bridge_messages import from_verdict, to_draft, to_request
+from ..bridge_messages import from_topic, to_draft, to_request
 from ..runtime.qos import DECODE, LATCHED
 from ..runtime.subscription_thread import SubscriptionThread
 from .camera import CameraFrame
@@ -44,21 +44,24 @@ class BridgeTopics:
         """``texts`` gives the words of a draft."""
         self._node = node
         self.texts = texts
-        self._receivers: dict[str, OnReceive] = {}
+        self.receivers: dict[str, OnReceive] = {}
         self.requests = node.create_publisher(DecodeRequest, "decode_request", DECODE)
         self.drafts = node.create_publisher(Draft, "draft", DECODE)
 
     def subscribe(self, subscriptions: SubscriptionThread) -> None:
         """Hear what the bridge says; the caller starts ``subscriptions``."""
-        subscriptions.subscribe(Verdict, "verdict", self._on_verdict, DECODE)
-        subscriptions.subscribe(Prediction, "prediction", self._on_prediction, DECODE)
+        subscriptions.subscribe(Verdict, "verdict", self._hear, DECODE)
+        subscriptions.subscribe(Prediction, "prediction", self._hear, DECODE)
 
-    def wait_for_bridge(self, seconds: float) -> None:
-        """Wait until the bridge is on the topics, which lose what is published before that.
+    def connect(
+        self, request_id: str, stamp: Time, settings: DrafterSettings, on_receive: OnReceive
+    ) -> TopicTransport:
+        """The transport of one decode; its messages carry ``stamp`` and the preset.
 
-        Raises UserError after this many seconds.
+        Waits for the bridge, since the topics lose what is published before it is there. Raises
+        UserError after ``patience``.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + settings.patience
         while not (
             self.requests.get_subscription_count()
             and self.drafts.get_subscription_count()
@@ -67,27 +70,18 @@ class BridgeTopics:
             if time.monotonic() > end:
                 raise UserError("no cloud bridge is on the topics; start the node cloud_bridge")
             time.sleep(0.02)
+        self.receivers[request_id] = on_receive
+        self.restart_draft_time()
+        return TopicTransport(self, request_id, stamp, settings.preset)
 
-    def connect(
-        self, request_id: str, stamp: Time, preset: str, on_receive: OnReceive
-    ) -> TopicTransport:
-        """The transport of one decode; its messages carry ``stamp`` and ``preset``."""
-        self._receivers[request_id] = on_receive
-        return TopicTransport(self, request_id, stamp, preset)
+    def restart_draft_time(self) -> None:
+        """A verdict arrived: the ``draft_time`` of the next draft counts from here."""
+        self.draft_began = time.perf_counter()
 
-    def disconnect(self, request_id: str) -> None:
-        """Drop what arrives for this request from now on."""
-        self._receivers.pop(request_id, None)
-
-    def _on_verdict(self, message: Verdict) -> None:
-        on_receive = self._receivers.get(message.request_id)
+    def _hear(self, message: Verdict | Prediction) -> None:
+        on_receive = self.receivers.get(message.request_id)
         if on_receive is not None:
-            on_receive(from_verdict(message))
-
-    def _on_prediction(self, message: Prediction) -> None:
-        on_receive = self._receivers.get(message.request_id)
-        if on_receive is not None:
-            on_receive(message.payload.tobytes())
+            on_receive(from_topic(message))
 
 
 class TopicTransport:
@@ -97,14 +91,13 @@ class TopicTransport:
         self._topics, self._request_id, self._stamp = topics, request_id, stamp
         self._preset = preset
         self._sequence = 0
-        self._draft_began = time.perf_counter()
 
     def send(self, message: ClientMessage) -> int:
         """Publish it; returns the bytes of its payload."""
         out: Draft | DecodeRequest
         if isinstance(message, DraftMessage):
             words = self._topics.texts.of(message.draft.tokens)
-            out = to_draft(message, words, time.perf_counter() - self._draft_began)
+            out = to_draft(message, words, time.perf_counter() - self._topics.draft_began)
             publisher = self._topics.drafts
         else:
             out = to_request(message, self._preset)
@@ -116,13 +109,9 @@ class TopicTransport:
         publisher.publish(out)
         return len(out.payload)
 
-    def restart_draft_time(self) -> None:
-        """A verdict arrived: the ``draft_time`` of the next draft counts from here."""
-        self._draft_began = time.perf_counter()
-
     def close(self) -> None:
         """Receive nothing more for this request."""
-        self._topics.disconnect(self._request_id)
+        self._topics.receivers.pop(self._request_id, None)
 
 
 class VerifiedWords:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rcl_interfaces.msg import ParameterDescriptor
@@ -56,7 +56,9 @@ class Diagnostics:
         self._log(health)
         name = self._node.get_fully_qualified_name()
         named = [(name, health), *((f"{name}: {k}", h) for k, h in (others or {}).items())]
-        self._publish(self._status(name, health) for name, health in named)
+        array = DiagnosticArray(status=[self._status(name, health) for name, health in named])
+        array.header.stamp = self._node.get_clock().now().to_msg()
+        self._publisher.publish(array)
 
     def _log(self, health: Health) -> None:
         logger = self._node.get_logger()
@@ -78,8 +80,3 @@ class Diagnostics:
         values = {**health.values, INSTANCE: self._instance}
         status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
         return status
-
-    def _publish(self, statuses: Iterable[DiagnosticStatus]) -> None:
-        array = DiagnosticArray(status=list(statuses))
-        array.header.stamp = self._node.get_clock().now().to_msg()
-        self._publisher.publish(array)

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rcl_interfaces.msg import ParameterDescriptor
-from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from std_msgs.msg import Bool
 
 from ...errors import UserError
 from ..health import Health, Level
 from .diagnostics import Diagnostics
 from .heartbeat import Pulse
 from .parameters import Parameters, refuse_unknown_parameters
+from .qos import EVERY_PUBLISHER
+from .subscription_thread import SubscriptionThread
 
 T = TypeVar("T")
 
@@ -47,6 +49,7 @@ class ManagedNode(LifecycleNode):
         self.in_transition = False
         self.pulses = [Pulse("executor")]  # of the threads that must not hang
         self._brings_up = False
+        self._stops: SubscriptionThread | None = None
         about = "configure and activate without a lifecycle manager; read at the start only"
         descriptor = ParameterDescriptor(description=about, read_only=True)
         self.autostart = bool(self.declare_parameter(AUTOSTART, True, descriptor).value)
@@ -55,7 +58,7 @@ class ManagedNode(LifecycleNode):
         self._loaded: list[tuple[str, Any]] = []
         self._begun: list[tuple[str, Any]] = []
         self._answer_refused_transitions()
-        self.create_timer(1.0, self._diagnose, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self.diagnostics.report(self._diagnose)
 
     # What a subclass says
 
@@ -71,8 +74,9 @@ class ManagedNode(LifecycleNode):
     def unload(self) -> None:
         """Free what ``load`` took."""
 
-    def diagnose(self) -> None:
-        """Publish the diagnostics of an active node; once a second."""
+    def diagnose(self) -> Health:
+        """The health of an active node; asked once a second."""
+        raise NotImplementedError
 
     # For a subclass
 
@@ -85,19 +89,23 @@ class ManagedNode(LifecycleNode):
         self._parameters_of.append(parameters)
         return parameters
 
+    def hear_e_stop(self, callback: Callable[[Bool], None]) -> None:
+        """Call back for each ``e_stop``, in every state of the node, in a thread of its own.
+
+        It is heard from publishers of every durability and reliability.
+        """
+        self._stops = SubscriptionThread(self)
+        self._stops.subscribe(Bool, "e_stop", callback, *EVERY_PUBLISHER)
+        self._stops.start()
+
     # For the program
 
     def bring_up(self) -> None:
         """Configure and activate; raises UserError."""
         self._brings_up = True  # the caller says the problem, once
         try:
-            triggers: tuple[Callable[[], Any], ...] = (
-                self.trigger_configure,
-                self.trigger_activate,
-            )
-            for trigger in triggers:
-                if trigger() != _SUCCESS:
-                    raise UserError(self.problem)
+            if self.trigger_configure() != _SUCCESS or self.trigger_activate() != _SUCCESS:
+                raise UserError(self.problem)
         finally:
             self._brings_up = False
 
@@ -112,6 +120,8 @@ class ManagedNode(LifecycleNode):
                 self.unload()
             except UserError as error:
                 self.get_logger().warning(str(error))
+        if self._stops is not None:
+            self._stops.close()
 
     # Transitions
 
@@ -164,26 +174,17 @@ class ManagedNode(LifecycleNode):
         refuse_unknown_parameters(self)
         for parameters in self._parameters_of:
             parameters.start_value()
-        before = self._entities()
-        try:
-            self.load()
-        except BaseException:
-            self._destroy(self._made_since(before))
-            raise
-        self._loaded = self._made_since(before)
+        self._make(self.load, self._loaded)
         self._freeze(True)
         self.configured = True
 
     def _activate(self) -> None:
-        before = self._entities()
         self.active = True
         try:
-            self.begin()
+            self._make(self.begin, self._begun)
         except BaseException:
             self.active = False
-            self._destroy(self._made_since(before))
             raise
-        self._begun = self._made_since(before)
 
     def _deactivate(self) -> None:
         self.active = False
@@ -191,12 +192,10 @@ class ManagedNode(LifecycleNode):
             self.halt()
         finally:
             self._destroy(self._begun)
-            self._begun = []
 
     def _clean_up(self) -> None:
         self.unload()
         self._destroy(self._loaded)
-        self._loaded = []
         self.configured = False
         self._freeze(False)
 
@@ -215,23 +214,28 @@ class ManagedNode(LifecycleNode):
     def _entities(self) -> list[tuple[str, Any]]:
         return [(kind, entity) for kind in _KINDS for entity in getattr(self, f"{kind}s")]
 
-    def _made_since(self, before: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        known = {id(entity) for _, entity in before}
-        return [(kind, entity) for kind, entity in self._entities() if id(entity) not in known]
+    def _make(self, make: Callable[[], None], made: list[tuple[str, Any]]) -> None:
+        """Call ``make``; what it made is added to ``made``, or destroyed where it failed."""
+        known = {id(entity) for _, entity in self._entities()}
+        try:
+            make()
+        except BaseException:
+            self._destroy([each for each in self._entities() if id(each[1]) not in known])
+            raise
+        made += [each for each in self._entities() if id(each[1]) not in known]
 
     def _destroy(self, entities: list[tuple[str, Any]]) -> None:
         for kind, entity in entities:
             getattr(self, f"destroy_{kind}")(entity)
+        entities.clear()
 
     # Reports
 
-    def _diagnose(self) -> None:
+    def _diagnose(self) -> Health:
         if self.active:
-            self.diagnose()
-        else:
-            state = "inactive" if self.configured else "unconfigured"
-            said = f"{state}: {self.problem}" if self.problem else state
-            self.diagnostics.show(Health(Level.WARN, said))
+            return self.diagnose()
+        state = "inactive" if self.configured else "unconfigured"
+        return Health(Level.WARN, f"{state}: {self.problem}" if self.problem else state)
 
     def _answer_refused_transitions(self) -> None:
         """Answer a transition that the state does not have; rclpy raises, and never answers."""

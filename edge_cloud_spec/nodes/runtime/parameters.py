@@ -7,7 +7,7 @@ A nested dataclass gives dotted names (``limits.speed``). Fields come from ``bou
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +21,7 @@ from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValu
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from ...bounds import field_error
+from ...bounds import field_error, wanted
 from ...errors import UserError
 
 T = TypeVar("T")
@@ -66,11 +66,9 @@ class Parameters(Generic[T]):
                 node.set_parameters([Parameter(name, value=start)])
             else:
                 node.declare_parameter(name, start, descriptor, ignore_override=True)
-            problem = (
-                str(bad) if isinstance(bad, ValueError) else _error_text(name, metadata, start)
-            )
-            self.problems[name] = problem
-            node.get_logger().error(f"parameter {problem}; it stays at {start!r}")
+            said = str(bad) if isinstance(bad, ValueError) else ""  # rclpy's do not say it well
+            self.problems[name] = said or f"{name} must be {wanted(start, metadata)}"
+            node.get_logger().error(f"parameter {self.problems[name]}; it stays at {start!r}")
 
     def _set(self, parameters: list[Parameter]) -> SetParametersResult:
         mine = {p.name: p.value for p in parameters if p.name in self._fields}
@@ -149,21 +147,10 @@ def _fit(name: str, start: Any, value: Any, metadata: Any) -> Any:
     """``value`` in the type of the field; raises ValueError naming the parameter."""
     if type(start) is float and type(value) is int:
         value = float(value)  # YAML and `ros2 param set` take 1 for an integer
-    if type(value) is not type(start) or field_error(name, value, metadata):
-        raise ValueError(_error_text(name, metadata, start, value))
+    error = field_error(name, start, value, metadata)
+    if error:
+        raise ValueError(error)
     return value
-
-
-def _error_text(name: str, metadata: Any, start: Any, value: Any = MISSING) -> str:
-    given = "" if value is MISSING else f", not {value!r}"
-    if "range" in metadata:
-        low, high = metadata["range"]
-        kind = "a whole number" if type(start) is int else "a number"
-        return f"{name} must be {kind} from {low:g} to {high:g}{given}"
-    if "choices" in metadata:
-        return f"{name} must be one of {', '.join(metadata['choices'])}{given}"
-    kind = {bool: "true or false", str: "a text"}.get(type(start), "a number")
-    return f"{name} must be {kind}{given}"
 
 
 def _descriptor(start: Any, metadata: Any) -> ParameterDescriptor:

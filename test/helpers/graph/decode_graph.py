@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 from helpers.graph.peer import Peer
 from PIL import Image
-from rcl_interfaces.srv import SetParameters
-from rclpy.parameter import Parameter
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
@@ -42,7 +40,6 @@ class Watcher(Peer):
             CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
         )
         self.instruction = self.create_publisher(String, "instruction", 10)
-        self.setting = self.create_client(SetParameters, "drafter/set_parameters")
         self.status = self.create_publisher(String, "nav_status", LATCHED)
         self.create_timer(0.1, self._publish_frame)
         for topic, kind in (
@@ -65,11 +62,7 @@ class Watcher(Peer):
         self.instruction.publish(String(data=text))
 
     def set(self, **parameters: object) -> None:
-        values = [Parameter(k, value=v).to_parameter_msg() for k, v in parameters.items()]
-        self.until(self.setting.service_is_ready)
-        done = self.setting.call_async(SetParameters.Request(parameters=values))
-        self.until(done.done)
-        assert all(result.successful for result in done.result().results)
+        assert not any(self.set_parameters_of("drafter", parameters))
 
     def sampled(self, count: int) -> list[DecodeStats]:
         """The next decisions' figures; the instruction is given and taken back."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rcl_interfaces.srv import SetParameters
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 
 PATIENCE = 120.0  # s; only a hung test takes that long
 
@@ -30,6 +32,13 @@ class Peer(Node):
         super().__init__(name, context=context, namespace=namespace or None)
         self.executor_ = SingleThreadedExecutor(context=context)
         self.executor_.add_node(self)
+        self._clients_of: dict[str, Any] = {}
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def known(self) -> object:
         return "nothing came of it"
@@ -60,19 +69,40 @@ class Peer(Node):
         self.create_subscription(kind, topic, heard.append, qos)
         return heard
 
+    def call(self, kind: Any, name: str, request: Any, again: bool = True) -> Any:
+        """A service's answer; ``again``: the request may be made twice, for an answer is lost where
+        the server has not found the client yet."""
+        if name not in self._clients_of:
+            self._clients_of[name] = self.create_client(kind, name)
+        client = self._clients_of[name]
+        self.until(client.service_is_ready)
+        future = client.call_async(request)
+        self.executor_.spin_until_future_complete(future, 3.0 if again else PATIENCE)
+        assert future.done() or again, "no answer"
+        return future.result() if future.done() else self.call(kind, name, request)
+
+    def set_parameters_of(self, node: str, values: Mapping[str, object]) -> list[str]:
+        """Why each value was refused; empty where it was not."""
+        given = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
+        request = SetParameters.Request(parameters=given)
+        results = self.call(SetParameters, f"{node}/set_parameters", request).results
+        return ["" if each.successful else each.reason for each in results]
+
+    def hear_diagnostics(self) -> None:
+        """From now on ``last`` has the newest status of each name."""
+        self.last: dict[str, DiagnosticStatus] = {}
+        self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 100)
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        self.last.update({status.name: status for status in message.status})
+
+    def says(self, name: str, level: bytes, *words: str) -> bool:
+        """Whether the newest status of this name has this level, and these words in it."""
+        status = self.last.get(name)
+        told = status is not None and status.level == level
+        return told and all(word in status.message for word in words)
+
     def close(self) -> None:
         self.executor_.shutdown()
         self.destroy_node()
         rclpy.shutdown(context=self.context)
-
-
-P = TypeVar("P", bound=Peer)
-
-
-@contextmanager
-def closed_after(peer: P) -> Iterator[P]:
-    """Closes it, whatever happens."""
-    try:
-        yield peer
-    finally:
-        peer.close()

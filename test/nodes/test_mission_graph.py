@@ -21,7 +21,7 @@ from edge_cloud_spec.bringup.running_graph import LaunchConfig, free_address, la
 from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.nav.mission import MissionSettings
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 ABSENT = "silver bottle"
 
 

@@ -24,16 +24,15 @@ COMPLETE = ("end", "length")
 
 @pytest.fixture
 def graph(tmp_path: Path) -> Iterator[tuple[Watcher, Cloud]]:
-    checkpoints = [make_checkpoint(tmp_path / name, seed=i) for i, name in enumerate("td")]
-    cloud = Cloud(checkpoints[0])
-    drafter = {"model.path": checkpoints[1], "patience": 30.0, "retry": 0.1, "max_tokens": 12}
+    target, drafter = (make_checkpoint(tmp_path / name, seed=i) for i, name in enumerate("td"))
+    cloud = Cloud(target)
+    given = {"model.path": drafter, "patience": 30.0, "retry": 0.1, "max_tokens": 12}
     processes = [
         node_process("cloud_bridge", cloud=cloud.address),
-        node_process("drafter", when_lost="creep", **drafter),
+        node_process("drafter", when_lost="creep", **given),
     ]
-    watcher = Watcher()
-    yield watcher, cloud
-    watcher.close()
+    with Watcher() as watcher:
+        yield watcher, cloud
     for process in processes:
         process.send_signal(signal.SIGINT)
     assert [process.wait(timeout=120) for process in processes] == [0, 0]

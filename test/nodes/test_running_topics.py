@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
 from helpers.graph.peer import Peer
 from rclpy.qos import DurabilityPolicy

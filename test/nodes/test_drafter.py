@@ -1,0 +1,385 @@
+"""The drafter's threads: what its loop decides reaches the decode that is under way."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import numpy as np
+import pytest
+import rclpy
+from builtin_interfaces.msg import Time
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from helpers.graph.decode_graph import INSTRUCTION, Watcher
+from helpers.graph.peer import PATIENCE, Peer
+from helpers.navigator_bench import Bench
+from PIL import Image as Picture
+from rclpy.parameter import Parameter
+from rclpy.qos import qos_profile_sensor_data
+from sensor_msgs.msg import CompressedImage, Image
+from std_msgs.msg import Bool, Header, String
+
+from edge_cloud_spec.edge.events import Cut, Emit
+from edge_cloud_spec.edge.rounds import DecodeStats
+from edge_cloud_spec.edge.runner import Outcome
+from edge_cloud_spec.nav import decision_loop
+from edge_cloud_spec.nav.answer import answer_grammar
+from edge_cloud_spec.nav.decision_loop import FULL, NONE, UNTIL_NEXT
+from edge_cloud_spec.nav.mission import STARTED
+from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nodes.drafter import DrafterNode
+from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
+from edge_cloud_spec.nodes.runtime.heartbeat import HUNG
+from edge_cloud_spec.nodes.runtime.qos import LATCHED
+
+CUP = "find the blue box"
+
+
+class Scripted:
+    """A runner that says an action, then reads its inbox until it is told to end."""
+
+    target = ""
+
+    def __init__(self, tokens: tuple[int, ...]) -> None:
+        self.tokens, self.on_pass = tokens, None
+        self.begun, self.said, self.ends = 0, threading.Semaphore(0), list[str]()
+        self.go_on = threading.Event()
+
+    def run(
+        self, request: Any, decode: Any, nonce: int, connect: Any, emit: Any, inbox: Any
+    ) -> Outcome:
+        emit(Emit(0, self.tokens, True))
+        self.begun += 1
+        self.said.release()
+        reason = "end"
+        while reason == "end" and not self.go_on.is_set():
+            try:
+                reason = "cut" if isinstance(inbox.get(timeout=0.01), Cut) else "aborted"
+            except Empty:
+                continue
+        self.ends.append(reason)
+        return Outcome(reason, "", self.tokens, 1.0, DecodeStats())
+
+
+class ScriptedDrafter(DrafterNode):
+    """The real node with another runner, whose callbacks the test calls."""
+
+    def load(self) -> None:
+        super().load()
+        text = "action: search;"
+        tokens = self._model.tokenizer(text, add_special_tokens=False)["input_ids"]
+        self._runner = self.runner = Scripted(tuple(tokens))  # type: ignore[assignment]
+
+    def frame(self) -> None:
+        self._on_compressed(CompressedImage(header=Header(stamp=Time(sec=1)), data=b"x"))
+
+    def status(self, state: str, request: str = "-") -> None:
+        self._on_status(String(data=str(Status(state, request, stops=7))))
+
+    def begin_decision(self) -> str:
+        """A decision is under way, and has said its action; its request."""
+        self._on_instruction(String(data=CUP))
+        self.status("idle")
+        self.frame()
+        assert self.runner.said.acquire(timeout=PATIENCE)
+        return self._loop._request
+
+
+@pytest.fixture
+def node(domain: int, request: pytest.FixtureRequest) -> Iterator[ScriptedDrafter]:
+    rclpy.init()
+    node = ScriptedDrafter()
+    node.set_parameters([Parameter("explain", value=request.param)])
+    node.bring_up()
+    yield node
+    node.runner.go_on.set()
+    node.close()
+    node.destroy_node()
+    rclpy.shutdown()
+
+
+def ended(node: ScriptedDrafter) -> list[str]:
+    """How decodes ended, once the one under way has."""
+    assert node._idle.wait(PATIENCE)
+    return node.runner.ends
+
+
+@pytest.mark.parametrize("node", [NONE], indirect=True)
+def test_without_explanations_a_decode_ends_at_its_action(node: ScriptedDrafter) -> None:
+    node.begin_decision()
+    assert ended(node) == ["cut"]
+
+
+@pytest.mark.parametrize("node", [UNTIL_NEXT], indirect=True)
+def test_an_explanation_is_cut_off_when_the_next_decision_has_its_frame(
+    node: ScriptedDrafter,
+) -> None:
+    request = node.begin_decision()
+    node.status("ready", request)
+    assert not node.runner.ends, "there is no frame from after that"
+    node.frame()
+    assert node.runner.said.acquire(timeout=PATIENCE), "the next one begins"
+    assert node.runner.ends == ["cut"]
+
+
+@pytest.mark.parametrize("node", [FULL], indirect=True)
+def test_what_the_operator_says_ends_a_decode_that_explains_itself(node: ScriptedDrafter) -> None:
+    request = node.begin_decision()
+    node.status("ready", request)
+    node.frame()
+    assert not node.runner.ends, "the explanation is wanted"
+    node._on_instruction(String(data="stop"))
+    assert ended(node) == ["aborted"]
+
+
+@pytest.mark.parametrize("node", [FULL], indirect=True)
+def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
+    node: ScriptedDrafter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, threads = decision_loop.check_instruction, list[threading.Thread]()
+
+    def check_meanwhile(*given: Any) -> str:
+        threads.append(threading.Thread(target=node._on_e_stop, args=(Bool(data=True),)))
+        threads[0].start()
+        threads[0].join(0.2)
+        return check(*given)
+
+    monkeypatch.setattr(decision_loop, "check_instruction", check_meanwhile)
+    node._on_instruction(String(data=CUP))
+    threads[0].join()
+    node.status("idle")
+    node.frame()
+    assert not node._loop.instruction and not node.runner.begun
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A preset file of one's own, with drafts of five tokens."""
+    path = tmp_path / "own.yaml"
+    path.write_text("drafter: edge\nsummary: mine\ndraft_length: 5\n", encoding="utf-8")
+    return path
+
+
+def test_a_preset_file_is_read_when_parameters_are_set_and_not_for_each_decision(
+    own: Path,
+) -> None:
+    settings = DrafterSettings(preset=str(own))
+    own.write_text(own.read_text(encoding="utf-8").replace("5", "7"), encoding="utf-8")
+    lengths = [settings.decode_settings(number).preset.draft_length for number in (0, 1)]
+    changed = replace(settings, seed=1)  # as Parameters makes them anew
+    assert lengths == [5, 5]
+    assert changed.decode_settings(2).preset.draft_length == 7
+    own.unlink()
+    assert changed.decode_settings(3).preset.draft_length == 7
+    with pytest.raises(ValueError, match="preset: there is no preset"):
+        replace(changed, seed=2)
+
+
+def test_every_decision_has_the_rules_own_temperature_and_a_seed_of_its_own() -> None:
+    greedy = DrafterSettings(temperature=0.7).decode_settings(0)
+    coupled = [DrafterSettings(rule="coupled", temperature=0.7).decode_settings(n) for n in (0, 1)]
+    assert greedy.policy.temperature == 0
+    assert [decode.policy.temperature for decode in coupled] == [0.7, 0.7]
+    assert coupled[0].policy.seed != coupled[1].policy.seed
+
+
+def test_settings_do_not_differ_by_the_preset_that_they_read() -> None:
+    assert DrafterSettings() == DrafterSettings()
+    assert "loaded_preset" not in repr(DrafterSettings())
+
+
+def test_a_grammar_is_that_of_the_order_and_needs_llguidance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert DrafterSettings().decode_settings(0).policy.grammar == ""
+    for order in ("action first", "reason first"):
+        policy = DrafterSettings(grammar="action", order=order).decode_settings(0).policy
+        assert policy.grammar == answer_grammar("action", order)
+    with pytest.raises(ValueError, match="grammar"):
+        DrafterSettings(grammar="verse")
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(ValueError, match=r"grammar: .*edge-cloud-spec\[grammar\]"):
+        DrafterSettings(grammar="action")
+
+
+OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+DRAFTER, TOPIC = "/robot1/drafter", "/robot1/camera/image_raw/compressed"
+
+
+def jpeg(brightness: int, seed: int) -> bytes:
+    noise = np.random.default_rng(seed).integers(0, 8, (96, 96, 3))
+    data = io.BytesIO()
+    Picture.fromarray((noise * (brightness > 0) + brightness).astype(np.uint8)).save(data, "JPEG")
+    return data.getvalue()
+
+
+class Robot(Peer):
+    """The camera and the operator of /robot1, and what its drafter says."""
+
+    def __init__(self) -> None:
+        super().__init__("robot", "/robot1")
+        self.hear_diagnostics()
+        self.lines = self.collect(String, "instruction_status", LATCHED)
+        self.frame: Callable[[int], bytes] | None = None
+        self.frozen = False
+        self._stamp, self._numbers = self.get_clock().now().to_msg(), count()
+        self.instruction = self.create_publisher(String, "instruction", 10)
+        self.create_timer(0.1, self._publish)
+
+    def start_camera(self) -> None:
+        self._camera = self.create_publisher(CompressedImage, TOPIC, qos_profile_sensor_data)
+
+    def _publish(self) -> None:
+        if self.frame is not None:
+            if not self.frozen:
+                self._stamp = self.get_clock().now().to_msg()
+            message = CompressedImage(format="jpeg", data=self.frame(next(self._numbers)))
+            message.header.stamp = self._stamp
+            self._camera.publish(message)
+
+    def known(self) -> object:
+        return self.last.get(DRAFTER), self.lines[-3:]
+
+    def is_told(self, *begin: str) -> bool:
+        """Whether the newest line of ``instruction_status`` begins so."""
+        return bool(self.lines) and self.lines[-1].data.startswith(begin)
+
+
+@pytest.fixture
+def robot(launch: Callable[..., subprocess.Popen[str]]) -> Iterator[Robot]:
+    given = ("-r", "__ns:=/robot1", "-p", "patience:=1.0", "-p", "hardware_id:=go2-7")
+    launch(["-m", "edge_cloud_spec.nodes.drafter"], *given)
+    with Robot() as robot:
+        yield robot
+
+
+def test_every_fault_of_the_camera_is_said_and_passes(robot: Robot) -> None:
+    stranger = robot.create_publisher(CompressedImage, TOPIC.replace("1", "2"), 10)
+    robot.until(
+        lambda: robot.says(DRAFTER, ERROR, f"no picture on {TOPIC}", "there is /robot2/camera")
+    )
+    assert stranger.get_subscription_count() == 0  # another robot's pictures do not count
+    robot.destroy_publisher(stranger)
+    other = robot.create_publisher(CompressedImage, "camera/imag_raw/compressed", 10)
+    robot.until(
+        lambda: robot.says(DRAFTER, ERROR, f"no picture on {TOPIC}", "nothing publishes it")
+    )
+    nearest = "/robot1/camera/imag_raw/compressed"
+    robot.until(lambda: robot.says(DRAFTER, ERROR, f"camera:={nearest}"))
+    assert robot.last[DRAFTER].hardware_id == "go2-7"
+
+    robot.until(lambda: robot.instruction.get_subscription_count())
+    robot.instruction.publish(String(data="find the blue box"))
+    blind = f"following find the blue box: no picture on {TOPIC}"
+    robot.until(lambda: robot.is_told(blind))
+
+    robot.destroy_publisher(other)
+    wrong = robot.create_publisher(Image, TOPIC, 10)
+    robot.until(lambda: robot.says(DRAFTER, ERROR, "it carries sensor_msgs/msg/Image"))
+    robot.destroy_publisher(wrong)
+
+    robot.frame = lambda number: jpeg(128, number)
+    robot.start_camera()
+    robot.until(lambda: robot.is_told("following") and not robot.is_told(blind))
+    # There is no bridge: said by the decision that fails, with what to do.
+    robot.until(
+        lambda: robot.says(DRAFTER, ERROR, "no cloud bridge is on the topics", "start the node")
+    )
+    robot.until(lambda: "no cloud bridge" in robot.lines[-1].data)
+    robot.instruction.publish(String(data="stop"))
+    robot.until(lambda: robot.is_told("idle"))
+
+    robot.frozen = True
+    robot.until(lambda: robot.says(DRAFTER, ERROR, "frozen: their stamps do not go on", "restart"))
+    robot.frozen = False
+    robot.frame = lambda number: jpeg(0, number)
+    robot.until(
+        lambda: robot.says(DRAFTER, ERROR, "are black") or robot.says(DRAFTER, WARN, "are black")
+    )
+    robot.frame = lambda number: b"no picture at all"
+    robot.until(lambda: robot.says(DRAFTER, ERROR, "cannot be read"))
+    robot.frame = lambda number: jpeg(128, number)
+    robot.until(lambda: robot.says(DRAFTER, OK, "no instruction"))  # and the problem was forgotten
+
+
+def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten(
+    bench: Bench, start: Any
+) -> None:
+    lines = bench.collect(String, "instruction_status", LATCHED)
+    stop = bench.create_publisher(Bool, "e_stop", LATCHED)
+    stop.publish(Bool(data=True))  # before the drafter begins, as for one that starts again
+
+    def said(begin: str) -> bool:
+        return bool(lines) and lines[-1].data.startswith(begin)
+
+    start()
+    start(program=["-m", "edge_cloud_spec.nodes.drafter"])
+    bench.until(lambda: said(f"idle {STARTED}"), 4 * PATIENCE)  # a model is loaded
+    bench.until(lambda: bench.instruction.get_subscription_count() >= 2)
+    bench.instruction.publish(String(data="find the red box"))
+    bench.until(lambda: said("failed e_stop is on; publish the instruction again"))
+    stop.publish(Bool(data=False))
+    bench.until(lambda: "released; publish an instruction" in bench.state.detail)
+    assert not any(line.data.startswith("following") for line in lines)
+    bench.instruction.publish(String(data="find the red box"))
+    bench.until(lambda: said("following find the red box"))
+    bench.e_stop.publish(Bool(data=True))
+    bench.until(lambda: said("idle e_stop"))
+
+
+# edge_only needs neither a bridge nor a cloud.
+PROGRAM = """
+import sys, time
+from edge_cloud_spec.nodes.runtime import heartbeat
+heartbeat.HANG_S, heartbeat.CHECK_S = 1.0, 0.1
+from edge_cloud_spec.nodes.drafter import DrafterNode
+from edge_cloud_spec.nodes.runtime.run import spin
+
+class Failing(DrafterNode):
+    def load(self):
+        super().load()
+        self.kept, self.runs = self._runner.run, 0
+        self._runner.run = self.run_next
+
+    def run_next(self, *arguments):
+        self.runs += 1
+        if self.runs == 1:
+            raise RuntimeError("the model broke")
+        if arguments[0].instruction == "find the brown door":
+            time.sleep(600)
+        return self.kept(*arguments)
+
+sys.exit(spin(Failing))
+"""
+
+
+def test_a_decode_that_raises_ends_its_words_and_one_that_hangs_ends_the_node(
+    launch: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """In between, a drafter that has nothing to decide is alive for longer than a hang may last."""
+    given = ("-p", "preset:=edge_only", "-p", "retry:=0.1", "-p", "patience:=1.0")
+    process = launch(["-c", PROGRAM], *given)
+    with Watcher() as watcher:
+        watcher.ask(INSTRUCTION)
+        watcher.until(lambda: len(watcher.finished()) >= 2)
+        assert next(m.finish_reason for m in watcher.finished()) == "failed"
+        assert watcher.finished()[1].finish_reason in ("end", "length")
+        ended = {m.request_id for m in watcher.finished()[:2]}
+        watcher.until(lambda: {m.request_id for m in watcher.heard["decode_stats"]} >= ended)
+        watcher.ask("stop")
+        signs = watcher.collect(DiagnosticArray, "/diagnostics", 10)
+        watcher.until(lambda: len(signs) > 5 or process.poll() is not None)  # one a second
+        assert process.poll() is None
+        watcher.ask("find the brown door")
+        watcher.until(lambda: process.poll() is not None)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == HUNG
+        assert "the thread model hangs for" in errors and "the model broke" in errors

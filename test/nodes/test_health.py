@@ -1,0 +1,402 @@
+"""What the parts of a node's health promise, without ROS."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nodes.cloud_bridge import Rate
+from edge_cloud_spec.nodes.drafter import drafter_health
+from edge_cloud_spec.nodes.drafting.camera import CameraTopics, CameraWatch, no_picture
+from edge_cloud_spec.nodes.health import (
+    ERROR_S,
+    LEFT_S,
+    UNKNOWN,
+    WARNING_S,
+    WELL_S,
+    Health,
+    HealthConsole,
+    Level,
+    PublisherWatch,
+    RecentProblem,
+    worst_of,
+)
+from edge_cloud_spec.nodes.monitor import Heartbeats
+from edge_cloud_spec.nodes.navigator import navigator_health
+
+TOPIC = "/camera/image_raw/compressed"
+TOPICS = CameraTopics((TOPIC, "/camera/image_raw"), publishers=1)
+NAMELESS = f"{UNKNOWN}/{UNKNOWN}"
+NEIGHBOUR = "/camera/imag_raw/compressed"
+LEVELS = st.sampled_from(list(Level))
+
+
+def jpeg(level: int = 128, seed: int = 0) -> bytes:
+    noise = np.random.default_rng(seed).integers(0, 4, (48, 64, 3))
+    data = io.BytesIO()
+    Image.fromarray((noise + level).astype(np.uint8)).save(data, "JPEG")
+    return data.getvalue()
+
+
+@given(st.lists(st.tuples(LEVELS, st.text(st.characters(categories=["L"]), min_size=1))))
+def test_the_worst_decides_the_level_and_everything_wrong_is_said(
+    parts: list[tuple[Level, str]],
+) -> None:
+    healths = [Health(level, text, values={str(i): i}) for i, (level, text) in enumerate(parts)]
+    whole = worst_of(healths)
+    assert whole.severity == max((h.severity for h in healths), default=0)
+    assert set(whole.values) == {str(i) for i in range(len(parts))}
+    for each in healths:
+        assert each.level == Level.OK or each.message in whole.message
+    assert worst_of([*healths, Health(Level.ERROR, "x", "do y")]).message.count("x: do y") >= 1
+
+
+def test_a_problem_is_forgotten_in_time_or_when_it_works_again() -> None:
+    problem = RecentProblem(10.0)
+    assert problem.text(0.0) == ""
+    problem.report("no answer", 5.0)
+    assert problem.text(14.9) == "no answer"
+    assert problem.text(15.0) == ""
+    problem.report("no answer", 20.0)
+    problem.clear()
+    assert problem.text(20.1) == ""
+
+
+@pytest.mark.parametrize(
+    ("publishers", "types", "others", "words"),
+    [
+        (0, (), (), ("nothing publishes it", "start the camera driver")),
+        (0, (), ("/scan_image", NEIGHBOUR), (f"there is {NEIGHBOUR}", f"camera:={NEIGHBOUR}")),
+        (0, (), ("/zq",), ("there is /zq",)),
+        (1, ("sensor_msgs/msg/Image",), (), ("it carries sensor_msgs/msg/Image",)),
+        (1, (), (), ("though it has a publisher",)),
+    ],
+)
+def test_a_camera_that_was_never_there_is_missing_and_its_neighbour_is_named(
+    publishers: int, types: tuple[str, ...], others: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    topics = CameraTopics(TOPICS.subscribed, publishers, types, others)
+    watch = CameraWatch(started=0.0)
+    assert watch.health(topics, False, 1.0).level == Level.OK, "it may be about to start"
+    health = watch.health(topics, False, 4.0)
+    assert health.level == Level.ERROR and f"no picture on {TOPIC}" in health.message
+    assert all(word in str(health) for word in words)
+
+
+Frames = list[tuple[float, int, bytes]]  # (s, stamp in ms, picture)
+SAME: Frames = [(float(t), 1000 * t, jpeg()) for t in range(60)]
+FRESH: Frames = [(float(t), 1000 * t, jpeg(seed=t)) for t in range(10)]
+STILL: Frames = [(t * 0.5, 7000, jpeg(seed=t)) for t in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("frames", "moving", "level", "words"),
+    [
+        (SAME, False, Level.OK, "come"),  # as a simulated robot sees that stands
+        (SAME[:5], True, Level.ERROR, "the robot moves"),
+        (FRESH, True, Level.OK, "come"),
+        (STILL, False, Level.ERROR, "their stamps do not go on"),
+        ([*STILL, (3.0, 0, jpeg()), (3.5, 500, jpeg())], False, Level.OK, "come"),
+        ([(1.0, 1, jpeg(level=0))], False, Level.WARN, "black: take the cover off the lens"),
+        ([(1.0, 1, jpeg()[:200])], False, Level.ERROR, "cannot be read"),
+        ([(1.0, 1, b"forward")], False, Level.ERROR, "cannot be read"),
+        ([(1.0, 1, b"")], False, Level.OK, "come"),  # a raw one that nobody needed encoded
+    ],
+)
+def test_what_is_wrong_with_pictures_is_said_and_passes(
+    frames: Frames, moving: bool, level: Level, words: str
+) -> None:
+    watch, health = CameraWatch(started=0.0), Health(Level.OK, "")
+    for at, stamp, data in frames:
+        watch.on_frame(stamp * 10**6, data, at)
+        health = watch.health(TOPICS, moving, at)
+    assert health.level == level and words in str(health)
+    gone = watch.health(TOPICS, moving, at + 4.0)
+    assert gone.level == Level.ERROR and gone.values["camera_silent_s"] == 4.0
+    watch.on_frame(10**12, jpeg(seed=99), at + 5.0)
+    assert watch.health(TOPICS, moving, at + 5.0).level == Level.OK
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_advice_follows_what_is_wrong(level: Level) -> None:
+    assert (
+        str(Health(level, "the lens is covered", "uncover it")) == "the lens is covered: uncover it"
+    )
+    assert str(Health(level, "fine")) == "fine"
+
+
+PRESSED = Status("stopped", "-", "e_stop")
+
+
+def facts(**given: object) -> Health:
+    stands = Status("idle", "-", "started")
+    return navigator_health(**{"status": stands, "topic": "/odom", **given})  # type: ignore[arg-type]
+
+
+def test_what_holds_the_navigator_is_said_with_what_to_do() -> None:
+    assert facts().level == Level.OK
+    for wrong, level, words in (
+        ({"status": PRESSED}, Level.WARN, ("e_stop is on", "release it")),
+        ({"missing": "odometry is missing"}, Level.ERROR, ("/odom", "driver")),
+        ({"timed": True}, Level.WARN, ("timed", "odom:=")),
+        ({"problem": "odometry jumped, to 3 m"}, Level.WARN, ("two sources",)),
+        ({"parameters": "limits.speed is 9"}, Level.ERROR, ("limits.speed", "param set")),
+    ):
+        health = facts(**wrong)
+        assert health.level == level and all(word in str(health) for word in words), wrong
+
+
+def test_a_told_stop_is_no_fault_and_missing_odometry_outweighs_an_e_stop() -> None:
+    assert facts(status=Status("stopped", "-", "told to stop")).level == Level.OK
+    both = facts(status=PRESSED, missing="odometry is missing")
+    assert both.level == Level.ERROR and both.message.index("odometry") < both.message.index("e_s")
+
+
+def drafter(**given: object) -> Health:
+    camera = Health(Level.OK, "pictures come")
+    return drafter_health(**{"instruction": "find it", "camera": camera, **given})  # type: ignore[arg-type]
+
+
+def test_a_drafter_says_the_worst_of_camera_thread_and_decision() -> None:
+    assert drafter().level == Level.OK and "find it" in drafter().message
+    assert drafter(instruction="").message == "no instruction"
+    assert drafter(alive=False).level == Level.ERROR
+    blind = drafter(camera=Health(Level.ERROR, "no picture"), problem="no decision")
+    assert blind.level == Level.ERROR and "no picture | no decision" in blind.message
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 3), st.integers(0, 10**6)), min_size=2, max_size=40))
+def test_a_rate_is_within_those_of_its_steps(steps: list[tuple[float, int]]) -> None:
+    rate, now, count, rates = Rate(), 0.0, 0, []
+    assert rate.per_second(count, now) == 0
+    for seconds, bytes_ in steps:
+        now, count = now + seconds, count + bytes_
+        rates.append(bytes_ / seconds)
+        measured = rate.per_second(count, now)
+        assert min(rates) * 0.999 <= measured <= max(rates) * 1.001 + 1e-9
+
+
+def test_a_link_that_falls_silent_has_no_rate_soon() -> None:
+    rate = Rate()
+    for second in range(10):
+        assert rate.per_second(1000 * second, float(second)) in (0, 1000)
+    assert [rate.per_second(9000, float(second)) for second in range(10, 18)][-1] == 0
+
+
+CHECKS, REMEDIES = ("cloud", "camera"), ("start it", "give another token", "")
+WELL = "well again"
+SECOND = st.dictionaries(
+    st.sampled_from(CHECKS),
+    st.tuples(st.sampled_from([Level.WARN, Level.ERROR]), st.sampled_from(REMEDIES)),
+)
+
+
+def told(seconds: list[list[Health]]) -> list[list[str]]:
+    """The lines of each look, one a second."""
+    console = HealthConsole()
+    return [[line for _, line in console.look(each, float(s))] for s, each in enumerate(seconds)]
+
+
+def health(check: str, level: Level, remedy: str, second: int = 0) -> Health:
+    return Health(level, f"it does not answer (for {second} s)", remedy, check=check)
+
+
+@given(st.lists(SECOND, max_size=40))
+def test_a_remedy_is_told_once_until_all_is_well_again_which_is_told_once(
+    seconds: list[dict[str, tuple[Level, str]]],
+) -> None:
+    looks = [[health(c, *w, s) for c, w in wrong.items()] for s, wrong in enumerate(seconds)]
+    lines = [line for look in told(looks) for line in look]
+    for check in CHECKS:
+        lasting: set[str] = set()
+        for line in (line for line in lines if line.startswith(f"{check}: ")):
+            remedy = line.rpartition(": ")[2]  # or the sentence, where there is none
+            assert remedy not in lasting if remedy != WELL else lasting
+            lasting = lasting | {remedy} if remedy != WELL else set()
+
+
+@given(st.sampled_from([Level.WARN, Level.ERROR, Level.STALE]), st.integers(0, 5))
+def test_what_lasts_is_told_within_five_seconds_and_so_is_its_end(
+    level: Level, before: int
+) -> None:
+    looks = [[]] * before + [[health("cloud", level, "start it")]] * 6 + [[]] * 5
+    lines = told(looks)
+    assert sum(map(len, lines)) == 2
+    assert any(lines[before : before + 6]) and any(lines[before + 6 :])
+    assert max(WARNING_S, ERROR_S, WELL_S) < 5
+
+
+def test_another_remedy_is_told_and_a_better_state_is_not_before_it_is_well() -> None:
+    error, warning = Level.ERROR, Level.WARN
+    looks = [[health("cloud", error, "start it")]] * 3
+    looks += [[health("cloud", error, "give another token")]] * 3
+    looks += [[health("cloud", warning, "wait")]] * 9
+    lines = [line for look in told(looks) for line in look]
+    assert [line.rpartition(": ")[2] for line in lines] == ["start it", "give another token"]
+
+
+def test_what_is_no_check_or_only_starts_is_not_told() -> None:
+    starting = Health(Level.WARN, "unconfigured")
+    short = [[health("odometry", Level.WARN, "start it")]] * 3
+    assert not any(told([[starting]] * 20 + short + [[]] * 20))
+
+
+def monitored(heard: bool) -> Health:
+    """A drafter that is gone, or never came; and a stranger on cmd_vel."""
+    beats = Heartbeats(("/drafter",), 0.0)
+    if heard:
+        beats.hear("/drafter", "1", "fine", 0.0)
+    publishers = {"/cmd_vel": ["/joystick"]} if heard else {}
+    faults = PublisherWatch({"/cmd_vel": "/navigator"}).look(publishers, 20.0)
+    return worst_of([*beats.look((), 20.0).values(), *faults.values()])
+
+
+def test_the_nodes_own_healths_are_what_is_told() -> None:
+    status = Status("idle")
+    camera = no_picture(CameraTopics(("/image/compressed", "/image")))
+    for health, *lines in (
+        (drafter_health("", camera), "camera: no picture on /image/compressed"),
+        (navigator_health(status, "/odom", timed=True), "odometry: no odometry on"),
+        (navigator_health(status, "/odom", "silent"), "odometry: silent (/odom)"),
+        (monitored(True), "/drafter: /drafter is gone", "/cmd_vel: /joystick publishes on"),
+        (monitored(False),),
+    ):
+        found = [line for look in told([list(health.parts)] * 9) for line in look]
+        assert len(found) == len(lines)
+        for line, begins in zip(found, lines, strict=True):
+            assert line.startswith(begins)
+            assert line.count(": ") > 1  # what to do about it
+
+
+CMD_VEL, OWNER, DRAFTER = "/robot1/cmd_vel", "/robot1/navigator", "/robot1/drafter"
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [
+            (0.0, [], None, ""),
+            (0.1, [OWNER], None, ""),
+            (0.2, [OWNER, "/mallory"], Level.ERROR, f"/mallory publishes on {CMD_VEL}"),
+            (0.2, [OWNER, "/mallory"], Level.ERROR, f"{OWNER} alone"),
+            (0.3, [OWNER], None, ""),
+        ],
+        [(0.0, ["/robot2/navigator"], Level.ERROR, "/robot2/navigator")],
+        [
+            (0.0, [OWNER, "/robot1/joy"], None, ""),
+            (0.1, [OWNER, "/robot2/joy"], Level.ERROR, "/robot2/joy"),
+        ],
+        [
+            (0.0, [OWNER] * 2, Level.WARN, "two nodes"),
+            (LEFT_S + 1, [OWNER] * 2, Level.ERROR, "two nodes"),
+            (LEFT_S + 2, [OWNER], None, ""),
+            (LEFT_S + 3, [OWNER] * 2, Level.WARN, "two nodes"),
+        ],
+        [
+            (0.0, [NAMELESS], None, ""),
+            (0.4, [NAMELESS], None, ""),
+            (0.6, [NAMELESS], Level.ERROR, "without a ROS name"),
+            (0.7, [OWNER], None, ""),
+        ],
+    ],
+    ids=[
+        "a stranger is named at once, and forgotten when it is gone",
+        "a node of our names in another namespace is a stranger",
+        "one is allowed only where its whole name is",
+        "a second of one name may be one that was killed, unless it stays",
+        "one without a name is waited for half a second",
+    ],
+)
+def test_who_publishes_in_another_nodes_place_is_named(
+    looks: list[tuple[float, list[str], Level | None, str]],
+) -> None:
+    watch = PublisherWatch({CMD_VEL: OWNER}, frozenset({"/robot1/joy"}))
+    for now, names, level, words in looks:
+        found = watch.look({CMD_VEL: names}, now)
+        assert [health.level for health in found.values()] == [level] * bool(level)
+        assert all(words in health.message and health.advice for health in found.values())
+
+
+@given(st.lists(st.sampled_from([OWNER, "/robot1/cloud_bridge", "/mallory", "/robot2/drafter"])))
+def test_nobody_but_the_owner_once_passes(names: list[str]) -> None:
+    found = PublisherWatch({CMD_VEL: OWNER}).look({CMD_VEL: names}, 0.0)
+    assert (CMD_VEL in found) == (names not in ([], [OWNER]))
+
+
+def spoken(instance: str, begin: int, end: int) -> list[tuple[float, str]]:
+    """Once a second."""
+    return [(float(at), instance) for at in range(begin, end)]
+
+
+LATER = [(at + 0.5, "second") for at in range(2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("beats", "present", "looks"),
+    [
+        (
+            [*spoken("a", 0, 5), (8.1, "a")],
+            True,
+            [
+                (4.0, Level.OK, "speaks"),
+                (8.0, Level.STALE, "has said nothing for 4 s; last: 'following': see its log, or"),
+                (8.25, Level.OK, "speaks"),
+            ],
+        ),
+        ([(0.5, "a")], False, [(4.0, Level.ERROR, "is gone")]),
+        ([], False, [(4.0, Level.OK, "not running yet"), (11.0, Level.ERROR, "is not running")]),
+        ([], True, [(60.0, Level.WARN, "nothing yet")]),
+        (spoken("a", 0, 5), False, [(4.25, Level.ERROR, "not running")]),
+        (
+            [*spoken("a", 0, 3), *spoken("b", 3, 6), (5.5, "a"), *spoken("c", 6, 14)],
+            True,
+            [
+                *((float(at), Level.OK, "speaks") for at in range(6)),
+                (5.75, Level.ERROR, "two nodes"),
+                (13.25, Level.OK, "speaks"),
+            ],
+        ),
+        (
+            [*spoken("first", 0, 16), *LATER],
+            True,
+            [(1.0, Level.OK, ""), (3.0, Level.ERROR, "two nodes"), (15.0, Level.OK, "")],
+        ),
+    ],
+    ids=[
+        "it falls silent, and speaks again",
+        "it left the graph",
+        "it never came",
+        "it loads a model",
+        "somebody speaks in its name",
+        "it was started again, then there are two",
+        "two are one again once the second has ended",
+    ],
+)
+def test_a_nodes_heartbeat_tells_how_it_is(
+    beats: list[tuple[float, str]], present: bool, looks: list[tuple[float, Level, str]]
+) -> None:
+    """Looked at four times a second; another robot's counts for nothing."""
+    heart, other = Heartbeats((DRAFTER,), 0.0), "/robot2/drafter"
+    for quarter in range(4 * 60 + 1):
+        now = quarter / 4
+        heart.hear(other, "other", "following", now)
+        for at, instance in sorted(beats):
+            if now - 0.25 < at <= now:
+                heart.hear(DRAFTER, instance, "following", at)
+        health = heart.look([other, *[DRAFTER] * present], now)[DRAFTER]
+        for at, level, words in looks:
+            assert at != now or (health.level == level and words in str(health)), now
+
+
+def test_a_monitor_that_stood_still_itself_accuses_nobody() -> None:
+    heart, levels = Heartbeats((DRAFTER,), 0.0), dict[float, Level]()
+    heart.hear(DRAFTER, "a", "following", 1.0)
+    for now in (1.0, 1.5, 31.5, 32.0, 33.0, 34.0, 35.0):
+        levels[now] = heart.look([DRAFTER], now)[DRAFTER].level
+    assert (levels[1.5], levels[31.5], levels[35.0]) == (Level.OK, Level.OK, Level.STALE)

@@ -1,0 +1,399 @@
+"""What nodes are made with: threads beside the executor, their signs of life, QoS, processes."""
+
+from __future__ import annotations
+
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import rclpy
+from helpers.graph.peer import PATIENCE, Peer
+from helpers.navigator_bench import Bench
+from rclpy.event_handler import PublisherEventCallbacks
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from std_msgs.msg import Empty, String, UInt32
+
+from edge_cloud_spec.bringup.processes import Processes, Program
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nodes.runtime.heartbeat import CHECK_S, HANG_S, HUNG, Pulse
+from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
+from edge_cloud_spec.nodes.runtime.qos import DECODE, LATCHED, RELIABLE
+from edge_cloud_spec.nodes.runtime.subscription_thread import SubscriptionThread
+
+
+@pytest.fixture
+def node() -> Iterator[Peer]:
+    with Peer() as node:
+        yield node
+
+
+@pytest.fixture
+def subscriptions(node: Peer) -> Iterator[SubscriptionThread]:
+    subscriptions = SubscriptionThread(node)
+    yield subscriptions
+    subscriptions.close()
+
+
+def test_messages_come_in_order_and_one_that_fails_does_not_end_it(
+    node: Peer, subscriptions: SubscriptionThread
+) -> None:
+    heard: list[int] = []
+    done = threading.Event()
+
+    def hear(message: UInt32) -> None:
+        heard.append(message.data)
+        if message.data == 1:
+            raise RuntimeError("on purpose")
+        if message.data == 4:
+            done.set()
+
+    subscriptions.subscribe(UInt32, "numbers", hear, 100)
+    publisher = node.create_publisher(UInt32, "numbers", 100)
+    subscriptions.start()
+    for number in range(5):
+        publisher.publish(UInt32(data=number))
+    assert done.wait(PATIENCE)
+    assert heard == [0, 1, 2, 3, 4]
+
+
+def test_an_event_whose_callback_fails_does_not_end_it(
+    node: Peer, subscriptions: SubscriptionThread
+) -> None:
+    latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    failed, heard = threading.Event(), threading.Event()
+
+    def fail(event: object) -> None:
+        failed.set()
+        raise RuntimeError("on purpose")
+
+    subscriptions.subscribe(UInt32, "numbers", lambda message: heard.set(), latched)
+    for event in subscriptions._events:
+        event.callback = fail
+    subscriptions.start()
+    node.create_publisher(UInt32, "numbers", 1)  # volatile: it does not fit
+    assert failed.wait(PATIENCE)
+    node.create_publisher(UInt32, "numbers", latched).publish(UInt32())
+    assert heard.wait(PATIENCE)
+
+
+def test_an_executor_takes_nothing_that_is_the_intakes(
+    node: Peer, subscriptions: SubscriptionThread
+) -> None:
+    threads: list[str] = []
+    both = threading.Barrier(2)
+
+    def hear(message: UInt32) -> None:
+        threads.append(threading.current_thread().name)
+        both.wait(PATIENCE)
+
+    subscriptions.subscribe(UInt32, "numbers", hear, 100)
+    met: list[int] = []
+    node.create_subscription(UInt32, "others", lambda _: met.append(both.wait(PATIENCE)), 100)
+    numbers = node.create_publisher(UInt32, "numbers", 100)
+    others = node.create_publisher(UInt32, "others", 100)
+    numbers.publish(UInt32())
+    others.publish(UInt32())
+    subscriptions.start()
+    node.until(lambda: met)
+    assert threads == ["subscriptions"]
+
+
+def test_a_message_that_waits_for_the_thread_does_not_wake_the_executor(
+    node: Peer, subscriptions: SubscriptionThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor that goes round until the thread has it keeps the interpreter from the thread."""
+    begun, release = threading.Event(), threading.Event()
+
+    def hear(message: UInt32) -> None:
+        begun.set()
+        release.wait(PATIENCE)
+
+    subscriptions.subscribe(UInt32, "numbers", hear, 100)
+    publisher = node.create_publisher(UInt32, "numbers", 100)
+    subscriptions.start()
+    publisher.publish(UInt32())
+    assert begun.wait(PATIENCE)
+    rounds: list[None] = []
+    wait_set = rclpy.executors._rclpy.WaitSet  # an executor makes one for each round
+
+    def counted(*entities: object) -> object:
+        rounds.append(None)
+        return wait_set(*entities)
+
+    monkeypatch.setattr(rclpy.executors._rclpy, "WaitSet", counted)
+    publisher.publish(UInt32())
+    node.spin(0.5)
+    release.set()
+    assert 0 < len(rounds) < 50  # 5 of them, were it not for what the node itself has to do
+
+
+def test_humbles_rclpy_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module of events has another name."""
+    old = ModuleType("rclpy.qos_event")
+    vars(old).update(vars(rclpy.event_handler))
+    monkeypatch.setitem(sys.modules, "rclpy.qos_event", old)
+    monkeypatch.setitem(sys.modules, "rclpy.event_handler", None)
+    monkeypatch.delitem(sys.modules, SubscriptionThread.__module__)
+    found = runpy.run_module(SubscriptionThread.__module__)
+    assert found["SubscriptionEventCallbacks"] is rclpy.event_handler.SubscriptionEventCallbacks
+
+
+@pytest.mark.parametrize("profiles", [1, 2])
+def test_a_publisher_whose_profile_does_not_fit_keeps_no_core_busy(
+    node: Peer, subscriptions: SubscriptionThread, profiles: int
+) -> None:
+    """As somebody's ``ros2 topic pub`` of ``e_stop`` does not fit the latched subscription."""
+    latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    beats: list[None] = []
+    unfit: list[object] = []
+    subscriptions._pulse.beat = lambda: beats.append(None)  # type: ignore[method-assign]
+    subscriptions.subscribe(UInt32, "numbers", print, *(latched, QoSProfile(depth=1))[:profiles])
+    subscriptions.start()
+    node.create_publisher(
+        UInt32, "numbers", 1, event_callbacks=PublisherEventCallbacks(incompatible_qos=unfit.append)
+    )
+    node.until(lambda: unfit)
+    before = len(beats)
+    node.spin(1.0)
+    assert len(beats) - before < 100  # 5 of them, were it not for DDS's own events
+
+
+@pytest.fixture
+def failed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What ended a thread that nobody waits for."""
+    found: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: found.append(args.exc_value))
+    return found
+
+
+def test_it_hears_while_another_thread_makes_and_destroys_publishers(failed: list[object]) -> None:
+    heard: list[str] = []
+    thread = NodeThread("listener")
+    node = thread.node
+
+    def hear(message: String) -> None:
+        heard.append(message.data)
+
+    node.create_subscription(String, "words", hear, 100)
+    node.create_timer(0.0002, lambda: None)  # the wait set is built again and again
+    words = node.create_publisher(String, "words", 100)
+    thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # the threads take turns in the middle of what they do
+    try:
+        end = time.monotonic() + PATIENCE
+        for _ in range(100):
+            others = [node.create_publisher(String, f"other_{n}", 1) for n in range(5)]
+            for other in others:
+                node.destroy_publisher(other)
+        while not heard or heard[-1] != "last":
+            assert time.monotonic() < end and not failed, failed
+            words.publish(String(data="last"))
+            time.sleep(0.01)
+    finally:
+        sys.setswitchinterval(interval)
+        thread.close()
+    assert not failed
+
+
+def test_it_can_be_closed_at_any_moment(failed: list[object]) -> None:
+    for _ in range(10):
+        thread = NodeThread("listener")
+        thread.node.create_timer(0.001, lambda: None)
+        thread.start()
+        thread.close()
+        assert not thread._thread.is_alive()
+    never = NodeThread("listener")
+    never.close()
+    assert not failed
+
+
+# A watch that looks often and waits short. {0} is the time that counts as a hang, {1} the node.
+PROGRAM = """
+import sys, threading, time
+from std_msgs.msg import Empty
+from edge_cloud_spec.nodes.runtime import heartbeat
+heartbeat.HANG_S, heartbeat.CHECK_S = {0}, 0.05
+from edge_cloud_spec.nodes.navigator import NavigatorNode
+from edge_cloud_spec.nodes.runtime.run import spin
+
+class Hanging(NavigatorNode):
+    {1}
+
+sys.exit(spin(Hanging))
+"""
+EXECUTOR = """
+    def begin(self):
+        super().begin()
+        self.create_subscription(Empty, "hang", self.hang, 10)
+
+    def hang(self, message):
+        time.sleep(600)
+"""
+STOPS = """
+    def _on_e_stop(self, message):
+        time.sleep(600)
+"""
+LOADING = """
+    def load(self):
+        time.sleep(4.0)
+        super().load()
+"""
+LOOKS = round(HANG_S / CHECK_S)
+
+
+def test_a_thread_that_gives_no_sign_hangs_and_one_that_rests_does_not() -> None:
+    pulse = Pulse("model", slack=lambda: 2.0)
+    assert not any(pulse.look(CHECK_S) for _ in range(10 * LOOKS)), "it has not begun"
+    pulse.beat()
+    hung = [pulse.look(CHECK_S) for _ in range(LOOKS + 10)]
+    assert not any(hung[: LOOKS + 3]) and hung[-1] >= HANG_S + 2.0
+    pulse.beat()
+    assert not pulse.look(CHECK_S)
+    pulse.rest()
+    assert not any(pulse.look(CHECK_S) for _ in range(10 * LOOKS))
+
+
+def test_a_beat_between_looks_is_enough_and_a_long_pause_of_the_watch_counts_once() -> None:
+    pulse = Pulse("executor")
+    for _ in range(10 * LOOKS):
+        pulse.beat()
+        assert not pulse.look(CHECK_S)
+    assert not pulse.look(CHECK_S), "one look, however late"
+
+
+@pytest.mark.parametrize(("body", "what"), [(EXECUTOR, "executor"), (STOPS, "subscriptions")])
+def test_a_callback_that_hangs_ends_the_program_with_its_place(
+    body: str, what: str, bench: Bench, start: Any
+) -> None:
+    process = start(program=["-c", PROGRAM.format(1.5, body)])
+    if what == "executor":
+        bench.until(bench.hang.get_subscription_count)
+        bench.hang.publish(Empty())
+    else:
+        bench.e_stop.publish(bench.e_stop.msg_type(data=True))
+    _, errors = process.communicate(timeout=PATIENCE)
+    said = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert process.returncode == HUNG
+    assert len(said) == 1 and f"the thread {what} hangs for" in said[0]
+
+
+def test_a_node_that_loads_for_long_or_was_stopped_from_outside_goes_on(
+    bench: Bench, start: Any
+) -> None:
+    process = start(program=["-c", PROGRAM.format(2.0, LOADING)])
+    bench.until(lambda: bench.states and bench.state.state == "idle")
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(3.0)
+    process.send_signal(signal.SIGCONT)
+    moved = len(bench.twists)
+    bench.say("action: turn left large;", "r1")
+    bench.until(lambda: len(bench.twists) > moved and bench.turning)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 0
+
+
+def test_sigint_while_a_model_loads_ends_the_program(bench: Bench, launch: Any) -> None:
+    program = PROGRAM.format(2.0, LOADING.replace("4.0", "600"))
+    process = launch(["-c", program])
+    bench.until(lambda: bench.e_stop.get_subscription_count())
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0 and "error" not in errors
+
+
+@pytest.mark.parametrize(
+    ("qos", "received"),
+    [(LATCHED, [2, 3]), (RELIABLE, [3]), (DECODE, [3])],
+    ids=["latched", "reliable", "decode"],
+)
+def test_only_a_latched_topic_gives_a_late_subscriber_the_newest_message(
+    node: Peer, qos: QoSProfile, received: list[int]
+) -> None:
+    publisher = node.create_publisher(UInt32, "state", qos)
+    for number in (1, 2):
+        publisher.publish(UInt32(data=number))
+    heard = node.collect(UInt32, "state", qos)
+    node.until(lambda: publisher.get_subscription_count() and (qos is not LATCHED or heard))
+    publisher.publish(UInt32(data=3))
+    node.until(lambda: heard and heard[-1].data == 3)
+    assert [message.data for message in heard] == received
+
+
+STAY = """
+import signal, time
+for number in (2, 15):
+    signal.signal(number, signal.SIG_IGN)
+print('here', flush=True)
+time.sleep(600)
+"""
+
+
+def test_processes_that_will_not_end_are_ended(tmp_path: Path) -> None:
+    stubborn = Program("stubborn", [sys.executable, "-c", STAY])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edge_cloud_spec.bringup.processes.GRACE", 0.2)
+        with Processes([stubborn], {}, tmp_path) as processes:
+            while "here" not in (tmp_path / "stubborn.log").read_text():
+                time.sleep(0.02)
+            pid = processes.pids["stubborn"]
+            processes.check()
+    assert not alive(pid)
+
+
+def test_a_part_that_ends_by_itself_is_named_with_its_last_words(tmp_path: Path) -> None:
+    program = Program(
+        "verifier", [sys.executable, "-c", "raise SystemExit('error: no such model')"]
+    )
+    said = r"verifier ended \(exit status 1\): error: no such model"
+    with Processes([program], {}, tmp_path) as processes, pytest.raises(UserError, match=said):
+        while True:
+            processes.check()
+            time.sleep(0.02)
+
+
+def test_a_part_that_is_killed_is_told_so_and_none_of_its_words_are_the_cause(
+    tmp_path: Path,
+) -> None:
+    code = "print('error: of long ago', flush=True); import os; os.kill(os.getpid(), 9)"
+    said = r"verifier ended \(killed by SIGKILL, perhaps out of memory\): see .*\.log$"
+    program = Program("verifier", [sys.executable, "-c", code])
+    with Processes([program], {}, tmp_path) as processes, pytest.raises(UserError, match=said):
+        while True:
+            processes.check()
+            time.sleep(0.02)
+
+
+def test_nothing_outlives_a_demo_that_was_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time, pathlib\n"
+        "from edge_cloud_spec.bringup.processes import Processes, Program\n"
+        f"program = Program('child', [sys.executable, '-c', {STAY.replace('(2, 15)', '()')!r}])\n"
+        f"with Processes([program], {{}}, pathlib.Path({str(tmp_path)!r})) as p:\n"
+        "    print(p.pids['child'], flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 120
+    while alive(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
