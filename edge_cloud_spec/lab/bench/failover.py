@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from ...cloud.command import add_serve_arguments, make_worker
-from ...cloud.fleet.controller import ScalingLimits
 from ...cloud.fleet.ray_fleet import Fleet
+from ...cloud.fleet.roster import ScalingLimits
 from ...cloud.serving.server import ServerSettings
 from ...edge.client import ClientSettings, VerifierClient
 from ...edge.events import Emit, LinkLost, LinkUp

@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.fleet.controller import LEAVE_S, Controller, Scaling, ScalingLimits
+from edge_cloud_spec.cloud.fleet.ray_fleet import LEAVE_S, Controller
 from edge_cloud_spec.cloud.fleet.replica import ReplicaReport
-from edge_cloud_spec.cloud.fleet.roster import ABOVE_MEAN, MISSES, ReplicaLoad, Roster, place
+from edge_cloud_spec.cloud.fleet.roster import (
+    ABOVE_MEAN,
+    MISSES,
+    ReplicaLoad,
+    Roster,
+    Scaling,
+    ScalingLimits,
+    place,
+)
 from edge_cloud_spec.errors import UserError
 
 LIMITS = ScalingLimits(least=1, most=3, sessions=10, waiting=4, up_s=2.0, down_s=20.0)

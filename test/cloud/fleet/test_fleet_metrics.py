@@ -6,6 +6,7 @@ import json
 import pickle
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from helpers.cloud.promql import missing, read_scrape
 from helpers.cloud.small_fleet import SmallFleet
 from prometheus_client.parser import text_string_to_metric_families
 
-from edge_cloud_spec.cloud.fleet.ray_fleet import FleetCollector
+from edge_cloud_spec.cloud.fleet.ray_fleet import fleet_metrics
 from edge_cloud_spec.cloud.fleet.replica import Replica
 from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad
 from edge_cloud_spec.cloud.serving.metrics import PREFIX, MetricsServer
@@ -24,16 +25,6 @@ from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.lab.harness.toy import toy_worker
 
 DASHBOARD = Path(__file__).parents[3] / "config/grafana.json"
-
-
-class Own:
-    """What a replica alone would serve."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    def collect(self) -> Iterator[Any]:
-        yield from self._replica.metrics()
 
 
 def scrape(server: MetricsServer) -> str:
@@ -67,8 +58,8 @@ def busy() -> Iterator[SimpleNamespace]:
             said = {name: one.metrics() for name, one in replicas.items()}
             return {**pickle.loads(pickle.dumps(said)), "c": None}
 
-        server = MetricsServer("127.0.0.1:0", FleetCollector(ask, fleet.roster))
-        alone = MetricsServer("127.0.0.1:0", Own(replicas["a"]))
+        server = MetricsServer("127.0.0.1:0", partial(fleet_metrics, ask, fleet.roster))
+        alone = MetricsServer("127.0.0.1:0", replicas["a"].metrics)
         yield SimpleNamespace(text=scrape(server), again=scrape(server), alone=scrape(alone))
         alone.stop()
         server.stop()

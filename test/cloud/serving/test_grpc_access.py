@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
-from edge_cloud_spec.cloud.serving.access import Tokens
+from edge_cloud_spec.cloud.serving.access import Gate
 from edge_cloud_spec.cloud.serving.client_streams import ByteBound, SendQueue
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
@@ -276,19 +276,19 @@ def test_a_revoked_tokens_answers_are_not_the_next_robots(tmp_path: Path) -> Non
     """Its line is taken out while the verifier serves: the others stay who they were."""
     path = tmp_path / "tokens"
     path.write_text("stolen\nsesame\n")
-    tokens = Tokens(ServerSettings(token_file=str(path)))
-    stolen, honest = tokens.admit("Bearer stolen"), tokens.admit("Bearer sesame")
+    tokens = Gate(ServerSettings(token_file=str(path)))
+    stolen, honest = tokens.name_of("Bearer stolen"), tokens.name_of("Bearer sesame")
     path.write_text("sesame\n")
-    assert tokens.admit("Bearer stolen") is None
-    assert tokens.admit("Bearer sesame") == honest != stolen
+    assert tokens.name_of("Bearer stolen") is None
+    assert tokens.name_of("Bearer sesame") == honest != stolen
 
 
 def test_a_wrong_token_has_no_name_and_without_tokens_everybody_is_let_in() -> None:
-    tokens = Tokens(ServerSettings(token="robot-1:sesame"))
-    assert tokens.admit("Bearer sesame") == "robot-1"
+    tokens = Gate(ServerSettings(token="robot-1:sesame"))
+    assert tokens.name_of("Bearer sesame") == "robot-1"
     for wrong in ("", "Bearer", "Bearer ", "sesame", "Bearer robot-1", "Bearer robot-1:"):
-        assert tokens.admit(wrong) is None
-    assert Tokens(ServerSettings()).admit("Bearer whatever") == ""
+        assert tokens.name_of(wrong) is None
+    assert Gate(ServerSettings()).name_of("Bearer whatever") == ""
 
 
 def test_a_client_that_opens_streams_without_end_ends_its_own(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.cloud.serving.meter import OTHER, Histogram
+from edge_cloud_spec.cloud.serving.meter import OTHER, SECONDS, Histogram
 from edge_cloud_spec.cloud.serving.metrics import PREFIX, metrics_address
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.decoding.draft import Draft
@@ -224,11 +224,11 @@ def test_a_query_that_is_no_promql_is_found(busy: Any) -> None:
 def test_a_histogram_counts_each_value_once_below_its_bounds(
     values: list[tuple[float, int]],
 ) -> None:
-    histogram = Histogram((0.5, 1.0, 50.0))
+    histogram = Histogram()
     for value, times in values:
         histogram.observe(value, times)
     counts, total = histogram.read()
-    for bound, count in zip((0.5, 1.0, 50.0, float("inf")), counts, strict=True):
+    for bound, count in zip((*SECONDS, float("inf")), counts, strict=True):
         assert count == sum(times for value, times in values if value <= bound)
     assert total == pytest.approx(sum(value * times for value, times in values))
 
