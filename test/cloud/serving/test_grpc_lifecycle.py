@@ -9,14 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from helpers.cloud.grpc_cloud import Cloud, free_port
+from helpers.cloud.grpc_cloud import Cloud, free_port, until
 from helpers.cloud.grpc_robot import OWN, Talk, decode_at, opening
 from helpers.cloud.small_fleet import SmallFleet
 from hypothesis import given
@@ -38,22 +38,11 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 STUCK_S = 0.4
 
 
-def test_the_health_service_answers_while_it_serves(toy: Any) -> None:
-    with grpc.insecure_channel(toy.address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        for name in ("", SERVICE):
-            answer = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=60)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-
-
-def test_a_taken_port_is_a_clear_error(toy: Any) -> None:
-    with pytest.raises(UserError, match="the port is taken or the host unknown"):
-        Cloud(toy_worker(), address=toy.address)
-
-
-def test_a_taken_port_is_said_before_a_model_is_loaded(
+def test_a_taken_port_is_a_clear_error_and_said_before_a_model_is_loaded(
     toy: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with pytest.raises(UserError, match="the port is taken or the host unknown"):
+        Cloud(toy_worker(), address=toy.address)
     assert main(["serve", "--address", toy.address, "--target", "/nowhere"]) == 2
     assert "the port is taken" in capsys.readouterr().err
 
@@ -61,17 +50,15 @@ def test_a_taken_port_is_said_before_a_model_is_loaded(
 def test_the_end_leaves_no_thread_and_no_port() -> None:
     before = {thread.name for thread in threading.enumerate()}
     cloud = Cloud(toy_worker())
-    talk = Talk(cloud.address)
-    talk.say(opening())
-    talk.say(Generate(talk.hear().base, Alone(speculative=True)))  # at work, its stream open
-    unreachable = VerifierClient(ClientSettings(f"127.0.0.1:{free_port()}"))
-    unreachable.open(lambda item: None)
-    cloud.stop()
-    host, _, port = cloud.address.rpartition(":")
-    socket.create_server((host, int(port))).close()
-    talk.link.close()
-    talk.link.close()  # twice is once
-    unreachable.close()
+    with Talk(cloud.address) as talk:
+        opened = talk.ask(opening())
+        talk.say(Generate(opened.base, Alone(speculative=True)))  # at work, its stream open
+        with closing(VerifierClient(ClientSettings(f"127.0.0.1:{free_port()}"))) as unreachable:
+            unreachable.open(lambda item: None)
+            cloud.stop()
+        host, _, port = cloud.address.rpartition(":")
+        socket.create_server((host, int(port))).close()
+        talk.link.close()  # twice is once
     after = {thread.name for thread in threading.enumerate()} - before
     assert not after & {"cloud", "model", "link"}
 
@@ -132,19 +119,15 @@ def held() -> Iterator[SimpleNamespace]:
 def wait_for(address: str, status: int) -> None:
     """Until the verifier says so, for both of its names."""
     with grpc.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        end = time.monotonic() + 150
+        check = health_pb2_grpc.HealthStub(channel).Check
         for name in ("", SERVICE):
-            while stub.Check(health_pb2.HealthCheckRequest(service=name)).status != status:
-                assert time.monotonic() < end
-                time.sleep(0.02)
+            request = health_pb2.HealthCheckRequest(service=name)
+            until(lambda request=request: check(request).status == status)
 
 
-def begin_pass(robot: Talk, model: HeldVlm, nonce: int = 1) -> None:
+def begin_pass(robot: Talk, model: HeldVlm) -> None:
     """Open and have the model judge a draft, which does not end."""
-    robot.say(opening(nonce=nonce))
-    while not isinstance(opened := robot.hear(), Opened):
-        pass
+    opened = robot.ask(opening())
     model.go.clear()
     model.under_way.clear()
     robot.say(DraftMessage(opened.base, Draft(OWN[:3]), 0))
@@ -157,12 +140,10 @@ def test_a_pass_that_hangs_is_not_serving_and_serving_again_when_it_goes_on(held
         begin_pass(robot, held.model)
         wait_for(held.address, NOT_SERVING)
         with grpc.insecure_channel(held.address) as channel:  # a new robot is told, and when
-            with pytest.raises(grpc.RpcError) as refused:
-                list(channel.stream_stream(METHOD)(iter(())))
-            error: Any = refused.value
-            assert error.code() == grpc.StatusCode.UNAVAILABLE
-            assert "lasts longer than 0.4 s" in error.details()
-            assert retry_after_s(error.trailing_metadata()) == 1.0
+            refused = channel.stream_stream(METHOD)(iter(()))
+            assert refused.code() == grpc.StatusCode.UNAVAILABLE
+            assert "lasts longer than 0.4 s" in refused.details()
+            assert retry_after_s(refused.trailing_metadata()) == 1.0
         held.model.go.set()
         assert isinstance(robot.hear(), Verdict)  # nothing was lost but time
         wait_for(held.address, SERVING)
@@ -180,28 +161,19 @@ def test_a_dead_thread_is_not_serving(held: Any) -> None:
         assert "has ended" in held.cloud.service.problem
 
 
-def test_strangers_hold_nothing_by_asking_for_health(tmp_path: Path) -> None:
+def test_strangers_hold_nothing_by_asking_for_health(toy: Any) -> None:
     """Watch has no end, and no token: it is refused by a verifier and by a fleet's front."""
-    tokens = tmp_path / "tokens"
-    tokens.write_text("sesame")
-    with (
-        Cloud(toy_worker(), token_file=str(tokens)) as cloud,
-        SmallFleet("", token_file=str(tokens)) as fleet,
-    ):
-        for address, server in ((cloud.address, cloud._server), (fleet.address, fleet._front)):
+    names = ["", SERVICE, *(f"no-such-{number}" for number in range(50))]
+    first, *_, last = asked = [health_pb2.HealthCheckRequest(service=name) for name in names]
+    with SmallFleet("") as fleet:
+        for address, server in ((toy.address, toy._server), (fleet.address, fleet._front)):
             with grpc.insecure_channel(address) as channel:
                 stub = health_pb2_grpc.HealthStub(channel)
-                names = ["", SERVICE, *(f"no-such-{number}" for number in range(50))]
-                asked = [health_pb2.HealthCheckRequest(service=name) for name in names]
                 for watch in [stub.Watch(request, timeout=100) for request in asked]:
-                    with pytest.raises(grpc.RpcError) as refused:
-                        next(watch)
-                    error: Any = refused.value
-                    assert error.code() == grpc.StatusCode.UNIMPLEMENTED
-                for request in asked[2:]:
-                    with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
-                        stub.Check(request, timeout=100)
-                assert stub.Check(asked[0], timeout=100).status
+                    assert watch.code() == grpc.StatusCode.UNIMPLEMENTED
+                with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+                    stub.Check(last, timeout=100)
+                assert stub.Check(first, timeout=100).status
             health = server._health
             assert not health._server_watchers and set(health._server_status) == {"", SERVICE}
 
