@@ -75,7 +75,7 @@ def test_a_robot_without_tls_or_with_another_authority_does_not_get_in(
 @pytest.mark.parametrize(
     "address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:50151", "robot.example.org:1"]
 )
-def test_off_loopback_tls_and_a_token_or_certificates_are_required(address: str, pem: Any) -> None:
+def test_off_loopback_tls_and_a_token_are_required(address: str, pem: Any) -> None:
     pair = {"certificate": pem.certificate, "key": pem.key}
     for some in ({}, {"token": "x"}, pair):
         with pytest.raises(UserError, match="give --certificate, --key and --token"):

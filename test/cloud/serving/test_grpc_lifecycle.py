@@ -1,7 +1,9 @@
-"""The verifier's start and end, and its health between: ports, signals, a stuck model."""
+"""The verifier's start, options and end, and its health between: ports, signals, a stuck model."""
 
 from __future__ import annotations
 
+import json
+import pickle
 import signal
 import socket
 import subprocess
@@ -10,12 +12,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from helpers.checkpoints import jpeg
 from helpers.cloud.grpc_cloud import Cloud, free_port, until
 from helpers.cloud.grpc_robot import OWN, Talk, decode_at, opening
 from helpers.cloud.small_fleet import SmallFleet
@@ -29,6 +33,7 @@ from edge_cloud_spec.cloud.serving.server import ModelWatch
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.harness.server import VerifierProcess
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import METHOD, SERVICE, retry_after_s
 from edge_cloud_spec.wire.messages import Alone, DraftMessage, Generate, Opened, Verdict
@@ -209,3 +214,42 @@ def test_it_is_stuck_when_no_step_ended_for_that_long_and_only_then(
         assert bool(watch.look()) == (now - last > 1.0)
     thread.is_alive = lambda: False
     assert "has ended" in watch.look()
+
+
+INSTRUCTION = "find the silver bottle"
+
+
+def test_fixed_passes_are_served_and_decoded_through(tmp_path: Path) -> None:
+    """The embedded pair by the command line: with a drafter and without one, the same words."""
+    picture = tmp_path / "picture.jpg"
+    picture.write_bytes(jpeg(1))
+    options = ["--passes", "fixed", "--threads", "1", "--batch", "4", "--kv-memory", "64"]
+    answers: list[str] = []
+    with VerifierProcess(options) as cloud:
+        for preset in ("dsd", "cloud_ar"):
+            path = tmp_path / "outcome.json"
+            given = ["--cloud", cloud.address, "--preset", preset, "--rule", "coupled"]
+            assert main(["decode", str(picture), INSTRUCTION, *given, "--json", str(path)]) == 0
+            outcome = json.loads(path.read_text())
+            answers.append(outcome["answer"])
+            assert outcome["tokens"] > 3 and (outcome["accepted"] > 0) == (preset == "dsd")
+    assert answers[0] == answers[1]
+
+
+def test_a_fleets_replicas_get_the_options_of_their_models_and_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What Ray is handed is made in another process: it is pickled, and called."""
+    handed: list[bytes] = []
+
+    def serve_fleet(make: Any, *_: object) -> None:
+        handed.append(pickle.dumps(make))
+
+    monkeypatch.setattr("edge_cloud_spec.cloud.fleet.ray_fleet.serve_fleet", serve_fleet)
+    options = "--replicas 2 --passes fixed --threads 1 --batch 3 --batch-rows 99 --kv-memory 64"
+    assert main(["serve", *options.split(), "--address", "127.0.0.1:0"]) == 0
+    worker = pickle.loads(handed[0])()
+    assert (worker.kv_memory.limit, worker.kv_memory.usage) == (64 * 2**20, 0.0)
+    limits = worker.limits
+    assert (limits.batch, limits.batch_rows) == (3, 99)
+    assert worker._models.target.transformer.masks_itself  # as fixed passes do
