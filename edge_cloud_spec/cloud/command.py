@@ -187,16 +187,15 @@ def _check(args: argparse.Namespace) -> None:
 def _serve_fleet(args: argparse.Namespace, settings: ServerSettings) -> int:
     """A front, and replicas on Ray, which is needed here alone."""
     from ..models.load import choose
-    from .fleet.controller import ScalingLimits
-    from .fleet.ray_fleet import ReplicaShare, serve_fleet
+    from .fleet.ray_fleet import serve_fleet
+    from .fleet.roster import ScalingLimits
 
     limits = ScalingLimits(args.replicas, args.max_replicas or args.replicas)
     args.device, args.dtype = choose(args.device, args.dtype)  # of this machine, for all replicas
     gpus = args.replica_gpus if args.device.startswith("cuda") else 0.0
-    share = ReplicaShare(args.replica_cpus, gpus)
     make = partial(make_worker, args)
     on_ready = partial(print, "serving on", flush=True)
-    if lost := serve_fleet(make, settings, limits, share, on_ready):
+    if lost := serve_fleet(make, settings, limits, args.replica_cpus, gpus, on_ready):
         print(f"error: {lost}", file=sys.stderr)
         return ENDED
     return 0

@@ -7,12 +7,15 @@ engines of one server, so that the same queries sum over them; and the front's.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import secrets
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -21,11 +24,10 @@ from ...errors import UserError
 from ...wire.channel import is_loopback
 from ..serving.metrics import MetricsServer, counter, gauge
 from ..serving.server import ServerSettings
-from .controller import LOOK_S, Controller, Scaling, ScalingLimits
 from .front import FrontServer
 from .lease import new_key
 from .replica import MakeWorker, ReplicaActor, ReplicaReport
-from .roster import Roster
+from .roster import Roster, Scaling, ScalingLimits
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -40,27 +42,26 @@ LABEL = "replica"
 Scrape = Mapping[str, "Sequence[Metric] | None"]
 log = logging.getLogger(__name__)
 
+LOOK_S = 0.05  # between two reports of a replica
+REPORT_S = 0.2  # in which a report is in time
+LEAVE_S = 30.0  # after which a replica that drains is ended, whoever is there
 SCRAPE_S = 2.0  # in which a replica says what it counts
 LOST_S = 2.0  # between two looks at whether Ray is there
-
-
-@dataclass(frozen=True)
-class ReplicaShare:
-    """What one replica takes of Ray's machines."""
-
-    cpus: float = 1.0
-    gpus: float = 0.0
 
 
 class RayReplicas:
     """Starts, asks and ends actors by name. Raises UserError where Ray is missing or fails."""
 
     def __init__(
-        self, make: MakeWorker, settings: ServerSettings, key: bytes, share: ReplicaShare
+        self, make: MakeWorker, settings: ServerSettings, key: bytes, cpus: float, gpus: float
     ) -> None:
-        """settings: the front's. RAY_ADDRESS names a cluster; without it, Ray runs on this one."""
+        """settings: the front's. cpus, gpus: of Ray's machines, for each replica.
+
+        RAY_ADDRESS names a cluster; without it, Ray runs on this machine.
+        """
         self._ray = _started_ray()
-        self._make, self._key, self._share = make, key, share
+        self._make, self._key = make, key
+        self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": -1}
         self._far = not is_loopback(settings.address)
         if self._far:
             settings = replace(settings, address="0.0.0.0:0")
@@ -74,12 +75,7 @@ class RayReplicas:
 
     def start(self, name: str) -> None:
         """Have one more; it reports once its models are loaded."""
-        actor = self._ray.remote(
-            num_cpus=self._share.cpus,
-            num_gpus=self._share.gpus,
-            max_restarts=-1,
-            max_concurrency=CALLS,
-        )(ReplicaActor)
+        actor = self._ray.remote(**self._options, max_concurrency=CALLS)(ReplicaActor)
         self._actors[name] = actor.remote(
             self._make, self._settings, name, self._key, far=self._far
         )
@@ -122,6 +118,78 @@ class RayReplicas:
         for name in self.names:
             self.end(name)
         self._ray.shutdown()
+
+
+class Controller:
+    """Keeps as many replicas as are wanted, knows what they hold, and lets those that leave drain.
+
+    One task; ``look`` is one look at all replicas. ``pids`` are those that reported."""
+
+    def __init__(
+        self,
+        replicas: RayReplicas,
+        roster: Roster,
+        scaling: Scaling,
+        clock: Callable[[], float] = time.monotonic,
+        unix: Callable[[], float] = time.time,
+    ) -> None:
+        """clock: steady time, s. unix: Unix time, s."""
+        self._replicas, self._roster, self._scaling, self._clock = replicas, roster, scaling, clock
+        self._unix = unix
+        self._leaving: dict[str, float] = {}  # since when
+        self._numbers = itertools.count(1)
+        self.problem = ""  # why a replica could not start, last
+        self.pids: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Hear from all, then start and drain as is wanted."""
+        await asyncio.gather(*(self._hear(name) for name in self._replicas.names))
+        loads = self._roster.loads
+        wanted = self._scaling.look(list(loads.values()), self._clock())
+        staying = [name for name in self._replicas.names if name not in self._leaving]
+        for _ in range(wanted - len(staying)):
+            self._replicas.start(f"replica-{next(self._numbers)}")
+        if len(staying) > wanted:
+            self.drain(min(staying, key=lambda name: loads[name].sessions if name in loads else 0))
+
+    def drain(self, name: str) -> None:
+        """Let this one leave; another is started where it is wanted."""
+        self._leaving[name] = self._clock()
+        self._roster.drain(name)
+        self._replicas.drain(name)
+        log.info("%s drains", name)
+
+    async def _hear(self, name: str) -> None:
+        try:
+            report = await asyncio.wait_for(self._replicas.report(name), REPORT_S)
+        except LookupError as error:
+            self.problem = str(error)
+            log.error("%s is gone: %s", name, error)
+            self._forget(name)
+            return
+        except Exception:  # it starts (again), or its machine does not answer
+            self._roster.missed(name)
+            return
+        if name in self._leaving:
+            late = self._clock() - self._leaving[name] > LEAVE_S
+            if not report.streams or late:
+                self._forget(name)
+            return
+        self.pids[name] = report.pid
+        ahead_s = report.unix_s - self._unix()
+        self._roster.reported(name, report.address, report.load, ahead_s)
+
+    def _forget(self, name: str) -> None:
+        self._replicas.end(name)
+        self._roster.left(name)
+        self._leaving.pop(name, None)
+        self.pids.pop(name, None)
 
 
 def _started_ray() -> Any:
@@ -176,21 +244,17 @@ def _check_refusal(address: str) -> None:
         )
 
 
-class FleetCollector:
-    """Asks all replicas at each scrape; one that does not answer is ``fleet_replica_up`` 0."""
+def fleet_metrics(ask: Callable[[], Scrape], roster: Roster) -> Iterator[Metric]:
+    """All families of all replicas; one that does not answer is ``fleet_replica_up`` 0.
 
-    def __init__(self, ask: Callable[[], Scrape], roster: Roster) -> None:
-        """ask: all replicas, from the thread of the scrape."""
-        self._ask, self._roster = ask, roster
-
-    def collect(self) -> Iterator[Metric]:
-        """All families."""
-        scrape = self._ask()
-        up = {name: float(found is not None) for name, found in scrape.items()}
-        yield gauge("fleet_replica_up", "1: the replica answered.", up, LABEL)
-        text = "Robots that the front sent to this replica."
-        yield counter("fleet_placements", text, dict(self._roster.placed), LABEL)
-        yield from together({name: found for name, found in scrape.items() if found is not None})
+    ask: all replicas, from the thread of the scrape.
+    """
+    scrape = ask()
+    up = {name: float(found is not None) for name, found in scrape.items()}
+    yield gauge("fleet_replica_up", "1: the replica answered.", up, LABEL)
+    text = "Robots that the front sent to this replica."
+    yield counter("fleet_placements", text, dict(roster.placed), LABEL)
+    yield from together({name: found for name, found in scrape.items() if found is not None})
 
 
 def together(scrape: Mapping[str, Sequence[Metric]]) -> Iterator[Metric]:
@@ -212,11 +276,12 @@ class Fleet:
         make: MakeWorker,
         settings: ServerSettings,
         limits: ScalingLimits,
-        share: ReplicaShare | None = None,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
     ) -> None:
-        """Starts Ray. Raises UserError."""
+        """Starts Ray. cpus, gpus: for each replica. Raises UserError."""
         key, self.roster = new_key(), Roster()
-        self._replicas = RayReplicas(make, settings, key, share or ReplicaShare())
+        self._replicas = RayReplicas(make, settings, key, cpus, gpus)
         self.controller = Controller(self._replicas, self.roster, Scaling(limits))
         self._front = FrontServer(self.roster, key, settings)
         self._controlling: asyncio.Task[None] | None = None
@@ -231,8 +296,8 @@ class Fleet:
             def ask() -> Scrape:
                 return asyncio.run_coroutine_threadsafe(self._scrape(), loop).result()
 
-            collector = FleetCollector(ask, self.roster)
-            self.metrics = MetricsServer(self._metrics_address, collector)
+            collect = partial(fleet_metrics, ask, self.roster)
+            self.metrics = MetricsServer(self._metrics_address, collect)
         address = await self._front.start()
         self._controlling = asyncio.ensure_future(self.controller.run())
         while len(self.roster.loads) < count:
@@ -268,7 +333,8 @@ def serve_fleet(
     make: MakeWorker,
     settings: ServerSettings,
     limits: ScalingLimits,
-    share: ReplicaShare,
+    cpus: float,
+    gpus: float,
     on_ready: Callable[[str], None],
 ) -> str:
     """Serve until SIGINT or SIGTERM; ``on_ready`` gets the address. Raises UserError.
@@ -277,7 +343,7 @@ def serve_fleet(
     """
 
     async def run() -> str:
-        fleet = Fleet(make, settings, limits, share)
+        fleet = Fleet(make, settings, limits, cpus, gpus)
         stopped = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -28,7 +28,7 @@ from ...wire.messages import MOVED, Fault
 from ..model_thread.worker import Worker
 from ..serving.access import AccessSettings, raise_file_limit
 from ..serving.client_streams import SendQueue
-from ..serving.metrics import VerifierCollector
+from ..serving.metrics import verifier_metrics
 from ..serving.server import Server, ServerSettings
 from ..serving.service import DecodeService
 from .lease import lease_problem
@@ -145,7 +145,7 @@ class Replica:
 
     def metrics(self) -> list[Any]:
         """The families of ``/metrics``, which the front serves; needs prometheus-client."""
-        return list(VerifierCollector(self._worker, self._service).collect())
+        return list(verifier_metrics(self._worker, self._service))
 
     def drain(self) -> None:
         """Send its robots elsewhere, each between two rounds."""

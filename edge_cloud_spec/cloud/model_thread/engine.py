@@ -16,7 +16,6 @@ from dataclasses import replace
 from ...decoding.target_rows import TargetRows
 from ...errors import MemoryFull, UserError, is_out_of_memory
 from ...lookup import Lookups
-from ...models.prompt import PromptSpec
 from ...wire.codec import decode_client
 from ...wire.frames import kind_of
 from ...wire.messages import (
@@ -69,7 +68,6 @@ class Engine:
         sessions: Sessions,
         scheduler: Scheduler,
         counters: Counters,
-        spec: PromptSpec,
         limits: WorkerLimits,
         clock: Callable[[], float],
         lookups: Lookups,
@@ -78,10 +76,9 @@ class Engine:
         self._counters, self._limits, self._clock = counters, limits, clock
         self._lookups = lookups
         # Sessions share a pass of the target, but wait for one another's drafts.
-        self._own = OwnDrafting(lambda: scheduler.has_model_work) if models.drafts else None
-        self._waiting_for_memory: dict[CloudSession, None] = {}
-        self._spec = spec
-        self._spec_bytes = spec.to_bytes()
+        self._own = OwnDrafting(lambda: scheduler.has_model_work) if models.drafter else None
+        self.waiting_for_memory: dict[CloudSession, None] = {}
+        self._spec_bytes = models.spec.to_bytes()
         self._spec_digest = spec_digest(self._spec_bytes)
 
     def listen(self, stream: RobotStream | None) -> None:
@@ -141,19 +138,14 @@ class Engine:
             self._advance(session, scored, ended)
         self.listen(session.stream)
 
-    @property
-    def is_short_of_memory(self) -> bool:
-        """Whether sessions wait for memory."""
-        return bool(self._waiting_for_memory)
-
     def retry_for_memory(self) -> None:
         """Read the session that waits for memory the longest: something has changed."""
-        while self._waiting_for_memory:
-            session = next(iter(self._waiting_for_memory))
+        while self.waiting_for_memory:
+            session = next(iter(self.waiting_for_memory))
             if session in self._sessions:
                 self._queue_prefill(session)
                 return
-            del self._waiting_for_memory[session]
+            del self.waiting_for_memory[session]
 
     def _handle(self, stream: RobotStream, data: bytes, arrived: float) -> None:
         if stream.gone and kind_of(data) != "close":
@@ -172,7 +164,7 @@ class Engine:
         session = stream.session
         if session is None or stream.gone or session not in self._sessions:
             return bool(stream.waiting or stream.gone)
-        under_way = session.verification.under_way
+        under_way = session.verification.scoring
         return bool(stream.waiting) and (under_way is None or not under_way.awaited)
 
     def _on_message(self, stream: RobotStream, data: bytes, arrived: float) -> None:
@@ -214,7 +206,7 @@ class Engine:
 
     def _open(self, stream: RobotStream, opening: Open) -> None:
         check_opening(opening, self._models.target.tokenizer_digest)
-        spec = self._spec
+        spec = self._models.spec
         prompt = self._models.prompt(opening)
         base = base_digest(opening, prompt.digest, self._spec_digest)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
@@ -236,8 +228,9 @@ class Engine:
         if again is not None:
             self._sessions.drop(again, Close())
         if (refusal := self._sessions.admit(stream, self._clock())) is not None:
-            self._counters.answers.refused[refusal.reason] += 1
-            stream.send(Fault("overloaded", refusal.text, refusal.retry_after_s))
+            reason, fault = refusal
+            self._counters.answers.refused[reason] += 1
+            stream.send(fault)
             return
         name = secrets.token_hex(8)
         # The robot prefills while we do.
@@ -295,7 +288,7 @@ class Engine:
     def _queue_pass(self, due: DuePass) -> None:
         """Queue a pass; it waits until all before it is read."""
         session = due.session
-        if session.ready and session.passes >= STAY and self._waiting_for_memory:
+        if session.ready and session.passes >= STAY and self.waiting_for_memory:
             session.target.evict()
         if session.ready:
             if session.target.scored_with_prompt:
@@ -333,7 +326,7 @@ class Engine:
         if not done:
             self._queue_prefill(session)
         else:
-            self._waiting_for_memory.pop(session, None)
+            self.waiting_for_memory.pop(session, None)
             if session.waiting_pass is not None:
                 due, session.waiting_pass = session.waiting_pass, None
                 self._queue_pass(due)
@@ -344,7 +337,7 @@ class Engine:
         if not error.retry_s or (session.waiting_pass is not None and not others):
             self._fail(session, error)
         elif session.waiting_pass is not None:  # without a draft there is no hurry
-            self._waiting_for_memory[session] = None
+            self.waiting_for_memory[session] = None
 
     def _propose(self, session: CloudSession, wanted: Propose, arrived: float) -> None:
         """Draft with the cloud's own drafter, unless the robot's draft came first."""

@@ -40,26 +40,21 @@ class ModelRunner:
         """kv_bytes: of the keys and values of both; 0: by the device."""
         self.target = target
         self.memory = KvMemory(kv_bytes or target.default_kv_bytes)
-        self._spec = spec
-        self._drafter = drafter
+        self.spec = spec
+        self.drafter = drafter
         self._exits = exits
         for model in (target, drafter):
             if model is not None:
                 model.crop(spec.vocabulary)
                 model.use_memory(self.memory)
 
-    @property
-    def drafts(self) -> bool:
-        """Whether there is a draft model."""
-        return self._drafter is not None
-
     def prompt(self, opening: Open) -> Prompt:
         """The target's prompt of a request."""
-        return self.target.prompt(_request(opening), self._spec)
+        return self.target.prompt(_request(opening), self.spec)
 
     def grammar(self, opening: Open) -> Grammar | None:
         """The grammar of a request, in the target's tokens; raises UserError."""
-        return _grammar(self.target, opening, self._spec)
+        return _grammar(self.target, opening, self.spec)
 
     def instruction_tokens(self, opening: Open) -> tuple[int, ...]:
         """The instruction's own tokens, as the target writes them."""
@@ -70,7 +65,7 @@ class ModelRunner:
     ) -> ExitPredictor | None:
         """The ``on_layer`` of a pass that reports its exits' predictions; None: none are wanted."""
         opening, verification = session.opening, session.verification
-        scored = verification.under_way
+        scored = verification.scoring
         if self._exits is None or not opening.predictions or scored is None or not scored.exits:
             return None
 
@@ -86,7 +81,7 @@ class ModelRunner:
             len(verification.tokens),
             report,
             first=session.target.known_row,
-            end_tokens=self._spec.end_ids,
+            end_tokens=self.spec.end_ids,
             open_at=scored.open_at,
             allowed=_allowed_after(session, draft),
         )
@@ -121,16 +116,16 @@ class ModelRunner:
 
     def _drafter_of(self, session: CloudSession) -> DraftModel:
         if session.drafter is None:
-            if self._drafter is None:
+            if self.drafter is None:
                 raise UserError("cloud_sd needs a drafter in the cloud; serve with --drafter")
             opening = session.opening
-            draft_session = self._drafter.open(self._drafter.prompt(_request(opening), self._spec))
+            draft_session = self.drafter.open(self.drafter.prompt(_request(opening), self.spec))
             proposal = ProposalConfig(opening.rule, opening.policy)
             session.drafter = DraftModel(
                 draft_session,
                 proposal,
-                self._spec.end_ids,
-                grammar=_grammar(self._drafter, opening, self._spec),
+                self.spec.end_ids,
+                grammar=_grammar(self.drafter, opening, self.spec),
             )
         return session.drafter
 

@@ -14,7 +14,7 @@ from ...decoding.draft import MAX_DRAFTED, Draft
 from ...models.draft_model import DraftModel
 from ...wire.channel import MAX_RETRY_S
 from ...wire.codec import encode_server
-from ...wire.messages import Close, Open, ServerMessage, key_of
+from ...wire.messages import Close, Fault, Open, ServerMessage, key_of
 from ..session.verification import Verification
 
 if TYPE_CHECKING:
@@ -237,15 +237,6 @@ class DuePass:
         return self.arrived + (self.patience_s or UNSAID_S)
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why there is no room (``reason``: which bound), and when to try again."""
-
-    reason: str
-    text: str
-    retry_after_s: float
-
-
 class Turnover:
     """How long sessions last, and who waits for a place. No I/O; times are steady, in s.
 
@@ -316,8 +307,10 @@ class Sessions:
         """Sessions whose robot is there; from any thread."""
         return sum(session.stream is not None for session in list(self._sessions.values()))
 
-    def admit(self, stream: RobotStream, now: float) -> Refusal | None:
-        """Make room for a session on this stream, in place of its own; why not, if there is none.
+    def admit(self, stream: RobotStream, now: float) -> tuple[str, Fault] | None:
+        """Make room for a session on this stream, in place of its own.
+
+        If there is none: the bound in the way, and the fault that says when to try again.
 
         Where it is needed, the session without a stream for longest is dropped: the client's own,
         else of the client that holds the most. ``now`` in seconds.
@@ -339,10 +332,10 @@ class Sessions:
 
     def _refuse(
         self, reason: str, text: str, client: str, held: list[CloudSession], now: float
-    ) -> Refusal:
+    ) -> tuple[str, Fault]:
         ages = [now - session.opened for session in held]
         wait_s = self._turnover.wait_s(client, ages, now)
-        return Refusal(reason, f"{text}; try again after {wait_s:.1f} s", wait_s)
+        return reason, Fault("overloaded", f"{text}; try again after {wait_s:.1f} s", wait_s)
 
     def _evict(self, held: list[CloudSession]) -> bool:
         """Drop one of these that has no stream; False where all have one."""

@@ -56,15 +56,14 @@ class Worker(threading.Thread):
         self.limits = limits or WorkerLimits()
         self._models = ModelRunner(target, spec, drafter, exits, self.limits.kv_bytes)
         self._clock = clock
-        self._sessions = Sessions(self.limits)
+        self.held = Sessions(self.limits)
         self.counters = Counters()
         self._scheduler = Scheduler(self.limits)
         self._engine = Engine(
             self._models,
-            self._sessions,
+            self.held,
             self._scheduler,
             self.counters,
-            spec,
             self.limits,
             clock,
             Lookups(
@@ -126,7 +125,7 @@ class Worker(threading.Thread):
     @property
     def sessions(self) -> int:
         """How many sessions are held."""
-        return len(self._sessions)
+        return len(self.held)
 
     @property
     def kv_memory(self) -> KvMemory:
@@ -134,29 +133,14 @@ class Worker(threading.Thread):
         return self._models.memory
 
     @property
-    def connected(self) -> int:
-        """Sessions whose robot is there; from any thread."""
-        return self._sessions.connected
-
-    @property
-    def evicted(self) -> int:
-        """Sessions that were dropped to make room."""
-        return self._sessions.evicted
-
-    @property
     def waiting(self) -> int:
         """Streams, passes and jobs that wait for the model's thread; from any thread."""
         return self._scheduler.waiting + self._arrivals.qsize()
 
     @property
-    def pushed(self) -> int:
-        """Drafts of all sessions that wait for the answer to reach their prefix."""
-        return self._sessions.pushed
-
-    @property
     def pending(self) -> bool:
         """Whether there is something to do."""
-        waits = self._scheduler.busy or self._engine.is_short_of_memory
+        waits = self._scheduler.busy or self._engine.waiting_for_memory
         return bool(self._verdicts or waits) or not self._arrivals.empty()
 
     def _do(self, work: Callable[P, object], *given: P.args, **named: P.kwargs) -> None:
@@ -196,7 +180,7 @@ class Worker(threading.Thread):
 
     def _run_pass(self, batch: list[DuePass]) -> None:
         """One pass over these sessions; their verdicts follow."""
-        batch = [due for due in batch if due.session in self._sessions]
+        batch = [due for due in batch if due.session in self.held]
         if not batch:
             return
         started = self._clock()

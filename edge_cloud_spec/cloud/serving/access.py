@@ -90,26 +90,6 @@ def server_credentials(settings: AccessSettings) -> grpc.ServerCredentials | Non
     )
 
 
-class Tokens:
-    """The tokens that are good now, each with its name; without any, everybody is let in."""
-
-    def __init__(self, settings: AccessSettings) -> None:
-        path = settings.token_file
-        given = (settings.token,) if settings.token else ()
-        self._tokens = Reloaded(lambda: named_tokens(read_tokens(path) if path else given), path)
-
-    def admit(self, authorization: str) -> str | None:
-        """The name of the token that this metadata shows; empty: none is asked for; None: wrong."""
-        tokens = self._tokens.current
-        shown = authorization.encode()
-        good = [
-            name for name, token in tokens if hmac.compare_digest(shown, f"Bearer {token}".encode())
-        ]
-        if not tokens:
-            return ""
-        return good[0] if good else None
-
-
 class TokenBucket:
     """A token bucket: ``per_s`` a second, ``burst`` at once. Times are steady, in s."""
 
@@ -158,9 +138,22 @@ class Gate:
 
     def __init__(self, access: AccessSettings) -> None:
         """Raises UserError for a token file that cannot be used."""
-        self._tokens = Tokens(access)
+        path, given = access.token_file, (access.token,) if access.token else ()
+        # Those that are good now, each with its name; without any, everybody is let in.
+        self._tokens = Reloaded(lambda: named_tokens(read_tokens(path) if path else given), path)
         self.rates = ClientRates(access)
         self.refused: Counter[str] = Counter()  # streams, by why
+
+    def name_of(self, authorization: str) -> str | None:
+        """The name of the token that this metadata shows; empty: none is asked for; None: wrong."""
+        tokens = self._tokens.current
+        shown = authorization.encode()
+        good = [
+            name for name, token in tokens if hmac.compare_digest(shown, f"Bearer {token}".encode())
+        ]
+        if not tokens:
+            return ""
+        return good[0] if good else None
 
     async def admit(self, context: grpc.aio.ServicerContext) -> tuple[str, str]:
         """The names of this client and of its credential, or the stream is refused.
@@ -170,7 +163,7 @@ class Gate:
         connection does; never a secret.
         """
         metadata = dict(context.invocation_metadata() or ())
-        token = self._tokens.admit(str(metadata.get("authorization", "")))
+        token = self.name_of(str(metadata.get("authorization", "")))
         if token is None:
             self.refused["unauthenticated"] += 1
             log.info("refused: no good token", extra={"client": str(context.peer())})

@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import accumulate
 from weakref import WeakKeyDictionary
@@ -27,17 +27,16 @@ OTHER = "other"  # the preset of a robot that names none, or one of its own
 
 
 class Histogram:
-    """Observed from one thread, read from another."""
+    """Of ``SECONDS``; observed from one thread, read from another."""
 
-    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
-        self.bounds = tuple(bounds)
-        self._counts = [0] * (len(self.bounds) + 1)  # the last: above all bounds
+    def __init__(self) -> None:
+        self._counts = [0] * (len(SECONDS) + 1)  # the last: above all bounds
         self._sum = 0.0
         self._lock = threading.Lock()
 
     def observe(self, value: float, times: int = 1) -> None:
         """Count this value, so many times."""
-        place = bisect_left(self.bounds, value)
+        place = bisect_left(SECONDS, value)
         with self._lock:
             self._counts[place] += times
             self._sum += value * times
@@ -75,10 +74,10 @@ class Meter:
         self.opened_streams = 0
         self.slow_readers = 0  # streams that were ended since their robots did not read
         self.faults: Counter[str] = Counter()  # requests, by the fault's code
-        self.first_token_s: dict[str, Histogram] = {}  # each by preset
-        self.between_tokens_s: dict[str, Histogram] = {}
-        self.queue_s: dict[str, Histogram] = {}
-        self.verify_s: dict[str, Histogram] = {}
+        self.first_token_s = defaultdict[str, Histogram](Histogram)  # each by preset
+        self.between_tokens_s = defaultdict[str, Histogram](Histogram)
+        self.queue_s = defaultdict[str, Histogram](Histogram)
+        self.verify_s = defaultdict[str, Histogram](Histogram)
 
     def received(self, stream: RobotStream, data: bytes) -> None:
         """A message arrived."""
@@ -109,14 +108,10 @@ class Meter:
         progress.next = verdict.base.length + 1
         preset, now = self.preset_of(stream), self._clock()
         tokens = len(verdict.path) + (verdict.token is not None)
-        _of(self.queue_s, preset).observe(verdict.queue_s)
-        _of(self.verify_s, preset).observe(verdict.verify_s)
+        self.queue_s[preset].observe(verdict.queue_s)
+        self.verify_s[preset].observe(verdict.verify_s)
         if progress.asked is not None:
-            _of(self.first_token_s, preset).observe(now - progress.asked)
+            self.first_token_s[preset].observe(now - progress.asked)
         elif progress.last is not None and tokens:
-            _of(self.between_tokens_s, preset).observe((now - progress.last) / tokens, tokens)
+            self.between_tokens_s[preset].observe((now - progress.last) / tokens, tokens)
         progress.asked, progress.last = None, now
-
-
-def _of(histograms: dict[str, Histogram], preset: str) -> Histogram:
-    return histograms.setdefault(preset, Histogram())

@@ -6,13 +6,14 @@ the worker's counters and the server's meter. ``prometheus-client`` is an extra,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ...errors import UserError
 from ...wire.channel import check_address
 from ..model_thread.worker import Worker
-from .meter import Histogram
+from .meter import SECONDS, Histogram
 from .service import DecodeService
 
 if TYPE_CHECKING:
@@ -24,157 +25,137 @@ Value = float | Mapping[str, float]
 Family = tuple[str, str, Value, str]  # its name, text and value, or the values by this label
 
 
-class MetricCollector(Protocol):
-    """What ``/metrics`` reads at each scrape."""
-
-    def collect(self) -> Iterator[Metric]:
-        """All families; from any thread."""
-
-
-class VerifierCollector:
-    """Reads the counts at each scrape; from any thread."""
-
-    def __init__(self, worker: Worker, service: DecodeService) -> None:
-        self._worker, self._service = worker, service
-
-    def collect(self) -> Iterator[Metric]:
-        """All families."""
-        for name, text, value, label in self._gauges():
-            yield gauge(name, text, value, label)
-        for name, text, value, label in self._counters():
-            yield counter(name, text, value, label)
-        meter = self._service.meter
-        for name, text, by_preset in (
-            ("request_queue_time_seconds", "From a draft to its pass.", meter.queue_s),
-            ("verify_time_seconds", "The target's pass.", meter.verify_s),
-            ("time_to_first_token_seconds", "From Open to the first verdict.", meter.first_token_s),
-            ("inter_token_latency_seconds", "Between tokens.", meter.between_tokens_s),
-        ):
-            yield _histogram(name, text, dict(by_preset))
-
-    def _gauges(self) -> tuple[Family, ...]:
-        worker, service = self._worker, self._service
-        connected, memory = worker.connected, worker.kv_memory
-        sessions = {"connected": connected, "kept": max(0, worker.sessions - connected)}
-        sizes = {"in_use": memory.in_use, "reserved": memory.reserved}
-        waiting_bytes = service.streams.waiting_bytes
-        return (
-            ("num_requests_running", "Decodes whose robot is connected.", connected, ""),
-            ("num_requests_waiting", "Messages and passes that wait.", worker.waiting, ""),
-            ("sessions", "Sessions, by whether their robot is there.", sessions, "state"),
-            ("streams", "Open streams.", len(service.streams), ""),
-            (
-                "waiting_bytes",
-                "Bytes of messages that wait, by their direction.",
-                waiting_bytes,
-                "direction",
-            ),
-            ("pushed_drafts", "Drafts that wait for their place.", worker.pushed, ""),
-            ("model_thread_up", "1: the model's thread works.", not service.problem, ""),
-            ("kv_cache_usage_perc", "KV memory in use; 1 is all of the bound.", memory.usage, ""),
-            ("kv_cache_bytes", "KV memory, in use and allocated.", sizes, "state"),
-        )
-
-    def _counters(self) -> tuple[Family, ...]:
-        worker, service, counters = self._worker, self._service, self._worker.counters
-        answers, meter, memory = counters.answers, service.meter, worker.kv_memory
-        places = {str(place): count for place, count in dict(answers.accepted_at).items()}
-        outcomes = ("judged", "repeated", "late", "unused", "refused")
-        received = {name: getattr(counters, name) for name in outcomes}
-        refused = {**dict(service.gate.refused), **dict(answers.refused)}
-        return (
-            ("spec_decode_num_drafts", "Drafts that were judged.", answers.drafts, ""),
-            (
-                "spec_decode_num_draft_tokens",
-                "Drafted tokens that were judged, of all branches, by who drafted them.",
-                dict(answers.drafted),
-                "source",
-            ),
-            (
-                "spec_decode_num_accepted_tokens",
-                "Drafted tokens that were accepted, by who drafted them.",
-                dict(answers.accepted),
-                "source",
-            ),
-            (
-                "spec_decode_num_accepted_tokens_per_pos",
-                "The same, by the place in the draft.",
-                places,
-                "position",
-            ),
-            ("generation_tokens", "Tokens that verdicts settled.", answers.tokens, ""),
-            ("request_success", "Complete answers.", dict(answers.finished), "finished_reason"),
-            ("drafts_received", "Drafts, by what became of them.", received, "outcome"),
-            (
-                "requests_refused",
-                "Streams and sessions that were refused, by the bound in the way.",
-                refused,
-                "reason",
-            ),
-            (
-                "requests_failed",
-                "Requests that ended with a fault, by its code.",
-                dict(meter.faults),
-                "code",
-            ),
-            (
-                "kv_cache_evictions",
-                "Caches that gave way to others, and are computed again when they are needed.",
-                memory.evictions,
-                "",
-            ),
-            (
-                "prefix_cache_hits",
-                "Tokens of prompts whose keys and values were there already.",
-                memory.prefix_rows,
-                "",
-            ),
-            (
-                "kv_cache_restored_tokens",
-                "Tokens that caches which gave way have computed again.",
-                memory.restored_rows,
-                "",
-            ),
-            ("session_evictions", "Sessions dropped to make room.", worker.evicted, ""),
-            ("stream_evictions", "Streams dropped to make room.", service.streams.evicted, ""),
-            (
-                "slow_readers_dropped",
-                "Streams dropped since their robots did not read.",
-                meter.slow_readers,
-                "",
-            ),
-            ("streams_opened", "Streams that were let in.", meter.opened_streams, ""),
-            ("received_bytes", "Bytes of robots' messages.", meter.received_bytes, ""),
-            ("sent_bytes", "Bytes of messages to robots.", meter.sent_bytes, ""),
-        )
+def verifier_metrics(worker: Worker, service: DecodeService) -> Iterator[Metric]:
+    """All families, as they are counted now; from any thread."""
+    for family in _gauges(worker, service):
+        yield gauge(*family)
+    for family in _counters(worker, service):
+        yield counter(*family)
+    meter = service.meter
+    for name, text, by_preset in (
+        ("request_queue_time_seconds", "From a draft to its pass.", meter.queue_s),
+        ("verify_time_seconds", "The target's pass.", meter.verify_s),
+        ("time_to_first_token_seconds", "From Open to the first verdict.", meter.first_token_s),
+        ("inter_token_latency_seconds", "Between tokens.", meter.between_tokens_s),
+    ):
+        yield _histogram(name, text, dict(by_preset))
 
 
-def counter(name: str, text: str, value: Value, label: str = "") -> Metric:
-    """A family of one value, or of one for each value of a label."""
-    from prometheus_client.core import CounterMetricFamily
-
-    family = CounterMetricFamily(PREFIX + name, text, labels=[label] if label else None)
-    return _filled(family, value)
-
-
-def gauge(name: str, text: str, value: Value, label: str = "") -> Metric:
-    """The same, of what goes up and down."""
-    from prometheus_client.core import GaugeMetricFamily
-
-    family = GaugeMetricFamily(PREFIX + name, text, labels=[label] if label else None)
-    return _filled(family, value)
-
-
-def _filled(family: Any, value: Value) -> Metric:
-    values = (
-        {(name,): number for name, number in value.items()}
-        if isinstance(value, Mapping)
-        else {(): value}
+def _gauges(worker: Worker, service: DecodeService) -> tuple[Family, ...]:
+    connected, memory = worker.held.connected, worker.kv_memory
+    sessions = {"connected": connected, "kept": max(0, worker.sessions - connected)}
+    sizes = {"in_use": memory.in_use, "reserved": memory.reserved}
+    waiting_bytes = service.streams.waiting_bytes
+    return (
+        ("num_requests_running", "Decodes whose robot is connected.", connected, ""),
+        ("num_requests_waiting", "Messages and passes that wait.", worker.waiting, ""),
+        ("sessions", "Sessions, by whether their robot is there.", sessions, "state"),
+        ("streams", "Open streams.", len(service.streams), ""),
+        (
+            "waiting_bytes",
+            "Bytes of messages that wait, by their direction.",
+            waiting_bytes,
+            "direction",
+        ),
+        ("pushed_drafts", "Drafts that wait for their place.", worker.held.pushed, ""),
+        ("model_thread_up", "1: the model's thread works.", not service.problem, ""),
+        ("kv_cache_usage_perc", "KV memory in use; 1 is all of the bound.", memory.usage, ""),
+        ("kv_cache_bytes", "KV memory, in use and allocated.", sizes, "state"),
     )
-    for labels, number in values.items():
-        family.add_metric(list(labels), float(number))
-    metric: Metric = family
-    return metric
+
+
+def _counters(worker: Worker, service: DecodeService) -> tuple[Family, ...]:
+    counters, meter, memory = worker.counters, service.meter, worker.kv_memory
+    answers = counters.answers
+    places = {str(place): count for place, count in dict(answers.accepted_at).items()}
+    outcomes = ("judged", "repeated", "late", "unused", "refused")
+    received = {name: getattr(counters, name) for name in outcomes}
+    refused = {**dict(service.gate.refused), **dict(answers.refused)}
+    return (
+        ("spec_decode_num_drafts", "Drafts that were judged.", answers.drafts, ""),
+        (
+            "spec_decode_num_draft_tokens",
+            "Drafted tokens that were judged, of all branches, by who drafted them.",
+            dict(answers.drafted),
+            "source",
+        ),
+        (
+            "spec_decode_num_accepted_tokens",
+            "Drafted tokens that were accepted, by who drafted them.",
+            dict(answers.accepted),
+            "source",
+        ),
+        (
+            "spec_decode_num_accepted_tokens_per_pos",
+            "The same, by the place in the draft.",
+            places,
+            "position",
+        ),
+        ("generation_tokens", "Tokens that verdicts settled.", answers.tokens, ""),
+        ("request_success", "Complete answers.", dict(answers.finished), "finished_reason"),
+        ("drafts_received", "Drafts, by what became of them.", received, "outcome"),
+        (
+            "requests_refused",
+            "Streams and sessions that were refused, by the bound in the way.",
+            refused,
+            "reason",
+        ),
+        (
+            "requests_failed",
+            "Requests that ended with a fault, by its code.",
+            dict(meter.faults),
+            "code",
+        ),
+        (
+            "kv_cache_evictions",
+            "Caches that gave way to others, and are computed again when they are needed.",
+            memory.evictions,
+            "",
+        ),
+        (
+            "prefix_cache_hits",
+            "Tokens of prompts whose keys and values were there already.",
+            memory.prefix_rows,
+            "",
+        ),
+        (
+            "kv_cache_restored_tokens",
+            "Tokens that caches which gave way have computed again.",
+            memory.restored_rows,
+            "",
+        ),
+        ("session_evictions", "Sessions dropped to make room.", worker.held.evicted, ""),
+        ("stream_evictions", "Streams dropped to make room.", service.streams.evicted, ""),
+        (
+            "slow_readers_dropped",
+            "Streams dropped since their robots did not read.",
+            meter.slow_readers,
+            "",
+        ),
+        ("streams_opened", "Streams that were let in.", meter.opened_streams, ""),
+        ("received_bytes", "Bytes of robots' messages.", meter.received_bytes, ""),
+        ("sent_bytes", "Bytes of messages to robots.", meter.sent_bytes, ""),
+    )
+
+
+def _family(kind: str, name: str, text: str, value: Value, label: str = "") -> Metric:
+    """A family of one value, or of one for each value of a label."""
+    from prometheus_client import core
+
+    families = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
+    family: core.CounterMetricFamily | core.GaugeMetricFamily = families[kind](
+        PREFIX + name, text, labels=[label] if label else None
+    )
+    if isinstance(value, Mapping):
+        for of, number in value.items():
+            family.add_metric([of], float(number))
+    else:
+        family.add_metric([], float(value))
+    return family
+
+
+counter = partial(_family, "counter")
+gauge = partial(_family, "gauge")  # of what goes up and down
 
 
 def _histogram(name: str, text: str, by_preset: Mapping[str, Histogram]) -> Metric:
@@ -183,7 +164,7 @@ def _histogram(name: str, text: str, by_preset: Mapping[str, Histogram]) -> Metr
     family = HistogramMetricFamily(PREFIX + name, text, labels=["preset"])
     for preset, histogram in by_preset.items():
         counts, total = histogram.read()
-        bounds = (*(str(bound) for bound in histogram.bounds), "+Inf")
+        bounds = (*map(str, SECONDS), "+Inf")
         buckets = list(zip(bounds, map(float, counts), strict=True))
         family.add_metric([preset], buckets, total)
     return family
@@ -204,8 +185,11 @@ def metrics_address(text: str) -> tuple[str, int]:
 class MetricsServer:
     """Serves ``/metrics`` over HTTP in threads of its own; ``address`` is where. Has no TLS."""
 
-    def __init__(self, address: str, collector: MetricCollector) -> None:
-        """Raises UserError where it cannot listen, or prometheus-client is missing."""
+    def __init__(self, address: str, collect: Callable[[], Iterable[Metric]]) -> None:
+        """collect: all families, at each scrape and from its thread.
+
+        Raises UserError where it cannot listen, or prometheus-client is missing.
+        """
         host, port = metrics_address(address)
         try:
             from prometheus_client import CollectorRegistry, start_http_server
@@ -213,7 +197,8 @@ class MetricsServer:
             text = "--metrics needs prometheus-client: pip install -r requirements/metrics.txt"
             raise UserError(text) from None
         registry = CollectorRegistry()
-        registry.register(collector)
+        self.collect = collect  # prometheus-client calls it
+        registry.register(self)
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,7 +21,7 @@ from ...errors import UserError
 from ...wire.channel import SERVER_OPTIONS, SERVICE, host_of
 from ..model_thread.worker import Worker
 from .access import AccessSettings, raise_file_limit, server_credentials
-from .metrics import MetricsServer, VerifierCollector, metrics_address
+from .metrics import MetricsServer, metrics_address, verifier_metrics
 from .service import DecodeService
 
 log = logging.getLogger(__name__)
@@ -185,8 +186,8 @@ class Server(HealthyServer):
 
     def _prepare(self) -> None:
         if self._settings.metrics:
-            collector = VerifierCollector(self._worker, self._service)
-            self.metrics = MetricsServer(self._settings.metrics, collector)
+            collect = partial(verifier_metrics, self._worker, self._service)
+            self.metrics = MetricsServer(self._settings.metrics, collect)
 
     async def stop(self) -> None:
         """Report NOT_SERVING, wait for open streams for the grace period, then end them."""

@@ -79,7 +79,8 @@ class PushedDrafts:
             )
         if self._drafts.setdefault(message.base, message) is not message:
             self._counters.unused += 1
-        self._keep(dict(list(self._drafts.items())[-MAX_PUSHED:]))
+        newest = list(self._drafts)[-MAX_PUSHED:]
+        self.keep(lambda pushed: pushed.base in newest)
 
     def take(self, here: PrefixDigest) -> DraftMessage | None:
         """The draft for this prefix, if there is one."""
@@ -96,28 +97,18 @@ class PushedDrafts:
             if base.length <= len(answer.tokens)
         }
         lost = {base for base, rest in rests.items() if rest is None}
-        self._keep({base: kept for base, kept in self._drafts.items() if base not in lost})
+        self.keep(lambda kept: kept.base not in lost)
         last = max(rests.keys() - lost, key=lambda base: base.length, default=None)
         if last is None:
             return None
         del self._drafts[last]
         return rests[last]
 
-    def forget_before(self, here: PrefixDigest) -> None:
-        """The answer is at ``here``: drop the drafts that are not beyond it."""
-        self._keep({base: kept for base, kept in self._drafts.items() if base.length > here.length})
-
-    def forget_hints(self) -> None:
-        """The server does not generate any more: drop what is for that."""
-        self._keep({base: kept for base, kept in self._drafts.items() if not kept.hint})
-
-    def clear(self) -> None:
-        """Drop all of them."""
-        self._keep({})
-
-    def _keep(self, drafts: dict[PrefixDigest, DraftMessage]) -> None:
-        self._counters.unused += len(self._drafts) - len(drafts)
-        self._drafts = drafts
+    def keep(self, is_kept: Callable[[DraftMessage], bool]) -> None:
+        """Drop the others."""
+        kept = {base: pushed for base, pushed in self._drafts.items() if is_kept(pushed)}
+        self._counters.unused += len(self._drafts) - len(kept)
+        self._drafts = kept
 
 
 class OwnDrafting:
@@ -196,11 +187,12 @@ class DraftChoice:
 
     def forget_passed(self) -> None:
         """Drop the drafts whose place the answer has come to, or passed."""
-        self._pushed.forget_before(self._answer.digest)
+        here = self._answer.digest
+        self._pushed.keep(lambda pushed: pushed.base.length > here.length)
 
     def end(self) -> None:
         """The answer is over; from now on it was said before."""
-        self._pushed.clear()
+        self._pushed.keep(lambda pushed: False)
         # What another verifier verified, and what the robot drew, is the robot's word.
         is_ours = not self._opening.verified and self._opening.split is None
         if self._lookup is not None and is_ours:
@@ -214,7 +206,7 @@ class DraftChoice:
         verdict. generating: the server goes on by itself, so that the robot awaits none at all.
         """
         if not generating:
-            self._pushed.forget_hints()
+            self._pushed.keep(lambda pushed: not pushed.hint)
         message = self._pushed.take(self._answer.digest)
         if not late:
             self.forget_passed()

@@ -6,8 +6,9 @@ passes that it asks for and sends its messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from ...decoding.accept import accept
 from ...decoding.digest import PrefixDigest
@@ -75,6 +76,7 @@ class Verification:
         self.grammar = grammar
         self.finished = False
         self.proposing: Propose | None = None  # what the cloud's draft model is to draft now
+        self.scoring: ScoredDraft | None = None  # what the target scores now
         self.counters = counters or Counters()
         self._opening = opening
         self._answer = VerifiedAnswer(base, end_tokens, max_tokens, grammar)
@@ -85,7 +87,6 @@ class Verification:
         self._drafts = DraftChoice(opening, self._answer, self._rules, self.counters, lookup, own)
         self._rejected: TokenDistribution | None = None  # P where the robot resamples now
         self._row_asked_at: PrefixDigest | None = None  # where another verifier rejected
-        self._scoring: ScoredDraft | None = None
         self._generation: Generation | None = None  # how it goes on by itself after each verdict
 
     @property
@@ -97,11 +98,6 @@ class Verification:
     def generating(self) -> bool:
         """Whether it continues by itself after each verdict."""
         return self._generation is not None
-
-    @property
-    def under_way(self) -> ScoredDraft | None:
-        """What the target is scoring; None: nothing."""
-        return self._scoring
 
     @property
     def tokens(self) -> list[int]:
@@ -120,27 +116,10 @@ class Verification:
 
     def handle(self, event: Event) -> list[Action]:
         """The actions that follow from this event; for a message that cannot be used, a Fault."""
-        match event:
-            case DraftMessage():
-                try:
-                    return self._on_draft(event)
-                except BadDraft as error:
-                    return self._refuse(Fault("bad_draft", str(error)))
-            case Generate():
-                return self._on_generate(event)
-            case Scored():
-                return self._on_scored(event)
-            case Predicted():
-                return self._on_predicted(event)
-            case Proposed():
-                return self._on_proposed(event)
-            case Resume():
-                return self._on_resume(event)
-            case RowRequest(base):
-                return self._on_row_request(base)
-            case Close(resampled):
-                self._on_close(resampled)
-                return []
+        try:
+            return _HANDLERS[type(event)](self, event)
+        except BadDraft as error:
+            return self._refuse(Fault("bad_draft", str(error)))
 
     def stands_at(self, here: PrefixDigest) -> bool:
         """Whether a robot with this verified prefix, from whomever, gets all that it asks for."""
@@ -154,7 +133,7 @@ class Verification:
 
     @property
     def _busy(self) -> bool:
-        return self.proposing is not None or self._scoring is not None
+        return self.proposing is not None or self.scoring is not None
 
     def _on_resume(self, message: Resume) -> list[Action]:
         if not self._answer.was_at(message.base):
@@ -163,7 +142,8 @@ class Verification:
         self._generation = None
         return [Reply(Opened(self.session, b"", self.digest, protocol=0))]
 
-    def _on_row_request(self, base: PrefixDigest) -> list[Action]:
+    def _on_row_request(self, message: RowRequest) -> list[Action]:
+        base = message.base
         here = base == self.digest  # another verifier rejected the draft, or ours from here
         if self._rejected is not None and (here or base == self._history.last):
             return [Reply(RowMessage(base, self._rejected))]
@@ -174,7 +154,7 @@ class Verification:
 
     def _on_predicted(self, event: Predicted) -> list[Action]:
         """A prediction of a verdict that the robot awaits, in the robot's own nodes."""
-        scored = self._scoring
+        scored = self.scoring
         if scored is None or not scored.exits:
             return []
         path, token = scored.as_drafted(event.path, event.token)
@@ -189,11 +169,12 @@ class Verification:
             return waiting
         return self._score(self._drafts.drafted(event))
 
-    def _on_close(self, resampled: int | None) -> None:
-        if self._rejected is not None and self._rules.knows(resampled):
-            self._adopt(resampled)
+    def _on_close(self, message: Close) -> list[Action]:
+        if self._rejected is not None and self._rules.knows(message.resampled):
+            self._adopt(message.resampled)
         self.finished, self._generation = True, None
         self._drafts.end()
+        return []
 
     def _on_draft(self, message: DraftMessage) -> list[Action]:
         """Raises BadDraft."""
@@ -205,7 +186,7 @@ class Verification:
         if self._generation is not None:
             return self._on_draft_while_generating(message)
         if base in self._history and not message.hint:
-            return self._repeat(self._history.on(base))
+            return self._repeat(self._history[base])
         after_drawn = self.digest if resampled is None else self.digest.extend((resampled,))
         if self._rejected is None:
             if resampled is not None and base == after_drawn and not self._busy:
@@ -292,12 +273,12 @@ class Verification:
         return [] if waiting is None else self._score(waiting)
 
     def _score(self, under_way: ScoredDraft) -> list[Action]:
-        self._scoring = under_way
+        self.scoring = under_way
         return [Score(under_way.draft, under_way.patience_s)]
 
     def _on_scored(self, scored: Scored) -> list[Action]:
-        assert self._scoring is not None
-        under_way, self._scoring = self._scoring, None
+        assert self.scoring is not None
+        under_way, self.scoring = self.scoring, None
         if under_way.row_only:
             return self._on_row(scored)
         verdict = self._judge(under_way, scored)
@@ -359,34 +340,37 @@ class Verification:
         )
 
 
-class VerdictHistory:
+_HANDLERS: dict[type, Callable[[Verification, Any], list[Action]]] = {
+    DraftMessage: Verification._on_draft,
+    Generate: Verification._on_generate,
+    Scored: Verification._on_scored,
+    Predicted: Verification._on_predicted,
+    Proposed: Verification._on_proposed,
+    Resume: Verification._on_resume,
+    RowRequest: Verification._on_row_request,
+    Close: Verification._on_close,
+}
+
+
+class VerdictHistory(dict[PrefixDigest, Verdict]):
     """Verdicts by the prefix of the draft that each is on, in the order of the answer.
 
     They are kept with their tokens, since the robot may have lost the draft. Only the last keeps
     its residual, the largest part of a verdict: no robot needs that of an earlier one.
     """
 
-    def __init__(self) -> None:
-        self.last: PrefixDigest | None = None  # the newest verdict's prefix
-        self._kept: dict[PrefixDigest, Verdict] = {}
-
-    def __contains__(self, base: PrefixDigest) -> bool:
-        return base in self._kept
+    last: PrefixDigest | None = None  # the newest verdict's prefix
 
     def add(self, verdict: Verdict) -> None:
         """The verdict on the prefix where the answer stood, complete with its tokens."""
-        if self.last is not None and self._kept[self.last].residual is not None:
-            self._kept[self.last] = replace(self._kept[self.last], residual=None)
-        self._kept[verdict.base] = verdict
+        if self.last is not None and self[self.last].residual is not None:
+            self[self.last] = replace(self[self.last], residual=None)
+        self[verdict.base] = verdict
         self.last = verdict.base
-
-    def on(self, base: PrefixDigest) -> Verdict:
-        """The verdict on this prefix; KeyError where there is none."""
-        return self._kept[base]
 
     def since(self, base: PrefixDigest) -> Iterator[Verdict]:
         """Those on this prefix and on all that came after it."""
-        return (kept for place, kept in self._kept.items() if place.length >= base.length)
+        return (kept for place, kept in self.items() if place.length >= base.length)
 
 
 def residual_of(

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ...cloud.fleet.controller import ScalingLimits
 from ...cloud.fleet.ray_fleet import Fleet
+from ...cloud.fleet.roster import ScalingLimits
 from ...cloud.model_thread.sessions import WorkerLimits
 from ...cloud.serving.server import ServerSettings
 from ...edge.client import ClientSettings, VerifierClient

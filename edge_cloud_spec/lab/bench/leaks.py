@@ -52,7 +52,7 @@ def count_resources(harness: Harness) -> ResourceCounts:
     objects = sum(issubclass(type(each), DECODE_OBJECTS) for each in gc.get_objects())
     worker = harness.worker
     return ResourceCounts(
-        threading.active_count(), harness.tasks(), worker.sessions, worker.pushed, objects
+        threading.active_count(), harness.tasks(), worker.sessions, worker.held.pushed, objects
     )
 
 

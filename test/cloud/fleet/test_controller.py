@@ -8,10 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.fleet.controller import LEAVE_S, Controller, Scaling, ScalingLimits
+from edge_cloud_spec.cloud.fleet.ray_fleet import LEAVE_S, Controller
 from edge_cloud_spec.cloud.fleet.replica import ReplicaReport
-from edge_cloud_spec.cloud.fleet.roster import ABOVE_MEAN, MISSES, ReplicaLoad, Roster, place
-from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.cloud.fleet.roster import (
+    ABOVE_MEAN,
+    MISSES,
+    ReplicaLoad,
+    Roster,
+    Scaling,
+    ScalingLimits,
+    place,
+)
 
 LIMITS = ScalingLimits(least=1, most=3, sessions=10, waiting=4, up_s=2.0, down_s=20.0)
 CLIENTS = [f"robot {number}" for number in range(600)]
@@ -19,32 +26,46 @@ EVEN = dict.fromkeys("abcdef", ReplicaLoad(sessions=100))
 NOW, AHEAD = 5_000.0, -300.0  # the front's clock, and how far the replicas' are ahead, s
 
 
-def after(scaling: Scaling, loads: list[ReplicaLoad], begin: float, end: float) -> int:
-    for tick in range(int(begin * 4), int(end * 4) + 1):
-        scaling.look(loads, tick / 4)
-    return scaling.wanted
+BUSY, WAITING, IDLE = ReplicaLoad(sessions=11), ReplicaLoad(waiting=5), ReplicaLoad()
+# How many there are at first; then loads, from when until when (s), and how many are wanted.
+COURSES: dict[str, tuple[int, list[tuple[list[ReplicaLoad], float, float, int]]]] = {
+    **{
+        f"load above its bound adds a replica once it lasts, {load}": (
+            1,
+            [
+                ([load], 0, 1.75, 1),
+                ([IDLE], 2, 2, 1),  # it passed
+                ([load], 3, 4.75, 1),
+                ([load], 5, 5, 2),
+                ([load], 6, 60, 2),  # not one more while that one starts
+                ([load, load], 61, 63, 3),
+                ([load] * 3, 64, 90, 3),  # at most
+            ],
+        )
+        for load in (BUSY, WAITING)
+    },
+    "an idle fleet shrinks late to its least": (
+        3,
+        [
+            ([IDLE] * 3, 0, 19.75, 3),
+            ([IDLE] * 3, 20, 20, 2),
+            ([IDLE] * 2, 20.25, 41, 1),
+            ([IDLE], 42, 100, 1),
+        ],
+    ),
+}
 
 
-@pytest.mark.parametrize("load", [ReplicaLoad(sessions=11), ReplicaLoad(waiting=5)])
-def test_load_above_its_bound_adds_a_replica_once_it_lasts(load: ReplicaLoad) -> None:
+@pytest.mark.parametrize("course", COURSES.values(), ids=COURSES)
+def test_as_many_are_wanted_as_the_load_asks_for(
+    course: tuple[int, list[tuple[list[ReplicaLoad], float, float, int]]],
+) -> None:
     scaling = Scaling(LIMITS)
-    assert after(scaling, [load], 0, 1.75) == 1
-    assert after(scaling, [ReplicaLoad()], 2, 2) == 1  # it passed
-    assert after(scaling, [load], 3, 4.75) == 1
-    assert after(scaling, [load], 5, 5) == 2
-    assert after(scaling, [load], 6, 60) == 2  # not one more while that one starts
-    assert after(scaling, [load, load], 61, 63) == 3
-    assert after(scaling, [load] * 3, 64, 90) == 3  # at most
-
-
-def test_an_idle_fleet_shrinks_late_to_its_least() -> None:
-    scaling = Scaling(LIMITS)
-    scaling.wanted = 3
-    idle = ReplicaLoad()
-    assert after(scaling, [idle] * 3, 0, 19.75) == 3
-    assert after(scaling, [idle] * 3, 20, 20) == 2
-    assert after(scaling, [idle] * 2, 20.25, 41) == 1
-    assert after(scaling, [idle], 42, 100) == 1
+    scaling.wanted, steps = course
+    for loads, begin, end, wanted in steps:
+        for tick in range(int(begin * 4), int(end * 4) + 1):
+            scaling.look(loads, tick / 4)
+        assert scaling.wanted == wanted, (begin, end)
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=300))
@@ -64,12 +85,6 @@ def test_it_stays_within_its_limits_and_never_turns_back_at_once(
             changes.append((now, scaling.wanted))
 
 
-@pytest.mark.parametrize(("least", "most"), [(0, 1), (3, 2), (-1, -1)])
-def test_limits_that_cannot_be_are_refused(least: int, most: int) -> None:
-    with pytest.raises(UserError, match="--replicas"):
-        ScalingLimits(least=least, most=most)
-
-
 def roster_of(names: str) -> Roster:
     """These replicas serve, each at its own address, and hold nothing."""
     roster = Roster()
@@ -82,19 +97,21 @@ def homes(loads: dict[str, ReplicaLoad]) -> dict[str, str | None]:
     return {client: place(client, loads) for client in CLIENTS}
 
 
-def test_a_replica_that_goes_moves_its_own_clients_and_no_others() -> None:
-    before = homes(EVEN)
-    after = homes({name: load for name, load in EVEN.items() if name != "c"})
+@pytest.mark.parametrize(
+    ("then", "takers"),
+    [
+        ({name: load for name, load in EVEN.items() if name != "c"}, set("abdef")),
+        ({**EVEN, "g": ReplicaLoad(100)}, {"g"}),
+    ],
+    ids=["goes, and its clients do not all go to one", "comes"],
+)
+def test_a_replica_that_goes_or_comes_moves_its_own_clients_and_no_others(
+    then: dict[str, ReplicaLoad], takers: set[str]
+) -> None:
+    before, after = homes(EVEN), homes(then)
     moved = {client for client in CLIENTS if before[client] != after[client]}
-    assert moved == {client for client in CLIENTS if before[client] == "c"}
-    assert {after[client] for client in moved} == set("abdef")  # and not all to one
-
-
-def test_a_replica_that_comes_takes_its_share_and_moves_no_other_client() -> None:
-    before = homes(EVEN)
-    after = homes({**EVEN, "g": ReplicaLoad(100)})
-    moved = [client for client in CLIENTS if before[client] != after[client]]
-    assert {after[client] for client in moved} == {"g"}
+    assert {after[client] for client in moved} == takers
+    assert len(takers) == 1 or {before[client] for client in moved} == {"c"}
     assert len(CLIENTS) / 14 < len(moved) < 2 * len(CLIENTS) / 7
 
 
@@ -233,8 +250,7 @@ def running(scene: Scene) -> None:
 def test_as_many_are_started_as_are_wanted_and_get_clients_once_they_serve() -> None:
     scene = Scene()
     scene.look()
-    assert len(scene.said.names) == 2
-    assert not scene.roster.loads
+    assert len(scene.said.names) == 2 and not scene.roster.loads
     running(scene)
     assert len(scene.said.names) == 2
     assert set(scene.roster.loads) == set(scene.said.names)
@@ -245,14 +261,11 @@ def test_one_that_is_gone_for_good_is_replaced_and_one_that_is_silent_is_waited_
     scene = Scene()
     running(scene)
     silent, gone = scene.said.names
-    scene.said.reports[silent] = TimeoutError()
-    scene.said.reports[gone] = LookupError("its memory is full")
+    scene.said.reports |= {silent: TimeoutError(), gone: LookupError("its memory is full")}
     for _ in range(MISSES):
         scene.look()
-    assert scene.said.ended == [gone]
-    assert len(scene.said.names) == 2  # it was replaced
-    assert not scene.roster.loads
-    assert scene.controller.problem == "its memory is full"
+    assert (scene.said.ended, scene.controller.problem) == ([gone], "its memory is full")
+    assert len(scene.said.names) == 2 and not scene.roster.loads  # it was replaced
     scene.said.serves(silent)
     scene.look()
     assert list(scene.roster.loads) == [silent]
@@ -281,14 +294,11 @@ def test_load_brings_one_more_and_idleness_drains_the_emptiest() -> None:
     scene = Scene(1, 2)
     running(scene)
     (first,) = scene.said.names
-    scene.said.serves(first, sessions=5)
-    scene.look()
-    scene.look(1.0)
-    scene.look()
-    assert len(scene.said.names) == 2
-    second = scene.said.names[1]
-    scene.said.serves(first, sessions=1)
-    scene.said.serves(second)
-    scene.look()
-    scene.look(5.0)
-    assert scene.said.drained == [second]
+    for sessions, seconds, left in ((5, 1.0, 2), (1, 5.0, 1)):
+        for name in scene.said.names:
+            scene.said.serves(name, sessions=sessions if name == first else 0)
+        for pause in (0.0, seconds, 0.0):
+            scene.look(pause)
+        assert len(scene.said.names) == left
+    assert scene.said.names == [first]
+    assert scene.said.drained == scene.said.ended != []

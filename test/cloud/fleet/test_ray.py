@@ -23,8 +23,8 @@ from helpers.cloud.small_fleet import LoopThread
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.fleet import ray_fleet
-from edge_cloud_spec.cloud.fleet.controller import ScalingLimits
 from edge_cloud_spec.cloud.fleet.ray_fleet import LOOPBACK, Fleet
+from edge_cloud_spec.cloud.fleet.roster import ScalingLimits
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit

@@ -1,10 +1,15 @@
-"""Who listens to which session, how many a client may have, and who makes room for whom."""
+"""Whose session it is and who listens to it, how many a client may have, and who makes room."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
-from helpers.cloud.worker_robot import Robot, cloud, opening
+import numpy as np
+import pytest
+from helpers.cloud.worker_robot import OWN, Robot, cloud, do_all, opening
+from helpers.exactness import probabilities
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -17,20 +22,30 @@ from edge_cloud_spec.cloud.model_thread.sessions import (
     Turnover,
     WorkerLimits,
 )
+from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.split import Split
+from edge_cloud_spec.edge.client import SessionKey
+from edge_cloud_spec.lab.harness.toy import END, VOCABULARY, ToyVlm
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.wire.channel import MAX_RETRY_S
+from edge_cloud_spec.wire.codec import MAX_VERIFIED, decode_client, encode_client
 from edge_cloud_spec.wire.messages import (
+    ClientMessage,
     Close,
     DraftMessage,
     Fault,
     Generate,
     Open,
     Opened,
+    Resume,
+    RowMessage,
+    RowRequest,
     Verdict,
+    WireError,
 )
 
 LIMITS = WorkerLimits(sessions=4, sessions_per_robot=2, keep_s=10.0, idle_s=30.0)
@@ -248,3 +263,244 @@ def test_the_client_that_holds_most_makes_room() -> None:
         held.leave(stream, number)
     assert held.admit(Listener(), 3.0) is None
     assert [held.named(f"session {number}") is None for number in range(3)] == [False, True, False]
+
+
+def test_an_old_stream_has_no_session_after_another_took_it() -> None:
+    worker = cloud()
+    old, new = Robot(worker).open(1), Robot(worker)
+    new.ask(Resume(old.last(Opened).session, old.base))
+    assert old.ended
+    heard, new.base = len(old.heard), old.base
+    old.draft(2)
+    old.ask(Close())
+    assert (worker.counters.judged, worker.sessions) == (0, 1)
+    old.open(2)  # and what it opens now does not cost the other its session
+    assert new.settle(3).path == (0, 1, 2)
+    old.leave()
+    do_all(worker)
+    new.settle(1)
+    assert new.count(Verdict) == 2
+    assert old.heard[heard:] == [old.last(Opened)]
+
+
+class Owner(Robot):
+    """A robot that signs what it says, and what went over the wire."""
+
+    def __init__(self, worker: Worker, key: SessionKey | None = None) -> None:
+        super().__init__(worker)
+        self.key = key or SessionKey()
+        self.wire: list[bytes] = []
+
+    def say(self, message: ClientMessage | bytes) -> None:
+        data = message if isinstance(message, bytes) else encode_client(message)
+        self.wire.append(self.key.sign(data))
+        super().say(self.wire[-1])
+
+
+def stranger(worker: Worker, *messages: ClientMessage | bytes) -> list[Any]:
+    """What somebody else hears who says this."""
+    robot = Robot(worker)
+    for message in messages:
+        robot.say(message)
+    do_all(worker)
+    return robot.heard
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["before Opened", "after Opened"])
+@pytest.mark.parametrize("captured", ["on the topic", "on the wire", "with verified tokens"])
+def test_a_replayed_open_neither_attaches_nor_disturbs(captured: str, heard: bool) -> None:
+    worker = cloud()
+    topic = encode_client(opening(draft_length=3))
+    owner = Owner(worker)
+    owner.say(topic)
+    worker.run_one()  # it stands; whether the robot knows makes no difference here
+    if heard:
+        do_all(worker)
+        owner.base = owner.last(Opened).base
+        owner.say(Generate(owner.base))
+        for _ in range(3):
+            worker.run_one()
+    wire: Any = decode_client(owner.wire[0])
+    verified = OWN[:1] if captured == "with verified tokens" else ()
+    (said,) = stranger(
+        worker, topic if captured == "on the topic" else replace(wire, verified=verified)
+    )
+    assert not owner.ended
+    # Whoever has no key but the request gets a session of its own.
+    own = captured == "on the topic" and said.session != owner.last(Opened).session
+    assert own or said.code == "in_use"
+    if not heard:
+        owner.base = owner.last(Opened).base
+        owner.say(Generate(owner.base))
+        do_all(worker)
+    assert owner.last(Verdict).finish  # not even paused
+
+
+@pytest.mark.parametrize("secret", [b"", b"\0" * 16, b"short"])
+def test_a_resume_needs_the_secret_and_not_only_the_name(secret: bytes) -> None:
+    worker = cloud()
+    owner = Owner(worker).open(1)
+    name = owner.last(Opened).session
+    (fault,) = stranger(worker, Resume(name, owner.base, secret))
+    (unknown,) = stranger(worker, Resume("0" * 16, owner.base, secret))
+    assert fault == unknown  # nobody learns which names there are
+    assert not owner.ended and isinstance(owner.settle(2), Verdict)
+    back = Owner(worker, owner.key)
+    assert back.ask(Resume(name, owner.base)).session == name
+    assert owner.ended
+
+
+@pytest.mark.parametrize("arrived", [True, False], ids=["heard nothing", "it never arrived"])
+def test_an_owner_gets_its_session_with_the_repeated_open(arrived: bool) -> None:
+    worker, key = cloud(), SessionKey()
+    first = key.sign(encode_client(opening()))
+    if arrived:
+        lost = Robot(worker)
+        lost.ask(first)
+        lost.leave()
+        assert [message.code for message in stranger(worker, first)] == ["in_use"]
+    back = Owner(worker, key).open(1)
+    back.leave()
+    again = Owner(worker, key).open(1)
+    assert again.last(Opened) == back.last(Opened)
+    assert not arrived or back.last(Opened) == lost.last(Opened)
+    assert worker.sessions == 1
+
+
+def test_a_stranger_who_is_first_with_the_request_does_not_keep_its_robot_out() -> None:
+    worker = cloud()
+    stranger(worker, opening())
+    stranger(worker, SessionKey().sign(encode_client(opening())))
+    assert isinstance(Owner(worker).open(1).settle(2), Verdict)
+
+
+def test_a_key_tells_its_secret_only_to_take_a_session_up() -> None:
+    key = SessionKey()
+    said = opening(), opening(), Resume("s", PrefixDigest(1, 2))
+    messages: Any = [decode_client(key.sign(encode_client(message))) for message in said]
+    first, second, resume = messages
+    assert first.secret == b"" and len(second.secret) == 16
+    assert second.secret == resume.secret
+    assert len(first.key) == 16
+    assert first.key == second.key != second.secret
+    for other in (DraftMessage(PrefixDigest(0, 1), Draft((1,)), 0), Close(), b"", b"\x0a\xff"):
+        data = other if isinstance(other, bytes) else encode_client(other)
+        assert key.sign(data) == data
+    assert decode_client(SessionKey().sign(encode_client(opening()))) != first
+
+
+def answer(robot: Robot, verified: tuple[int, ...]) -> tuple[int, ...]:
+    """What the cloud alone says after these tokens."""
+    robot.ask(Generate(robot.base.extend(verified)))
+    said = [message for message in robot.heard if isinstance(message, Verdict)]
+    tokens = (token for verdict in said for token in (*verdict.tokens, verdict.token))
+    return tuple(token for token in tokens if token is not None)
+
+
+@pytest.mark.parametrize("count", [1, 5, len(OWN) - 1])
+def test_it_says_what_the_first_verifier_would_have_said(count: int) -> None:
+    robot = Robot(cloud()).open(1, verified=OWN[:count])
+    assert robot.last(Opened).verified == count
+    other = Robot(robot.worker).open(2)
+    assert robot.base == Robot(cloud()).open(1).base  # of the empty answer, as ever
+    assert answer(robot, OWN[:count]) == OWN[count:]
+    # A control, and what a robot gets that lies: an answer of its own.
+    lie = tuple(1 + (token + 1) % (VOCABULARY - 1) for token in OWN[:count])
+    liar = Robot(robot.worker).open(3, verified=lie)
+    assert count > 5 or answer(liar, lie) != OWN[count:]
+    assert answer(other, ()) == OWN
+
+
+@pytest.mark.parametrize(
+    "verified",
+    [
+        (VOCABULARY,),
+        (2**32 - 1,),
+        (1, END, 1),
+        (END,),
+        (1,) * 60,
+        (1,) * MAX_VERIFIED,
+    ],
+    ids=["outside", "far outside", "after its end", "ended", "full", "long"],
+)
+def test_an_answer_that_cannot_go_on_is_refused_and_costs_nobody_else(
+    verified: tuple[int, ...],
+) -> None:
+    worker = cloud()
+    other = Robot(worker).open(2)
+    liar = Robot(worker)
+    liar.ask(opening(1, verified=verified, max_tokens=10**6))  # more than any answer here has
+    assert [type(message) for message in liar.heard] == [Fault]
+    assert liar.last(Fault).code == "bad_request"
+    assert worker.sessions == 1
+    assert other.settle(3).path == (0, 1, 2)
+
+
+def test_more_tokens_than_any_answer_has_are_not_read() -> None:
+    with pytest.raises(WireError, match="at most"):
+        decode_client(encode_client(opening(1, verified=(1,) * (MAX_VERIFIED + 1))))
+
+
+@pytest.mark.parametrize(
+    ("verified", "found"),
+    # The verdict leads from 0 tokens to 4; at others it went on, with verdicts of its own.
+    [(0, True), (4, True), (2, False), (9, False)],
+)
+def test_a_robot_that_is_sent_back_finds_its_session_where_its_verdicts_begin(
+    verified: int, found: bool
+) -> None:
+    worker, key = cloud(), SessionKey()
+    robot = Owner(worker, key).open(1)
+    robot.settle(3)
+    robot.leave()
+    back = Owner(worker, key).open(1, verified=OWN[:verified])
+    assert (back.last(Opened).session == robot.last(Opened).session) == found
+    assert (back.last(Opened).verified, worker.sessions) == (verified, 1)
+    assert answer(back, OWN[:verified]) == OWN[verified:]
+
+
+SPLIT: dict[str, Any] = {
+    "rule": "rejection",
+    "policy": SamplingPolicy(0.8, seed=5),
+    "payload": "probabilities",
+    "split": Split("sparse", 1, 1),
+}
+
+
+@pytest.mark.parametrize("judged", [False, True], ids=["waits", "rejected"])
+def test_a_row_comes_whether_the_session_there_rejected_its_draft_or_is_given_up(
+    judged: bool,
+) -> None:
+    """A robot that resamples comes back with a rejection of its own, or of that very session."""
+    worker, key = cloud(), SessionKey()
+    first = Owner(worker, key).open(1, verified=OWN[:4], **SPLIT)
+    here = first.base.extend(OWN[:4])
+    if judged:
+        unlikely = int(probabilities(ToyVlm(1).logits(OWN[:4]), SPLIT["policy"]).argmin())
+        said = first.ask(DraftMessage(here, Draft((unlikely,), values=(1.0,)), 0))
+        assert said.residual is not None
+    first.leave()
+    back = Owner(worker, key).open(1, verified=OWN[:4], **SPLIT)
+    assert (back.last(Opened).session == first.last(Opened).session) is not judged
+    goes_on(back, here)
+
+
+def goes_on(robot: Robot, here: PrefixDigest) -> None:
+    """It hears the row, and the verdict on what it drafts after the token that it drew."""
+    assert robot.ask(RowRequest(here)).base == here
+    there = here.extend((OWN[4],))
+    message = DraftMessage(there, Draft((OWN[5],), values=(0.5,)), 1, resampled=OWN[4])
+    assert robot.ask(message).base == there
+
+
+def test_the_row_that_a_robot_resamples_from_is_said_again_by_the_next_verifier() -> None:
+    robot = Robot(cloud()).open(1, verified=OWN[:4], **SPLIT)
+    here = robot.base.extend(OWN[:4])
+    robot.ask(RowRequest(here))
+    robot.ask(DraftMessage(here, Draft((OWN[5],), values=(0.5,)), 0))  # of before it asked
+    goes_on(robot, here)
+    rows = [message for message in robot.heard if isinstance(message, RowMessage)]
+    assert [row.base for row in rows] == [here, here, here]
+    expected = probabilities(ToyVlm(1).logits(OWN[:4]), SPLIT["policy"])
+    for row in rows:
+        np.testing.assert_allclose(row.row.probabilities, expected, rtol=1e-6)

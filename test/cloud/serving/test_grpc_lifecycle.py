@@ -1,7 +1,9 @@
-"""The verifier's start and end, and its health between: ports, signals, a stuck model."""
+"""The verifier's start, options and end, and its health between: ports, signals, a stuck model."""
 
 from __future__ import annotations
 
+import json
+import pickle
 import signal
 import socket
 import subprocess
@@ -9,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +19,8 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from helpers.cloud.grpc_cloud import Cloud, free_port
+from helpers.checkpoints import jpeg
+from helpers.cloud.grpc_cloud import Cloud, free_port, until
 from helpers.cloud.grpc_robot import OWN, Talk, decode_at, opening
 from helpers.cloud.small_fleet import SmallFleet
 from hypothesis import given
@@ -29,6 +33,7 @@ from edge_cloud_spec.cloud.serving.server import ModelWatch
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.harness.server import VerifierProcess
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import METHOD, SERVICE, retry_after_s
 from edge_cloud_spec.wire.messages import DraftMessage, Generate, Generation, Opened, Verdict
@@ -38,22 +43,11 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 STUCK_S = 0.4
 
 
-def test_the_health_service_answers_while_it_serves(toy: Any) -> None:
-    with grpc.insecure_channel(toy.address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        for name in ("", SERVICE):
-            answer = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=60)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-
-
-def test_a_taken_port_is_a_clear_error(toy: Any) -> None:
-    with pytest.raises(UserError, match="the port is taken or the host unknown"):
-        Cloud(toy_worker(), address=toy.address)
-
-
-def test_a_taken_port_is_said_before_a_model_is_loaded(
+def test_a_taken_port_is_a_clear_error_and_said_before_a_model_is_loaded(
     toy: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with pytest.raises(UserError, match="the port is taken or the host unknown"):
+        Cloud(toy_worker(), address=toy.address)
     assert main(["serve", "--address", toy.address, "--target", "/nowhere"]) == 2
     assert "the port is taken" in capsys.readouterr().err
 
@@ -61,17 +55,15 @@ def test_a_taken_port_is_said_before_a_model_is_loaded(
 def test_the_end_leaves_no_thread_and_no_port() -> None:
     before = {thread.name for thread in threading.enumerate()}
     cloud = Cloud(toy_worker())
-    talk = Talk(cloud.address)
-    talk.say(opening())
-    talk.say(Generate(talk.hear().base, Generation(speculative=True)))  # at work, its stream open
-    unreachable = VerifierClient(ClientSettings(f"127.0.0.1:{free_port()}"))
-    unreachable.open(lambda item: None)
-    cloud.stop()
-    host, _, port = cloud.address.rpartition(":")
-    socket.create_server((host, int(port))).close()
-    talk.link.close()
-    talk.link.close()  # twice is once
-    unreachable.close()
+    with Talk(cloud.address) as talk:
+        opened = talk.ask(opening())
+        talk.say(Generate(opened.base, Generation(speculative=True)))  # at work, its stream open
+        with closing(VerifierClient(ClientSettings(f"127.0.0.1:{free_port()}"))) as unreachable:
+            unreachable.open(lambda item: None)
+            cloud.stop()
+        host, _, port = cloud.address.rpartition(":")
+        socket.create_server((host, int(port))).close()
+        talk.link.close()  # twice is once
     after = {thread.name for thread in threading.enumerate()} - before
     assert not after & {"cloud", "model", "link"}
 
@@ -132,19 +124,15 @@ def held() -> Iterator[SimpleNamespace]:
 def wait_for(address: str, status: int) -> None:
     """Until the verifier says so, for both of its names."""
     with grpc.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        end = time.monotonic() + 150
+        check = health_pb2_grpc.HealthStub(channel).Check
         for name in ("", SERVICE):
-            while stub.Check(health_pb2.HealthCheckRequest(service=name)).status != status:
-                assert time.monotonic() < end
-                time.sleep(0.02)
+            request = health_pb2.HealthCheckRequest(service=name)
+            until(lambda request=request: check(request).status == status)
 
 
-def begin_pass(robot: Talk, model: HeldVlm, nonce: int = 1) -> None:
+def begin_pass(robot: Talk, model: HeldVlm) -> None:
     """Open and have the model judge a draft, which does not end."""
-    robot.say(opening(nonce=nonce))
-    while not isinstance(opened := robot.hear(), Opened):
-        pass
+    opened = robot.ask(opening())
     model.go.clear()
     model.under_way.clear()
     robot.say(DraftMessage(opened.base, Draft(OWN[:3]), 0))
@@ -157,12 +145,10 @@ def test_a_pass_that_hangs_is_not_serving_and_serving_again_when_it_goes_on(held
         begin_pass(robot, held.model)
         wait_for(held.address, NOT_SERVING)
         with grpc.insecure_channel(held.address) as channel:  # a new robot is told, and when
-            with pytest.raises(grpc.RpcError) as refused:
-                list(channel.stream_stream(METHOD)(iter(())))
-            error: Any = refused.value
-            assert error.code() == grpc.StatusCode.UNAVAILABLE
-            assert "lasts longer than 0.4 s" in error.details()
-            assert retry_after_s(error.trailing_metadata()) == 1.0
+            refused = channel.stream_stream(METHOD)(iter(()))
+            assert refused.code() == grpc.StatusCode.UNAVAILABLE
+            assert "lasts longer than 0.4 s" in refused.details()
+            assert retry_after_s(refused.trailing_metadata()) == 1.0
         held.model.go.set()
         assert isinstance(robot.hear(), Verdict)  # nothing was lost but time
         wait_for(held.address, SERVING)
@@ -180,28 +166,19 @@ def test_a_dead_thread_is_not_serving(held: Any) -> None:
         assert "has ended" in held.cloud.service.problem
 
 
-def test_strangers_hold_nothing_by_asking_for_health(tmp_path: Path) -> None:
+def test_strangers_hold_nothing_by_asking_for_health(toy: Any) -> None:
     """Watch has no end, and no token: it is refused by a verifier and by a fleet's front."""
-    tokens = tmp_path / "tokens"
-    tokens.write_text("sesame")
-    with (
-        Cloud(toy_worker(), token_file=str(tokens)) as cloud,
-        SmallFleet("", token_file=str(tokens)) as fleet,
-    ):
-        for address, server in ((cloud.address, cloud._server), (fleet.address, fleet._front)):
+    names = ["", SERVICE, *(f"no-such-{number}" for number in range(50))]
+    first, *_, last = asked = [health_pb2.HealthCheckRequest(service=name) for name in names]
+    with SmallFleet("") as fleet:
+        for address, server in ((toy.address, toy._server), (fleet.address, fleet._front)):
             with grpc.insecure_channel(address) as channel:
                 stub = health_pb2_grpc.HealthStub(channel)
-                names = ["", SERVICE, *(f"no-such-{number}" for number in range(50))]
-                asked = [health_pb2.HealthCheckRequest(service=name) for name in names]
                 for watch in [stub.Watch(request, timeout=100) for request in asked]:
-                    with pytest.raises(grpc.RpcError) as refused:
-                        next(watch)
-                    error: Any = refused.value
-                    assert error.code() == grpc.StatusCode.UNIMPLEMENTED
-                for request in asked[2:]:
-                    with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
-                        stub.Check(request, timeout=100)
-                assert stub.Check(asked[0], timeout=100).status
+                    assert watch.code() == grpc.StatusCode.UNIMPLEMENTED
+                with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+                    stub.Check(last, timeout=100)
+                assert stub.Check(first, timeout=100).status
             health = server._health
             assert not health._server_watchers and set(health._server_status) == {"", SERVICE}
 
@@ -237,3 +214,42 @@ def test_it_is_stuck_when_no_step_ended_for_that_long_and_only_then(
         assert bool(watch.look()) == (now - last > 1.0)
     thread.is_alive = lambda: False
     assert "has ended" in watch.look()
+
+
+INSTRUCTION = "find the silver bottle"
+
+
+def test_fixed_passes_are_served_and_decoded_through(tmp_path: Path) -> None:
+    """The embedded pair by the command line: with a drafter and without one, the same words."""
+    picture = tmp_path / "picture.jpg"
+    picture.write_bytes(jpeg(1))
+    options = ["--passes", "fixed", "--threads", "1", "--batch", "4", "--kv-memory", "64"]
+    answers: list[str] = []
+    with VerifierProcess(options) as cloud:
+        for preset in ("dsd", "cloud_ar"):
+            path = tmp_path / "outcome.json"
+            given = ["--cloud", cloud.address, "--preset", preset, "--rule", "coupled"]
+            assert main(["decode", str(picture), INSTRUCTION, *given, "--json", str(path)]) == 0
+            outcome = json.loads(path.read_text())
+            answers.append(outcome["answer"])
+            assert outcome["tokens"] > 3 and (outcome["accepted"] > 0) == (preset == "dsd")
+    assert answers[0] == answers[1]
+
+
+def test_a_fleets_replicas_get_the_options_of_their_models_and_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What Ray is handed is made in another process: it is pickled, and called."""
+    handed: list[bytes] = []
+
+    def serve_fleet(make: Any, *_: object) -> None:
+        handed.append(pickle.dumps(make))
+
+    monkeypatch.setattr("edge_cloud_spec.cloud.fleet.ray_fleet.serve_fleet", serve_fleet)
+    options = "--replicas 2 --passes fixed --threads 1 --batch 3 --batch-rows 99 --kv-memory 64"
+    assert main(["serve", *options.split(), "--address", "127.0.0.1:0"]) == 0
+    worker = pickle.loads(handed[0])()
+    assert (worker.kv_memory.limit, worker.kv_memory.usage) == (64 * 2**20, 0.0)
+    limits = worker.limits
+    assert (limits.batch, limits.batch_rows) == (3, 99)
+    assert worker._models.target.transformer.masks_itself  # as fixed passes do

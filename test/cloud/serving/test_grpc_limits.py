@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import grpc
 import pytest
 from helpers.cloud.grpc_cloud import Cloud, until
-from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, decode_at, opening, settings, toy_robot
+from helpers.cloud.grpc_robot import OWN, Talk, decode_at, opening
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +30,6 @@ from edge_cloud_spec.cloud.serving.access import ClientRates, TokenBucket
 from edge_cloud_spec.cloud.serving.client_streams import MAX_WAITING, ClientStreams
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import METHOD, retry_after_s
@@ -58,32 +58,23 @@ def test_a_rate_is_kept_and_a_wait_is_enough(
     assert used <= burst + per_s * now + largest + 1e-6
 
 
-def test_whoever_was_quiet_for_long_has_saved_up_one_burst_and_no_more() -> None:
+def test_whoever_was_quiet_for_long_has_saved_up_one_burst_of_its_own_and_no_more() -> None:
     rate = TokenBucket(1.0, 3.0, 0.0)
     assert [bool(rate.take(1.0, 3600.0)) for _ in range(4)] == [False, False, False, True]
-
-
-def test_one_clients_rate_is_not_anothers() -> None:
     rates = ClientRates(ServerSettings(streams_per_s=0.1))
-    assert [bool(rates.take("streams", "a", 0.0)) for _ in range(3)] == [False, True, True]
-    assert not rates.take("streams", "b", 0.0)
+    asked = [bool(rates.take("streams", client, 0.0)) for client in "aaab"]
+    assert asked == [False, True, True, False]
 
 
 def test_a_robot_that_opens_too_many_streams_is_told_when_to_come_again() -> None:
     """And one that waits as told is served; a robot on another connection notices nothing."""
     with Cloud(toy_worker(), streams_per_s=2.0) as cloud:
         with grpc.insecure_channel(cloud.address) as channel:
-            method = channel.stream_stream(METHOD)
-            errors = []
-            for _ in range(40):
-                try:
-                    list(method(iter(())))
-                except grpc.RpcError as error:
-                    errors.append(error)
-        assert errors
-        assert {error.code() for error in errors} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
-        waits = [retry_after_s(error.trailing_metadata()) for error in errors]
-        assert all(wait is not None and 0 < wait <= 1 for wait in waits)
+            calls = [channel.stream_stream(METHOD)(iter(())) for _ in range(40)]
+            refused = [call for call in calls if call.code() != grpc.StatusCode.OK]
+        assert {call.code() for call in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        waits = [retry_after_s(call.trailing_metadata()) for call in refused]
+        assert all(wait is not None and 0 < wait <= 20 for wait in waits)
         assert decode_at(cloud.address).tokens == OWN
 
 
@@ -102,7 +93,7 @@ def test_a_robot_that_floods_is_read_slowly_and_loses_nothing() -> None:
         assert {robot.hear().code for _ in range(120)} == {"bad_request"}
 
 
-def test_a_robot_that_sends_too_much_pauses_and_resumes(toy: Any) -> None:
+def test_a_robot_that_sends_too_much_pauses_and_resumes() -> None:
     with (
         Cloud(toy_worker(), bytes_per_s=20_000.0) as cloud,
         Talk(cloud.address, retry_s=0.01) as robot,
@@ -110,9 +101,8 @@ def test_a_robot_that_sends_too_much_pauses_and_resumes(toy: Any) -> None:
         assert isinstance(robot.ask(opening()), Opened)
         for _ in range(30):
             robot.say(b"\x99" * 10_000)
-        heard = robot.hear()
-        while not isinstance(heard, LinkLost):  # faults of what is no message
-            heard = robot.hear()
+        while not isinstance(heard := robot.hear(), LinkLost):
+            pass  # faults of what is no message
         # gRPC makes INTERNAL of a refusal that a write crosses on its way: it tries again, too.
         assert heard.reason == "Internal error from Core" or "tries again after" in heard.reason
         assert isinstance(robot.hear(), LinkUp)
@@ -121,9 +111,7 @@ def test_a_robot_that_sends_too_much_pauses_and_resumes(toy: Any) -> None:
 def test_ten_thousand_garbage_connections_leave_an_honest_robot_served(toy: Any) -> None:
     """They connect, say something that is no HTTP/2, or nothing; some stay for a while."""
     host, _, port = toy.address.rpartition(":")
-    noise, staying = random.Random(5), []
-    link = VerifierClient(ClientSettings(toy.address))
-    outcomes = []
+    noise, staying = random.Random(5), deque[socket.socket]()
     for number in range(CONNECTIONS):
         stranger = socket.socket()
         stranger.settimeout(5.0)
@@ -133,14 +121,11 @@ def test_ten_thousand_garbage_connections_leave_an_honest_robot_served(toy: Any)
                 stranger.send(noise.randbytes(noise.randrange(1, 60)))
         staying.append(stranger)
         if len(staying) > 100:
-            staying.pop(0).close()
+            staying.popleft().close()
         if number % (CONNECTIONS // 4) == CONNECTIONS // 8:
-            chosen = settings("dsd", "coupled")
-            outcomes.append(toy_robot().run(REQUEST, chosen, number, link.connect))
+            assert decode_at(toy.address, nonce=number).tokens == OWN
     for stranger in staying:
         stranger.close()
-    link.close()
-    assert [outcome.tokens for outcome in outcomes] == [OWN] * 4
 
 
 TALKATIVE = """
@@ -205,36 +190,27 @@ def test_neither_tokens_nor_pictures_stand_in_a_log(tmp_path: Path) -> None:
         assert secret not in log
 
 
-class Holding(RobotStream):
-    """A stream at whose end the worker stands still until ``go``."""
-
-    def __init__(self, held: threading.Event, go: threading.Event) -> None:
-        self._held, self._go = held, go
-        super().__init__(lambda data: None)
-
-    @property  # type: ignore[override]
-    def session(self) -> None:
-        self._held.set()
-        self._go.wait(150)
-
-    @session.setter
-    def session(self, session: None) -> None:
-        """There is none."""
-
-
-def test_a_robot_that_reads_nothing_is_not_read_from_for_ever(toy: Any) -> None:
+def test_a_robot_that_reads_nothing_is_not_read_from_for_ever(
+    toy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worker is held; what one stream may queue stays bounded."""
+    held, go = threading.Event(), threading.Event()
+
+    def leave(*_: object) -> None:
+        held.set()
+        go.wait(150)
+
     with Talk(toy.address) as robot:
         base = robot.ask(opening()).base
-        held, go = threading.Event(), threading.Event()
-        toy.worker.leave(Holding(held, go))
+        monkeypatch.setattr(toy.worker.held, "leave", leave)
+        toy.worker.leave(RobotStream(lambda data: None))
         held.wait(150)
         for _ in range(200):
             robot.say(DraftMessage(base, Draft((99,)), 0))
         with Talk(toy.address) as other:  # by the time it is through, the flood has come as well
             other.say(opening(nonce=5))
             threading.Event().wait(0.3)
-            assert toy.worker._arrivals.qsize() < 40
+            assert toy.worker.waiting < 40
             go.set()
             assert isinstance(other.hear(), Opened)
 
@@ -306,27 +282,23 @@ def wordy() -> Iterator[SimpleNamespace]:
 
 def test_a_robot_that_does_not_read_makes_nothing_wait_without_bound(wordy: Any) -> None:
     """Its answers would be 300 MB."""
-    streams = wordy.service.streams.streams
+    streams, most = wordy.service.streams, 0
     with Deaf(wordy.address) as deaf:
-        most = 0
         deaf.say(opening())
         first = deaf.hear()
         for _ in range(300):
             taken = deaf.say(opening())
-            most = max([most, *(outbox.size for outbox in list(streams.values()))])
-            if not streams or not taken:  # it is let go, or not listened to until it reads
+            most = max([most, *(outbox.size for outbox in streams.streams.values())])
+            if not len(streams) or not taken:  # it is let go, or not listened to until it reads
                 break
         until(lambda: not wordy.worker.pending)
-        assert most <= 9 * MEGABYTE  # the one too many is not kept
+        assert 4 * MEGABYTE < most <= 9 * MEGABYTE  # the one too many is not kept
         assert wordy.worker.sessions == 1
         with Talk(wordy.address) as back:  # as a robot does that is only slow
             assert isinstance(back.ask(Resume(first.session, first.base)), Opened)
             assert back.ask(DraftMessage(first.base, Draft(OWN[:3]), 0)).path == (0, 1, 2)
-        heard = 0
-        while deaf.hear() is not None:
-            heard += 1
-        assert heard < 50
-        until(lambda: not streams)
+        assert len(list(iter(deaf.hear, None))) < 50
+        until(lambda: not len(streams))
 
 
 def test_a_robot_that_reads_gets_all_it_asked_for(wordy: Any) -> None:
@@ -335,21 +307,6 @@ def test_a_robot_that_reads_gets_all_it_asked_for(wordy: Any) -> None:
             robot.say(opening())
             assert asked < 3 or isinstance(robot.hear(), Opened)
         assert all(isinstance(robot.hear(), Opened) for _ in range(3))
-
-
-def test_what_a_stream_lets_wait_is_bounded_in_bytes(toy: Any) -> None:
-    """The worker is held, and each message has a megabyte."""
-    held, go = threading.Event(), threading.Event()
-    toy.worker.leave(Holding(held, go))
-    held.wait(150)
-    large = replace(opening(), jpeg=bytes(4 * MEGABYTE))
-    with Deaf(toy.address) as deaf:
-        for _ in range(12):
-            deaf.say(large)
-        streams = list(toy.service.streams.streams)
-        go.set()
-        (stream,) = streams
-        assert 8 * MEGABYTE < stream._received[1] < 14 * MEGABYTE
 
 
 @pytest.mark.parametrize(

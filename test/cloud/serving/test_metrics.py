@@ -1,12 +1,14 @@
-"""``/metrics`` after real decodes: what it says is what happened, and nobody can make it grow."""
+"""``/metrics`` after real decodes, of one verifier and of a fleet, say what happened there."""
 
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +18,18 @@ import pytest
 from helpers.cloud.grpc_cloud import Cloud
 from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, decode_at, opening
 from helpers.cloud.promql import missing, read_scrape
+from helpers.cloud.small_fleet import SmallFleet
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from edge_cloud_spec.cloud.fleet.ray_fleet import fleet_metrics
+from edge_cloud_spec.cloud.fleet.replica import Replica
+from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.cloud.serving.meter import OTHER, Histogram
-from edge_cloud_spec.cloud.serving.metrics import PREFIX, metrics_address
+from edge_cloud_spec.cloud.serving.meter import OTHER, SECONDS, Histogram
+from edge_cloud_spec.cloud.serving.metrics import PREFIX, MetricsServer, metrics_address
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.errors import UserError
@@ -34,15 +40,15 @@ from edge_cloud_spec.presets import preset_names
 from edge_cloud_spec.share import rules_text
 from edge_cloud_spec.wire.channel import METHOD
 from edge_cloud_spec.wire.codec import decode_server, encode_client
-from edge_cloud_spec.wire.messages import DraftMessage, Fault, Generate, Generation, Opened, Verdict
+from edge_cloud_spec.wire.messages import DraftMessage, Fault, Generate, Generation, Verdict
 
-DASHBOARD = Path(__file__).parents[3] / "config/grafana.json"
+BOARD = json.loads((Path(__file__).parents[3] / "config/grafana.json").read_text())
+QUERIES = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
 PRESETS = ("dsd", "cloud_ar", "picospec")
 
 
-def scrape(cloud: Any) -> str:
-    address = cloud._server.metrics.address
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
+def scrape(server: MetricsServer) -> str:
+    with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 
@@ -78,21 +84,20 @@ def busy() -> Iterator[SimpleNamespace]:
     """A verifier after decodes of some presets, a refusal of each kind, and a bad request."""
     limits = WorkerLimits(sessions_per_robot=1)
     with Cloud(toy_worker(limits), token="sesame", metrics="127.0.0.1:0") as cloud:
-        outcomes = []
-        for preset in PRESETS:
-            nonce = len(outcomes)
-            outcomes.append(decode_at(cloud.address, preset, nonce, token="sesame"))
+        outcomes = [
+            decode_at(cloud.address, preset, nonce, token="sesame")
+            for nonce, preset in enumerate(PRESETS)
+        ]
         with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
             call_once(cloud.address, "")
         with Talk(cloud.address, token="sesame") as robot:
             assert isinstance(robot.ask(b"\x99 no message"), Fault)
-            robot.say(opening(nonce=77, preset="one of mine"))
-            while not isinstance(opened := robot.hear(), Opened):
-                pass
+            opened = robot.ask(opening(nonce=77, preset="one of mine"))
             assert isinstance(robot.ask(DraftMessage(opened.base, Draft(OWN[:2]), 0)), Verdict)
             assert call_once(cloud.address, "sesame", opening(nonce=78)).code == "overloaded"
-            text = scrape(cloud)
-        yield SimpleNamespace(cloud=cloud, text=text, outcomes=outcomes)
+            server = cloud._server.metrics
+            text = scrape(server)
+        yield SimpleNamespace(cloud=cloud, server=server, text=text, outcomes=outcomes)
 
 
 def test_what_is_counted_is_what_happened(busy: Any) -> None:
@@ -123,10 +128,10 @@ def test_the_embedded_targets_memory_is_told() -> None:
     with Cloud(worker, metrics="127.0.0.1:0") as cloud, Talk(cloud.address) as robot:
         opened = robot.ask(replace(opening(jpeg=REQUEST.jpeg), tokenizer_digest=b""))
         assert isinstance(robot.ask(Generate(opened.base, Generation(until=2))), Verdict)
-        found = samples(scrape(cloud))
-        assert 0 < found["kv_cache_usage_perc"][()] < 1
-        assert found["kv_cache_bytes"][("in_use",)] > 0
-        assert found["verify_time_seconds_sum"][(OTHER,)] > 0
+        found = samples(scrape(cloud._server.metrics))
+    assert 0 < found["kv_cache_usage_perc"][()] < 1
+    assert found["kv_cache_bytes"][("in_use",)] > 0
+    assert found["verify_time_seconds_sum"][(OTHER,)] > 0
 
 
 def test_times_are_by_preset_one_for_each_answer_and_one_for_each_verdict(busy: Any) -> None:
@@ -168,35 +173,21 @@ def test_the_names_are_those_that_vllms_users_know(busy: Any) -> None:
 def test_robots_that_invent_presets_make_one_label_of_them(busy: Any) -> None:
     with Talk(busy.cloud.address, token="sesame") as robot:
         for nonce in range(30):
-            robot.say(opening(nonce=100 + nonce, preset=f"invented {nonce}\n"))
-            while not isinstance(opened := robot.hear(), Opened):
-                pass
-            robot.say(DraftMessage(opened.base, Draft(OWN[:2]), 0))
-            while not isinstance(robot.hear(), Verdict):
-                pass
-    text = scrape(busy.cloud)
+            opened = robot.ask(opening(nonce=100 + nonce, preset=f"invented {nonce}\n"))
+            assert robot.ask(DraftMessage(opened.base, Draft(OWN[:2]), 0)).path
+    text = scrape(busy.server)
     assert "invented" not in text
-    presets = {labels[0] for labels in samples(text)["verify_time_seconds_count"]}
-    assert presets <= {*preset_names(), OTHER}
-    assert samples(text)["verify_time_seconds_count"][(OTHER,)] >= 31
-
-
-def queries() -> list[str]:
-    board = json.loads(DASHBOARD.read_text())
-    return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    by_preset = samples(text)["verify_time_seconds_count"]
+    assert {name for (name,) in by_preset} <= {*preset_names(), OTHER}
+    assert by_preset[(OTHER,)] >= 31
 
 
 def test_every_query_of_the_dashboard_reads_what_a_scrape_has(busy: Any) -> None:
-    everything = read_scrape(scrape(busy.cloud))
-    assert len(queries()) > 20
-    for query in queries():
-        assert missing(query, everything) == [], query
-    (presets,) = (
-        variable["query"]
-        for variable in json.loads(DASHBOARD.read_text())["templating"]["list"]
-        if variable["name"] == "preset"
-    )
-    name, label = presets.removeprefix("label_values(").rstrip(")").split(", ")
+    everything = read_scrape(scrape(busy.server))
+    assert len(QUERIES) > 20
+    assert [what for query in QUERIES for what in missing(query, everything)] == []
+    variables = {one["name"]: one["query"] for one in BOARD["templating"]["list"]}
+    name, label = variables["preset"].removeprefix("label_values(").rstrip(")").split(", ")
     assert label in everything[name]
 
 
@@ -211,24 +202,23 @@ def test_every_query_of_the_dashboard_reads_what_a_scrape_has(busy: Any) -> None
         "sum by (outcome) (sum(edge_cloud_spec_drafts_received_total))",
     ],
 )
-def test_a_query_that_reads_what_is_not_there_is_found(busy: Any, broken: str) -> None:
+def test_a_query_that_reads_what_is_not_there_or_is_no_promql_is_found(
+    busy: Any, broken: str
+) -> None:
     assert missing(broken, read_scrape(busy.text))
-
-
-def test_a_query_that_is_no_promql_is_found(busy: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
-        missing("sum(rate(edge_cloud_spec_sessions[5m])", read_scrape(busy.text))
+        missing(f"sum({broken}", read_scrape(busy.text))
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 5))))
 def test_a_histogram_counts_each_value_once_below_its_bounds(
     values: list[tuple[float, int]],
 ) -> None:
-    histogram = Histogram((0.5, 1.0, 50.0))
+    histogram = Histogram()
     for value, times in values:
         histogram.observe(value, times)
     counts, total = histogram.read()
-    for bound, count in zip((0.5, 1.0, 50.0, float("inf")), counts, strict=True):
+    for bound, count in zip((*SECONDS, float("inf")), counts, strict=True):
         assert count == sum(times for value, times in values if value <= bound)
     assert total == pytest.approx(sum(value * times for value, times in values))
 
@@ -242,6 +232,51 @@ def test_a_port_alone_is_on_this_machine_only() -> None:
 
 
 def test_a_port_that_is_taken_is_said(busy: Any) -> None:
-    taken = busy.cloud._server.metrics.address
     with pytest.raises(UserError, match="cannot serve metrics"):
-        Cloud(toy_worker(), metrics=taken)
+        Cloud(toy_worker(), metrics=busy.server.address)
+
+
+@pytest.fixture(scope="module")
+def replicas() -> Iterator[SimpleNamespace]:
+    """Two replicas after a decode at each, and a third that does not answer."""
+    made = ServerSettings("127.0.0.1:0", grace_s=0.1)
+    with SmallFleet("") as fleet:
+        served = {name: Replica(toy_worker(), made, name, fleet.key) for name in "ab"}
+        for name, replica in served.items():
+            fleet.roster.reported(name, replica.address, ReplicaLoad())
+            assert decode_at(fleet.address).tokens == OWN
+            fleet.roster.left(name)
+
+        def ask() -> dict[str, Any]:
+            """As they come from another process."""
+            said = {name: one.metrics() for name, one in served.items()}
+            return {**pickle.loads(pickle.dumps(said)), "c": None}
+
+        server = MetricsServer("127.0.0.1:0", partial(fleet_metrics, ask, fleet.roster))
+        alone = MetricsServer("127.0.0.1:0", served["a"].metrics)
+        yield SimpleNamespace(text=scrape(server), again=scrape(server), alone=scrape(alone))
+        for each in (alone, server, *served.values()):
+            each.stop()
+
+
+def test_each_replica_says_what_happened_there_and_one_that_does_not_answer_hides_no_other(
+    replicas: Any,
+) -> None:
+    found, again = samples(replicas.text), samples(replicas.again)
+    assert found["fleet_replica_up"] == {("a",): 1, ("b",): 1, ("c",): 0}
+    assert found["fleet_placements_total"] == {("a",): 1, ("b",): 1}
+    assert found["request_success_total"] == {("end", "a"): 1, ("end", "b"): 1}
+    for scraped in (found, again):
+        assert scraped["generation_tokens_total"] == {("a",): len(OWN), ("b",): len(OWN)}
+
+
+def test_a_fleets_family_is_there_once_and_the_dashboard_reads_it_like_a_single_verifiers(
+    replicas: Any,
+) -> None:
+    helps = [line for line in replicas.text.splitlines() if line.startswith("# TYPE")]
+    assert len(helps) == len(set(helps))
+    found, alone = read_scrape(replicas.text), read_scrape(replicas.alone)
+    read = [query for query in QUERIES if not missing(query, alone)]
+    assert len(read) > len(QUERIES) / 2  # the others read what has not happened here
+    assert [what for query in read for what in missing(query, found)] == []
+    assert set(alone) < set(found)

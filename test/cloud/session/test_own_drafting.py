@@ -135,7 +135,7 @@ def test_robots_that_wait_for_one_anothers_drafts_are_not_slower_for_them(
     for how in (Generation(), MAY):
         worker = cloud_with(passes_per_robot=32)
         target: Any = worker._models.target
-        monkeypatch.setattr(worker._models._drafter, "spend", partial(wait, target, 0.1))
+        monkeypatch.setattr(worker._models.drafter, "spend", partial(wait, target, 0.1))
         for nonce in range(5):
             fleet = [Robot(worker).open(100 * nonce + one) for one in range(robots)]
             began = target.now

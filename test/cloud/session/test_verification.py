@@ -204,8 +204,8 @@ def test_a_draft_goes_on_after_one_of_its_leaves(
     cloud = session()
     actions = cloud.handle(DraftMessage(BASE, draft_, 0, open_at=open_at))
     assert complaint in refusal(actions) if complaint else actions == [Score(draft_)]
-    assert complaint or (cloud.under_way and cloud.under_way.open_at == open_at)
-    assert bool(cloud.under_way) != bool(complaint)
+    assert complaint or (cloud.scoring and cloud.scoring.open_at == open_at)
+    assert bool(cloud.scoring) != bool(complaint)
 
 
 def test_every_verdict_is_counted_once_and_every_message_that_changed_nothing() -> None:
