@@ -155,9 +155,9 @@ class BagWriter:
         self._lock = threading.Lock()  # a node is closed by another thread than hears for it
 
     @property
-    def seconds(self) -> float:
-        """From the first message to the last."""
-        return (self._last - self._first) / 1e9
+    def text(self) -> str:
+        """How much there is of it: its messages, and the seconds from the first to the last."""
+        return f"{self.messages} messages, {(self._last - self._first) / 1e9:.0f} s"
 
     def note(self, key: str, value: str) -> None:
         """Put this into the bag's ``custom_data``, under this key."""
@@ -207,7 +207,7 @@ class BagWriter:
         with contextlib.suppress(Exception):
             self._writer.abort()
         self.problem = f"the recording to {self.folder} ended: {error.strerror or error}; " + (
-            f"the bag so far ({self.messages} messages, {self.seconds:.0f} s) can be read"
+            f"the bag so far ({self.text}) can be read"
             if readable
             else "free the disk and record again"
         )

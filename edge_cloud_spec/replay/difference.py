@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from ..edge.events import CUT
@@ -187,10 +187,6 @@ class Comparison:
         """Where in the bag, in words."""
         picture = f"picture {self.frame}" if self.frame else "a picture that only it holds"
         return f"decision {self.number}, {picture}, at {self.at:.2f} s"
-
-    def as_row(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
 
 
 def compare(

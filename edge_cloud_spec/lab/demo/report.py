@@ -18,10 +18,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ... import __version__
-from ...document import document
 from ...observe.console_view import size
 from ...observe.decision import Decision, branched, joined
 from ...observe.run_log import RunLog
+from ..document import document
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
 from .run_result import RunResult

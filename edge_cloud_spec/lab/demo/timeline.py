@@ -9,9 +9,9 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from ...drawing import COLOURS, plain
 from ...observe.decision import Decision, ShownRound
 from ...observe.run_log import RunLog
+from ..drawing import COLOURS, plain
 
 
 def draw_timeline(path: Path, run_log: RunLog) -> None:

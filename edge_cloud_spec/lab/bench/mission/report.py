@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ....document import document, number, table
-from ....drawing import COLOURS, plain
 from ....nav.answer import DELIMITER, action_of
 from ....wire.messages import ClientMessage
+from ...document import document, number, table
+from ...drawing import COLOURS, plain
 from ...harness.mission.embedded_pair import loaded_pair
 from ...harness.mission.record import MissionRecord, MissionTrace
 from ...harness.mission.seen_room import SeenRoom

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 
 from ....decoding.preset import Preset
-from ....document import document, table
+from ...document import document, table
 from ...harness.emulated_link import LinkProfile
 from ...harness.regimes import Regime
 from ...harness.trace import Trace

@@ -14,9 +14,9 @@ from matplotlib.lines import Line2D
 
 from ....decoding.cost_model import Costs, rate
 from ....decoding.preset import STOP_AND_WAIT, Preset
-from ....drawing import plain
 from ....edge.draft_planner import planner_of
 from ....edge.measures import Measures
+from ...drawing import plain
 from ...harness.regimes import Regime
 from ...harness.virtual import with_regime_length
 

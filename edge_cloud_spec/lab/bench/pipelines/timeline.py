@@ -14,10 +14,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ....decoding.digest import PrefixDigest
-from ....drawing import COLOURS, plain
 from ....edge.runner import Outcome
 from ....models.draft_model import Drafted
 from ....wire.messages import DraftMessage, Generate, Prediction, Verdict
+from ...drawing import COLOURS, plain
 from ...harness.regimes import Regime
 from ...harness.trace import DraftPass, Hop, ModelPass, Trace
 
