@@ -12,16 +12,14 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 import zipfile
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 import edge_cloud_spec
-from edge_cloud_spec.bringup.graph import GraphSettings, command, graph
+from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, command, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, settings_of
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.doctor.finding import OK
@@ -36,11 +34,12 @@ from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
 from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
 from edge_cloud_spec.nodes.monitor import MonitorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
+from edge_cloud_spec.nodes.runtime.parameters import _flatten
 from edge_cloud_spec.share import share
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-SETTINGS = {
+SETTINGS: dict[str, object] = {
     "drafter": DrafterSettings(),
     "cloud_bridge": BridgeSettings(),
     "navigator": NodeSettings(),
@@ -56,17 +55,6 @@ def executables() -> dict[str, str]:
     blocks = re.findall(r"set\((?:lab_)?executables(.*?)\)", text, re.DOTALL)
     assert len(blocks) == 2
     return dict(pair.split("=") for block in blocks for pair in block.split())
-
-
-def flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Dotted name -> value, of a nested mapping or dataclass."""
-    if is_dataclass(values):
-        values = {item.name: getattr(values, item.name) for item in fields(values)}
-    result: dict[str, Any] = {}
-    for name, value in values.items():
-        nested = isinstance(value, dict) or is_dataclass(value)
-        result |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
-    return result
 
 
 def test_package_xml_and_the_python_package_have_one_version() -> None:
@@ -183,12 +171,11 @@ def test_settings_that_cannot_be_started_are_refused(wrong: dict[str, str]) -> N
 
 
 def test_the_parameter_file_names_parameters_that_exist_and_shows_their_defaults() -> None:
-    file = yaml.safe_load((share() / "config/go2_nav.yaml").read_text())
+    file = dict(ParameterFile.read(share() / "config/go2_nav.yaml").sections)
     assert {f"/**/{name}" for name in SETTINGS} == file.keys()
     for name, settings in SETTINGS.items():
-        declared = flat(settings)
-        given = flat(file[f"/**/{name}"]["ros__parameters"])
-        assert given == {key: declared.get(key, "no such parameter") for key in given}, name
+        given, declared = file[f"/**/{name}"], _flatten(settings)
+        assert given == {key: declared[key][0] for key in given}, name
 
 
 def test_the_launch_file_offers_what_the_graph_takes() -> None:
