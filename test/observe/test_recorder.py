@@ -19,11 +19,13 @@ pytest.importorskip("rosbags")
 from diagnostic_msgs.msg import DiagnosticArray
 from helpers.graph.peer import Peer, closed_after
 from helpers.graph.ros_domain import ros_domain
+from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from edge_cloud_spec.bringup.exits import Role
 from edge_cloud_spec.bringup.graph import command, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, settings_of
+from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 from edge_cloud_spec.nodes.topics import TOPICS
 from edge_cloud_spec.observe.bag import Bag
 
@@ -43,11 +45,13 @@ class Robot(Peer):
             topic: self.create_publisher(kind, topic, qos) for topic, (kind, qos) in TOPICS.items()
         }
         self.publishers_["run_info"].publish(String(data=json.dumps({"target": "the target"})))
+        self._raw = self.create_publisher(Image, "camera/image_raw", SENSOR_DATA)
         self._size, self.count = size, 0
         self.create_timer(0.05, self._publish)
 
     def _publish(self) -> None:
         self.count += 1
+        self._raw.publish(Image())  # which no bag has beside the compressed pictures
         for topic in TOPICS.keys() - {"run_info"}:
             message = TOPICS[topic][0]()
             if topic == "camera/image_raw/compressed":
@@ -74,7 +78,7 @@ def test_every_topic_of_a_namespaced_robot_is_in_the_bag(tmp_path: Path) -> None
     recorder = record("record", "--out", str(tmp_path / "bag"), "--namespace", "robot1")
     with closed_after(Robot("/robot1")) as one:
         one.until(lambda: all(p.get_subscription_count() for p in one.publishers_.values()))
-        one.spin(1.0)
+        one.spin(2.5)  # it looks for a raw camera each second
         recorder.send_signal(signal.SIGINT)
         said, errors = recorder.communicate()
     assert recorder.returncode == 0 and "recorded" in said, errors
