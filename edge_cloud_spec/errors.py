@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,6 +70,14 @@ def check_writable(path: Path) -> None:
     """Before the work whose figures are written there; raises UserError where they cannot be."""
     try:
         path.open("a").close()
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Figures for people and programs; raises UserError where they cannot be written."""
+    try:
+        path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
 

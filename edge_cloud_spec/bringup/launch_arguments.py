@@ -76,25 +76,18 @@ def settings_of(given: Mapping[str, str]) -> GraphSettings:
         raise UserError(f"seed must be a whole number, not {seed!r}")
     if given["record"] and Path(given["record"]).exists():
         raise UserError(f"record must be a new folder; {given['record']} is there already")
-    texts = ("cloud", "authority", "token_file", "preset", "drafter", "target")
+    renames = [(name, given[name]) for name in ("odom", "cmd_vel") if given[name]]
+    if given["camera"]:
+        raw = given["camera"].removesuffix(COMPRESSED)
+        renames += [(CAMERA, raw), (CAMERA + COMPRESSED, raw + COMPRESSED)]
+    texts = given.keys() - {"sim", "rviz", "seed", "camera", "odom", "cmd_vel"}
     return GraphSettings(
         **{name: given[name] for name in texts},
         sim=sim,
         rviz=given["rviz"].lower() == "true",
         seed=int(seed) if seed else None,
-        namespace=given["namespace"],
-        record=given["record"],
-        parameters=given["parameters"],
-        renames=_renames(given),
+        renames=tuple(renames),
     )
-
-
-def _renames(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    renames = [(name, given[name]) for name in ("odom", "cmd_vel") if given[name]]
-    if given["camera"]:
-        raw = given["camera"].removesuffix(COMPRESSED)
-        renames += [(CAMERA, raw), (CAMERA + COMPRESSED, raw + COMPRESSED)]
-    return tuple(renames)
 
 
 def installed(

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ..errors import UserError
 from ..observe.observer import Observer
-from .graph import LOCAL, GraphSettings, NodeSpec, Value, command, graph
+from .graph import GraphSettings, NodeSpec, Value, command, graph
 from .processes import Processes, Program
 
 DOMAINS = range(1, 101)  # values of ROS_DOMAIN_ID whose ports every Linux leaves free
@@ -147,6 +147,3 @@ def free_domain() -> int:
                 continue
             return domain
     raise UserError("all ROS domains from 1 to 100 are in use on this machine")
-
-
-__all__ = ["LOCAL", "LaunchConfig", "RunningGraph", "free_address", "launch_graph"]

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 from .. import __version__
 from ..edge.client import ClientSettings
-from ..errors import UserError
+from ..errors import UserError, write_json
 from ..models import EMBEDDED
 from .finding import FAIL, Finding
 from .graph import check_live
 from .machine import (
     check_cloud,
     check_libraries,
-    check_messages,
     check_model,
     check_python,
     check_ros,
@@ -52,7 +50,13 @@ def run_doctor(args: argparse.Namespace) -> int:
             findings.append(finding)
             print(finding, flush=True)
     if args.json:
-        _write(args.json, findings)
+        report = {
+            "suite": "doctor",
+            "seed": 0,
+            "versions": {"edge_cloud_spec": __version__},
+            "rows": [asdict(finding) for finding in findings],
+        }
+        write_json(Path(args.json), report)
     return 1 if any(finding.state == FAIL for finding in findings) else 0
 
 
@@ -60,8 +64,7 @@ def _checks(args: argparse.Namespace) -> list[Check]:
     checks: list[Check] = [
         lambda: [check_python()],
         lambda: [check_libraries()],
-        lambda: [check_ros()],
-        lambda: [check_messages()],
+        check_ros,
         lambda: [check_simulator()],
         lambda: [check_model("target", args.target)],
         lambda: [check_model("drafter", args.drafter)],
@@ -95,16 +98,3 @@ def _client_settings(args: argparse.Namespace) -> ClientSettings:
     settings.read_token()
     settings.credentials()
     return settings
-
-
-def _write(file: str, findings: list[Finding]) -> None:
-    report = {
-        "suite": "doctor",
-        "seed": 0,
-        "versions": {"edge_cloud_spec": __version__},
-        "rows": [asdict(finding) for finding in findings],
-    }
-    try:
-        Path(file).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror}") from None

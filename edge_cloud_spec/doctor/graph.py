@@ -244,38 +244,29 @@ def check_live(seconds: float, namespace: str | None = None) -> Iterable[Finding
 
 def read_graph(seconds: float) -> Snapshot:
     """Everything that can be heard of the graph in so many seconds."""
-    import rclpy
     from diagnostic_msgs.msg import DiagnosticArray
-    from rclpy.context import Context
-    from rclpy.executors import SingleThreadedExecutor
-    from rclpy.node import Node
 
-    context = Context()
-    rclpy.init(context=context, args=[])
-    node = Node(f"{NAME}_{os.getpid()}", context=context, enable_rosout=False)
-    executor = SingleThreadedExecutor(context=context)
-    executor.add_node(node)
-    said: dict[str, Said] = {}
+    from ..nodes.runtime.node_thread import NodeThread
+
+    thread = NodeThread(f"{NAME}_{os.getpid()}")
+    node, said = thread.node, dict[str, Said]()
 
     def hear(message: DiagnosticArray) -> None:
         said.update({status.name: _said(status) for status in message.status})
 
+    node.create_subscription(DiagnosticArray, "/diagnostics", hear, 100)
+    thread.start()
     try:
-        node.create_subscription(DiagnosticArray, "/diagnostics", hear, 100)
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            executor.spin_once(timeout_sec=left)
+        time.sleep(seconds)
         return Snapshot(
             nodes=tuple(name for name in _node_names(node) if NAME not in name),
             endpoints=tuple(e for e in _endpoints(node) if NAME not in e.node),
-            said=tuple(said[name] for name in sorted(said)),
+            said=tuple(said.copy()[name] for name in sorted(said.copy())),
             domain=os.environ.get("ROS_DOMAIN_ID", "0"),
             seconds=seconds,
         )
     finally:
-        executor.shutdown()
-        node.destroy_node()
-        rclpy.shutdown(context=context)
+        thread.close()
 
 
 def _said(status: Any) -> Said:

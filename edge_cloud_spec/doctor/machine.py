@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -41,31 +42,31 @@ def check_libraries() -> Finding:
     return Finding("libraries", OK, ", ".join(versions))
 
 
-def check_ros() -> Finding:
-    """rclpy, and which ROS 2 it is of."""
-    try:
-        importlib.import_module("rclpy")
-    except ImportError as error:
-        advice = (
-            "source your ROS 2 (source /opt/ros/DISTRO/setup.bash) or pip install -r "
-            "requirements/ros.txt; a cloud machine needs neither"
-        )
-        return Finding("ROS 2", WARN, f"rclpy cannot be imported ({error})", advice)
+IMPORTED = {  # what ROS needs, and what to do where it is missing
+    "ROS 2": (
+        "rclpy",
+        "source your ROS 2 (source /opt/ros/DISTRO/setup.bash) or pip install -r "
+        "requirements/ros.txt; a cloud machine needs neither",
+    ),
+    "messages": (
+        "edge_cloud_spec.msg",
+        "make messages in a checkout, pip install . elsewhere, or source install/setup.bash "
+        "after colcon build; a cloud machine does not need them",
+    ),
+}
+
+
+def check_ros() -> Iterator[Finding]:
+    """rclpy, and our messages, which are generated when the package is built."""
     distribution = os.environ.get("ROS_DISTRO", "the wheels of this Python environment")
-    return Finding("ROS 2", OK, f"rclpy, from {distribution}")
-
-
-def check_messages() -> Finding:
-    """edge_cloud_spec.msg, which is generated when the package is built."""
-    try:
-        importlib.import_module("edge_cloud_spec.msg")
-    except ImportError as error:
-        advice = (
-            "make messages in a checkout, pip install . elsewhere, or source install/setup.bash "
-            "after colcon build; a cloud machine does not need them"
-        )
-        return Finding("messages", WARN, f"cannot be imported ({error})", advice)
-    return Finding("messages", OK, "edge_cloud_spec.msg")
+    for check, (module, advice) in IMPORTED.items():
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            yield Finding(check, WARN, f"{module} cannot be imported ({error})", advice)
+        else:
+            source = f", from {distribution}" if module == "rclpy" else ""
+            yield Finding(check, OK, f"{module}{source}")
 
 
 def check_simulator() -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,7 +10,9 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .decision import Fate, WordSpan
+from ..nav.status import Status
+from .decision import Fate, WordSpan, words_of_decision
+from .run_log import RunLog
 
 WIDTH, LINE, MARGIN = 480, 22, 8  # pixels, as all sizes here
 ROWS = 4  # of words
@@ -47,6 +50,16 @@ class DecisionCaption:
     words: tuple[WordSpan, ...] = ()
     status: str = ""
     link: str = ""
+
+
+def caption_of(run_log: RunLog, instruction: str) -> DecisionCaption:
+    """Of the newest decision of a run, and of its navigator and link."""
+    decision = next(reversed(run_log.decisions.values()), None)
+    words = tuple(words_of_decision(decision)) if decision is not None else ()
+    status = ""
+    with contextlib.suppress(ValueError):
+        status = Status.parse(run_log.nav_status).text
+    return DecisionCaption(instruction, words, status, run_log.link_state)
 
 
 def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:

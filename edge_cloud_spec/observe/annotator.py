@@ -17,22 +17,21 @@ from nav_msgs.msg import Odometry, Path
 from PIL import Image as Picture
 from rclpy.node import Node
 from sensor_msgs.msg import CompressedImage, Image
-from std_msgs.msg import Header, String
+from std_msgs.msg import Header
 
 from ..errors import UserError
-from ..nav.status import Status
 from ..nodes.drafting.camera import encode_frame
 from ..nodes.health import Health, Level
 from ..nodes.runtime.diagnostics import Diagnostics
 from ..nodes.runtime.qos import DECODE, LATCHED, SENSOR_DATA
 from ..nodes.runtime.run import spin
 from ..nodes.topics import DRAWN, TOPICS
-from .annotated_picture import DecisionCaption, annotate, draw_caption
-from .decision import words_of_decision
+from .annotated_picture import DecisionCaption, annotate, caption_of, draw_caption
 from .run_log import RunLog
 
 DECISIONS = 2  # that are remembered
 WORDS = ("decode_request", "draft", "verdict", "verified_tokens", "decode_stats")
+STATES = ("nav_status", "link_state")
 STEP = 0.05  # m between two points of the path
 POINTS = 4000  # of the path: 200 m
 
@@ -47,7 +46,6 @@ class Annotator(Node):
     def __init__(self) -> None:
         super().__init__("annotator")
         self._run_log, self._instruction = RunLog(DECISIONS), ""
-        self._status = self._link = ""
         self._caption, self._sheet = DecisionCaption(), draw_caption(DecisionCaption())
         self._raw, self._compressed, self._paths = (
             self.create_publisher(kind, topic, qos) for topic, (kind, qos) in DRAWN.items()
@@ -58,10 +56,9 @@ class Annotator(Node):
         )
         self.create_subscription(Image, "camera/image_raw", self._on_image, SENSOR_DATA)
         self.create_subscription(Odometry, "odom", self._on_odometry, SENSOR_DATA)
-        self.create_subscription(String, "nav_status", self._on_status, LATCHED)
-        self.create_subscription(String, "link_state", self._on_link, LATCHED)
-        for topic in WORDS:
-            self.create_subscription(TOPICS[topic][0], topic, self._listener(topic), DECODE)
+        for topic in (*STATES, *WORDS):
+            qos = LATCHED if topic in STATES else DECODE
+            self.create_subscription(TOPICS[topic][0], topic, self._listener(topic), qos)
         self.create_timer(1.0, self._publish_path)
         Diagnostics(self).report(lambda: Health(Level.OK, "drawing where somebody looks"))
 
@@ -71,13 +68,6 @@ class Annotator(Node):
             self._instruction = getattr(message, "instruction", "") or self._instruction
 
         return listen
-
-    def _on_status(self, message: String) -> None:
-        with contextlib.suppress(ValueError):
-            self._status = Status.parse(message.data).text
-
-    def _on_link(self, message: String) -> None:
-        self._link = message.data
 
     # Pictures
 
@@ -117,9 +107,7 @@ class Annotator(Node):
 
     def _drawn_caption(self) -> np.ndarray:
         """Drawn anew only when it says something else."""
-        decision = next(reversed(self._run_log.decisions.values()), None)
-        words = tuple(words_of_decision(decision)) if decision is not None else ()
-        caption = DecisionCaption(self._instruction, words, self._status, self._link)
+        caption = caption_of(self._run_log, self._instruction)
         if caption != self._caption:
             self._caption, self._sheet = caption, draw_caption(caption)
         return self._sheet

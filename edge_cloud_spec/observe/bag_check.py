@@ -58,27 +58,28 @@ def check_mcap(path: Path) -> dict[str, int]:
         if not path.stat().st_size:
             raise UserError(f"{path} is empty: nothing was recorded, or the disk was full")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                return _check(data)
-            except (ValueError, struct.error) as error:
-                raise UserError(f"{path} is damaged: {error}") from None
-            except _CutError as error:
-                raise UserError(
-                    f"{path} is cut off after {error}: its recorder was killed or its disk was "
-                    "full; `mcap recover` makes a whole bag of what is there"
-                ) from None
-            except _ExcessError as error:
-                raise UserError(f"{path} is refused: {error}") from None
+            return _check(data)
+    except _RefusedError as error:
+        raise UserError(f"{path} {error}") from None
+    except (ValueError, struct.error) as error:
+        raise UserError(f"{path} is damaged: {error}") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
-class _CutError(Exception):
-    """The file ends before its footer."""
+class _RefusedError(Exception):
+    """The file is not damaged: it is cut off, or asks for more than any honest one does."""
 
 
-class _ExcessError(Exception):
-    """The file asks for more than any honest one does."""
+def _cut_off(size: int) -> _RefusedError:
+    return _RefusedError(
+        f"is cut off after {size} bytes: its recorder was killed or its disk was full; "
+        "`mcap recover` makes a whole bag of what is there"
+    )
+
+
+def _excess(what: str) -> _RefusedError:
+    return _RefusedError(f"is refused: {what}")
 
 
 class _Contents:
@@ -103,7 +104,7 @@ class _Contents:
             self._definitions.add(content)
             self._defined += len(content)
             if self._defined > MAX_DEFINITIONS or len(self.topics) > MAX_TOPICS:
-                raise _ExcessError(
+                raise _excess(
                     f"it defines more than {MAX_TOPICS} topics, or types of more than "
                     f"{MAX_DEFINITIONS} bytes"
                 )
@@ -130,7 +131,7 @@ def _check(data: mmap.mmap) -> dict[str, int]:
             blocks.append(block)
             inflated += block.size
             if inflated > max(MAX_INFLATED, MAX_RATIO * size):
-                raise _ExcessError(
+                raise _excess(
                     f"its blocks inflate to {MAX_RATIO} times its size and more than "
                     f"{MAX_INFLATED} bytes; `mcap decompress` writes it without compression"
                 )
@@ -154,7 +155,7 @@ def _check(data: mmap.mmap) -> dict[str, int]:
             return {topic: contents.counts[channel] for channel, topic in contents.topics.items()}
         else:
             contents.take(kind, at, content)
-    raise _CutError(f"{size} bytes")
+    raise _cut_off(size)
 
 
 def _records(data: mmap.mmap, at: int, end: int, whole: bool) -> Iterator[Record]:
@@ -166,10 +167,10 @@ def _records(data: mmap.mmap, at: int, end: int, whole: bool) -> Iterator[Record
             raise ValueError(f"there are {zeros} at byte {at} of {len(data)}")
         if at + RECORD + length > end:
             if not whole:
-                raise _CutError(f"{len(data)} bytes")
+                raise _cut_off(len(data))
             raise ValueError(f"the record at byte {at} says that it has {length} bytes")
         if length > MAX_BLOCK:
-            raise _ExcessError(f"the record at byte {at} has more than {MAX_BLOCK} bytes")
+            raise _excess(f"the record at byte {at} has more than {MAX_BLOCK} bytes")
         yield kind, at, data[at + RECORD : at + RECORD + length]
         at += RECORD + length
 
@@ -184,7 +185,7 @@ def _block(content: bytes, at: int) -> _Block:
     if 40 + letters + stored != len(content):
         raise ValueError(f"the block at byte {at} is not as long as it says")
     if size > MAX_BLOCK:
-        raise _ExcessError(f"the block at byte {at} has {size} bytes; {MAX_BLOCK} are the most")
+        raise _excess(f"the block at byte {at} has {size} bytes; {MAX_BLOCK} are the most")
     compression = content[32 : 32 + letters]
     return _Block(begin, end, at, RECORD + len(content), compression, stored, size)
 
@@ -243,7 +244,7 @@ def _check_order(blocks: list[_Block]) -> None:
     for _, change in sorted(begun + ended):
         held += change
         if held > MAX_AT_ONCE:
-            raise _ExcessError(
+            raise _excess(
                 f"blocks of the same time have more than {MAX_AT_ONCE} bytes; `mcap sort` puts "
                 "its messages in order"
             )

@@ -79,8 +79,7 @@ class RecoverableMcap(McapWriter):
         self._file.seek(start + CRC_AT)
         self._file.write(crc32(pending.bio.getvalue()).to_bytes(4, "little"))
         self._file.seek(end)
-        counts = {channel: len(messages) for channel, messages in pending.msgs.items()}
-        self._blocks.append(_Block(end, counts, pending.message_end_time))
+        self._blocks.append(_Block(end, _counts(pending), pending.message_end_time))
 
     def take_back(self) -> bool:
         """Forget the block that does not fit, else the last one; whether there was one.
@@ -89,10 +88,10 @@ class RecoverableMcap(McapWriter):
         """
         pending = self.chunk
         if pending.bio.tell():
-            counts = {channel: len(messages) for channel, messages in pending.msgs.items()}
+            counts = _counts(pending)
             self.chunk = PendingChunk(2**63 - 1, 0, BytesIO(), defaultdict(list))
         elif self._blocks:
-            counts = dict(self._blocks.pop().counts)
+            counts = self._blocks.pop().counts
             self.chunks.pop()
         else:
             return False
@@ -111,6 +110,11 @@ class RecoverableMcap(McapWriter):
             summary = file.read()[:-SUM_BYTES]
             file.seek(-SUM_BYTES, 2)
             file.write(crc32(summary).to_bytes(4, "little"))
+
+
+def _counts(chunk: PendingChunk) -> Mapping[int, int]:
+    """Messages by channel."""
+    return {channel: len(messages) for channel, messages in chunk.msgs.items()}
 
 
 class _McapBag(Writer):
@@ -155,9 +159,9 @@ class BagWriter:
         self._lock = threading.Lock()  # a node is closed by another thread than hears for it
 
     @property
-    def seconds(self) -> float:
-        """From the first message to the last."""
-        return (self._last - self._first) / 1e9
+    def text(self) -> str:
+        """How much there is of it: its messages, and the seconds from the first to the last."""
+        return f"{self.messages} messages, {(self._last - self._first) / 1e9:.0f} s"
 
     def note(self, key: str, value: str) -> None:
         """Put this into the bag's ``custom_data``, under this key."""
@@ -207,7 +211,7 @@ class BagWriter:
         with contextlib.suppress(Exception):
             self._writer.abort()
         self.problem = f"the recording to {self.folder} ended: {error.strerror or error}; " + (
-            f"the bag so far ({self.messages} messages, {self.seconds:.0f} s) can be read"
+            f"the bag so far ({self.text}) can be read"
             if readable
             else "free the disk and record again"
         )

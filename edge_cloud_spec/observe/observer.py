@@ -75,7 +75,7 @@ class Observer:
     def _take(self, topic: str, cdr: bytes, stamp: int) -> None:
         with self.lock:
             if self._bag is not None:
-                self._bag.write(topic, cdr, stamp)
+                self._bag.take(topic, cdr, stamp)
             if topic not in BAG_ONLY:
                 message = deserialize_message(cdr, TOPICS[topic][0])
                 now = self.now - (time.time_ns() - stamp) / 1e9

@@ -11,64 +11,47 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import rclpy
-from rclpy.clock import Clock, ClockType
-from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 
 from ..bounds import described
 from ..errors import UserError
 from ..nodes.health import Health, Level
 from ..nodes.runtime.diagnostics import Diagnostics
+from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.runtime.parameters import Parameters
 from ..nodes.runtime.run import spin
 from ..signals import signals_as_interrupt
-from .topic_bag import RAW_CAMERA, TopicBag, subscribe
+from .topic_bag import TopicBag, subscribe, subscribe_raw_camera
 
-COMPRESSED_CAMERA = "camera/image_raw/compressed"
-LOOK_S = 1.0  # between two looks for a camera that is raw only
 SHOW_S = 5.0  # between two lines about how much there is
 
 
-class RecorderNode(Node):
-    """Records until it is closed, or until its disk is full; then it says so, and stays.
+class Recorder:
+    """Records what ``node`` hears until it is closed, or until its disk is full; then it says so.
 
     Raises UserError where no bag can be begun.
     """
 
-    def __init__(
-        self, folder: Path | None = None, context: Context | None = None, namespace: str = ""
-    ) -> None:
-        super().__init__("recorder", context=context, namespace=namespace or None)
-        settings = Parameters(self, RecorderSettings()).value
-        self.bag = TopicBag(self, folder or bag_folder(settings.folder))
-        self._reported = False
-        self._raw = False
-        subscribe(self, self._take)
-        Diagnostics(self).report(self.health)
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(LOOK_S, self._look, clock=steady)
-        self.get_logger().info(f"recording to {self.bag.folder}")
+    def __init__(self, node: Node, folder: Path) -> None:
+        self.bag = TopicBag(node, folder)
+        self._log, self._reported = node.get_logger(), False
+        subscribe(node, self._take)
+        subscribe_raw_camera(node, self._take)
+        Diagnostics(node).report(self.health)
+        self._log.info(f"recording to {folder}")
 
     def _take(self, topic: str, cdr: bytes, stamp: int) -> None:
-        self.bag.write(topic, cdr, stamp)
+        self.bag.take(topic, cdr, stamp)
+        self._report()
+
+    def _report(self) -> None:
         if self.bag.problem and not self._reported:
             self._reported = True
-            self.get_logger().error(self.bag.problem)
-
-    def _look(self) -> None:
-        """A raw camera is recorded only where it is the only one: it is thirty times as large."""
-        wanted = self.count_publishers(RAW_CAMERA) and not self.count_publishers(COMPRESSED_CAMERA)
-        if wanted and not self._raw:
-            self._raw = True
-            subscribe(self, self._take, (RAW_CAMERA,))
+            self._log.error(self.bag.problem)
 
     def health(self) -> Health:
         """How the recording is."""
@@ -79,8 +62,20 @@ class RecorderNode(Node):
     def close(self) -> None:
         """End the bag."""
         self.bag.close()
-        if self.bag.problem and not self._reported:
-            self.get_logger().error(self.bag.problem)
+        self._report()
+
+
+class RecorderNode(Node):
+    """The recorder as a process of the graph; where its disk is full, it stays."""
+
+    def __init__(self) -> None:
+        super().__init__("recorder")
+        folder = Parameters(self, RecorderSettings()).value.folder
+        self._recorder = Recorder(self, bag_folder(folder))
+
+    def close(self) -> None:
+        """End the bag."""
+        self._recorder.close()
 
 
 def bag_folder(given: str = "") -> Path:
@@ -111,41 +106,32 @@ def run_record(args: argparse.Namespace) -> int:
     its disk.
     """
     folder = args.out or bag_folder()
-    context, executor = Context(), None
-    rclpy.init(args=[], context=context, signal_handler_options=SignalHandlerOptions.NO)
+    thread = NodeThread("recorder", args.namespace)
     try:
-        node = RecorderNode(folder, context, args.namespace)
-        executor = SingleThreadedExecutor(context=context)
-        executor.add_node(node)
+        recorder = Recorder(thread.node, folder)
+        thread.start()
         print(f"recording to {folder}; Ctrl-C ends it", flush=True)
-        try:
-            with contextlib.suppress(KeyboardInterrupt), signals_as_interrupt():
-                _spin(executor.spin_once, node, args.seconds)
-        finally:
-            node.close()
+        with contextlib.suppress(KeyboardInterrupt), signals_as_interrupt():
+            _show(recorder.bag, args.seconds)
     finally:
-        if executor is not None:
-            executor.shutdown()
-        rclpy.try_shutdown(context=context)
-    if node.bag.problem:
-        raise UserError(node.bag.problem)
-    print(f"recorded {folder}: {node.bag.text}")
-    if not node.bag.messages:
+        thread.close()
+    recorder.close()
+    if recorder.bag.problem:
+        raise UserError(recorder.bag.problem)
+    print(f"recorded {folder}: {recorder.bag.text}")
+    if not recorder.bag.messages:
         domain = os.environ.get("ROS_DOMAIN_ID", "0")
         print(f"nothing was published in ROS domain {domain}, namespace /{args.namespace}")
-    return int(not node.bag.messages)
+    return int(not recorder.bag.messages)
 
 
-def _spin(spin_once: Callable[..., None], node: RecorderNode, seconds: float) -> None:
+def _show(bag: TopicBag, seconds: float) -> None:
     begun = shown = time.monotonic()
-    while not node.bag.problem:
-        spin_once(timeout_sec=0.2)
-        now = time.monotonic()
-        if now - shown > SHOW_S:
-            shown = now
-            print(f"  {node.bag.text}", flush=True)
-        if seconds and now - begun > seconds:
-            return
+    while not bag.problem and not (seconds and time.monotonic() - begun > seconds):
+        time.sleep(0.2)
+        if time.monotonic() - shown > SHOW_S:
+            shown = time.monotonic()
+            print(f"  {bag.text}", flush=True)
 
 
 def main() -> int:

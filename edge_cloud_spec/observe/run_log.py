@@ -107,7 +107,7 @@ class RunLog:
 
     def _on_draft(self, message: Any, now: float) -> None:
         decision, base = self._decision(message, now), message.base_length
-        words, begun = tuple(message.words), now - _seconds(message.draft_time)
+        words, begun = tuple(message.words), now - seconds_of(message.draft_time)
         draft = ShownDraft(words, _tree(message.payload), begun, now)
         decision.drafts.setdefault((base, message.base_hash), draft)  # a repeat changes nothing
         if base in decision.rounds:
@@ -128,7 +128,7 @@ class RunLog:
             round_.hash = message.base_hash
             round_.path, round_.generated = _accepted(message)
             decision.attach_draft(round_)
-            round_.verify = _seconds(message.verify_time)
+            round_.verify = seconds_of(message.verify_time)
             if round_.complete:
                 yield RoundSettled(decision, round_)
 
@@ -203,5 +203,6 @@ def _accepted(message: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     return ((), verdict.tokens + last) if verdict.generated else (verdict.path, None)
 
 
-def _seconds(duration: Any) -> float:
+def seconds_of(duration: Any) -> float:
+    """Of a message builtin_interfaces/Duration."""
     return float(duration.sec + duration.nanosec * 1e-9)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import deserialize_message
@@ -34,7 +35,8 @@ RELIABLE = QoSProfile(depth=200)
 STATES = QoSProfile(depth=200, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 """For latched topics: also the states that follow each other before they are read."""
 
-RAW_CAMERA = "camera/image_raw"
+COMPRESSED_CAMERA, RAW_CAMERA = "camera/image_raw/compressed", "camera/image_raw"
+LOOK_S = 1.0  # between two looks for a camera that is raw only
 NOTED = "edge_cloud_spec"  # the key of ``run_info`` in a bag's custom_data
 
 # Whether rclpy passes on when a message was sent; Humble's does not.
@@ -55,6 +57,20 @@ def subscribe(node: Node, take: Take, topics: Iterable[str] = tuple(TOPICS)) -> 
         node.create_subscription(kind, topic, _callback(topic, take), wanted, raw=True)
 
 
+def subscribe_raw_camera(node: Node, take: Take) -> None:
+    """The same for raw pictures where there are no compressed ones: they are thirty times as large.
+
+    Looked for until it is so.
+    """
+
+    def look() -> None:
+        if node.count_publishers(RAW_CAMERA) and not node.count_publishers(COMPRESSED_CAMERA):
+            timer.cancel()
+            subscribe(node, take, (RAW_CAMERA,))
+
+    timer = node.create_timer(LOOK_S, look, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+
 def _callback(topic: str, take: Take) -> Callable[..., None]:
     def without_info(cdr: bytes) -> None:
         take(topic, cdr, time.time_ns())
@@ -66,8 +82,8 @@ def _callback(topic: str, take: Take) -> Callable[..., None]:
     return with_info if HAS_SOURCE_STAMP else without_info
 
 
-class TopicBag:
-    """The bag of a node that observes all topics; may be closed by another thread than writes.
+class TopicBag(BagWriter):
+    """The bag of a node that observes all topics.
 
     The models' identities that the drafter publishes are noted in the bag's ``custom_data``.
     Raises UserError where no bag can be begun.
@@ -75,37 +91,17 @@ class TopicBag:
 
     def __init__(self, node: Node, folder: Path) -> None:
         self._names = {topic: node.resolve_topic_name(topic) for topic in ALL}
-        self._writer = BagWriter(
+        super().__init__(
             folder,
             {self._names[topic]: _name(kind) for topic, (kind, _) in ALL.items()},
             {self._names[topic]: _offered(qos) for topic, (_, qos) in ALL.items()},
         )
-        self.folder = folder
 
-    @property
-    def problem(self) -> str:
-        """Why the bag ended before the run did; empty: it did not."""
-        return self._writer.problem
-
-    @property
-    def text(self) -> str:
-        """How much there is of it."""
-        return f"{self._writer.messages} messages, {self._writer.seconds:.0f} s"
-
-    @property
-    def messages(self) -> int:
-        """How many it has."""
-        return self._writer.messages
-
-    def write(self, topic: str, cdr: bytes, stamp: int) -> None:
+    def take(self, topic: str, cdr: bytes, stamp: int) -> None:
         """One message of ``topic``, sent at ``stamp`` (ns)."""
-        self._writer.write(self._names[topic], stamp, cdr)
+        self.write(self._names[topic], stamp, cdr)
         if topic == "run_info":
-            self._writer.note(NOTED, deserialize_message(cdr, String).data)
-
-    def close(self) -> None:
-        """End the bag; without this it has no index."""
-        self._writer.close()
+            self.note(NOTED, deserialize_message(cdr, String).data)
 
 
 def _name(kind: type[Any]) -> str:

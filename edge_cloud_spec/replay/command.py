@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -23,7 +21,7 @@ from .. import __version__
 from ..bringup.graph import LOCAL, GraphSettings, Value, graph
 from ..bringup.running_graph import LaunchConfig, free_address, launch_graph
 from ..decoding.policy import RULES, check_rule
-from ..errors import UserError
+from ..errors import UserError, write_json
 from ..models import EMBEDDED
 from ..models.prompt import ORDERS
 from ..observe.console_view import ConsoleView
@@ -111,7 +109,16 @@ def run_replay(args: argparse.Namespace) -> int:
         view.print_line(f"recorded: {out}" if not observer.problem else observer.problem)
         status = status or int(bool(observer.problem))
     if args.json is not None:
-        _write(args.json, recording, rows)
+        first = recording.tasks[0].parameters
+        report = {
+            "suite": "replay",
+            "seed": first["seed"],
+            "versions": {"edge_cloud_spec": __version__},
+            "preset": first.get("preset", "dsd"),
+            "rule": first["rule"],
+            "rows": [asdict(row) for row in rows],
+        }
+        write_json(args.json, report)
     return status
 
 
@@ -207,19 +214,3 @@ def _conclude(view: ConsoleView, recording: Recording, rows: list[Comparison]) -
             view.print_line(f"  likely because {first.why}")
     rules = {str(task.parameters["rule"]) for task in recording.tasks}
     return int((equal if rules <= {*REPRODUCIBLE} else made) < len(rows))
-
-
-def _write(path: Path, recording: Recording, rows: list[Comparison]) -> None:
-    first = recording.tasks[0].parameters
-    content: dict[str, Any] = {
-        "suite": "replay",
-        "seed": first["seed"],
-        "versions": {"edge_cloud_spec": __version__},
-        "preset": first.get("preset", "dsd"),
-        "rule": first["rule"],
-        "rows": [row.as_row() for row in rows],
-    }
-    try:
-        path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from ..edge.events import CUT
@@ -94,24 +94,20 @@ def reasons(recorded: tuple[RunLog, Decision], replayed: tuple[RunLog, Decision]
     """What differs between both runs and may have changed the words, in words."""
     was, now = identities_of(*recorded), identities_of(*replayed)
     found = []
+    first, second = opening_of(recorded[1]), opening_of(replayed[1])
+    draws = first is None or first.rule == "rejection"
     for name, then, here in (
         ("target", was.target, now.target),
         ("prompt of the target", was.prompt, now.prompt),
+        ("draft model", was.drafter, now.drafter),
+        ("preset", recorded[1].preset, replayed[1].preset),
     ):
-        if then and here and then != here:
-            found.append(f"the {name} is another ({here}; it was {then})")
-    first, second = opening_of(recorded[1]), opening_of(replayed[1])
+        drafted = name in ("draft model", "preset")
+        if then and here and then != here and (draws or not drafted):
+            depends = ", and words depend on it" if drafted else ""
+            found.append(f"the {name} is another ({here}; it was {then}){depends}")
     if first is not None and second is not None:
         found += _requested(first, second)
-    if first is None or first.rule == "rejection":
-        for name, then, here in (
-            ("draft model", was.drafter, now.drafter),
-            ("preset", recorded[1].preset, replayed[1].preset),
-        ):
-            if then and here and then != here:
-                found.append(
-                    f"the {name} is another ({here}; it was {then}), and words depend on it"
-                )
     if found:
         return "; ".join(found)
     versions = ""
@@ -187,10 +183,6 @@ class Comparison:
         """Where in the bag, in words."""
         picture = f"picture {self.frame}" if self.frame else "a picture that only it holds"
         return f"decision {self.number}, {picture}, at {self.at:.2f} s"
-
-    def as_row(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
 
 
 def compare(

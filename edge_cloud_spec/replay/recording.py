@@ -65,7 +65,8 @@ def choose_topics(types: Mapping[str, str], camera: str = "", instruction: str =
     if instruction:
         text = _named(types, instruction, (TEXT,), "--instruction")
     else:
-        text = inside if types.get(inside) == TEXT else _only_instruction(types)
+        named = [t for t, kind in types.items() if kind == TEXT and t.endswith("/instruction")]
+        text = inside if inside in named else _one(named, "--instruction")
     names = {ours: f"{namespace}/{ours}" for ours in OURS}
     run = {ours: full for ours, full in names.items() if types.get(full) == OURS[ours]}
     wrong = next((f for o, f in names.items() if f in types and types[f] != OURS[o]), "")
@@ -87,29 +88,21 @@ def _named(types: Mapping[str, str], given: str, kinds: tuple[str, ...], option:
 
 def _camera(types: Mapping[str, str]) -> str:
     """Ours by name, compressed first; else the only one of its type. Empty: the bag has none."""
-    for ours, kind in CAMERAS.items():
-        named = [t for t, k in types.items() if k == kind and t.endswith(f"/{ours}")]
-        if found := _one(named, "--camera"):
-            return found
-    for kind in CAMERAS.values():
-        others = [t for t, k in types.items() if k == kind and "annotated" not in t]
-        if found := _one(others, "--camera"):
-            return found
+    named = [(f"/{ours}", kind) for ours, kind in CAMERAS.items()]
+    for end, kind in (*named, *(("", kind) for kind in CAMERAS.values())):
+        of_kind = [t for t, k in types.items() if k == kind and t.endswith(end)]
+        found = [t for t in of_kind if end or "annotated" not in t]
+        if found:
+            return _one(found, "--camera")
     return ""
-
-
-def _only_instruction(types: Mapping[str, str]) -> str:
-    named = [t for t, k in types.items() if k == TEXT and t.endswith("/instruction")]
-    return _one(named, "--instruction")
 
 
 def _namespace(types: Mapping[str, str], camera: str) -> str:
     """That of the run's decisions: the camera's, else the only one, else the root."""
-    for ours in CAMERAS:
-        if camera.endswith(f"/{ours}"):
-            own = camera.removesuffix(f"/{ours}")
-            if f"{own}/verified_tokens" in types or not own:
-                return own
+    ends = (f"/{ours}" for ours in CAMERAS)
+    own = next((camera.removesuffix(end) for end in ends if camera.endswith(end)), None)
+    if own is not None and (f"{own}/verified_tokens" in types or not own):
+        return own
     end = "/verified_tokens"
     found = [t.removesuffix(end) for t in types if t.endswith(end)]
     if len(found) > 1:
@@ -117,12 +110,7 @@ def _namespace(types: Mapping[str, str], camera: str) -> str:
             f"the bag has the decisions of {len(found)} robots ({', '.join(sorted(found))}): "
             "name one by its --camera"
         )
-    return found[0] if found else _own_namespace(camera)
-
-
-def _own_namespace(camera: str) -> str:
-    ends = (f"/{ours}" for ours in CAMERAS)
-    return next((camera.removesuffix(end) for end in ends if camera.endswith(end)), "")
+    return found[0] if found else own or ""
 
 
 def _one(topics: list[str], option: str) -> str:
@@ -180,7 +168,6 @@ class Recording:
     tasks: tuple[ReplayTask, ...]
     frames: int
     run_log: RunLog
-    topics: TopicChoice
 
     @property
     def compares(self) -> bool:
@@ -188,9 +175,8 @@ class Recording:
         return any(task.recorded is not None for task in self.tasks)
 
 
-def read_recording(path: Path, choice: Choice | None = None) -> Recording:
+def read_recording(path: Path, choice: Choice = Choice()) -> Recording:
     """Read a bag: ours, or any with a camera and an instruction. Raises UserError."""
-    choice = choice or Choice()
     bag = Bag(path)
     topics = choose_topics(bag.topics, choice.camera, choice.instruction)
     reading = _Reading(path, topics, choice)
@@ -200,7 +186,7 @@ def read_recording(path: Path, choice: Choice | None = None) -> Recording:
     tasks = reading.recorded_tasks() if topics.has_decisions and not choice.say else ()
     if not tasks:
         tasks = reading.new_tasks()
-    return Recording(tasks, reading.frames, reading.run_log, topics)
+    return Recording(tasks, reading.frames, reading.run_log)
 
 
 @dataclass

@@ -22,6 +22,7 @@ from ..observe.annotated_picture import (
     GREY,
     NAMES,
     DecisionCaption,
+    caption_of,
     draw_caption,
 )
 from ..observe.decision import (
@@ -30,10 +31,9 @@ from ..observe.decision import (
     RoundSettled,
     RunEvent,
     joined,
-    words_of_decision,
     words_of_round,
 )
-from ..observe.run_log import RunLog
+from ..observe.run_log import RunLog, seconds_of
 
 
 class Entity(NamedTuple):
@@ -43,6 +43,8 @@ class Entity(NamedTuple):
     shown: Any
     at: float | None
 
+
+Handlers = dict[str, Callable[[Any, float], Iterator[Entity]]]  # by topic: message, seconds
 
 TIMELINE = "timeline"
 # In the order in which the viewer shows them.
@@ -68,14 +70,16 @@ OPEN, VERDICT = 0, 0  # kinds of DecodeRequest, and of Verdict
 
 
 class Lanes:
-    """Messages to changes of state. A lane's colours are told again with each new text."""
+    """Messages to changes of state, by their topics in ``handlers``.
+
+    A lane's colours are told again with each new text."""
 
     def __init__(self) -> None:
         self._colours: dict[str, dict[str, tuple[int, int, int]]] = {}
         self._requests: dict[str, int] = {}  # their numbers
         self._sent: dict[int, float] = {}  # when the drafts after these prefixes were sent
         self._count = 0
-        self._handlers = {
+        self.handlers: Handlers = {
             "decode_request": self._on_request,
             "draft": self._on_draft,
             "prediction": self._on_prediction,
@@ -85,12 +89,6 @@ class Lanes:
             "nav_status": self._on_status,
             "link_state": self._on_link,
         }
-
-    def on_message(self, topic: str, message: Any, now: float) -> Iterator[Entity]:
-        """The changes that a message tells; of topics that tell none there are none."""
-        handler = self._handlers.get(topic)
-        if handler is not None:
-            yield from handler(message, now)
 
     def _state(
         self, lane: str, text: str, at: float, colour: tuple[int, int, int] = GREY
@@ -112,7 +110,7 @@ class Lanes:
             yield from self._state(DECISION, f"decision {self._count}", now, GREY)
 
     def _on_draft(self, message: Any, now: float) -> Iterator[Entity]:
-        begun = now - _seconds(message.draft_time)
+        begun = now - seconds_of(message.draft_time)
         text = joined(message.words) or "(no text)"
         yield from self._state(DRAFTING, text, begun, BLUE)
         yield from self._state(DRAFTING, "", now)
@@ -134,7 +132,7 @@ class Lanes:
                 self._sent.clear()
                 yield from self._in_flight(now)
             return
-        passed, base = _seconds(message.verify_time), message.base_length
+        passed, base = seconds_of(message.verify_time), message.base_length
         sent = self._sent.get(base, now - passed)
         begun = max(sent, now - passed - max(0.0, (now - sent - passed) / 2))
         text = f"accepts {message.accepted}"
@@ -170,10 +168,6 @@ class Lanes:
         yield from self._state(LINK, state, now, colours.get(state, GREY))
 
 
-def _seconds(duration: Any) -> float:
-    return float(duration.sec + duration.nanosec * 1e-9)
-
-
 MAP = "map"
 ROBOT, PATH, COMMAND, GOAL, ROOM = (
     f"{MAP}/{n}" for n in ("robot", "path", "cmd_vel", "goal", "room")
@@ -191,26 +185,20 @@ Point = tuple[float, float]
 
 
 class Floor:
-    """Messages to shapes on the floor, in metres."""
+    """Messages to shapes on the floor, in metres, by their topics in ``handlers``."""
 
     def __init__(self) -> None:
         self._x = self._y = self._yaw = 0.0
         self._path: list[Point] = []
         self._next = -math.inf
         self._room: dict[str, Any] = {}
-        self._handlers = {
+        self.handlers: Handlers = {
             "odom": self._on_odometry,
             "cmd_vel": self._on_velocity,
             "nav_command": self._on_command,
             "nav_status": self._on_status,
             "markers": self._on_markers,
         }
-
-    def on_message(self, topic: str, message: Any, now: float) -> Iterator[Entity]:
-        """The shapes that a message changes; of topics that change none there are none."""
-        handler = self._handlers.get(topic)
-        if handler is not None:
-            yield from handler(message, now)
 
     def _on_odometry(self, message: Any, now: float) -> Iterator[Entity]:
         place, q = message.pose.pose.position, message.pose.pose.orientation
@@ -355,13 +343,13 @@ SERIES = {  # names and colours of the plots' lines
 }
 LOGGED = {  # topics that the run log takes, but the pictures
     *("decode_request", "draft", "verdict", "verified_tokens", "decode_stats"),
-    *("nav_command", "nav_status", "instruction_status"),
+    *("nav_command", "nav_status", "instruction_status", "link_state"),
 }
 TOPICS = {  # all that is shown, as the graph names them
     *(*LOGGED, "camera/image_raw/compressed", "camera/image_raw", "instruction", "e_stop"),
-    *("link_state", "prediction", "odom", "cmd_vel", "markers", "/diagnostics"),
+    *("prediction", "odom", "cmd_vel", "markers", "/diagnostics"),
 }
-CAPTIONED = {*LOGGED, "instruction", "link_state"}
+CAPTIONED = {*LOGGED, "instruction"}
 DECISIONS = 4  # that are remembered
 CAMERA_PERIOD = 0.1  # s between two pictures
 SHARP = 2  # how many times larger than in RViz the words are drawn
@@ -373,13 +361,13 @@ class Entities:
     """Call ``on_message`` with each message in the order of time."""
 
     def __init__(self) -> None:
-        self._run_log, self._lanes, self._floor = RunLog(DECISIONS), Lanes(), Floor()
-        self._instruction = self._status = self._link = ""
+        self._run_log = RunLog(DECISIONS)
+        self._instruction = ""
         self._caption: DecisionCaption | None = None
         self._to_caption = False
         self._next_picture, self._compressed = -math.inf, False
         self._said: dict[str, tuple[str, str]] = {}
-        self._handlers: dict[str, Callable[[Any, float], Iterator[Entity]]] = {
+        own: Handlers = {
             "camera/image_raw/compressed": self._on_compressed,
             "camera/image_raw": self._on_raw,
             "instruction": self._on_instruction,
@@ -391,6 +379,7 @@ class Entities:
             "draft": self._on_draft,
             "/diagnostics": self._on_diagnostics,
         }
+        self._handlers = (Lanes().handlers, Floor().handlers, own)
 
     def begin(self) -> Iterator[Entity]:
         """What is true at all times: the names and colours of the plots' lines."""
@@ -402,10 +391,9 @@ class Entities:
         if topic in LOGGED:
             for event in self._run_log.on_message(topic, message, now):
                 yield from self._on_event(event, now)
-        yield from self._lanes.on_message(topic, message, now)
-        yield from self._floor.on_message(topic, message, now)
-        if topic in self._handlers:
-            yield from self._handlers[topic](message, now)
+        for handlers in self._handlers:
+            if topic in handlers:
+                yield from handlers[topic](message, now)
         self._to_caption |= topic in CAPTIONED
 
     # Words
@@ -415,9 +403,7 @@ class Entities:
         if not self._to_caption:
             return
         self._to_caption = False
-        decision = next(reversed(self._run_log.decisions.values()), None)
-        words = tuple(words_of_decision(decision)) if decision is not None else ()
-        caption = DecisionCaption(self._instruction, words, self._status, self._link)
+        caption = caption_of(self._run_log, self._instruction)
         if caption != self._caption:
             self._caption, data = caption, io.BytesIO()
             Image.fromarray(draw_caption(caption, SHARP)).save(data, "PNG", compress_level=1)
@@ -490,7 +476,6 @@ class Entities:
             status = Status.parse(message.data)
         except ValueError:
             return
-        self._status = status.text
         if status.state == "stopped":
             yield from self._told("navigator", status.text, "WARN", now)
 
@@ -498,7 +483,6 @@ class Entities:
         yield _line(f"{LOG}/navigator", message.text, now, "INFO" if message.verified else "WARN")
 
     def _on_link(self, message: Any, now: float) -> Iterator[Entity]:
-        self._link = message.data
         state = message.data.partition(" ")[0]
         level = {"cloud": "INFO", "lost": "ERROR"}.get(state, "WARN")
         yield from self._told("link", message.data, level, now, state)

@@ -13,7 +13,13 @@ from rclpy.serialization import deserialize_message
 
 from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.topics import TOPICS as GRAPH
-from ..observe.topic_bag import ALL, subscribe
+from ..observe.topic_bag import (
+    ALL,
+    COMPRESSED_CAMERA,
+    RAW_CAMERA,
+    subscribe,
+    subscribe_raw_camera,
+)
 from .bag_messages import Timed
 from .entities import TOPICS
 
@@ -50,7 +56,6 @@ class Backlog:
         return list(waiting.values())
 
 
-COMPRESSED, RAW = "camera/image_raw/compressed", "camera/image_raw"
 WAITING = 20_000  # messages, some minutes' worth; most have less than 1 kB
 
 
@@ -60,15 +65,13 @@ class LiveMessages:
     def __init__(self, namespace: str = "") -> None:
         self.namespace = "/" + namespace.strip("/")
         self.domain = int(os.environ.get("ROS_DOMAIN_ID") or 0)
-        self.backlog = Backlog(WAITING, frozenset({COMPRESSED, RAW}))
+        self.backlog = Backlog(WAITING, frozenset({COMPRESSED_CAMERA, RAW_CAMERA}))
         self._begun = time.monotonic()
 
     def __enter__(self) -> LiveMessages:
         self._thread = NodeThread("viewer", self.namespace)
-        self._node = self._thread.node
-        subscribe(self._node, self._receive, sorted(TOPICS & GRAPH.keys()))
-        self._has_raw = False
-        self._node.create_timer(1.0, self._look_for_camera)
+        subscribe(self._thread.node, self._receive, sorted(TOPICS & GRAPH.keys()))
+        subscribe_raw_camera(self._thread.node, self._receive)
         self._thread.start()
         return self
 
@@ -82,13 +85,6 @@ class LiveMessages:
 
     def _receive(self, topic: str, cdr: bytes, _: int) -> None:
         self.backlog.put(self.now, topic, cdr)
-
-    def _look_for_camera(self) -> None:
-        """Raw pictures are large, and subscribed to only where there are no compressed ones."""
-        there = [name for name in (RAW, COMPRESSED) if self._node.count_publishers(name)]
-        if not self._has_raw and there == [RAW]:
-            self._has_raw = True
-            subscribe(self._node, self._receive, [RAW])
 
     def take(self) -> Iterator[Timed]:
         """What came and was not taken yet: (seconds since the start, topic, message)."""

@@ -30,10 +30,8 @@ def installed() -> None:
 
 
 @pytest.fixture
-def domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def domain() -> Iterator[int]:
     with ros_domain() as domain:
-        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
-        monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
         yield domain
 
 

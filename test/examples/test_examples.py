@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -90,82 +89,53 @@ def test_the_examples_preset_decodes_to_the_words_of_another_preset(
 
 
 @pytest.fixture
-def domain() -> Iterator[int]:
-    with ros_domain() as domain:
-        yield domain
-
-
-@pytest.fixture
-def start(domain: int) -> Iterator[Callable[[list[str], Path], subprocess.Popen[bytes]]]:
+def start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[[list[str], Path], subprocess.Popen[bytes]]]:
     running: list[subprocess.Popen[bytes]] = []
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "ROS_DOMAIN_ID": str(domain),
-        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-    }
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
 
     def begin(command: list[str], output: Path) -> subprocess.Popen[bytes]:
         with output.open("wb") as file:
-            process = subprocess.Popen([sys.executable, *command], env=environment, stdout=file)
-        running.append(process)
-        return process
+            running.append(subprocess.Popen([sys.executable, *command], stdout=file))
+        return running[-1]
 
-    yield begin
-    for process in running:
-        process.kill()
-        process.wait()
+    with ros_domain():
+        yield begin
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 def test_decisions_of_a_graph_are_printed(
-    start: Callable[[list[str], Path], subprocess.Popen[bytes]],
-    domain: int,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    start: Callable[[list[str], Path], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     """A real navigator moves on verified words, not on others; what it does is what is printed."""
-    rclpy = pytest.importorskip("rclpy")
-    from rclpy.context import Context
-    from rclpy.executors import SingleThreadedExecutor
-    from rclpy.node import Node
-    from rclpy.qos import DurabilityPolicy, QoSProfile
+    pytest.importorskip("rclpy")
+    from helpers.graph.peer import Peer, closed_after
     from std_msgs.msg import String
 
     from edge_cloud_spec.msg import VerifiedTokens
     from edge_cloud_spec.nav.status import Status
+    from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     printed = tmp_path / "decisions.txt"
     start(["-m", "edge_cloud_spec.nodes.navigator"], tmp_path / "navigator.txt")
     watcher = start([str(EXAMPLES / "watch_decisions.py")], printed)
-    context = Context()
-    rclpy.init(context=context, domain_id=domain)
-    node = Node("drafter", context=context)
-    executor = SingleThreadedExecutor(context=context)
-    executor.add_node(node)
-    latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-    states: list[str] = []
-    node.create_subscription(String, "nav_status", lambda m: states.append(m.data), latched)
-    words = node.create_publisher(VerifiedTokens, "verified_tokens", 10)
+    with closed_after(Peer("drafter")) as node:
+        states = node.collect(String, "nav_status", LATCHED)
+        words = node.create_publisher(VerifiedTokens, "verified_tokens", 10)
 
-    def until(condition: Callable[[], object]) -> None:
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < end, states
-            executor.spin_once(timeout_sec=0.05)
+        def settle(request: str, text: str, verified: bool) -> None:
+            message = VerifiedTokens(request_id=request, text=text, answer=text, verified=verified)
+            message.header.stamp = node.get_clock().now().to_msg()
+            message.stops = Status.parse(states[-1].data).stops
+            message.tokens, message.finished, message.finish_reason = [1, 2], True, "end"
+            words.publish(message)
+            node.until(lambda: Status.parse(states[-1].data).request == request)
 
-    def settle(request: str, text: str, verified: bool) -> None:
-        message = VerifiedTokens(request_id=request, text=text, answer=text, verified=verified)
-        message.header.stamp = node.get_clock().now().to_msg()
-        message.stops = Status.parse(states[-1]).stops
-        message.tokens, message.finished, message.finish_reason = [1, 2], True, "end"
-        words.publish(message)
-        until(lambda: Status.parse(states[-1]).request == request)
-
-    turns = 0
-    try:
-        until(lambda: states and words.get_subscription_count() == 2)
-        unverified = 0
+        node.until(lambda: states and words.get_subscription_count() == 2)
+        unverified = turns = 0
         while "NOT VERIFIED" not in printed.read_text():  # it may find this publisher late
             unverified += 1
             settle(f"u{unverified}", "action: move forward small;", verified=False)
@@ -173,12 +143,8 @@ def test_decisions_of_a_graph_are_printed(
         while " turn +" not in printed.read_text():  # the navigator may find its listener late
             turns += 1
             settle(f"r{turns}", "action: turn left small;", verified=True)
-            until(lambda: Status.parse(states[-1]).state == "idle")
+            node.until(lambda: Status.parse(states[-1].data).state == "idle")
             assert turns < 20
-    finally:
-        executor.shutdown()
-        node.destroy_node()
-        rclpy.shutdown(context=context)
     watcher.send_signal(signal.SIGINT)
     assert watcher.wait(timeout=PATIENCE) == 0
     lines = printed.read_text().splitlines()

@@ -109,7 +109,6 @@ def run() -> list[Said]:
 
 def write_run(folder: Path, *robots: str, said: list[Said] | None = None) -> Path:
     """A bag of the run of each robot (a namespace; none: without one)."""
-    store = types()
     said = run() if said is None else said
     spaces = [f"/{robot}" for robot in robots] or [""]
     topics = {
@@ -119,15 +118,19 @@ def write_run(folder: Path, *robots: str, said: list[Said] | None = None) -> Pat
     }
     bag = BagWriter(folder, topics)
     for at, topic, fields in said:
-        cdr = bytes(store.serialize_cdr(_message(store, KINDS[topic], fields), KINDS[topic]))
+        cdr = cdr_of(topic, fields)
         for space in [""] if topic.startswith("/") else spaces:
             bag.write(f"{space}/{topic.strip('/')}", round(1e18 + at * 1e9), cdr)
     bag.close()
     return folder
 
 
+def cdr_of(topic: str, fields: dict[str, Any]) -> bytes:
+    """A serialized message of ``topic`` with these fields, and blanks for the rest."""
+    return bytes(types().serialize_cdr(_message(types(), KINDS[topic], fields), KINDS[topic]))
+
+
 def _message(store: Typestore, kind: str, fields: dict[str, Any]) -> Any:
-    """A message with these fields, and blanks for the rest."""
     values = {
         name: _value(store, node, fields.get(name)) for name, node in store.fielddefs[kind][1]
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from helpers.graph.topic_messages import draft, message, settled, verdict
@@ -16,7 +18,13 @@ from edge_cloud_spec.observe.annotated_picture import (
     annotate,
     draw_caption,
 )
-from edge_cloud_spec.observe.decision import Fate, RoundSettled, WordSpan, words_of_decision
+from edge_cloud_spec.observe.decision import (
+    Fate,
+    RoundSettled,
+    ShownRound,
+    WordSpan,
+    words_of_decision,
+)
 from edge_cloud_spec.observe.run_log import RunLog
 
 
@@ -70,9 +78,15 @@ def told(run_log: RunLog) -> list[tuple[str, str]]:
     return [(words.text, words.fate) for words in words_of_decision(decision)]
 
 
-def test_words_are_drafted_then_accepted_rejected_or_the_clouds_own() -> None:
+def log_of(*said: tuple[str, SimpleNamespace]) -> RunLog:
     run_log = RunLog()
-    run_log.on_message("draft", draft(0, ["turn", "left", "medium", ";"]), 1.0)
+    for topic, heard in said:
+        run_log.on_message(topic, heard, 2.0)
+    return run_log
+
+
+def test_words_are_drafted_then_accepted_rejected_or_the_clouds_own() -> None:
+    run_log = log_of(("draft", draft(0, ["turn", "left", "medium", ";"])))
     assert told(run_log) == [("turn left medium;", "drafted")]
     run_log.on_message("verdict", verdict(0, 0, 1), 2.0)
     run_log.on_message("verified_tokens", settled(0, "turn left small", [1, 2, 3]), 2.0)
@@ -86,19 +100,17 @@ def test_words_are_drafted_then_accepted_rejected_or_the_clouds_own() -> None:
 
 
 def test_words_without_a_verdict_are_never_shown_as_verified() -> None:
-    run_log = RunLog()
-    run_log.on_message(
-        "verified_tokens", settled(0, "turn left small", [1, 2, 3], verified=False), 2.0
-    )
-    assert told(run_log) == [("turn left small", "unverified")]
+    words = settled(0, "turn left small", [1, 2, 3], verified=False)
+    assert told(log_of(("verified_tokens", words))) == [("turn left small", "unverified")]
 
 
 def test_words_that_were_not_received_leave_a_gap_of_their_number() -> None:
-    run_log = RunLog()
-    run_log.on_message("verified_tokens", settled(0, "turn left", [1, 2]), 1.0)
-    run_log.on_message("verdict", verdict(4, 0, 2), 2.0)  # whose words were not received either
-    run_log.on_message("verdict", verdict(7, 0, 3), 3.0)
-    run_log.on_message("verdict", verdict(0, 0, 1), 3.0)
+    run_log = log_of(
+        ("verified_tokens", settled(0, "turn left", [1, 2])),
+        ("verdict", verdict(4, 0, 2)),  # whose words were not received either
+        ("verdict", verdict(7, 0, 3)),
+        ("verdict", verdict(0, 0, 1)),
+    )
     [gap, _] = run_log.on_message("verified_tokens", settled(7, "bottle", [8]), 3.0)
     run_log.on_message("verdict", verdict(2, 0, 4), 3.0)  # late, and adds no round
     assert isinstance(gap, RoundSettled) and gap.round.missed == 5
@@ -109,6 +121,20 @@ def test_words_that_were_not_received_leave_a_gap_of_their_number() -> None:
     run_log.on_message("verified_tokens", settled(2**32 - 1, "", [], finished=True), 5.0)
     [decision] = run_log.decisions.values()
     assert (decision.tokens, decision.length) == ([1, 2, 8], 2**32 - 1)
+
+
+@pytest.mark.parametrize(
+    ("drafted", "path", "kept"),
+    [
+        (("turn", "left"), (0, 1, 2), ("turn", "left")),
+        ((), (0, 1), ()),
+        (("go", "turn", "left"), (1, 2), ("turn", "left")),
+    ],
+)
+def test_of_a_draft_that_was_not_heard_whole_what_was_heard_is_shown(
+    drafted: tuple[str, ...], path: tuple[int, ...], kept: tuple[str, ...]
+) -> None:
+    assert ShownRound(1, 0, drafted=drafted, path=path).kept == kept
 
 
 def test_a_log_that_keeps_two_decisions_forgets_the_others() -> None:

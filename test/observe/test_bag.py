@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import signal
@@ -11,10 +12,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("rosbags")
+from helpers.run_bag import KINDS, cdr_of
 from rosbags.highlevel import AnyReader
 from rosbags.rosbag2 import StoragePlugin, Writer
 
@@ -22,31 +23,21 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.observe.bag import Bag, types
 from edge_cloud_spec.observe.bag_writer import BagWriter
 
-TOPICS = {
-    "camera/image_raw/compressed": "sensor_msgs/msg/CompressedImage",
-    "instruction": "std_msgs/msg/String",
-}
+TOPICS = {topic: KINDS[topic] for topic in ("camera/image_raw/compressed", "instruction")}
 Messages = list[tuple[int, str, bytes]]
 
 
 def messages(count: int = 60, size: int = 700) -> Messages:
     """Pictures of random bytes, and an instruction before each tenth."""
-    store, rng = types(), random.Random(1)
-    kinds = store.types
-    found = []
+    rng, found = random.Random(1), []
     for number in range(count):
-        stamp = 10**18 + number * 10**8
-        header = kinds["std_msgs/msg/Header"](
-            stamp=kinds["builtin_interfaces/msg/Time"](sec=number, nanosec=0), frame_id="camera"
-        )
-        data = np.frombuffer(rng.randbytes(size), np.uint8)
-        picture = kinds[TOPICS["camera/image_raw/compressed"]](header, "jpeg", data)
-        cdr = bytes(store.serialize_cdr(picture, TOPICS["camera/image_raw/compressed"]))
+        stamp, header = 10**18 + number * 10**8, {"stamp": {"sec": number}, "frame_id": "camera"}
         if number % 10 == 0:
-            text = kinds["std_msgs/msg/String"](data=f"find the bottle {number}")
-            raw = bytes(store.serialize_cdr(text, "std_msgs/msg/String"))
-            found.append((stamp - 1, "instruction", raw))
-        found.append((stamp, "camera/image_raw/compressed", cdr))
+            text = {"data": f"find the bottle {number}"}
+            found.append((stamp - 1, "instruction", cdr_of("instruction", text)))
+        picture = {"header": header, "format": "jpeg", "data": rng.randbytes(size)}
+        topic = "camera/image_raw/compressed"
+        found.append((stamp, topic, cdr_of(topic, picture)))
     return found
 
 
@@ -134,37 +125,35 @@ def test_damage_is_one_sentence_or_changes_nothing(
     assert read(bag) == written
 
 
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {  # what is said of it
+    "wrong checksum": lambda whole: whole[:9999] + bytes(64) + whole[10063:],
+    "cut off": lambda whole: whole[:9999],
+    "there are zeros at byte": lambda whole: whole[:8] + bytes(4096) + whole[4104:],
+    "it holds zeros": lambda whole: bytes(100) + whole[100:],
+    "is empty": lambda whole: b"",
+    "the index has a wrong checksum": lambda w: w[:-100] + bytes([w[-100] ^ 1]) + w[-99:],
+}
+DAMAGED_METADATA: dict[str, Callable[[str], str]] = {
+    "counts 61 messages of /camera": lambda t: t.replace("message_count: 60", "message_count: 61"),
+    r"is damaged: its metadata\.yaml": lambda t: t[: t.index("name: /") + len("name:")] + "\n",
+    "is damaged": lambda t: t.replace("name: /instruction", "name:"),
+}
+
+
 def test_each_damage_has_its_own_reason(tmp_path: Path) -> None:
     bag = tmp_path / "bag"
     write(bag, messages())
     file, metadata = bag / "bag.mcap", bag / "metadata.yaml"
     whole, noted = file.read_bytes(), metadata.read_text()
-
-    def reason(data: bytes) -> str:
-        file.write_bytes(data)
-        with pytest.raises(UserError) as raised:
+    for reason, damage in DAMAGE.items():
+        file.write_bytes(damage(whole))
+        with pytest.raises(UserError, match=reason):
             read(bag)
-        return str(raised.value)
-
-    middle = len(whole) // 2
-    assert "wrong checksum" in reason(whole[:middle] + bytes(64) + whole[middle + 64 :])
-    assert "cut off" in reason(whole[:middle])
-    assert "there are zeros at byte" in reason(whole[:8] + bytes(4096) + whole[8 + 4096 :])
-    assert "it holds zeros" in reason(bytes(100) + whole[100:])
-    assert "is empty" in reason(b"")
-    assert "the index has a wrong checksum" in reason(
-        whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:]
-    )
     file.write_bytes(whole)
-    metadata.write_text(noted.replace("message_count: 60", "message_count: 61"))
-    with pytest.raises(UserError, match="counts 61 messages of /camera"):
-        read(bag)
-    metadata.write_text(noted[: noted.index("name: /") + len("name:")] + "\n")  # was a traceback
-    with pytest.raises(UserError, match=r"is damaged: its metadata\.yaml"):
-        read(bag)
-    metadata.write_text(noted.replace("name: /instruction", "name:"))
-    with pytest.raises(UserError, match=r"is damaged"):
-        read(bag)
+    for reason, change in DAMAGED_METADATA.items():
+        metadata.write_text(change(noted))
+        with pytest.raises(UserError, match=reason):
+            read(bag)
     metadata.unlink()
     with pytest.raises(UserError, match=r"no metadata\.yaml.*give the file itself"):
         read(bag)
@@ -228,15 +217,15 @@ def test_where_nothing_can_be_written_it_is_said_before_the_recording(tmp_path: 
 
 def test_a_killed_recorder_leaves_a_bag_that_is_named_as_cut_off(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]);"
-        "from test_bag import BagWriter, TOPICS, messages;"
+        "import os, sys; from pathlib import Path;"
+        "from observe.test_bag import BagWriter, TOPICS, messages;"
         "bag = BagWriter(Path(sys.argv[1]), TOPICS);"
         "[bag.write(topic, stamp, cdr) for stamp, topic, cdr in messages(100)];"
         "os.kill(os.getpid(), 9)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "bag"), str(Path(__file__).parent)], check=False
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, str(tmp_path / "bag")]
+    done = subprocess.run(command, env=environment, check=False)
     assert done.returncode == -9
     with pytest.raises(UserError, match=r"no metadata\.yaml"):
         read(tmp_path / "bag")
@@ -248,8 +237,7 @@ def test_a_bag_that_is_closed_while_messages_come_is_whole(tmp_path: Path) -> No
     """Before, a recorder that was ended by Ctrl-C left a bag that replay refused as damaged."""
     folder = tmp_path / "bag"
     writer = BagWriter(folder, {"instruction": "std_msgs/msg/String"})
-    text = types().types["std_msgs/msg/String"](data="x" * 100)
-    cdr = bytes(types().serialize_cdr(text, "std_msgs/msg/String"))
+    cdr = cdr_of("instruction", {"data": "x" * 100})
     begun, done = threading.Event(), threading.Event()
 
     def write_on() -> None:

@@ -9,89 +9,54 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("rclpy")
 pytest.importorskip("rosbags")
-import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from helpers.graph.peer import Peer, closed_after
 from helpers.graph.ros_domain import ros_domain
-from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
+from sensor_msgs.msg import Image
+from std_msgs.msg import String
 
+from edge_cloud_spec.bringup.exits import Role
+from edge_cloud_spec.bringup.graph import command, graph
+from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, settings_of
+from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 from edge_cloud_spec.nodes.topics import TOPICS
 from edge_cloud_spec.observe.bag import Bag
 
 
 @pytest.fixture(scope="module", autouse=True)
 def domain() -> Iterator[int]:
-    with ros_domain() as domain, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROS_DOMAIN_ID", str(domain))
-        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    with ros_domain() as domain:
         yield domain
 
 
-class Robot:
-    """A node that publishes every topic of the table in a namespace, ten times a second."""
+class Robot(Peer):
+    """A node that publishes every topic of the table in a namespace, twenty times a second."""
 
     def __init__(self, namespace: str = "", size: int = 10) -> None:
-        self.context = Context()
-        rclpy.init(context=self.context)
-        self.node = Node("robot", context=self.context, namespace=namespace or None)
-        self.publishers = {
-            topic: self.node.create_publisher(kind, topic, qos)
-            for topic, (kind, qos) in TOPICS.items()
+        super().__init__("robot", namespace)
+        self.publishers_ = {
+            topic: self.create_publisher(kind, topic, qos) for topic, (kind, qos) in TOPICS.items()
         }
-        info = self.publishers["run_info"]
-        info.publish(TOPICS["run_info"][0](data=json.dumps({"target": "the target"})))
+        self.publishers_["run_info"].publish(String(data=json.dumps({"target": "the target"})))
+        self._raw = self.create_publisher(Image, "camera/image_raw", SENSOR_DATA)
         self._size, self.count = size, 0
-        self.node.create_timer(0.05, self._publish)
-        self._executor = SingleThreadedExecutor(context=self.context)
-        self._executor.add_node(self.node)
-        self._thread = threading.Thread(target=self._executor.spin, daemon=True)
-        self._thread.start()
+        self.create_timer(0.05, self._publish)
 
     def _publish(self) -> None:
         self.count += 1
-        for topic, publisher in self.publishers.items():
-            if topic != "run_info":
-                message = TOPICS[topic][0]()
-                if topic == "camera/image_raw/compressed":
-                    message.data = os.urandom(self._size)
-                publisher.publish(message)
-
-    def heard(self) -> bool:
-        return all(p.get_subscription_count() for p in self.publishers.values())
-
-    def until(self, what: Callable[[], object]) -> None:
-        end = time.monotonic() + 120
-        while not what():
-            assert time.monotonic() < end, "nothing came of it"
-            time.sleep(0.02)
-
-    def close(self) -> None:
-        self._executor.shutdown()
-        self._thread.join(5)
-        self.node.destroy_node()
-        rclpy.shutdown(context=self.context)
-
-
-@pytest.fixture
-def robot() -> Iterator[Callable[..., Robot]]:
-    made: list[Robot] = []
-
-    def make(*arguments: object) -> Robot:
-        made.append(Robot(*arguments))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+        self._raw.publish(Image())  # which no bag has beside the compressed pictures
+        for topic in TOPICS.keys() - {"run_info"}:
+            message = TOPICS[topic][0]()
+            if topic == "camera/image_raw/compressed":
+                message.data = os.urandom(self._size)
+            self.publishers_[topic].publish(message)
 
 
 def record(*options: str, module: str = "cli", limit: int = 0) -> subprocess.Popen[str]:
@@ -109,16 +74,13 @@ def record(*options: str, module: str = "cli", limit: int = 0) -> subprocess.Pop
     )
 
 
-def test_every_topic_of_a_namespaced_robot_is_in_the_bag(
-    robot: Callable[..., Robot], tmp_path: Path
-) -> None:
-    one = robot("/robot1")
+def test_every_topic_of_a_namespaced_robot_is_in_the_bag(tmp_path: Path) -> None:
     recorder = record("record", "--out", str(tmp_path / "bag"), "--namespace", "robot1")
-    one.until(one.heard)
-    start = one.count
-    one.until(lambda: one.count > start + 10)
-    recorder.send_signal(signal.SIGINT)
-    said, errors = recorder.communicate()
+    with closed_after(Robot("/robot1")) as one:
+        one.until(lambda: all(p.get_subscription_count() for p in one.publishers_.values()))
+        one.spin(2.5)  # it looks for a raw camera each second
+        recorder.send_signal(signal.SIGINT)
+        said, errors = recorder.communicate()
     assert recorder.returncode == 0 and "recorded" in said, errors
     bag = Bag(tmp_path / "bag")
     expected = {t if t.startswith("/") else f"/robot1/{t}" for t in TOPICS}
@@ -134,44 +96,35 @@ def test_a_graph_that_is_silent_is_no_recording(tmp_path: Path) -> None:
         assert "nothing was published" in said
 
 
-def test_a_full_disk_is_one_sentence_and_disturbs_nobody(
-    robot: Callable[..., Robot], tmp_path: Path
-) -> None:
-    one = robot("", 60_000)
+def test_a_full_disk_is_one_sentence_and_disturbs_nobody(tmp_path: Path) -> None:
     folder = tmp_path / "bag"
     recorder = record("record", "--out", str(folder), limit=2_500_000)
-    _, errors = recorder.communicate(timeout=200)
+    with closed_after(Robot("", 60_000)) as one:
+        one.until(lambda: recorder.poll() is not None)
+        before = one.count
+        one.until(lambda: one.count > before + 3)  # still at work
+    _, errors = recorder.communicate()
     assert recorder.returncode == 2
     sentences = [line for line in errors.splitlines() if "error: " in line]
     assert len(sentences) == 1 and re.search(r"File too large; the bag so far .* can be", errors)
     assert "Traceback" not in errors
-    before = one.count
-    one.until(lambda: one.count > before + 3)  # still at work
     assert sum(1 for _ in Bag(folder).read(["camera/image_raw/compressed"])) > 5
 
 
 def test_the_recorder_node_of_a_graph_stays_and_says_what_became_of_its_disk(
-    robot: Callable[..., Robot], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    one = robot("", 60_000)
-    errors: list[str] = []
-    kind = TOPICS["/diagnostics"][0]
-
-    def hear(message: kind) -> None:  # type: ignore[valid-type]
-        errors.extend(s.message for s in message.status if s.name == "/recorder")
-
-    one.node.create_subscription(kind, "/diagnostics", hear, 10)
     recorder = record(
         *("--ros-args", "-p", f"folder:={tmp_path / 'bag'}"),
         module="observe.recorder",
         limit=2_500_000,
     )
-    try:
-        one.until(lambda: any("the bag so far" in each for each in errors))
-        assert recorder.poll() is None
-    finally:
-        recorder.send_signal(signal.SIGINT)
-        recorder.communicate(timeout=60)
+    with closed_after(Robot("", 60_000)) as one:
+        said = one.collect(DiagnosticArray, "/diagnostics", 10)
+        one.until(lambda: any("the bag so far" in s.message for m in said for s in m.status))
+    assert recorder.poll() is None
+    recorder.send_signal(signal.SIGINT)
+    recorder.communicate(timeout=60)
     assert recorder.returncode == 0
     assert Bag(tmp_path / "bag").topics
 
@@ -189,10 +142,6 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
 
 
 def test_the_launch_argument_starts_a_recorder_whose_end_ends_nothing_else(tmp_path: Path) -> None:
-    from edge_cloud_spec.bringup.exits import Role
-    from edge_cloud_spec.bringup.graph import command, graph
-    from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, settings_of
-
     bag = tmp_path / "bag"
     given = {name: default for name, (default, _) in ARGUMENTS.items()}
     assert "recorder" not in [spec.name for spec in graph(settings_of(given))]

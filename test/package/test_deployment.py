@@ -16,7 +16,7 @@ from helpers.documents import line_error
 from helpers.sros2_policy import Policy
 
 from edge_cloud_spec.bounds import field_error
-from edge_cloud_spec.bringup.graph import GraphSettings, graph
+from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, graph
 from edge_cloud_spec.nav.navigator import Settings
 from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
@@ -27,23 +27,15 @@ ROOT = Path(__file__).resolve().parents[2]
 ROBOTS = sorted((ROOT / "config/robots").glob("*.yaml"))
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 SERVICES = sorted((ROOT / "docker").glob("*.service"))
-SETTINGS = {"/**/drafter": DrafterSettings(), "/**/navigator": NodeSettings()}
+SETTINGS: dict[str, object] = {"/**/drafter": DrafterSettings(), "/**/navigator": NodeSettings()}
 POLICY = Policy(ROOT / "docs/sros2/policy.xml")
-
-
-def flat(values: dict[str, object], prefix: str = "") -> dict[str, object]:
-    result: dict[str, object] = {}
-    for name, value in values.items():
-        inner = flat(value, f"{prefix}{name}.") if isinstance(value, dict) else None
-        result |= {prefix + name: value} if inner is None else inner
-    return result
 
 
 @pytest.mark.parametrize("path", ROBOTS, ids=lambda path: path.stem)
 def test_a_robots_file_has_only_parameters_that_exist_in_their_ranges(path: Path) -> None:
-    for node, content in yaml.safe_load(path.read_text()).items():
-        known = _flatten(SETTINGS[node])
-        for name, value in flat(content["ros__parameters"]).items():
+    for section, values in ParameterFile.read(path).sections:
+        known = _flatten(SETTINGS[section])
+        for name, value in values.items():
             default, metadata = known[name]
             assert type(value) is type(default), name
             assert not field_error(name, default, value, metadata)
@@ -52,8 +44,8 @@ def test_a_robots_file_has_only_parameters_that_exist_in_their_ranges(path: Path
 
 
 def test_the_nudge_of_the_file_is_what_the_driver_rounds_to_zero() -> None:
-    file = yaml.safe_load((ROOT / "config/robots/go2_ros2_sdk.yaml").read_text())
-    nudge = file["/**/navigator"]["ros__parameters"]["output"]["stop_nudge"]
+    file = ParameterFile.read(ROOT / "config/robots/go2_ros2_sdk.yaml")
+    nudge = file.of("/navigator")["output.stop_nudge"]
     assert nudge != 0.0 and round(nudge, 2) == 0.0
 
 

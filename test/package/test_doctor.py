@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.doctor.machine import check_messages, check_model, check_ros
+from edge_cloud_spec.doctor.machine import check_model, check_ros
+from edge_cloud_spec.errors import UserError, write_json
 from edge_cloud_spec.models import EMBEDDED
 
 MODELS = ("target", "drafter")
@@ -56,8 +58,11 @@ def test_a_shard_that_is_missing_and_exits_that_are_cut_short_are_named(model: P
     assert finding.state == "fail" and "model-1.safetensors" in finding.found
 
 
-def test_ros_and_the_messages_are_found_here() -> None:
-    assert check_ros().state == check_messages().state == "ok"
+def test_ros_and_the_messages_are_found_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [finding.state for finding in check_ros()] == ["ok", "ok"]
+    monkeypatch.setitem(sys.modules, "rclpy", None)
+    ros, messages = check_ros()
+    assert (ros.state, messages.state) == ("warn", "ok") and "source your ROS 2" in ros.advice
 
 
 def test_doctor_exits_1_on_a_failure_and_writes_every_finding(
@@ -70,3 +75,5 @@ def test_doctor_exits_1_on_a_failure_and_writes_every_finding(
     printed = capsys.readouterr().out
     assert all(f"{row['check']}: " in printed for row in rows)
     assert [row["state"] for row in rows if row["check"] == "target"] == ["fail"]
+    with pytest.raises(UserError, match=r"doctor\.json/x cannot be written"):
+        write_json(file / "x", {})

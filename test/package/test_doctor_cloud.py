@@ -18,6 +18,7 @@ from helpers.doctor import elsewhere_only
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.doctor.machine import check_cloud
 from edge_cloud_spec.edge.client import ClientSettings
+from edge_cloud_spec.edge.probe import TIMEOUT_S
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import SERVICE
 
@@ -34,31 +35,34 @@ def guarded(authority: Authority) -> Iterator[Cloud]:
         yield running
 
 
-def test_a_verifier_that_takes_the_token_is_ok_and_keeps_no_session(
-    guarded: Cloud, authority: Authority
-) -> None:
-    finding = check_cloud(ClientSettings(guarded.address, authority.path, "secret"))
-    assert finding.state == "ok"
-    assert all(word in finding.found for word in ("serves over TLS", "takes the token", "ms"))
-    assert guarded.worker.sessions == 0
+def found(settings: ClientSettings, timeout: float = TIMEOUT_S) -> tuple[str, str]:
+    """State, and all that is said."""
+    finding = check_cloud(settings, timeout)
+    return finding.state, f"{finding.found} {finding.advice}"
 
 
 @pytest.mark.parametrize(
-    ("token", "said"), [("", "asks for a token"), ("wrong", "the token is refused")]
+    ("token", "state", "said"),
+    [
+        ("secret", "ok", ["serves over TLS", "takes the token", "ms"]),
+        ("", "fail", ["asks for a token", "--token-file"]),
+        ("wrong", "fail", ["the token is refused", "--token-file"]),
+    ],
 )
-def test_a_wrong_token_fails_though_the_verifier_serves(
-    guarded: Cloud, authority: Authority, token: str, said: str
+def test_a_verifier_is_ok_that_takes_the_token_and_keeps_no_session(
+    guarded: Cloud, authority: Authority, token: str, state: str, said: list[str]
 ) -> None:
-    finding = check_cloud(ClientSettings(guarded.address, authority.path, token))
-    assert finding.state == "fail" and said in finding.found
-    assert "--token-file" in finding.advice
+    found_state, text = found(ClientSettings(guarded.address, authority.path, token))
+    assert found_state == state and all(words in text for words in said), text
+    assert guarded.worker.sessions == 0
 
 
-def test_a_verifier_without_tls_and_token_is_said_to_have_none() -> None:
-    with Cloud(toy_worker()) as open_to_all:
-        finding = check_cloud(ClientSettings(open_to_all.address))
-    assert finding.state == "ok" and "without TLS" in finding.found
-    assert "asks for no token" in finding.found
+def test_a_verifier_without_tls_and_token_is_said_to_have_none(authority: Authority) -> None:
+    with Cloud(toy_worker()) as plain:
+        state, text = found(ClientSettings(plain.address))
+        assert state == "ok" and "without TLS" in text and "asks for no token" in text
+        state, text = found(ClientSettings(plain.address, authority.path))
+    assert state == "fail" and "speaks no TLS" in text
 
 
 @pytest.mark.parametrize(
@@ -74,89 +78,75 @@ def test_a_certificate_that_cannot_be_accepted_is_told_apart(
 ) -> None:
     files = authority.certificate("wrong", **wrong)  # type: ignore[arg-type]
     with Cloud(toy_worker(), token="secret", **files) as running:
-        finding = check_cloud(ClientSettings(running.address, authority.path, "secret"))
-    assert finding.state == "fail" and said in finding.found and "(tls)" in finding.found
-    assert advice in finding.advice
+        state, text = found(ClientSettings(running.address, authority.path, "secret"))
+    assert state == "fail" and said in text and "(tls)" in text and advice in text
 
 
 def test_a_strange_authority_and_a_robot_without_tls_are_told_apart(
     guarded: Cloud, tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path, "stranger").path
-    finding = check_cloud(ClientSettings(guarded.address, stranger, "secret"))
-    assert finding.state == "fail" and f"not signed by {stranger}" in finding.found
-    assert "--authority" in finding.advice
-    finding = check_cloud(ClientSettings(guarded.address, "", "secret"))
-    assert finding.state == "fail" and "speaks TLS, the robot not" in finding.found
+    state, text = found(ClientSettings(guarded.address, stranger, "secret"))
+    assert state == "fail" and f"not signed by {stranger}" in text and "--authority" in text
+    state, text = found(ClientSettings(guarded.address, "", "secret"))
+    assert state == "fail" and "speaks TLS, the robot not" in text
 
 
 def test_a_verifier_that_wants_a_client_certificate_says_so_to_a_robot_without_one(
     authority: Authority, tmp_path: Path
 ) -> None:
     files, mutual = authority.certificate("verifier"), {"client_authority": authority.path}
-    robot = authority.certificate("robot")
-    pair = robot["certificate"], robot["key"]
+    known = authority.certificate("robot")
     stranger = Authority(tmp_path, "stranger").certificate("robot")
     with Cloud(toy_worker(), token="secret", **files, **mutual) as running:
-        where = (running.address, authority.path, "secret")
-        without = check_cloud(ClientSettings(*where))
-        known = check_cloud(ClientSettings(*where, certificate=pair[0], key=pair[1]))
-        unknown = check_cloud(
-            ClientSettings(*where, certificate=stranger["certificate"], key=stranger["key"])
-        )
-    assert without.state == "fail" and "asks for a client certificate" in without.found
-    assert "--certificate" in without.advice
-    assert known.state == "ok"
-    assert unknown.state == "fail" and "refuses the robot's certificate" in unknown.found
-
-
-def test_tls_to_a_server_that_has_none_is_said(authority: Authority) -> None:
-    with Cloud(toy_worker()) as plain:
-        finding = check_cloud(ClientSettings(plain.address, authority.path))
-    assert finding.state == "fail" and "speaks no TLS" in finding.found
+        for robot, state, said in (
+            ({}, "fail", ["asks for a client certificate", "--certificate"]),
+            (known, "ok", []),
+            (stranger, "fail", ["refuses the robot's certificate"]),
+        ):
+            where = (running.address, authority.path, "secret")
+            found_state, text = found(ClientSettings(*where, **robot))
+            assert found_state == state and all(words in text for words in said), text
 
 
 def test_nobody_a_deaf_listener_and_an_unknown_host_are_told_apart() -> None:
-    nobody = check_cloud(ClientSettings(f"127.0.0.1:{free_port()}"))
-    assert nobody.state == "fail" and "nothing listens" in nobody.found
-    assert "edge-cloud-spec serve" in nobody.advice
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        finding = check_cloud(ClientSettings(f"127.0.0.1:{deaf.getsockname()[1]}"), 0.5)
-    assert finding.state == "fail" and "does not answer gRPC" in finding.found
-    unknown = check_cloud(ClientSettings("verifier.invalid:50151"))
-    assert unknown.state == "fail" and "verifier.invalid is not known" in unknown.found
+        for address, said in (
+            (f"127.0.0.1:{free_port()}", ["nothing listens", "edge-cloud-spec serve"]),
+            (f"127.0.0.1:{deaf.getsockname()[1]}", ["does not answer gRPC"]),
+            ("verifier.invalid:50151", ["verifier.invalid is not known"]),
+        ):
+            state, text = found(ClientSettings(address), 0.5 if "gRPC" in said[0] else TIMEOUT_S)
+            assert state == "fail" and all(words in text for words in said), text
 
 
-@pytest.mark.parametrize("healthy", [True, False])
-def test_another_grpc_server_is_no_verifier(healthy: bool) -> None:
-    """One with a health service that calls ours serving (it lies), and one without any."""
+Status = health_pb2.HealthCheckResponse
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (Status.SERVING, ["is no verifier"]),  # it lies
+        (None, ["is no verifier"]),
+        (Status.NOT_SERVING, ["does not serve", "wait"]),
+    ],
+    ids=["calls ours serving", "without a health service", "a verifier that starts or ends"],
+)
+def test_another_grpc_server_and_one_that_does_not_serve_are_told_apart(
+    status: int | None, said: list[str]
+) -> None:
     server = grpc.server(ThreadPoolExecutor(2))
-    if healthy:
-        liar = health.HealthServicer()
-        liar.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-        health_pb2_grpc.add_HealthServicer_to_server(liar, server)
+    if status is not None:
+        servicer = health.HealthServicer()
+        servicer.set(SERVICE, status)
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        finding = check_cloud(ClientSettings(f"127.0.0.1:{port}"))
+        state, text = found(ClientSettings(f"127.0.0.1:{port}"))
     finally:
         server.stop(0).wait(60)
-    assert finding.state == "fail" and "is no verifier" in finding.found
-
-
-def test_a_verifier_that_is_starting_or_ending_is_not_serving() -> None:
-    server = grpc.server(ThreadPoolExecutor(2))
-    ending = health.HealthServicer()
-    ending.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
-    health_pb2_grpc.add_HealthServicer_to_server(ending, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        finding = check_cloud(ClientSettings(f"127.0.0.1:{port}"))
-    finally:
-        server.stop(0).wait(60)
-    assert finding.state == "fail" and "does not serve" in finding.found
-    assert "wait" in finding.advice
+    assert state == "fail" and all(words in text for words in said), text
 
 
 def test_a_link_that_is_cut_again_and_again_fails_and_does_not_hang() -> None:

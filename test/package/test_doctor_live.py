@@ -57,15 +57,6 @@ def more(snapshot: Snapshot, *endpoints: Endpoint) -> Snapshot:
     return replace(snapshot, endpoints=(*snapshot.endpoints, *endpoints))
 
 
-def both(one: Snapshot, other: Snapshot) -> Snapshot:
-    return replace(
-        one,
-        nodes=one.nodes + other.nodes,
-        endpoints=one.endpoints + other.endpoints,
-        said=one.said + other.said,
-    )
-
-
 def wrong(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.state != OK]
 
@@ -81,17 +72,48 @@ def test_nothing_is_wrong_with_a_whole_robot_in_any_namespace(namespace: str) ->
     assert wrong(check_graph(robot(namespace), namespace)) == []
 
 
-def test_an_empty_graph_and_one_of_others_say_where_to_look() -> None:
-    nothing = only(Snapshot(domain="67"))
-    assert nothing.state == FAIL and "no node of ours in ROS domain 67" in nothing.found
-    assert "ROS_DOMAIN_ID" in nothing.advice and "ros2 launch" in nothing.advice
-    assert "where there are 1 others" in only(Snapshot(nodes=("/turtle",))).found
+BLIND = without(robot(), "compressed", True)
+CAMERA = Endpoint("/driver", "/camera/rgb/compressed", COMPRESSED, True)
+FORGED = Endpoint("/mallory", "/verdict", "edge_cloud_spec/msg/Verdict", True)
+RENAMED = replace(
+    robot(),
+    endpoints=tuple(
+        replace(e, topic="/go2/velocity") if e.topic == "/cmd_vel" else e for e in robot().endpoints
+    ),
+)
 
 
-def test_another_namespace_is_named_where_the_robot_is() -> None:
-    finding = only(robot("/robot1"), "robot2")
-    assert "namespace /robot2" in finding.found and "some in /robot1" in finding.found
-    assert "--namespace" in finding.advice
+@pytest.mark.parametrize(
+    ("snapshot", "namespace", "state", "said"),
+    [
+        (
+            Snapshot(domain="67"),
+            None,
+            FAIL,
+            "no node of ours in ROS domain 67;ros2 launch",
+        ),
+        (Snapshot(nodes=("/turtle",)), None, FAIL, "where there are 1 others"),
+        (robot("/robot1"), "robot2", FAIL, "namespace /robot2;some in /robot1;--namespace"),
+        (replace(robot(), nodes=(*robot().nodes, "/drafter")), None, FAIL, "two of /drafter"),
+        (BLIND, None, FAIL, "nothing publishes it"),
+        (more(BLIND, CAMERA), None, FAIL, "camera:=/camera/rgb/compressed"),
+        (without(robot(), "odom", True), None, WARN, "nothing publishes /odom"),
+        (without(robot(), "cmd_vel", False), None, FAIL, "nobody listens on /cmd_vel"),
+        (more(robot(), FORGED), None, FAIL, "/mallory publishes on /verdict"),
+        (
+            more(RENAMED, Endpoint("/mallory", "/go2/velocity", TWIST, True)),
+            None,
+            FAIL,
+            "/mallory publishes on /go2/velocity",
+        ),
+    ],
+)
+def test_one_fault_is_one_finding_that_names_it_and_says_what_to_do(
+    snapshot: Snapshot, namespace: str | None, state: str, said: str
+) -> None:
+    finding = only(snapshot, namespace)
+    assert finding.state == state and finding.advice
+    assert all(words in f"{finding.found} {finding.advice}" for words in said.split(";"))
 
 
 @pytest.mark.parametrize("gone", NODES)
@@ -103,31 +125,12 @@ def test_a_node_that_is_missing_is_named(gone: str) -> None:
     assert finding.state == FAIL and f"/robot1/{gone} is not running" in finding.found
 
 
-def test_two_nodes_of_one_name_are_named() -> None:
-    whole = robot()
-    assert "two of /drafter" in only(replace(whole, nodes=(*whole.nodes, "/drafter"))).found
-
-
-def test_a_camera_that_is_missing_mistyped_or_of_another_type_is_told_apart() -> None:
-    blind = without(robot(), "compressed", True)
-    assert "nothing publishes it" in only(blind).found
-    near = more(blind, Endpoint("/driver", "/camera/rgb/compressed", COMPRESSED, True))
-    assert "camera:=/camera/rgb/compressed" in only(near).advice
-    other = more(blind, Endpoint("/driver", "/camera/image_raw/compressed", IMAGE, True))
-    findings = wrong(check_graph(other))
-    assert any("it carries sensor_msgs/msg/Image" in finding.found for finding in findings)
-
-
-def test_a_raw_camera_alone_is_enough() -> None:
+def test_a_raw_camera_alone_is_enough_and_one_of_another_type_is_told_apart() -> None:
     raw = Endpoint("/driver", "/camera/image_raw", IMAGE, True)
-    assert wrong(check_graph(more(without(robot(), "compressed", True), raw))) == []
-
-
-def test_missing_odometry_warns_and_a_missing_base_fails() -> None:
-    odometry = only(without(robot(), "odom", True))
-    assert odometry.state == WARN and "nothing publishes /odom" in odometry.found
-    base = only(without(robot(), "cmd_vel", False))
-    assert base.state == FAIL and "nobody listens on /cmd_vel" in base.found
+    assert wrong(check_graph(more(BLIND, raw))) == []
+    other = replace(raw, topic="/camera/image_raw/compressed")
+    findings = wrong(check_graph(more(BLIND, other)))
+    assert any("it carries sensor_msgs/msg/Image" in finding.found for finding in findings)
 
 
 @pytest.mark.parametrize(("reliable", "latched"), [(True, False), (False, True)])
@@ -152,17 +155,6 @@ def test_a_subscription_never_asks_for_more_than_is_offered(
     assert (mismatches(offered, asked) == "") == fits
 
 
-def test_a_foreign_publisher_is_named_even_on_a_renamed_cmd_vel() -> None:
-    forged = Endpoint("/mallory", "/verdict", "edge_cloud_spec/msg/Verdict", True)
-    assert "/mallory publishes on /verdict" in only(more(robot(), forged)).found
-    renamed = tuple(
-        replace(e, topic="/go2/velocity") if e.topic == "/cmd_vel" else e for e in robot().endpoints
-    )
-    second = Endpoint("/mallory", "/go2/velocity", TWIST, True)
-    finding = only(replace(robot(), endpoints=(*renamed, second)))
-    assert finding.state == FAIL and "/mallory publishes on /go2/velocity" in finding.found
-
-
 def test_a_node_that_says_nothing_or_says_it_is_ill_fails() -> None:
     whole = robot("/robot1")
     hangs = replace(whole, said=tuple(s for s in whole.said if "drafter" not in s.name))
@@ -185,7 +177,9 @@ def test_clock_offsets_are_shown() -> None:
 
 def test_two_robots_do_not_mix() -> None:
     """What the second lacks is said of the second; the first one's camera does not help it."""
-    two = both(robot("/robot1"), without(robot("/robot2"), "compressed", True))
+    one, blind = robot("/robot1"), without(robot("/robot2"), "compressed", True)
+    said = one.said + blind.said
+    two = Snapshot(one.nodes + blind.nodes, one.endpoints + blind.endpoints, said, seconds=5.0)
     finding = only(two)
     assert finding.check == "camera of /robot2" and "/robot2/camera/image_raw" in finding.found
     assert wrong(check_graph(two, "robot1")) == []

@@ -12,16 +12,14 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 import zipfile
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 import edge_cloud_spec
-from edge_cloud_spec.bringup.graph import GraphSettings, command, graph
+from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, command, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, settings_of
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.doctor.finding import OK
@@ -36,11 +34,12 @@ from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
 from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
 from edge_cloud_spec.nodes.monitor import MonitorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
+from edge_cloud_spec.nodes.runtime.parameters import _flatten
 from edge_cloud_spec.share import share
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-SETTINGS = {
+SETTINGS: dict[str, object] = {
     "drafter": DrafterSettings(),
     "cloud_bridge": BridgeSettings(),
     "navigator": NodeSettings(),
@@ -58,32 +57,16 @@ def executables() -> dict[str, str]:
     return dict(pair.split("=") for block in blocks for pair in block.split())
 
 
-def flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Dotted name -> value, of a nested mapping or dataclass."""
-    if is_dataclass(values):
-        values = {item.name: getattr(values, item.name) for item in fields(values)}
-    result: dict[str, Any] = {}
-    for name, value in values.items():
-        nested = isinstance(value, dict) or is_dataclass(value)
-        result |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
-    return result
-
-
 def test_package_xml_and_the_python_package_have_one_version() -> None:
     version = ElementTree.parse(ROOT / "package.xml").findtext("version")
     assert version == edge_cloud_spec.__version__
 
 
-def test_every_message_is_generated() -> None:
-    package = importlib.import_module("edge_cloud_spec.msg")
-    for file in (ROOT / "msg").glob("*.msg"):
-        getattr(package, file.stem)()
-
-
-def test_every_action_is_generated() -> None:
-    package = importlib.import_module("edge_cloud_spec.action")
-    for file in (ROOT / "action").glob("*.action"):
-        getattr(package, file.stem).Goal()
+@pytest.mark.parametrize(("folder", "made"), [("msg", "SLOT_TYPES"), ("action", "Goal")])
+def test_every_message_and_action_is_generated(folder: str, made: str) -> None:
+    package = importlib.import_module(f"edge_cloud_spec.{folder}")
+    for file in (ROOT / folder).glob(f"*.{folder}"):
+        assert hasattr(getattr(package, file.stem), made)
 
 
 def test_every_executable_is_a_main_of_the_package() -> None:
@@ -165,22 +148,18 @@ def test_the_graph_starts_only_executables_that_are_installed() -> None:
 
 
 def test_a_cloud_elsewhere_starts_no_verifier_and_a_robot_no_simulator() -> None:
-    names = [spec.name for spec in graph(GraphSettings(cloud="cloud.lan:443", sim=False))]
+    specs = {spec.name: spec for spec in graph(GraphSettings(cloud="cloud.lan:443", sim=False))}
     ours = ["cloud_bridge", "navigator", "drafter", "instruction_server", "monitor"]
-    assert names == ours
+    assert [*specs] == ours
+    assert "startup" not in dict(specs["cloud_bridge"].parameters)
 
 
-def test_a_local_verifier_and_the_bridge_get_the_same_address() -> None:
+def test_a_local_verifier_and_the_bridge_get_the_same_address_and_time_to_start() -> None:
     settings = GraphSettings(local_address="127.0.0.1:4711")
     lines = {spec.name: command(spec, settings) for spec in graph(settings)}
     assert "127.0.0.1:4711" in lines["cloud_verifier"]
     assert 'cloud:="127.0.0.1:4711"' in lines["cloud_bridge"]
-
-
-def test_only_a_cloud_that_is_started_here_has_time_to_start() -> None:
-    for cloud, starts in (("local", True), ("cloud.lan:443", False)):
-        bridge = next(s for s in graph(GraphSettings(cloud=cloud)) if s.name == "cloud_bridge")
-        assert ("startup" in dict(bridge.parameters)) == starts
+    assert any(part.startswith("startup:=") for part in lines["cloud_bridge"]), "time to load"
 
 
 @pytest.mark.parametrize(
@@ -192,12 +171,11 @@ def test_settings_that_cannot_be_started_are_refused(wrong: dict[str, str]) -> N
 
 
 def test_the_parameter_file_names_parameters_that_exist_and_shows_their_defaults() -> None:
-    file = yaml.safe_load((share() / "config/go2_nav.yaml").read_text())
+    file = dict(ParameterFile.read(share() / "config/go2_nav.yaml").sections)
     assert {f"/**/{name}" for name in SETTINGS} == file.keys()
     for name, settings in SETTINGS.items():
-        declared = flat(settings)
-        given = flat(file[f"/**/{name}"]["ros__parameters"])
-        assert given == {key: declared.get(key, "no such parameter") for key in given}, name
+        given, declared = file[f"/**/{name}"], _flatten(settings)
+        assert given == {key: declared[key][0] for key in given}, name
 
 
 def test_the_launch_file_offers_what_the_graph_takes() -> None:
@@ -236,10 +214,14 @@ def test_a_wheel_holds_code_config_launch_and_data(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     # The messages take a compiler a while; that they are built is what the other tests stand on.
     environment = {**os.environ, "EDGE_CLOUD_SPEC_MESSAGES": "0"}
-    subprocess.run([*build, "-w", str(tmp_path), str(source)], env=environment, check=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        inside = {name.split(".data/data/")[-1] for name in archive.namelist()}
+
+    def built(to: Path) -> set[str]:
+        subprocess.run([*build, "-w", str(to), str(source)], env=environment, check=True)
+        (wheel,) = to.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            return {name.split(".data/data/")[-1] for name in archive.namelist()}
+
+    inside = built(tmp_path)
     expected = {str(p) for p in copied if p.parts[0] == "edge_cloud_spec"}
     shared = ("config", "launch")
     expected |= {f"share/edge_cloud_spec/{p}" for p in copied if p.parts[0] in shared}
@@ -247,12 +229,7 @@ def test_a_wheel_holds_code_config_launch_and_data(tmp_path: Path) -> None:
 
     shutil.rmtree(source / "build")
     environment["EDGE_CLOUD_SPEC_LAB"] = "0"
-    subprocess.run(
-        [*build, "-w", str(tmp_path / "robot"), str(source)], env=environment, check=True
-    )
-    (wheel,) = (tmp_path / "robot").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        on_a_robot = {name.split(".data/data/")[-1] for name in archive.namelist()}
+    on_a_robot = built(tmp_path / "robot")
     assert {p for p in inside - on_a_robot if "/lab/" not in p} == set()
     assert not [p for p in on_a_robot if "/lab/" in p]
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from geometry_msgs.msg import Twist
 from helpers.bags import changed, make_bag
+from helpers.run_bag import KINDS
 from rclpy.node import Node
 from rosbags.rosbag2 import StoragePlugin
 from std_msgs.msg import String
@@ -109,19 +110,47 @@ def test_the_first_difference_is_said_with_its_place_and_its_reason(
     assert "rule is greedy, and was coupled" in first["why"]
 
 
-def forged(name: str, message: Any) -> Any:
+Change = Callable[[str, Any], Any]
+
+
+def of_topic(end: str, change: Callable[[Any], object]) -> Change:
+    """The messages of one topic, changed."""
+
+    def changing(name: str, message: Any) -> Any:
+        if name.endswith(end):
+            change(message)
+        return message
+
+    return changing
+
+
+def bytes_of(change: Callable[[np.ndarray], object]) -> Callable[[Any], object]:
+    """A picture whose bytes are changed in place."""
+
+    def changing(message: Any) -> None:
+        message.data = message.data.copy()
+        change(message.data)
+
+    return changing
+
+
+def flip(data: np.ndarray) -> None:
+    data[data.size // 2] ^= 1
+
+
+def forge(message: Any) -> None:
     """The second decision said something else, as another model would have."""
-    second = name.endswith("verified_tokens") and message.header.stamp.sec % 10 == 1
-    if second and message.position == 0:
+    if message.header.stamp.sec % 10 == 1 and message.position == 0:
         message.tokens = np.array(message.tokens[::-1])
         message.answer = message.answer.replace("action", "noitca")
-    return message
 
 
 def test_words_that_differ_without_a_known_reason_are_not_taken_for_equal(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, rows = replay(changed(recorded, tmp_path / "forged", forged))
+    status, rows = replay(
+        changed(recorded, tmp_path / "forged", of_topic("verified_tokens", forge))
+    )
     assert status == 1 and [row["equal"] for row in rows].count(False) == 1
     assert "nothing that the bag knows of differs" in capsys.readouterr().out
 
@@ -151,13 +180,7 @@ def test_another_target_is_refused_before_anything_is_decided(
 
 def test_a_picture_other_than_the_one_decided_on_is_damage(recorded: Path, tmp_path: Path) -> None:
     """sqlite3 has no checksums; the decision's own copy of its picture tells."""
-
-    def flipped(name: str, message: Any) -> Any:
-        if "camera" in name:
-            message.data = message.data.copy()
-            message.data[message.data.size // 2] ^= 1
-        return message
-
+    flipped = of_topic("compressed", bytes_of(flip))
     copy = changed(recorded, tmp_path / "flipped", flipped, StoragePlugin.SQLITE3)
     with pytest.raises(UserError, match="was made on another picture than picture 1"):
         read_recording(copy)
@@ -225,11 +248,8 @@ def test_a_replay_where_something_could_move_says_nothing_and_ends(
 
 
 def test_a_replay_says_nothing_on_the_topics_of_a_robot(nodes: int, tmp_path: Path) -> None:
-    bag, robot, said = (
-        make_bag(tmp_path / "bag", seconds=0.2),
-        NodeThread("robot", domain=nodes),
-        [],
-    )
+    bag, said = make_bag(tmp_path / "bag", seconds=0.2), list[str]()
+    robot = NodeThread("robot", domain=nodes)
     subscribe(robot.node, lambda topic, *_: said.append(topic), set(TOPICS) - {"/diagnostics"})
     robot.start()
     with bystander("other", nodes) as (_, heard):
@@ -275,23 +295,9 @@ def test_a_replay_takes_its_instruction_back_however_it_ends(
         until(lambda: heard[-1:] == ["stop"] and observer.read(_says) == "idle told to stop")
 
 
-pytest.importorskip("rclpy")
-pytest.importorskip("mujoco")
-pytest.importorskip("rosbags")
-
-
-OURS = {
-    "verified_tokens": "edge_cloud_spec/msg/VerifiedTokens",
-    "decode_request": "edge_cloud_spec/msg/DecodeRequest",
-}
-
-
 def run_of(namespace: str) -> dict[str, str]:
-    return {
-        f"{namespace}/camera/image_raw/compressed": COMPRESSED,
-        f"{namespace}/instruction": TEXT,
-        **{f"{namespace}/{name}": kind for name, kind in OURS.items()},
-    }
+    topics = ("camera/image_raw/compressed", "instruction", "verified_tokens", "decode_request")
+    return {f"{namespace}/{topic}": KINDS[topic] for topic in topics}
 
 
 def test_topics_are_found_in_any_namespace_and_by_their_type() -> None:
@@ -380,22 +386,16 @@ def test_what_a_bag_lacks_is_said(bag: Path, tmp_path: Path) -> None:
         part = changed(bag, tmp_path / topic.replace("/", "_"), only(topic))
         with pytest.raises(UserError, match=sentence):
             read_recording(part)
-
-    def stopped(name: str, message: Any) -> Any:
-        if name == "instruction":
-            message.data = "stop"
-        return message
-
+    stopped = of_topic("instruction", lambda message: setattr(message, "data", "stop"))
     with pytest.raises(UserError, match="no picture while an instruction was followed"):
         read_recording(changed(bag, tmp_path / "stopped", stopped))
 
 
 def test_pictures_whose_stamps_stand_still_are_told_apart(bag: Path, tmp_path: Path) -> None:
-    def frozen(name: str, message: Any) -> Any:
-        if hasattr(message, "header"):
-            message.header.stamp.sec, message.header.stamp.nanosec = 7, 0
-        return message
+    def freeze(message: Any) -> None:
+        message.header.stamp.sec, message.header.stamp.nanosec = 7, 0
 
+    frozen = of_topic("compressed", freeze)
     tasks = read_recording(changed(bag, tmp_path / "frozen", frozen)).tasks
     assert len({task.stamp for task in tasks}) == len(tasks) == 4
 
@@ -403,21 +403,13 @@ def test_pictures_whose_stamps_stand_still_are_told_apart(bag: Path, tmp_path: P
 def test_a_picture_that_is_damaged_is_named_and_not_decided_on(bag: Path, tmp_path: Path) -> None:
     """In a bag without checksums: the block is zero, the file is whole."""
 
-    def damaged(name: str, message: Any) -> Any:
-        if name.startswith("camera") and message.header.stamp.nanosec == 100_000_000:
-            message.data = message.data.copy()
-            message.data[-2000:-1000] = 0
-        return message
+    def zero(data: np.ndarray) -> None:
+        data[-2000:-1000] = 0
 
-    copy = changed(bag, tmp_path / "zeroed", damaged)
+    copy = changed(bag, tmp_path / "zeroed", of_topic("compressed", bytes_of(zero)))
     with pytest.raises(UserError, match=r"picture 1 of .* a block of its bytes is zero"):
         read_recording(copy)
     assert main(["replay", str(copy)]) == 2
-
-    def empty(name: str, message: Any) -> Any:
-        if name.startswith("camera"):
-            message.data = message.data[:0]
-        return message
-
+    empty = of_topic("compressed", lambda message: setattr(message, "data", message.data[:0]))
     with pytest.raises(UserError, match="the camera frame is empty"):
         read_recording(changed(bag, tmp_path / "empty", empty))

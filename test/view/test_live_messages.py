@@ -11,37 +11,28 @@ from pathlib import Path
 
 import pytest
 
-rclpy = pytest.importorskip("rclpy")
+pytest.importorskip("rclpy")
 pytest.importorskip("rerun", reason="Rerun has no build for this Python")
-from helpers.graph.ros_domain import ros_domain  # noqa: E402
-from helpers.rerun_file import lines, read_rows  # noqa: E402
-from rclpy.context import Context  # noqa: E402
-from rclpy.node import Node  # noqa: E402
-from rclpy.publisher import Publisher  # noqa: E402
+from helpers.graph.peer import Peer, closed_after
+from helpers.graph.ros_domain import ros_domain
+from helpers.rerun_file import lines, read_rows
+from rclpy.publisher import Publisher
 
-from edge_cloud_spec.cli import main  # noqa: E402
-from edge_cloud_spec.msg import VerifiedTokens  # noqa: E402
-from edge_cloud_spec.nodes.topics import TOPICS  # noqa: E402
-from edge_cloud_spec.view import live_messages  # noqa: E402
-from edge_cloud_spec.view.entities import Entities  # noqa: E402
-from edge_cloud_spec.view.live_messages import LiveMessages  # noqa: E402
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.msg import VerifiedTokens
+from edge_cloud_spec.nodes.topics import TOPICS
+from edge_cloud_spec.view import live_messages
+from edge_cloud_spec.view.entities import Entities
+from edge_cloud_spec.view.live_messages import LiveMessages
 
 PATIENCE = 60.0  # s; only a hung test takes that long
 COUNT, BATCH = 5000, 50  # messages; a batch is less than the queue of a subscription
 
 
 @pytest.fixture
-def words(monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
-    with ros_domain() as domain:
-        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
-        monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-        context = Context()
-        rclpy.init(args=[], context=context)
-        node = Node("drafter", context=context)
-        kind, qos = TOPICS["verified_tokens"]
-        yield node.create_publisher(kind, "verified_tokens", qos)
-        node.destroy_node()
-        rclpy.shutdown(context=context)
+def words() -> Iterator[Publisher]:
+    with ros_domain(), closed_after(Peer("drafter")) as node:
+        yield node.create_publisher(VerifiedTokens, "verified_tokens", TOPICS["verified_tokens"][1])
 
 
 def until(what: Callable[[], object]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,16 +15,13 @@ import pytest
 
 pytest.importorskip("rerun", reason="Rerun has no build for this Python")
 pytest.importorskip("rosbags")
+from helpers.cloud.grpc_cloud import free_port
 from helpers.run_bag import write_run
 
-from edge_cloud_spec.bringup.running_graph import free_address
+from edge_cloud_spec.cli import main
 from edge_cloud_spec.view.command import ViewerAddress
 
 OTHER = "127.0.0.2"  # an address of this machine that only who listens on all of them answers
-
-
-def free_port() -> int:
-    return int(free_address().rpartition(":")[2])
 
 
 def answers(host: str, port: int) -> bool:
@@ -91,21 +87,9 @@ def test_another_machines_browser_is_let_in_and_finds_the_data_there() -> None:
     assert anywhere.data_url.startswith("rerun+http://127.0.0.1:")
 
 
-def test_a_port_that_is_taken_is_said(
-    bag: Path, start: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_a_port_that_is_taken_is_said(bag: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = start("view", str(bag), "--port", str(port), "--data-port", str(free_port()))
-    assert done.returncode == 2
-    assert f"127.0.0.1:{port} cannot be served" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.fixture
-def start() -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "edge_cloud_spec.cli", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
-
-    return run
+        assert main(["view", str(bag), "--port", str(port), "--data-port", str(free_port())]) == 2
+    said = capsys.readouterr().err
+    assert f"127.0.0.1:{port} cannot be served" in said and said.count("\n") == 1

@@ -249,14 +249,10 @@ def _legs(a: float, b: float, h: float, thick: float, rgb: Rgb) -> tuple[Part, .
     )
 
 
-def _darker(rgb: Rgb) -> Rgb:
-    return (rgb[0] * 0.7, rgb[1] * 0.7, rgb[2] * 0.7)
-
-
 def _table(rng: np.random.Generator, rgb: Rgb) -> Shape:
     a, b, h = rng.uniform(0.28, 0.4), rng.uniform(0.4, 0.7), rng.uniform(0.5, 0.75)
     top = Part("box", (a, b, 0.02), (0, 0, h), rgb)
-    return (a, b), False, (*_legs(a, b, h, 0.025, _darker(rgb)), top)
+    return (a, b), False, (*_legs(a, b, h, 0.025, _shade(rgb, 0.7)), top)
 
 
 def _shelf(rng: np.random.Generator, rgb: Rgb) -> Shape:
@@ -266,7 +262,7 @@ def _shelf(rng: np.random.Generator, rgb: Rgb) -> Shape:
         for share in np.linspace(0, 1, 4)
     )
     sides = tuple(Part("box", (a, 0.015, h / 2), (0, j * b, h / 2), rgb) for j in (-1, 1))
-    back = Part("box", (0.01, b, h / 2), (-a + 0.01, 0, h / 2), _darker(rgb))
+    back = Part("box", (0.01, b, h / 2), (-a + 0.01, 0, h / 2), _shade(rgb, 0.7))
     return (a, b), False, (*boards, *sides, back)
 
 
@@ -285,8 +281,8 @@ def _sofa(rng: np.random.Generator, rgb: Rgb) -> Shape:
         (
             Part("box", (0.38, b, 0.2), (0, 0, 0.22), rgb),
             Part("box", (0.09, b, 0.2), (-0.29, 0, 0.6), rgb),
-            Part("box", (0.36, 0.08, 0.1), (0, b - 0.08, 0.5), _darker(rgb)),
-            Part("box", (0.36, 0.08, 0.1), (0, -b + 0.08, 0.5), _darker(rgb)),
+            Part("box", (0.36, 0.08, 0.1), (0, b - 0.08, 0.5), _shade(rgb, 0.7)),
+            Part("box", (0.36, 0.08, 0.1), (0, -b + 0.08, 0.5), _shade(rgb, 0.7)),
         ),
     )
 
@@ -294,7 +290,7 @@ def _sofa(rng: np.random.Generator, rgb: Rgb) -> Shape:
 def _bench(rng: np.random.Generator, rgb: Rgb) -> Shape:
     a, b, h = 0.18, rng.uniform(0.35, 0.55), rng.uniform(0.38, 0.46)
     top = Part("box", (a, b, 0.03), (0, 0, h), rgb)
-    return (a, b), False, (*_legs(a, b, h, 0.03, _darker(rgb)), top)
+    return (a, b), False, (*_legs(a, b, h, 0.03, _shade(rgb, 0.7)), top)
 
 
 _FURNITURE_SHAPES = {

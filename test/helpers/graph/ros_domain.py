@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 # Every Linux has free ports for these, and the package's own graphs take domains from 1 to 100.
 DOMAINS = range(215, 233)
 _next = itertools.cycle(DOMAINS)
@@ -18,6 +20,8 @@ _next = itertools.cycle(DOMAINS)
 @contextmanager
 def ros_domain() -> Iterator[int]:
     """A domain that is locked while it is used, and another one each time.
+
+    This process and those that it starts are in it.
 
     (A node that was killed is seen in its domain for twenty seconds more.)
     """
@@ -28,6 +32,9 @@ def ros_domain() -> Iterator[int]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            yield domain
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("ROS_DOMAIN_ID", str(domain))
+                patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+                yield domain
             return
     raise RuntimeError(f"{len(DOMAINS)} processes of tests are in ROS domains on this machine")
