@@ -92,6 +92,7 @@ class Course:
         self.sessions = [self.model.open(prompt) for prompt in self.prompts]
         self.nodes: list[list[tuple[int, int]]] = [[] for _ in TEXTS]  # token and parent
         self.most = 1 if kind == "bounded" else len(TEXTS)  # sessions of a pass
+        self.rows = torch.Tensor if kind == "on a device" else np.ndarray
 
     def path(self, at: int, node: int) -> list[int]:
         path: list[int] = []
@@ -127,8 +128,9 @@ class Course:
                 continue
             self.nodes[at] = list(zip(request.tokens, request.parents or (), strict=True))
             assert len(rows) == 1 + len(request.tokens)
-            for node in (-1, self.draw(st.integers(-1, len(request.tokens) - 1))):
-                self.check(at, node, rows[node + 1])
+            assert isinstance(rows, self.rows) or not request.tokens  # which may need no pass
+            node = self.draw(st.integers(-1, len(request.tokens) - 1))
+            self.check(at, node, rows[node + 1])
 
     def grow(self, at: int) -> None:
         session, (tokens, parents) = self.sessions[at], self.drafted(len(self.nodes[at]), 1)
