@@ -151,6 +151,7 @@ def opened(model: Vlm, tokens: Any = (), parents: Any = None, step: int = ALL_RO
     [
         *((DRAFT, shape, step, 0) for shape in PARENTS for step in (ALL_ROWS, 7)),
         ([5, 91], "chain", ALL_ROWS, 1),
+        (DRAFT, "tree", ALL_ROWS, 1),  # as a chain
         (DRAFT[:2], "chain", ALL_ROWS, 1),
         ([*DRAFT, 1], "chain", ALL_ROWS, 1),
         ([2**31], "chain", ALL_ROWS, 1),  # a token that there is not ends nothing

@@ -163,7 +163,10 @@ class Course:
         self.nodes[at] = []
 
     def truncate(self, at: int) -> None:
-        self.sessions[at].truncate(self.node(self.sessions[at].length) + 1)
+        """A little, mostly."""
+        length = self.sessions[at].length
+        left = 0 if self.dice.random() < 0.1 else length - int(self.dice.integers(1, 3))
+        self.sessions[at].truncate(max(0, left))
         self.nodes[at] = []
 
     def look(self, at: int) -> None:
@@ -178,16 +181,16 @@ class Course:
         if self.dice.random() < 0.5:
             steps, turn = session.restore(), cycle([3, 40, 7])
             while not steps.step(next(turn)):
-                if self.dice.random() < 0.4:
-                    self.act([self.commit, self.extend, self.truncate], at)
+                self.act([self.commit, self.extend, self.truncate, self.truncate], at)
             assert session.resident
 
     def act(self, acts: list[Callable[[int], None]], at: int) -> None:
         acts[self.dice.integers(len(acts))](at)
 
     def turn(self) -> None:
-        acts = [self.forward, self.grow, self.commit, self.extend, self.truncate, self.look]
-        self.act([*acts, self.forward, self.grow, self.lose], int(self.dice.integers(len(TEXTS))))
+        often, seldom = [self.forward, self.grow, self.commit], [self.look, self.lose]
+        acts = [*often, *often, *seldom, self.extend, self.truncate, self.truncate]
+        self.act(acts, int(self.dice.integers(len(TEXTS))))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -198,7 +201,7 @@ def test_any_course_in_any_kind_of_pass_gives_the_rows_of_transformers(
     with passes(kind):
         course = Course(family, kind)
         memory = course.model.memory
-        for _ in range(60):
+        for _ in range(100):
             course.turn()
             assert memory.in_use <= memory.reserved <= (memory.limit or memory.reserved)
         for at, session in enumerate(course.sessions):
