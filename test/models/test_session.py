@@ -231,6 +231,17 @@ def test_a_cache_grows_beyond_its_first_capacity() -> None:
     assert difference(session.forward([1]), "qwen3_vl", prompt, [*tokens, 1]) < CLOSE
 
 
+def test_an_answer_that_is_cut_while_its_cache_comes_back_gets_its_own_rows() -> None:
+    prompt = prompt_of(vlm())
+    session = vlm().open(prompt)
+    session.extend([1, 2, 3])
+    assert session.evict()
+    steps = session.restore()
+    session.truncate(2)
+    steps.finish()
+    assert difference(session.forward([]), "qwen3_vl", prompt, [1, 2]) < CLOSE
+
+
 def test_each_exit_gets_the_rows_of_its_own_session_that_are_returned() -> None:
     model = vlm()
     drafts, seen = ([7, 8, 9], [11], [12, 13]), [[], [], []]
