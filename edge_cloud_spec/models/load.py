@@ -152,11 +152,14 @@ def _missing(directory: Path, name: str) -> UserError:
     )
 
 
-def _read_json(directory: Path, name: str) -> dict[str, Any]:
+def _read_json(directory: Path, name: str, needed: bool = True) -> dict[str, Any]:
+    """What is in a file; nothing where it is missing, unless it is needed."""
     try:
         content = json.loads((directory / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise _missing(directory, name) from None
+        if needed:
+            raise _missing(directory, name) from None
+        return {}
     except (OSError, ValueError) as error:
         raise UserError(f"{directory / name} cannot be read ({error}): fetch it again") from error
     if not isinstance(content, dict):
@@ -183,11 +186,9 @@ def image_preprocessing(directory: str | Path) -> ImagePreprocessing:
     Raises UserError.
     """
     directory = Path(directory).expanduser()
-    name = "preprocessor_config.json"
-    if not (directory / name).is_file():
-        name = "processor_config.json"
-        if not (directory / name).is_file():
-            raise _missing(directory, "preprocessor_config.json")
+    name, newer = "preprocessor_config.json", "processor_config.json"
+    if not (directory / name).is_file() and (directory / newer).is_file():
+        name = newer
     content = _read_json(directory, name)
     content = content.get("image_processor", content)
     size = content.get("size") or {}
@@ -252,17 +253,13 @@ def identity(name_or_dir: str | Path, dtype: str = AUTO, quantize: str = "none")
 
 
 def _chat_template(directory: Path, tokenizer: Any) -> str | None:
-    if (directory / "chat_template.json").is_file():  # Qwen2-VL's older place
-        template = _read_json(directory, "chat_template.json").get("chat_template")
-        return template if isinstance(template, str) else None
-    template = tokenizer.chat_template
+    older = _read_json(directory, "chat_template.json", needed=False)  # Qwen2-VL's place
+    template = older.get("chat_template") if older else tokenizer.chat_template
     return template if isinstance(template, str) else None
 
 
 def _end_ids(directory: Path, config: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
-    ids: Any = None
-    if (directory / "generation_config.json").is_file():
-        ids = _read_json(directory, "generation_config.json").get("eos_token_id")
+    ids = _read_json(directory, "generation_config.json", needed=False).get("eos_token_id")
     ids = ids if ids is not None else config.get("eos_token_id", tokenizer.eos_token_id)
     if ids is None:
         raise UserError(f"the model in {directory} names no end token: add generation_config.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,31 +23,14 @@ from edge_cloud_spec.models.draft_model import MAX_LOOKED_UP, DraftModel
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.wire.messages import Open
 
-RECIPES = (
+PROPOSALS = (
     ProposalConfig("greedy", GREEDY),
     ProposalConfig("coupled", SamplingPolicy(0.9, seed=4)),
+    ProposalConfig("rejection", SamplingPolicy(0.9, seed=4), drawn=False),
     ProposalConfig("rejection", SamplingPolicy(0.9, seed=4)),
 )
+NAMES = ["greedy", "coupled", "the likeliest", "drawn"]
 SHAPES = (chain(4), Expansion((2, 2, 1)), BestFirst(7, 3, 4))
-
-
-class Counted:
-    """A session that counts its passes and the rows in them."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.passes: list[int] = []
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._session, name)
-
-    def forward(self, tokens: tuple[int, ...], *rest: Any) -> np.ndarray:
-        self.passes.append(len(tokens))
-        return self._session.forward(tokens, *rest)
-
-    def grow(self, tokens: tuple[int, ...], *rest: Any) -> np.ndarray:
-        self.passes.append(len(tokens))
-        return self._session.grow(tokens, *rest)
 
 
 def session(family: str = "qwen3_vl") -> Session:
@@ -54,14 +38,14 @@ def session(family: str = "qwen3_vl") -> Session:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("proposal", RECIPES, ids=lambda proposal: proposal.rule)
+@pytest.mark.parametrize("proposal", PROPOSALS, ids=NAMES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_draft_is_what_fresh_sessions_would_have_said(
     family: str, proposal: ProposalConfig, shape: Shape
 ) -> None:
     """Round after round on one session, whatever was accepted, beside a new session each time."""
-    if isinstance(shape, BestFirst) and proposal.rule == "rejection":
-        proposal = ProposalConfig("rejection", proposal.policy, drawn=False)
+    if isinstance(shape, BestFirst) and proposal.draws:
+        shape = Expansion((3, 1))
     drafter = DraftModel(session(family), proposal)
     prefix: tuple[int, ...] = ()
     dice = np.random.default_rng(1)
@@ -76,23 +60,25 @@ def test_a_draft_is_what_fresh_sessions_would_have_said(
 
 
 def test_a_tree_takes_one_pass_a_level_and_the_accepted_path_stays_in_the_cache() -> None:
-    counted = Counted(session())
-    drafter = DraftModel(counted, RECIPES[0])  # type: ignore[arg-type]
-    draft = drafter.finished(Branch((), Expansion((3, 2, 2)))).draft
-    assert counted.passes == [3, 6]  # prefill gave the first logits; the last level needs none
+    drafter = DraftModel(session(), PROPOSALS[0])
+    drafter.want([Branch((), Expansion((3, 2, 2)))])
+    rows = []
+    while not drafter.idle:
+        (grown,) = drafter.step(12)
+        rows.append(drafter.rows)
+    assert rows == [0, 3, 6]  # prefill gave the first logits; the last level needs none
+    draft = grown.finished.draft
     assert len(draft) == 3 + 6 + 12
-    path = [1, next(iter(draft.children(1)))]
-    kept = tuple(draft.tokens[node] for node in path)
-    computed = counted._session._computed
+    kept = (draft.tokens[1], draft.tokens[next(iter(draft.children(1)))])
     drafter.follow((*kept, 7))
-    assert counted.tokens == (*kept, 7)
-    assert counted._session._computed == computed + 2
+    drafter.want([Branch((*kept, 7), chain(1))])
+    drafter.step()
+    assert drafter.rows == 1
 
 
 def test_nothing_follows_an_end_token() -> None:
-    logits = vlm().open(prompt_of(vlm())).forward(())[0]
-    best, second = likeliest(np.exp(logits.astype(np.float64)), 2)
-    drafter = DraftModel(session(), RECIPES[0], (best,))
+    best, second = likeliest(np.exp(session().forward(())[0].astype(np.float64)), 2)
+    drafter = DraftModel(session(), PROPOSALS[0], (best,))
     assert drafter.finished(Branch((), chain(4))).draft.tokens == (best,)
     tree = drafter.finished(Branch((), Expansion((2, 2)))).draft
     assert tree.tokens[:2] == (best, second)
@@ -125,29 +111,24 @@ def test_siblings_are_drawn_with_or_without_replacement() -> None:
 
 
 def test_an_interrupted_pass_changes_nothing_and_is_made_again() -> None:
-    drafter, fresh = DraftModel(session(), RECIPES[0]), DraftModel(session(), RECIPES[0])
     branch = Branch((), BestFirst(7, 3, 4))
+    drafter = DraftModel(session(), PROPOSALS[0])
     drafter.want([branch])
     drafter.step(8)  # the prompt's prefill has given its rows already
 
     def stop(layer: int, hidden: object) -> None:
         raise InterruptedError
 
-    finished = None
-    while finished is None:
+    while not drafter.idle:
         with pytest.raises(InterruptedError):
             drafter.step(8, stop)
         (grown,) = drafter.step(8)
-        finished = grown.finished if grown.done else None
-    expected = fresh.finished(branch)
-    assert (finished.draft.tokens, finished.draft.parents) == (
-        expected.draft.tokens,
-        expected.draft.parents,
-    )
+    expected = DraftModel(session(), PROPOSALS[0]).finished(branch)
+    assert content(grown.finished) == content(expected)
 
 
 def test_what_there_is_of_a_draft_can_be_sent_after_any_pass() -> None:
-    drafter = DraftModel(session(), RECIPES[0])
+    drafter = DraftModel(session(), PROPOSALS[0])
     drafter.want([Branch((), chain(4))])
     parts = [drafter.step()[0] for _ in range(4)]
     finished = parts[-1].finished.draft.tokens
@@ -157,12 +138,6 @@ def test_what_there_is_of_a_draft_can_be_sent_after_any_pass() -> None:
 
 VOCABULARY = END = 12  # no row has the end token: it is outside the vocabulary
 OPENING = Open(1, "find the box", b"", "action first", GREEDY, "greedy", lookup=True)
-PROPOSALS = (
-    ProposalConfig("greedy", GREEDY),
-    ProposalConfig("coupled", SamplingPolicy(0.9, seed=4)),
-    ProposalConfig("rejection", SamplingPolicy(0.9, seed=4), drawn=False),
-    ProposalConfig("rejection", SamplingPolicy(0.9, seed=4)),
-)
 LOOKED_UP_SHAPES = (
     chain(1),
     chain(6),
@@ -199,18 +174,15 @@ def trees(draw: st.DrawFn) -> Draft:
     return Draft(tuple(tokens), parents_or_none(parents), looked_up=len(tokens))
 
 
-class CostedVlm(ToyVlm):
-    """A pass takes a second, and a hundredth for each row."""
+class CountedVlm(ToyVlm):
+    """Notes the rows of each pass."""
 
-    passes, seconds = 0, 0.0
+    def __init__(self, seed: int = 3, vocabulary: int = VOCABULARY) -> None:
+        super().__init__(seed, vocabulary=vocabulary)
+        self.spent: list[int] = []
 
     def spend(self, rows: int) -> None:
-        self.passes += 1
-        self.seconds += 1 + 0.01 * rows
-
-
-def model(seed: int = 3, vocabulary: int = VOCABULARY) -> CostedVlm:
-    return CostedVlm(seed, vocabulary=vocabulary)
+        self.spent.append(rows)
 
 
 def drafter(of: ToyVlm, proposal: ProposalConfig, lookup: object = None) -> DraftModel:
@@ -238,8 +210,8 @@ def test_a_draft_is_the_same_whatever_is_looked_up(
 ) -> None:
     if proposal.draws:
         shapes = [shape for shape in shapes if isinstance(shape, Expansion)]
-    plain, looking = model(seed), model(seed)
-    alone, beside = drafter(plain, proposal), drafter(looking, proposal, Proposing(proposals))
+    alone = drafter(CountedVlm(seed), proposal)
+    beside = drafter(CountedVlm(seed), proposal, Proposing(proposals))
     branches = [Branch((3, 5)[:size], shape) for size, shape in enumerate(shapes)]
     dice, prefix = np.random.default_rng(seed), ()
     for _ in range(3):
@@ -256,48 +228,36 @@ def test_a_draft_is_the_same_whatever_is_looked_up(
         prefix += (*dice.integers(1, VOCABULARY, dice.integers(1, 4)).tolist(),)
 
 
-def known(of: ToyVlm, proposal: ProposalConfig, tokens: int) -> Any:
-    """A lookup that has learned what the model says."""
-    said = drafter(of, proposal).finished(Branch((), chain(tokens))).draft.tokens
-    lookup = Lookups(4096, MAX_LOOKED_UP, None, lambda rows: 1 + 0.01 * rows).of("", OPENING)
-    assert lookup is not None
-    lookup.learn(said)
-    return lookup
-
-
-@pytest.mark.parametrize("proposal", PROPOSALS, ids=lambda proposal: proposal.rule)
+@pytest.mark.parametrize("proposal", PROPOSALS, ids=NAMES)
 def test_what_was_said_before_takes_a_pass_rather_than_one_for_each_token(
     proposal: ProposalConfig,
 ) -> None:
-    lookup = known(model(vocabulary=5000), proposal, 13)
-    passes = {}
-    for name, looked_up in (("without", None), ("with", lookup)):
-        counted = model(vocabulary=5000)
-        one = drafter(counted, proposal, looked_up)
-        draft = one.finished(Branch((), chain(12))).draft
-        passes[name] = counted.passes
-    assert len(draft) == 12
-    assert (passes["without"], passes["with"]) == (11, 1)  # the prompt's row was known
+    lookup = Lookups(4096, MAX_LOOKED_UP, None, lambda rows: 1 + 0.01 * rows).of("", OPENING)
+    assert lookup is not None
+    for found, tokens, passes in ((None, 13, 12), (lookup, 12, 1)):  # the prompt's row is known
+        counted = CountedVlm(vocabulary=5000)
+        draft = drafter(counted, proposal, found).finished(Branch((), chain(tokens))).draft
+        assert (len(draft), len(counted.spent)) == (tokens, passes)
+        lookup.learn(draft.tokens)
 
 
 def test_rows_are_those_that_the_pass_computed() -> None:
-    counted = model()
+    counted = CountedVlm()
     one = drafter(counted, PROPOSALS[0], Proposing([Draft((1, 2, 2), (-1, 0, -1))]))
     one.want([Branch((), chain(3))])
     one.step()
-    assert (one.rows, counted.passes) == (0, 0)  # the prompt's row was known
+    assert (one.rows, counted.spent) == (0, [])  # the prompt's row was known
     one.step()
-    assert one.rows == 4 and counted.seconds == pytest.approx(1.04)
+    assert (one.rows, counted.spent) == (4, [4])
     one.follow((7, 8))
     one.want([Branch((7, 8, 9), chain(2))])
     one.step()
-    assert one.rows == 3  # of the prefix, too
-    assert counted.seconds == pytest.approx(1.04 + 1.03)
+    assert (one.rows, counted.spent) == (3, [4, 3])  # of the prefix, too
 
 
 def test_nothing_is_looked_up_where_no_pass_is_due_nor_beside_a_tree() -> None:
     lookup = Proposing([])
-    one = drafter(model(), PROPOSALS[0], lookup)
+    one = drafter(CountedVlm(), PROPOSALS[0], lookup)
     one.want([Branch((), chain(2))])
     one.step()
     assert lookup.asked == []
@@ -309,27 +269,20 @@ def test_nothing_is_looked_up_where_no_pass_is_due_nor_beside_a_tree() -> None:
     assert len(lookup.asked) == 1
 
 
-def test_it_is_told_how_far_the_model_says_the_same() -> None:
-    own = drafter(model(), PROPOSALS[0]).finished(Branch((), chain(4))).draft.tokens
+def test_it_is_told_how_far_the_model_says_the_same_and_nothing_of_an_interrupted_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = drafter(CountedVlm(), PROPOSALS[0]).finished(Branch((), chain(4))).draft.tokens
     other = next(token for token in range(1, VOCABULARY) if token not in own)
-    lookup = Proposing([Draft((other, own[1], own[2], other), (-1, -1, 1, 2))])
-    one = drafter(model(), PROPOSALS[0], lookup)
+    looked_up = Draft((other, own[1], own[2], other), (-1, -1, 1, 2))
+    lookup, model = Proposing([looked_up, looked_up]), CountedVlm()
+    one = drafter(model, PROPOSALS[0], lookup)
     one.want([Branch((), chain(4))])
     one.step()
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(model, "spend", Mock(side_effect=InterruptedError))
+        one.step()
+    assert lookup.judged_paths == []
     (grown,) = one.step()
     assert lookup.judged_paths == [(1, 2)]
     assert grown.tokens == own[1:4] and grown.done
-
-
-def test_an_interrupted_pass_tells_nothing() -> None:
-    class Interrupted(ToyVlm):
-        def spend(self, rows: int) -> None:
-            raise InterruptedError
-
-    lookup = Proposing([Draft((1,)), Draft((1,))])
-    one = drafter(Interrupted(3, vocabulary=VOCABULARY), PROPOSALS[0], lookup)
-    one.want([Branch((), chain(4))])
-    one.step()
-    with pytest.raises(InterruptedError):
-        one.step()
-    assert lookup.judged_paths == []

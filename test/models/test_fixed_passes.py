@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.checkpoints import FAMILIES, checkpoint, full_logits, prompt_of
+from helpers.checkpoints import FAMILIES, checkpoint, prompt_of, vlm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -27,59 +27,33 @@ from edge_cloud_spec.models.passes.fixed_pass import (
 )
 from edge_cloud_spec.models.vlm import Vlm
 
-CLOSE = 1e-4
-
-
-@functools.cache
-def fixed(family: str = "qwen3_vl", dtype: str = "float32") -> Vlm:
-    return load(checkpoint(family), dtype=dtype, passes="fixed")
-
 
 @functools.cache
 def known(family: str, dtype: str, seed: int) -> KnownRows:
-    vlm = fixed(family, dtype)
-    return KnownRows(vlm, prompt_of(vlm, seed), np.random.default_rng(seed))
+    model = vlm(family, dtype=dtype, passes="fixed")
+    return KnownRows(model, prompt_of(model, seed), np.random.default_rng(seed))
 
 
-def differing(vlm: Vlm, rows: list[KnownRows], seed: int, turns: int, sessions: int) -> int:
-    company = Company(vlm, rows, sessions, np.random.default_rng(seed))
+def differing(model: Vlm, rows: list[KnownRows], seed: int, turns: int, sessions: int) -> int:
+    company = Company(model, rows, sessions, np.random.default_rng(seed))
     for _ in range(turns):
         company.turn()
     assert company.count.rows >= turns
     return company.count.differing
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_fixed_passes_compute_what_the_full_forward_computes(family: str) -> None:
-    vlm = fixed(family)
-    prompt = prompt_of(vlm)
-    session = vlm.open(prompt)
-    session.extend([11, 12])
-    tokens, parents = [20, 21, 22, 23, 24, 25], [-1, -1, 0, 0, 1, 4]
-    first = session.forward(tokens[:3], parents[:3])
-    rows = np.concatenate([first, session.grow(tokens[3:], parents[3:])])
-    for path in ([0, 2], [0, 3], [1, 4, 5]):
-        branch = full_logits(family, prompt, [11, 12, *(tokens[node] for node in path)])
-        ours = rows[[0, *(node + 1 for node in path)]]
-        assert np.abs(ours - branch[2:, : ours.shape[1]]).max() < CLOSE
-    session.commit([1, 4])
-    after = session.forward([30])[1]
-    expected = full_logits(family, prompt, [11, 12, 21, 24, 30])[-1]
-    assert np.abs(after - expected[: len(after)]).max() < CLOSE
-
-
 @settings(max_examples=5, deadline=None)
 @given(st.sampled_from(FAMILIES), st.sampled_from(["float32", "bfloat16"]), st.integers(0, 2**31))
 def test_a_row_has_the_same_bits_in_any_company(family: str, dtype: str, seed: int) -> None:
     rows = [known(family, dtype, seed) for seed in (0, 1)]
-    assert differing(fixed(family, dtype), rows, seed, turns=6, sessions=8) == 0
+    model = vlm(family, dtype=dtype, passes="fixed")
+    assert differing(model, rows, seed, turns=6, sessions=8) == 0
 
 
 def test_free_passes_give_other_bits() -> None:
     """Negative control: the comparison would find a difference."""
-    vlm = load(checkpoint())
-    rows = [KnownRows(vlm, prompt_of(vlm, 0), np.random.default_rng(0))]
-    assert differing(vlm, rows, 0, turns=6, sessions=6) > 0
+    rows = [KnownRows(vlm(), prompt_of(vlm(), 0), np.random.default_rng(0))]
+    assert differing(vlm(), rows, 0, turns=6, sessions=6) > 0
 
 
 class OtherOrder(nn.Module):
@@ -96,13 +70,13 @@ class OtherOrder(nn.Module):
         return self._product(rows * left) + self._product(rows * ~left)
 
 
-def change_the_order(vlm: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
+def change_the_order(model: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of some sizes that was not measured."""
-    layer = vlm.transformer.layers[0]
+    layer = model.transformer.layers[0]
     monkeypatch.setattr(layer, "_down", OtherOrder(layer._down, (6, 8, 12, 14, 20, 24, 28)))
 
 
-def shorten_windows(vlm: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_windows(_: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys up to the last one that a query of the call attends to, however many those are."""
     run = FixedAttention._run
 
@@ -116,7 +90,7 @@ def shorten_windows(vlm: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FixedAttention, "_run", shorter)
 
 
-def forget_the_path(vlm: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
+def forget_the_path(_: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree's last path stands there last, and what is committed is read from it."""
     clone = torch.Tensor.clone
     monkeypatch.setattr(
@@ -136,11 +110,11 @@ def forget_the_path(vlm: Vlm, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_planted_defect_is_found(
     plant: Callable[[Vlm, pytest.MonkeyPatch], None], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vlm = load(checkpoint(), dtype=dtype, passes="fixed")
+    model = load(checkpoint(), dtype=dtype, passes="fixed")
     rows = [known("qwen3_vl", dtype, seed) for seed in (0, 1)]
-    assert differing(vlm, rows, 1, turns=3, sessions=6) == 0
-    plant(vlm, monkeypatch)
-    assert differing(vlm, rows, 1, turns=10, sessions=6) > 0
+    assert differing(model, rows, 1, turns=3, sessions=6) == 0
+    plant(model, monkeypatch)
+    assert differing(model, rows, 1, turns=10, sessions=6) > 0
 
 
 def test_counts_with_other_bits_are_not_allowed() -> None:
@@ -174,10 +148,3 @@ def test_paths_hold_each_new_node_once_and_below_its_parents(data: st.DataObject
         assert [parents[node] for node in path] == [-1, *path[:-1]]
         attended += path[-new:]
     assert sorted(attended) == list(range(before, count))
-
-
-def test_fixed_passes_of_quantized_weights_are_refused() -> None:
-    with pytest.raises(UserError, match="not quantized"):
-        load(checkpoint(), quantize="dynamic-int8", passes="fixed")
-    with pytest.raises(UserError, match="free, fixed"):
-        load(checkpoint(), passes="some")

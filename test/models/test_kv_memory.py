@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -117,14 +118,8 @@ def test_a_holder_that_is_lost_in_a_circle_gives_its_memory_back() -> None:
 def test_memory_is_given_back_from_other_threads() -> None:
     memory = KvMemory(1000)
     buffers = [memory.take("a", 1, ROW, bytearray) for _ in range(100)]
-    threads = [
-        threading.Thread(target=lambda part=part: [memory.give(b) for b in part])
-        for part in (buffers[:50], buffers[50:])
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(memory.give, buffers))
     assert memory.in_use == 0
     assert not memory.evict_one()
 
@@ -141,33 +136,20 @@ def test_a_device_with_less_than_the_bound_is_a_smaller_bound(
     error: Exception, failing: int
 ) -> None:
     """The allocator fails at the n-th call and after it: another gives way, or the request ends."""
-    memory, calls = KvMemory(1000), 0
+    memory = KvMemory(1000)
     first = Holder(memory, 4, "other")
-
-    def allocate(rows: int) -> bytearray:
-        nonlocal calls
-        calls += 1
-        if calls >= failing:
-            raise error
-        return bytearray(rows)
+    allocate = Mock(side_effect=[*[bytearray(5)] * (failing - 1), *[error] * 4])
 
     for _ in range(failing - 1):
         memory.take("a", 5, ROW, allocate)
     with pytest.raises(MemoryFull) as refused:
         memory.take("a", 5, ROW, allocate)
+    other = RuntimeError("device-side assert")  # is not taken for one of memory
+    with pytest.raises(RuntimeError, match="assert"):
+        memory.take("a", 5, ROW, Mock(side_effect=other))
     assert first.buffer is None
     assert refused.value.retry_s > 0
     assert memory.in_use == (failing - 1) * 5 * ROW
-
-
-def test_an_error_of_another_kind_is_not_taken_for_one_of_memory() -> None:
-    def allocate(rows: int) -> None:
-        raise RuntimeError("device-side assert")
-
-    memory = KvMemory()
-    with pytest.raises(RuntimeError, match="assert"):
-        memory.take("a", 1, ROW, allocate)
-    assert memory.in_use == 0
 
 
 SHORT = """

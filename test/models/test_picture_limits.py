@@ -116,29 +116,21 @@ def test_pruned_tokens_are_as_if_nobody_saw_them(
     assert np.abs(rows - others).max() > 2 * CLOSE, "the check sees no difference"
 
 
-def test_prefixes_of_other_sizes_are_not_mixed_up() -> None:
-    model = drafter()
-    expected = {}
+def test_each_size_has_its_own_name_prefixes_and_rows_also_after_an_eviction() -> None:
+    model, expected, names = drafter(), {}, set()
     for limits in (WHOLE, RESIZED, PRUNED, BOTH):
         with looking(model, limits) as prompt:
             expected[limits] = fresh_rows(model, prompt)
+            names.add(model.identity)
+    assert len(names) == 4 and model.identity == vlm().identity
     model.use_memory(KvMemory())  # one for all of them, twice
     for limits in (WHOLE, RESIZED, PRUNED, BOTH) * 2:
         with looking(model, limits) as prompt:
-            rows = model.open(prompt).forward(TOKENS)
-        assert np.abs(rows - expected[limits]).max() < CLOSE
+            session = model.open(prompt)
+        for _ in range(2):
+            assert np.abs(session.forward(TOKENS) - expected[limits]).max() < CLOSE
+            assert session.evict()
     assert model.memory.prefix_hits >= 4
-
-
-@pytest.mark.parametrize("limits", [RESIZED, PRUNED], ids=str)
-def test_an_evicted_session_has_its_smaller_picture_again(limits: PictureLimits) -> None:
-    model = drafter()
-    with looking(model, limits) as prompt:
-        expected = fresh_rows(model, prompt)
-        session = model.open(prompt)
-    model.use_memory(KvMemory())
-    session.evict()
-    assert np.abs(session.forward(TOKENS) - expected).max() < CLOSE
 
 
 def test_more_than_the_whole_picture_changes_nothing() -> None:
@@ -149,25 +141,15 @@ def test_more_than_the_whole_picture_changes_nothing() -> None:
 
 
 def test_what_is_no_limit_says_what_to_give() -> None:
-    with pytest.raises(UserError, match="max_pixels is -1: give 1 or more, or 0"):
-        PictureLimits(max_pixels=-1)
-    with pytest.raises(UserError, match="max_image_tokens is -7"):
-        PictureLimits(max_image_tokens=-7)
+    for name, value in (("max_pixels", -1), ("max_image_tokens", -7)):
+        with pytest.raises(UserError, match=f"{name} is {value}: give 1 or more, or 0"):
+            PictureLimits(**{name: value})
     model = drafter()
     least = model.preprocessing.spec.token_pixels
     with pytest.raises(UserError, match=f"stands for {least} pixels; give as many or more"):
         model.limit_picture(PictureLimits(max_pixels=least - 1))
     with looking(model, PictureLimits(max_pixels=least)) as prompt:
         assert image_tokens(model, prompt) == 1
-
-
-def test_what_is_drafted_with_is_in_the_models_name() -> None:
-    model = drafter()
-    names = set()
-    for limits in (WHOLE, RESIZED, PRUNED, BOTH):
-        with looking(model, limits):
-            names.add(model.identity)
-    assert len(names) == 4 and model.identity == vlm().identity
 
 
 def test_of_equal_tokens_one_stays() -> None:
