@@ -11,11 +11,12 @@ import pytest
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.regimes import custom_regime, load_regime
-from edge_cloud_spec.lab.harness.scripted.model import FakeVlm
-from edge_cloud_spec.lab.harness.scripted.pair import (
+from edge_cloud_spec.lab.harness.scripted.model import (
     SPEC,
-    CalibratedModel,
+    CalibratedVlm,
     DraftVlm,
+    FakeVlm,
+    ScriptedPrompt,
     TargetVlm,
     request_of,
 )
@@ -56,8 +57,8 @@ def test_logits_depend_on_the_prefix_only() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.6, 0.85, 1.0])
 def test_greedy_agreement_is_the_given_share(share: float) -> None:
-    target, draft = CalibratedModel(), CalibratedModel(share)
-    state, equal = target.begin(1), 0
+    target, draft = CalibratedVlm(), CalibratedVlm(share)
+    state, equal = target.start(ScriptedPrompt(1, b"")), 0
     for _ in range(2000):
         token = int(target.row(state).argmax())
         equal += token == int(draft.row(state).argmax())

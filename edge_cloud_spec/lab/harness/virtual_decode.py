@@ -25,8 +25,15 @@ from ...presets import load_preset
 from ...wire.codec import decode_server
 from ...wire.messages import ClientMessage, Close, Open, Verdict
 from .toy import ToyDrafter, ToyVlm, own_answer, spec_of
-from .virtual_link import Arrival, VirtualCloud, VirtualLink
-from .virtual_time import Timeline, VirtualInbox
+from .virtual_time import (
+    Arrival,
+    Impairments,
+    ReportedTransport,
+    Timeline,
+    VirtualCloud,
+    VirtualInbox,
+    VirtualLink,
+)
 
 # What can happen to one message. cut: the link breaks at it, and it is lost with all that is in
 # flight. moved: the same, and the robot comes back at the other verifier. lost: it alone never
@@ -53,7 +60,7 @@ class Conditions:
     draft_pass: float = 0.03  # of a pass of the draft model
 
 
-class InjectedFaults:
+class InjectedFaults(Impairments):
     """The impairments of a link under these conditions.
 
     faults: what happens to a message, by its number in both directions together.
@@ -109,10 +116,6 @@ class InjectedFaults:
     def clear(self) -> None:
         """Nothing is in flight."""
         self._up_free = self._down_free = 0.0
-
-    def stream_s(self) -> float:
-        """At once."""
-        return 0.0
 
     def notice_s(self) -> float:
         """Meanwhile the robot sends on the new stream without knowing that it is one."""
@@ -274,7 +277,7 @@ class Decode:
         self.emitted += emit.tokens
 
     def _connect(self, on_receive: OnReceive) -> Transport:
-        return _Recorded(self._link.connect(on_receive), self.on_send)
+        return ReportedTransport(self._link.connect(on_receive), self.on_send)
 
     def _make_worker(
         self, noise: float, clock: Callable[[], float], sleep: Callable[[float], None]
@@ -288,18 +291,6 @@ class Decode:
             if stream.session is not None:
                 verification = stream.session.verification
                 self._verifications[verification.session] = verification
-
-
-class _Recorded:
-    """A transport that reports each message that it sends."""
-
-    def __init__(self, transport: Transport, on_send: Callable[[ClientMessage], None]) -> None:
-        self._transport, self._on_send = transport, on_send
-        self.close = transport.close
-
-    def send(self, message: ClientMessage) -> int:
-        self._on_send(message)
-        return self._transport.send(message)
 
 
 class _Runner(DecodeRunner):

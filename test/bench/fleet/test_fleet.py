@@ -24,7 +24,8 @@ from edge_cloud_spec.lab.harness.fleet.virtual_fleet import (
     VirtualThreads,
 )
 from edge_cloud_spec.lab.harness.regimes import custom_regime, load_server_regime
-from edge_cloud_spec.lab.harness.scripted.pair import TargetVlm
+from edge_cloud_spec.lab.harness.scripted import model
+from edge_cloud_spec.lab.harness.scripted.model import CalibratedVlm, TargetVlm
 from edge_cloud_spec.lab.harness.virtual import VirtualHarness
 from edge_cloud_spec.lab.harness.virtual_time import Timeline
 from edge_cloud_spec.presets import load_preset
@@ -119,20 +120,21 @@ class _ForOneRobot(Worker):
 
 
 def test_a_server_for_one_robot_has_the_least_fairness(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_cloud_spec.lab.harness.scripted.pair.Worker", _ForOneRobot)
+    monkeypatch.setattr(model, "Worker", _ForOneRobot)
     fleet = VirtualFleet(CHEAP, 3, DSD, FleetLoad(tokens=120, seconds=0.3))
     row = figures(fleet.run(), 0.0, 0.3)
     assert row["fairness"] == pytest.approx(1 / 3)
 
 
+class _Wrong(CalibratedVlm):
+    """A target that errs now and then."""
+
+    def row(self, state: int) -> Any:
+        return super().row(state)[:: -1 if state % 40 == 0 else 1]
+
+
 def test_a_wrong_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = TargetVlm.row
-
-    def wrong(model: TargetVlm, state: int) -> Any:
-        row = right(model, state)
-        return row[::-1] if state % 40 == 0 else row
-
-    monkeypatch.setattr(TargetVlm, "row", wrong)
+    monkeypatch.setattr(model, "TargetVlm", lambda *given: TargetVlm(*given[:2], _Wrong()))
     row = figures(VirtualFleet(CHEAP, 2, DSD, LOAD).run(), 0.0, 1.0)
     assert row["equal"] is False and row["wrong"] > 0
 

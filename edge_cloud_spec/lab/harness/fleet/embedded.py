@@ -69,12 +69,8 @@ class RecordedDrafter(FakeVlm):
         sleep: Callable[[float], None],
     ) -> None:
         self.identity, self.tokenizer_digest = identity, tokenizer_digest
-        self._vocabulary, self._pass_s, self._sleep = vocabulary, pass_s, sleep
+        self.vocabulary, self._pass_s, self._sleep = vocabulary, pass_s, sleep
         self._recordings = {recording.request.jpeg: recording for recording in recordings}
-
-    def crop(self, vocabulary: int) -> None:
-        """The recordings have this vocabulary."""
-        assert vocabulary == self._vocabulary
 
     def prompt(self, request: Request, spec: PromptSpec) -> Any:
         """The prompt of a recorded request."""
@@ -92,7 +88,7 @@ class RecordedDrafter(FakeVlm):
     def row(self, state: tuple[RecordedDecode, int]) -> np.ndarray:
         """Logits float32 [V]."""
         recording, place = state
-        row = np.zeros(self._vocabulary, np.float32)
+        row = np.zeros(self.vocabulary, np.float32)
         row[recording.drafted[min(place, len(recording.drafted) - 1)]] = LIKELY
         return row
 

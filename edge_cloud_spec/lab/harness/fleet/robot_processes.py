@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import count
 from typing import Any, Protocol
 
 from ....cloud.model_thread.sessions import WorkerLimits
@@ -22,7 +21,7 @@ from ..emulated_link import LinkProfile
 from ..grpc_robot import GrpcRobot
 from ..proxy import Proxy
 from ..regimes import Regime
-from ..scripted.pair import SPEC, DraftVlm, own_answer, request_of, scripted_worker
+from ..scripted.model import SPEC, DraftVlm, own_answer, request_of, scripted_worker
 from ..virtual import PunctualSleep
 from .load import FleetLoad, RobotActivity
 
@@ -138,12 +137,8 @@ def _decode(plan: RobotPlan, answers: Answers, robot: GrpcRobot) -> RobotActivit
     settings = DecodeSettings(plan.preset, max_tokens=plan.max_tokens, patience=PATIENCE)
     start = time.perf_counter()
     time.sleep(random.random() * min(0.2, load.seconds))  # not all at once
-    for number in count():
-        request, own = answers.next(number)
-        outcome = robot.decode(request, settings)
-        activity.add(outcome, own, -start)
-        if load.think_s:
-            time.sleep(random.expovariate(1 / load.think_s))
-        if time.perf_counter() - start >= load.seconds:
-            return activity
-    raise AssertionError("counting has no end")
+    while not activity.answers or time.perf_counter() - start < load.seconds:
+        request, own = answers.next(activity.answers)
+        activity.add(robot.decode(request, settings), own, -start)
+        time.sleep(load.pause(random))
+    return activity
