@@ -70,6 +70,3 @@ class BoundedToy(ToyVlm):
 
     def prefill(self, prompt: Any) -> Any:
         return prefill(self, self.memory)
-
-    def open(self, prompt: Any) -> Any:
-        return self.prefill(prompt).finish()

@@ -82,7 +82,7 @@ class ScriptedRobot:
     ) -> None:
         """patience: seconds that the cloud may take to reply, outages included."""
         self.regime = regime
-        self._connect, self._inbox, self._patience = connect, inbox, patience
+        self.connect, self._inbox, self._patience = connect, inbox, patience
         self._nonce = 0
         self.busy = BusyTime(sleep)
         vlm: Any = DraftVlm(regime, self.busy)
@@ -102,7 +102,7 @@ class ScriptedRobot:
             request_of(seed),
             settings,
             self._nonce,
-            lambda on_receive: ReportedTransport(self._connect(on_receive), sent.append),
+            lambda on_receive: ReportedTransport(self.connect(on_receive), sent.append),
             inbox=self._inbox(),
         )
         drafts = sum(isinstance(message, DraftMessage) for message in sent)

@@ -218,7 +218,7 @@ class Decode:
         self._link = VirtualLink(self.timeline, first, self.faults, other=other)
         self._verifications: dict[str, Verification] = {}  # that the clouds held, by session
         self.brought: list[tuple[Tokens, list[Tokens]]] = []  # by the robot; what clouds held then
-        self._runner = _Runner(self, self.draft_model, self.spec)
+        self._runner = _Runner(self)
         self._runner.remember(self.spec.to_bytes() if known_spec is None else known_spec)
 
     @property
@@ -298,27 +298,22 @@ class _Runner(DecodeRunner):
 
     decoder: EdgeDecoder
 
-    def __init__(self, decode: Decode, draft_model: Any, spec: PromptSpec) -> None:
-        super().__init__(draft_model, spec, lambda: decode.now)
-        self._on_event = lambda event: decode.on_event(event)
+    def __init__(self, decode: Decode) -> None:
+        super().__init__(decode.draft_model, decode.spec, lambda: decode.now)  # type: ignore[arg-type]
+        self._decode = decode
 
     def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
-        self.decoder = _WatchedDecoder(
-            self._on_event, opening, settings.preset, settings.patience, measures=self.measures
-        )
-        return self.decoder
+        self.decoder = decoder = super().decoder_of(opening, settings)
+        handle = decoder.handle
 
+        def watched(event: Event, now: float) -> list[Action]:
+            finished = decoder.finished
+            actions = handle(self._decode.on_event(event), now)
+            assert not (finished and actions), "it goes on after its end"
+            assert not any(isinstance(action, Finish) for action in actions[:-1]), (
+                "an end, and more"
+            )
+            return actions
 
-class _WatchedDecoder(EdgeDecoder):
-    """A decoder that reports its events."""
-
-    def __init__(self, on_event: Callable[[Event], Event], *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self._on_event = on_event
-
-    def handle(self, event: Event, now: float) -> list[Action]:
-        finished = self.finished
-        actions = super().handle(self._on_event(event), now)
-        assert not (finished and actions), "it goes on after its end"
-        assert not any(isinstance(action, Finish) for action in actions[:-1]), "an end, and more"
-        return actions
+        decoder.handle = watched  # type: ignore[method-assign]
+        return decoder

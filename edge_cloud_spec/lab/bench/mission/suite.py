@@ -45,30 +45,20 @@ class Shift:
     renderer: str
 
 
-def shifts_of(
-    rooms: Sequence[int], length: int, variants: Sequence[Variant], regime: Regime, renderer: str
-) -> list[Shift]:
-    """All rooms in shifts of so many."""
-    return [
-        Shift(tuple(rooms[start : start + length]), tuple(variants), regime, renderer)
-        for start in range(0, len(rooms), length)
-    ]
+Done = dict[Variant, list[RoomResult]]
 
 
-def work(shift: Shift) -> dict[Variant, list[RoomResult]]:
+def work(shift: Shift) -> tuple[Shift, Done]:
     """Every room under every variant; the models and what they said of a room are shared."""
     pair = loaded_pair()
     robots = {v: VirtualRobot(pair, v, shift.regime) for v in shift.variants}
-    results: dict[Variant, list[RoomResult]] = {variant: [] for variant in shift.variants}
+    results: Done = {variant: [] for variant in shift.variants}
     for number in shift.rooms:
         with closing(SeenRoom(number, shift.renderer)) as seen:
             for variant, robot in robots.items():
                 results[variant].append(RoomResult.of(robot.carry_out(seen)))
         pair.forget()
-    return results
-
-
-Done = dict[Variant, list[RoomResult]]
+    return shift, results
 
 
 class DoneShifts:
@@ -236,24 +226,23 @@ def _report_folders(out: Path | None, regimes: Sequence[Regime]) -> dict[str, Pa
 
 def measure(
     args: argparse.Namespace, regime: Regime, rooms: Sequence[int], done: DoneShifts
-) -> dict[Variant, list[RoomResult]]:
+) -> Done:
     """The results of every variant, in the order of the rooms."""
     variants = variants_of(args, regime)
-    shifts = shifts_of(rooms, args.shift, variants, regime, args.renderer)
+    shifts = [
+        Shift(tuple(rooms[start : start + args.shift]), tuple(variants), regime, args.renderer)
+        for start in range(0, len(rooms), args.shift)
+    ]
     due = [replace(s, variants=done.missing(s)) for s in shifts if done.missing(s)]
     if due:
         with multiprocessing.get_context("spawn").Pool(min(args.processes, len(due))) as workers:
-            for number, (shift, results) in enumerate(workers.imap_unordered(_work, due), 1):
+            for number, (shift, results) in enumerate(workers.imap_unordered(work, due), 1):
                 done.add(shift, results)
                 print(f"{regime.name}: shift {number} of {len(due)}", file=sys.stderr, flush=True)
     return {
         variant: [room for shift in shifts for room in done.results(shift, variant)]
         for variant in variants
     }
-
-
-def _work(shift: Shift) -> tuple[Shift, dict[Variant, list[RoomResult]]]:
-    return shift, work(shift)
 
 
 VARIED = ("rule", "explain", "lead_time", "lookup", "grammar", "look")  # of a preset

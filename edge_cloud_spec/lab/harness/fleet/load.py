@@ -39,7 +39,6 @@ class RobotActivity:
     answers: int = 0
     wrong: int = 0
     lost: int = 0
-    hostile: bool = False
 
     def add(self, outcome: Outcome, own: tuple[int, ...], offset: float = 0.0) -> None:
         """An answer; ``own`` are the target's own tokens, ``offset`` s is added to its times."""

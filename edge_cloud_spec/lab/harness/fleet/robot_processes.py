@@ -73,7 +73,6 @@ class RobotPlan:
     load: FleetLoad
     link: LinkProfile | None = None
     max_tokens: int = 0
-    token: str = ""
 
 
 def run_robots(
@@ -123,7 +122,7 @@ def _run(plan: RobotPlan, address: str, begin: Any, pipe: Any) -> None:
     answers = plan.make_answers()
     proxy = Proxy(address, plan.link, plan.number) if plan.link is not None else None
     reached = proxy.address if proxy is not None else address
-    with GrpcRobot(reached, answers.draft_model, answers.spec, plan.token) as robot:
+    with GrpcRobot(reached, answers.draft_model, answers.spec) as robot:
         robot.runner.remember(answers.spec.to_bytes())
         pipe.send("ready")
         begin.wait()
