@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -57,12 +58,6 @@ def test_every_fault_at_every_message_and_every_two(preset: str) -> None:
     assert {end.verdict for _, end in told} == {"", "timeout"}
 
 
-def draft_on(self: Drafts) -> list[Work]:
-    """As it once was: drafts went on while all of P was awaited."""
-    self.drop_unverified()
-    return []
-
-
 SEND = Rounds._send
 
 
@@ -76,13 +71,6 @@ def misremembered(self: Rounds, draft: FinishedDraft, now: float) -> list[Action
         other = replace(request.message, draft=replace(request.message.draft, tokens=tokens))
         self.request = replace(request, message=other)
     return actions
-
-
-def test_they_notice_drafts_that_are_sent_while_all_of_p_is_awaited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Drafts, "pause", draft_on)
-    assert any(end.verdict == "failed" for _, end in fates(VERIFIED, 0))
 
 
 def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitted(
@@ -100,77 +88,125 @@ def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitt
     ]
 
 
-def test_they_notice_a_session_that_forgets_the_place_before_an_adopted_token(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    resume = Verification._on_resume
-
-    def forgets(self: Verification, message: Resume) -> list[CloudAction]:
-        known = message.base == self.digest or message.base in self._history
-        return resume(self, message if known else Resume(message.session, NOWHERE))
-
-    monkeypatch.setattr(Verification, "_on_resume", forgets)
-    found = (end for _, end in fates(VERIFIED, 0) if end.verdict == "failed")
-    assert "unknown_prefix" in next(found).why
+def draft_on(self: Drafts) -> list[Work]:
+    """As it once was: drafts went on while all of P was awaited."""
+    self.drop_unverified()
+    return []
 
 
-def test_they_notice_a_session_whose_verdicts_go_across_where_its_robot_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It was found again by its tokens alone, and never answered the robot's request there."""
-    monkeypatch.setattr(Verification, "stands_at", lambda self, here: self._answer.was_at(here))
-    assert any(end.verdict == "failed" for _, end in fates(["cloud_sd"], 1))
+RESUME, ROW = Verification._on_resume, Verification._on_row_request
+REOPEN, OPENED = EdgeDecoder._reopen, EdgeDecoder._on_opened
+LEFT: dict[EdgeDecoder, str] = {}
 
 
-def test_they_notice_a_session_that_has_no_row_for_anothers_rejection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def forgets(self: Verification, message: Resume) -> list[CloudAction]:
+    known = message.base == self.digest or message.base in self._history
+    return RESUME(self, message if known else Resume(message.session, NOWHERE))
+
+
+def own_row_alone(self: Verification, base: PrefixDigest) -> list[CloudAction]:
     """It was found again, and knew the place of a row by its own draft alone."""
-    row = Verification._on_row_request
-
-    def own_alone(self: Verification, base: PrefixDigest) -> list[CloudAction]:
-        last = self._history.last
-        return row(self, base) if last is None or base == last else []
-
-    def stands_at(self: Verification, here: PrefixDigest) -> bool:
-        return here == self.digest or here in self._history
-
-    monkeypatch.setattr(Verification, "_on_row_request", own_alone)
-    monkeypatch.setattr(Verification, "stands_at", stands_at)
-    assert any(end.verdict == "failed" for _, end in fates(["picospec"], 1))
+    last = self._history.last
+    return ROW(self, base) if last is None or base == last else []
 
 
-def test_they_notice_a_session_that_is_taken_for_the_one_before_the_last(
+def remembers(self: EdgeDecoder) -> list[Action]:
+    LEFT[self] = self._answer.session or LEFT.get(self, "")
+    return REOPEN(self)
+
+
+def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Action]:
+    """As once: what the first verifier says after the second did not answer is dropped."""
+    return [] if message.session == LEFT.get(self) else OPENED(self, message, now)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "presets", "seed", "why"),
+    [
+        pytest.param(
+            {(Drafts, "pause"): draft_on},
+            VERIFIED,
+            0,
+            "",
+            id="drafts that are sent while all of P is awaited",
+        ),
+        pytest.param(
+            {(Verification, "_on_resume"): forgets},
+            VERIFIED,
+            0,
+            "unknown_prefix",
+            id="a session that forgets the place before an adopted token",
+        ),
+        pytest.param(
+            {(Verification, "stands_at"): lambda self, here: self._answer.was_at(here)},
+            ["cloud_sd"],
+            1,
+            "",
+            id="a session, found by its tokens alone, whose verdicts go across where its robot is",
+        ),
+        pytest.param(
+            {
+                (Verification, "_on_row_request"): own_row_alone,
+                (Verification, "stands_at"): lambda self, here: (
+                    here == self.digest or here in self._history
+                ),
+            },
+            ["picospec"],
+            1,
+            "",
+            id="a session that has no row for another's rejection",
+        ),
+        pytest.param(
+            {(EdgeDecoder, "_reopen"): remembers, (EdgeDecoder, "_on_opened"): drops},
+            ["cloud_ar"],
+            1,
+            "",
+            id="a session that is taken for the one before the last",
+        ),
+    ],
+)
+def test_schedules_notice(
+    wrong: dict[tuple[type, str], Any],
+    presets: list[str],
+    seed: int,
+    why: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As once: what the first verifier says after the second did not answer is dropped."""
-    left: dict[EdgeDecoder, str] = {}
-    reopen, opened = EdgeDecoder._reopen, EdgeDecoder._on_opened
-
-    def remembers(self: EdgeDecoder) -> list[Action]:
-        left[self] = self._answer.session or left.get(self, "")
-        return reopen(self)
-
-    def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Action]:
-        return [] if message.session == left.get(self) else opened(self, message, now)
-
-    monkeypatch.setattr(EdgeDecoder, "_reopen", remembers)
-    monkeypatch.setattr(EdgeDecoder, "_on_opened", drops)
-    assert any(end.verdict == "failed" for _, end in fates(["cloud_ar"], 1))
+    for (owner, name), method in wrong.items():
+        monkeypatch.setattr(owner, name, method)
+    failed = (end for _, end in fates(presets, seed) if end.verdict == "failed")
+    assert why in next(failed).why
 
 
-def test_a_row_that_is_awaited_comes_though_the_session_was_opened_again() -> None:
-    """One decode of many over a link that breaks a dozen times; it once waited for ever."""
-    link = Conditions(0.4, 0.5, duplicated=0.3, cuts=0.5, outage=1.0, cloud_job=0.0)
-    schedule = Schedule("picospec", "rejection", 2972700308, (), 8, 7, True, 1, link)
-    assert run_schedule(schedule).counts["fallbacks"]
-    assert run_schedule(schedule).verdict == ""
+DOZEN_CUTS = Conditions(0.4, 0.5, duplicated=0.3, cuts=0.5, outage=1.0, cloud_job=0.0)
+HAND_OVERS = Conditions(0.05, 0.0, 0.0, True, 3.0, 12, 0.0, 0.8, cloud_job=0.0, draft_pass=0.3)
+MOVES = ((2, "moved"), (3, "moved"), (4, "moved"), (11, "moved"))
+LATE = ((0, "lost"), (7, "cut"), (8, "lost"), (9, "late"))
 
 
-def test_a_draft_of_before_a_row_was_asked_for_does_not_end_the_decode() -> None:
-    """It reaches a verifier late, on the session that has told the row meanwhile."""
-    moves = ((2, "moved"), (3, "moved"), (4, "moved"), (11, "moved"))
-    faults = tuple(sorted((*moves, (0, "lost"), (7, "cut"), (8, "lost"), (9, "late"))))
-    link = Conditions(0.05, 0.0, 0.0, True, 3.0, 12, 0.0, 0.8, cloud_job=0.0, draft_pass=0.3)
-    schedule = Schedule("dssd", "rejection", 1351530639, faults, 2, 12, True, 1, link)
-    assert run_schedule(schedule).verdict == ""
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param(
+            Schedule("picospec", "rejection", 2972700308, (), 8, 7, True, 1, DOZEN_CUTS),
+            id="a row that is awaited comes though the session was opened again",
+        ),
+        pytest.param(
+            Schedule(
+                "dssd",
+                "rejection",
+                1351530639,
+                tuple(sorted((*MOVES, *LATE))),
+                2,
+                12,
+                True,
+                1,
+                HAND_OVERS,
+            ),
+            id="a draft of before a row was asked for, that comes late, does not end the decode",
+        ),
+    ],
+)
+def test_what_once_failed(schedule: Schedule) -> None:
+    end = run_schedule(schedule)
+    assert end.verdict == "" and end.counts["fallbacks"]

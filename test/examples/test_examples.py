@@ -112,7 +112,7 @@ def test_decisions_of_a_graph_are_printed(
 ) -> None:
     """A real navigator moves on verified words, not on others; what it does is what is printed."""
     pytest.importorskip("rclpy")
-    from helpers.graph.peer import Peer, closed_after
+    from helpers.graph.peer import Peer
     from std_msgs.msg import String
 
     from edge_cloud_spec.msg import VerifiedTokens
@@ -122,7 +122,7 @@ def test_decisions_of_a_graph_are_printed(
     printed = tmp_path / "decisions.txt"
     start(["-m", "edge_cloud_spec.nodes.navigator"], tmp_path / "navigator.txt")
     watcher = start([str(EXAMPLES / "watch_decisions.py")], printed)
-    with closed_after(Peer("drafter")) as node:
+    with Peer("drafter") as node:
         states = node.collect(String, "nav_status", LATCHED)
         words = node.create_publisher(VerifiedTokens, "verified_tokens", 10)
 

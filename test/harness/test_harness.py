@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from edge_cloud_spec.lab.bench.leaks import threads_left
 from edge_cloud_spec.lab.bench.options import HARNESSES
 from edge_cloud_spec.lab.harness.emulated_link import Direction, LinkProfile
 from edge_cloud_spec.lab.harness.regimes import custom_regime, load_regime
+from edge_cloud_spec.lab.harness.virtual import VirtualHarness
 from edge_cloud_spec.presets import load_preset, preset_names
 
 CHEAP = custom_regime(4.0, draft_ms=1.0, verify_ms=3.0, ar_ms=3.0, alpha=0.7, exit_hit=0.6)
@@ -93,39 +93,39 @@ def test_both_harnesses_make_the_same_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    "preset", ["cloud_ar", "cloud_sd", "cloud_lookup", "dsd", "picospec", "auto"]
+    ("harness", "preset", "every", "jitter", "tokens"),
+    [
+        *(
+            ("virtual", preset, every, 5.0, 500)
+            for preset in ("cloud_ar", "cloud_sd", "cloud_lookup", "dsd", "picospec", "auto")
+            for every in (0.35, 1.7, 5.0)
+        ),
+        *(("grpc", preset, 1.0, 0.0, 120) for preset in ("cloud_ar", "auto")),
+    ],
 )
-@pytest.mark.parametrize("every", [0.35, 1.7, 5.0])
-def test_outages_in_virtual_time_are_resumed_from(preset: str, every: float) -> None:
-    profile = LinkProfile(SLOW.one_way_ms, 5.0, outage_every_s=every, outage_s=0.3)
-    with closing(HARNESSES["virtual"](SLOW, profile, cloud_drafts=True)) as there:
-        answer = there.robot.decode(load_preset(preset), 500, seed=1)
+def test_outages_are_resumed_from(
+    harness: str, preset: str, every: float, jitter: float, tokens: int
+) -> None:
+    lasts = 0.3 if harness == "virtual" else 0.1
+    profile = LinkProfile(SLOW.one_way_ms, jitter, outage_every_s=every, outage_s=lasts)
+    with closing(HARNESSES[harness](SLOW, profile, cloud_drafts=True)) as there:
+        answer = there.robot.decode(load_preset(preset), tokens, seed=1)
     assert answer.equal, answer.outcome.text
     assert answer.outcome.stats.resumed > 0
-    assert sum(r.emitted for r in answer.outcome.stats.rounds) == 500
-
-
-@pytest.mark.parametrize("preset", ["cloud_ar", "auto"])
-def test_an_outage_over_grpc_is_resumed_from(preset: str) -> None:
-    profile = LinkProfile(SLOW.one_way_ms, outage_every_s=1.0, outage_s=0.1)
-    with closing(HARNESSES["grpc"](SLOW, profile)) as there:
-        answer = there.robot.decode(load_preset(preset), 120, seed=1)
-    assert answer.equal, answer.outcome.text
-    assert answer.outcome.stats.resumed > 0
+    assert sum(r.emitted for r in answer.outcome.stats.rounds) == tokens
 
 
 def test_a_decode_that_begins_in_an_outage_waits_for_its_end() -> None:
     profile = LinkProfile(10.0, outage_every_s=5.0, outage_s=4.0)
-    with closing(HARNESSES["virtual"](CHEAP, profile)) as there:
-        there.rest(5.5)
-        answer = there.robot.decode(load_preset("dsd"), 30, seed=1)
-        assert answer.equal, answer.outcome.text
-        assert there.clock() > 9.0
-        heard: list[object] = []
-        there.rest(11.0 - there.clock())
-        stream = there.robot._connect(heard.append)
-        there.rest(3.5)
-        stream.close()
+    there = VirtualHarness(CHEAP, profile)
+    there.rest(5.5)
+    answer = there.robot.decode(load_preset("dsd"), 30, seed=1)
+    assert answer.equal, answer.outcome.text
+    assert there.clock() > 9.0
+    heard: list[object] = []
+    there.rest(11.0 - there.clock())
+    there.robot.connect(heard.append)
+    there.rest(3.5)
     assert [type(item) for item in heard] == [LinkLost, LinkUp]
 
 
@@ -144,19 +144,17 @@ def test_grpc_leaves_no_thread_not_even_from_the_middle_of_an_outage() -> None:
 def test_the_first_token_teaches_auto_nothing_of_the_targets_pass() -> None:
     """The prefill gave it: a pass that costs nothing must not make the target look free."""
     regime = load_regime("fsd-go2")
-    with closing(HARNESSES["virtual"](regime, LinkProfile(regime.one_way_ms))) as there:
-        there.robot.decode(load_preset("cloud_ar"), 4, seed=1)
-        measures = there.robot.runner.measures
-    assert measures.server_pass.value == pytest.approx(regime.ar_ms / 1e3, rel=0.01)
+    robot = VirtualHarness(regime, LinkProfile(regime.one_way_ms)).robot
+    robot.decode(load_preset("cloud_ar"), 4, seed=1)
+    assert robot.runner.measures.server_pass.value == pytest.approx(regime.ar_ms / 1e3, rel=0.01)
 
 
 def test_a_cloud_that_says_nothing_to_auto_is_given_up() -> None:
-    with closing(HARNESSES["virtual"](CHEAP, LinkProfile(1.0))) as there:
-        heard: list[bytes] = []
-        there.worker.receive = lambda _, data: heard.append(data)  # type: ignore[method-assign]
-        outcome = there.robot.decode(load_preset("auto"), 20, seed=1).outcome
-    assert heard
-    assert outcome.reason == "timeout"
+    there = VirtualHarness(CHEAP, LinkProfile(1.0))
+    heard: list[bytes] = []
+    there.worker.receive = lambda _, data: heard.append(data)  # type: ignore[method-assign]
+    outcome = there.robot.decode(load_preset("auto"), 20, seed=1).outcome
+    assert heard and outcome.reason == "timeout"
 
 
 # The command line
@@ -175,26 +173,28 @@ def test_over_grpc_the_virtual_speed_is_told_beside_the_real_one(tmp_path: Path)
     assert split["harness"] == "formula"
 
 
-def test_what_a_regime_of_ones_own_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    def refusal(*options: str) -> str:
-        assert main(["bench", "pipelines", *options]) == 2
-        return capsys.readouterr().err
-
-    assert "needs --verify-ms, --alpha, --rtt too" in refusal("--draft-ms", "5", "--ar-ms", "9")
-    assert "needs --draft-ms, --verify-ms" in refusal("--regime", "custom")
-    assert "alpha, runner-up and exit-hit are from 0 to 1" in refusal(
-        "--regime", "fsd-go2", "--alpha", "2"
-    )
-    assert "60,2" in refusal("--outage", "2,60")
-    assert "edge_only asks no cloud" in refusal("--presets", "dsd,edge_only")
-    assert "--tokens is at least 1" in refusal("--tokens", "0")
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("--draft-ms 5 --ar-ms 9", "needs --verify-ms, --alpha, --rtt too"),
+        ("--regime custom", "needs --draft-ms, --verify-ms"),
+        ("--regime fsd-go2 --alpha 2", "alpha, runner-up and exit-hit are from 0 to 1"),
+        ("--outage 2,60", "60,2"),
+        ("--presets dsd,edge_only", "edge_only asks no cloud"),
+        ("--tokens 0", "--tokens is at least 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    options: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "pipelines", *options.split()]) == 2
+    assert why in capsys.readouterr().err
 
 
 def test_flags_change_a_published_regime(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
-    options = ["--regime", "fsd-go2", "--alpha", "1", "--gamma", "6", "--presets", "dsd"]
-    assert main(["bench", "pipelines", *options, "--tokens", "70", "--json", str(path)]) == 0
+    options = f"--regime fsd-go2 --alpha 1 --gamma 6 --presets dsd --tokens 70 --json {path}"
+    assert main(["bench", "pipelines", *options.split()]) == 0
     row = json.loads(path.read_text())["rows"][0]
     assert row["tokens_per_round"] == pytest.approx(7.0)
     assert row["published"] is None  # it is not what was published any more
-    assert replace(load_regime("fsd-go2"), gamma=6).gamma == 6

@@ -11,11 +11,12 @@ import pytest
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.regimes import custom_regime, load_regime
-from edge_cloud_spec.lab.harness.scripted.model import FakeVlm
-from edge_cloud_spec.lab.harness.scripted.pair import (
+from edge_cloud_spec.lab.harness.scripted.model import (
     SPEC,
-    CalibratedModel,
+    CalibratedVlm,
     DraftVlm,
+    FakeVlm,
+    ScriptedPrompt,
     TargetVlm,
     request_of,
 )
@@ -39,6 +40,13 @@ class Slow(ToyVlm):
         self.passes += 1
 
 
+COSTS = custom_regime(0.0, draft_ms=1.0, verify_ms=10.0, ar_ms=8.0, alpha=0.5)
+
+
+def asked(session: Any, tokens: list[int], parents: Any = None, on_layer: Any = None) -> Any:
+    return SimpleNamespace(session=session, tokens=tokens, parents=parents, on_layer=on_layer)
+
+
 def test_logits_depend_on_the_prefix_only() -> None:
     model: FakeVlm = ToyVlm(3)
     one, two = model.open(None), model.open(None)
@@ -56,8 +64,8 @@ def test_logits_depend_on_the_prefix_only() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.6, 0.85, 1.0])
 def test_greedy_agreement_is_the_given_share(share: float) -> None:
-    target, draft = CalibratedModel(), CalibratedModel(share)
-    state, equal = target.begin(1), 0
+    target, draft = CalibratedVlm(), CalibratedVlm(share)
+    state, equal = target.start(ScriptedPrompt(1, b"")), 0
     for _ in range(2000):
         token = int(target.row(state).argmax())
         equal += token == int(draft.row(state).argmax())
@@ -101,19 +109,15 @@ def test_a_prompt_in_steps_costs_what_it_costs_at_once_and_gives_the_same_rows()
 def test_a_pass_over_several_sessions_costs_once_and_a_bad_request_costs_its_own_only() -> None:
     model = Slow()
     alone, together = ([model.open(None) for _ in range(3)] for _ in range(2))
-    for session in (alone[0], together[0]):
-        session.extend([1])
-    asked = [([2, 3], None), ([4], None), ([2, 5], [-1, -1])]
-    expected = [s.forward(*each) for s, each in zip(alone, asked, strict=True)]
-    bad = SimpleNamespace(session=model.open(None), tokens=[1], parents=[4], on_layer=None)
+    alone[0].extend([1])
+    together[0].extend([1])
+    drafts = [([2, 3], None), ([4], None), ([2, 5], [-1, -1])]
+    expected = [s.forward(*each) for s, each in zip(alone, drafts, strict=True)]
+    requests = [asked(s, *each) for s, each in zip(together, drafts, strict=True)]
+    bad = asked(model.open(None), [1], [4])
     model.seconds, model.passes = 0.0, 0
-    requests: list[Any] = [
-        SimpleNamespace(session=s, tokens=tokens, parents=parents, on_layer=None)
-        for s, (tokens, parents) in zip(together, asked, strict=True)
-    ]
     *found, error, again = model.forward_together([*requests, bad, requests[0]])
-    for one, other in zip(expected, found, strict=True):
-        assert np.array_equal(one, other)
+    assert all(map(np.array_equal, expected, found))
     assert isinstance(error, ValueError) and isinstance(again, ValueError)
     assert model.seconds == pytest.approx(0.1 + 6 * 0.01) and model.passes == 1
     together[2].commit([1])
@@ -122,28 +126,18 @@ def test_a_pass_over_several_sessions_costs_once_and_a_bad_request_costs_its_own
 
 def test_exits_of_a_pass_look_on_each_for_its_own_session() -> None:
     slept: list[float] = []
-    regime = custom_regime(0.0, draft_ms=1.0, verify_ms=10.0, ar_ms=8.0, alpha=0.5)
-    target = TargetVlm(regime, slept.append)
+    target = TargetVlm(COSTS, slept.append)
     seen: list[tuple[int, float]] = []
 
-    def sees(name: int) -> Any:
-        def on_layer(logits: np.ndarray) -> None:
-            seen.append((len(logits), sum(slept)))
-            if name == 1:
-                raise RuntimeError("this exit fails")
+    def sees(logits: np.ndarray) -> None:
+        seen.append((len(logits), sum(slept)))
+        if len(logits) == 3:
+            raise RuntimeError("this exit fails")
 
-        return on_layer
-
-    requests = [
-        SimpleNamespace(
-            session=target.open(SimpleNamespace(seed=n)),
-            tokens=[1] * (n + 1),
-            parents=None,
-            on_layer=sees(n) if n else None,
-        )
-        for n in range(3)
-    ]
-    first, second, third = target.forward_together(requests)
+    sessions = [target.open(ScriptedPrompt(n, b"")) for n in range(3)]
+    first, second, third = target.forward_together(
+        [asked(each, [1] * (n + 1), None, sees if n else None) for n, each in enumerate(sessions)]
+    )
     assert isinstance(second, RuntimeError)
     assert not isinstance(first, Exception) and not isinstance(third, Exception)
     assert [len(first), len(third)] == [2, 4]
@@ -152,7 +146,7 @@ def test_exits_of_a_pass_look_on_each_for_its_own_session() -> None:
 
 
 def test_a_batch_costs_its_rows_and_reads_the_weights_once() -> None:
-    regime = custom_regime(0.0, draft_ms=1.0, verify_ms=10.0, ar_ms=8.0, alpha=0.5)
+    regime = COSTS
     flat, slope = regime.flat_tokens, regime.per_token
     assert regime.batch_pass_ms([5]) == regime.verify_pass_ms(5) == 10.0
     assert regime.batch_pass_ms([0]) == regime.batch_pass_ms([0], exits=False) == 8.0

@@ -72,6 +72,3 @@ class BoundedToy(ToyVlm):
 
     def prefill(self, prompt: Any) -> Any:
         return BoundedSession(self, self.memory).restore()
-
-    def open(self, prompt: Any) -> Any:
-        return self.prefill(prompt).finish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from helpers.enumeration import BranchingChooser, outcomes
@@ -16,7 +17,7 @@ from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
 from edge_cloud_spec.lab.harness.loopback import LoopbackPair, Wire
-from edge_cloud_spec.lab.harness.scripted.model import ScriptedSession
+from edge_cloud_spec.lab.harness.scripted.model import FakeVlm
 from edge_cloud_spec.wire.messages import ClientMessage, ServerMessage
 
 Joint = dict[tuple[int, ...], float]
@@ -24,7 +25,7 @@ Message = ClientMessage | ServerMessage
 ONE = SamplingPolicy(1.0)
 
 
-class Model:
+class Model(FakeVlm):
     """Logits [V] that depend on the whole prefix; ``spread`` 0 makes all tokens equal."""
 
     def __init__(self, seed: int, vocabulary: int, spread: float) -> None:
@@ -42,14 +43,8 @@ class Model:
         """Logits [1 + n, V] along a chain."""
         return np.stack([self.logits(tokens[:i]) for i in range(len(tokens) + 1)])
 
-    def after(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
-        return (*state, token)
-
     def row(self, state: tuple[int, ...]) -> NDArray[np.float32]:
         return self.logits(state)
-
-    def spend(self, rows: int) -> None:
-        """A pass costs nothing here."""
 
     def probabilities(self, prefix: tuple[int, ...], policy: SamplingPolicy) -> NDArray[np.float64]:
         return probabilities(self.logits(prefix), policy)
@@ -139,12 +134,12 @@ def pair(
     grammar: Grammar | None = None,
 ) -> LoopbackPair:
     """Robot and cloud over two toy models: the draft model, then the target."""
-    sessions = tuple(ScriptedSession(model, ()) for model in models)
+    sessions: Any = tuple(model.session(None) for model in models)
     return LoopbackPair(
         preset,
         rule,
         policy,
-        sessions,  # type: ignore[arg-type]
+        sessions,
         models[1].vocabulary,
         random_source=random_source,
         grammar=grammar,

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("rosbags")
 from diagnostic_msgs.msg import DiagnosticArray
-from helpers.graph.peer import Peer, closed_after
+from helpers.graph.peer import Peer
 from helpers.graph.ros_domain import ros_domain
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
@@ -76,7 +76,7 @@ def record(*options: str, module: str = "cli", limit: int = 0) -> subprocess.Pop
 
 def test_every_topic_of_a_namespaced_robot_is_in_the_bag(tmp_path: Path) -> None:
     recorder = record("record", "--out", str(tmp_path / "bag"), "--namespace", "robot1")
-    with closed_after(Robot("/robot1")) as one:
+    with Robot("/robot1") as one:
         one.until(lambda: all(p.get_subscription_count() for p in one.publishers_.values()))
         one.spin(2.5)  # it looks for a raw camera each second
         recorder.send_signal(signal.SIGINT)
@@ -99,7 +99,7 @@ def test_a_graph_that_is_silent_is_no_recording(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_sentence_and_disturbs_nobody(tmp_path: Path) -> None:
     folder = tmp_path / "bag"
     recorder = record("record", "--out", str(folder), limit=2_500_000)
-    with closed_after(Robot("", 60_000)) as one:
+    with Robot("", 60_000) as one:
         one.until(lambda: recorder.poll() is not None)
         before = one.count
         one.until(lambda: one.count > before + 3)  # still at work
@@ -119,7 +119,7 @@ def test_the_recorder_node_of_a_graph_stays_and_says_what_became_of_its_disk(
         module="observe.recorder",
         limit=2_500_000,
     )
-    with closed_after(Robot("", 60_000)) as one:
+    with Robot("", 60_000) as one:
         said = one.collect(DiagnosticArray, "/diagnostics", 10)
         one.until(lambda: any("the bag so far" in s.message for m in said for s in m.status))
     assert recorder.poll() is None

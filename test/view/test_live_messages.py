@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 pytest.importorskip("rerun", reason="Rerun has no build for this Python")
-from helpers.graph.peer import Peer, closed_after
+from helpers.graph.peer import Peer
 from helpers.graph.ros_domain import ros_domain
 from helpers.rerun_file import lines, read_rows
 from rclpy.publisher import Publisher
@@ -31,7 +31,7 @@ COUNT, BATCH = 5000, 50  # messages; a batch is less than the queue of a subscri
 
 @pytest.fixture
 def words() -> Iterator[Publisher]:
-    with ros_domain(), closed_after(Peer("drafter")) as node:
+    with ros_domain(), Peer("drafter") as node:
         yield node.create_publisher(VerifiedTokens, "verified_tokens", TOPICS["verified_tokens"][1])
 
 

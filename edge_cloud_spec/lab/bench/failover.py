@@ -29,9 +29,9 @@ from ...edge.events import Emit, LinkLost, LinkUp
 from ...edge.runner import DecodeRunner, DecodeSettings
 from ...errors import UserError
 from ...presets import load_preset
-from ..harness.fleet.embedded import RecordedAnswers, embedded_worker, record_robots
 from ..harness.loop_thread import LoopThread
 from .command import Options, Row, earlier_rows, write
+from .fleet.embedded import RecordedAnswers, embedded_worker, record_robots
 from .requests import sample_requests
 
 

@@ -198,19 +198,15 @@ def with_hand_overs(schedule: Schedule, random: Random) -> Schedule:
 
 def count_results(results: Iterable[tuple[Schedule, ScheduleResult]]) -> Batch:
     """Counts by preset and rule, and the schedules that failed."""
-    counts: dict[Case, Counter[str]] = {}
-    failures: dict[Case, list[str]] = {}
+    batch: dict[Case, tuple[Counter[str], list[str]]] = {}
     for schedule, result in results:
-        case = schedule.preset, schedule.rule
-        found = counts.setdefault(case, Counter())
-        found.update(result.counts)
-        found["schedules"] += 1
-        failed = failures.setdefault(case, [])
+        found, failed = batch.setdefault((schedule.preset, schedule.rule), (Counter(), []))
+        found.update(result.counts, schedules=1)
         if result.verdict:
             found[result.verdict] += 1
         if result.verdict not in ("", "timeout"):
             failed.append(f"{result.verdict}: {result.why}; {schedule}")
-    return [(case, counts[case], failures[case]) for case in counts]
+    return [(case, *each) for case, each in batch.items()]
 
 
 def run_schedule(schedule: Schedule) -> ScheduleResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ...cloud.session import events as cloud_events
@@ -53,11 +54,8 @@ def over_the_codec(
     return decode_client(data), len(data)
 
 
-class _Unnamed:
-    """The draft model is a session that no cloud compares with its own."""
-
-    identity = ""
-    tokenizer_digest = b""
+# The draft model is a session that no cloud compares with its own.
+UNNAMED = SimpleNamespace(identity="", tokenizer_digest=b"")
 
 
 class LoopbackPair:
@@ -94,7 +92,7 @@ class LoopbackPair:
             grammar=grammar,
         )
         settings = DecodeSettings(preset, rule, policy)
-        opening = opening_of(REQUEST, settings, 1, _Unnamed(), SPEC)
+        opening = opening_of(REQUEST, settings, 1, UNNAMED, SPEC)
         base = base_digest(opening, b"prompt", opening.spec_digest)
         self.robot = EdgeDecoder(opening, preset, random_source=random_source)
         self.cloud = Verification(
@@ -125,9 +123,8 @@ class LoopbackPair:
 
     def round(self) -> None:
         """Draft once, and exchange messages until the draft is settled."""
-        work, self._work = self._work, None
-        assert work is not None
-        branch = work.branches[0]
+        assert self._work is not None
+        branch, self._work = self._work.branches[0], None
         finished = self._drafter.finished(branch)
         self.draft = finished.draft
         self._handle(Drafted(branch, finished.draft.tokens, finished))

@@ -114,10 +114,14 @@ def _content() -> dict[str, Any]:
 
 def regime_names() -> tuple[str, ...]:
     """The regimes of pipelines."""
+    return _names("pipeline")
+
+
+def _names(kind: str) -> tuple[str, ...]:
     return tuple(
         name
         for name, entry in _content().items()
-        if isinstance(entry, dict) and entry.get("kind") == "pipeline"
+        if isinstance(entry, dict) and entry.get("kind") == kind
     )
 
 
@@ -159,10 +163,10 @@ class ServerRegime:
 def load_server_regime(name: str) -> ServerRegime:
     """A regime of kind server by name; raises UserError."""
     content = _content()
-    entry = content.get(name)
-    if not isinstance(entry, dict) or entry.get("kind") != "server":
-        known = [k for k, e in content.items() if isinstance(e, dict) and e.get("kind") == "server"]
+    known = _names("server")
+    if name not in known:
         raise UserError(f"there is no server regime {name!r}; choose one of {', '.join(known)}")
+    entry = content[name]
     factors, width = content["costs"]["draft_by_width"], entry["width"]
     wider = {w: factor / factors[width] for w, factor in factors.items() if w >= width}
     regime = _regime(

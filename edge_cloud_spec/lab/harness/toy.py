@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ...decoding.policy import SamplingPolicy
 from ...decoding.propose import coupled_token
 from ...models.image import ImageSpec
 from ...models.prompt import PromptSpec
-from .scripted.model import FakeVlm, ScriptedSession
+from .scripted.model import FakeVlm, OnLayer, ScriptedSession
 
 VOCABULARY = 7
 END = 0
@@ -53,13 +53,6 @@ class ToyGrammar:
         return allowed
 
 
-@dataclass(frozen=True)
-class ToyPrompt:
-    """A prompt that is nothing but its digest."""
-
-    digest: bytes
-
-
 class ToyVlm(FakeVlm):
     """Logits are a function of seed and prefix.
 
@@ -79,13 +72,10 @@ class ToyVlm(FakeVlm):
             return row
         return row + np.float32(self.draft_noise) * _row(self.seed + 1, prefix, self.vocabulary)
 
-    def crop(self, vocabulary: int) -> None:
-        """Toys share their vocabulary."""
-        assert vocabulary == self.vocabulary
-
     def prompt(self, request: Any, spec: PromptSpec) -> Any:
-        """The prompt of a request."""
-        return ToyPrompt(hashlib.blake2b(request.instruction.encode(), digest_size=16).digest())
+        """Nothing but a digest."""
+        whole = hashlib.blake2b(request.instruction.encode(), digest_size=16)
+        return SimpleNamespace(digest=whole.digest())
 
     def grammar(self, text: str, spec: PromptSpec) -> ToyGrammar:
         """As ``Vlm.grammar`` has it: any text is one."""
@@ -96,13 +86,14 @@ class ToyVlm(FakeVlm):
         return self.logits(state)
 
 
-LAYERS = 2  # of a toy draft model; after each, a pass may be interrupted
 PROMPT_S = 0.1  # to make a prompt
 PREFILL_S = 0.5  # to read it; the cloud may have said several tokens by then
 
 
 class ToyDrafter(ToyVlm):
     """A draft model on the robot, whose passes take ``pass_s`` seconds each."""
+
+    layers = 2
 
     def __init__(
         self,
@@ -113,8 +104,7 @@ class ToyDrafter(ToyVlm):
         sleep: Callable[[float], None],
     ) -> None:
         super().__init__(seed, draft_noise, vocabulary)
-        self.layers = LAYERS
-        self.layer_s, self.sleep = pass_s / LAYERS, sleep
+        self.pass_s, self.sleep = pass_s, sleep
 
     def prompt(self, request: Any, spec: PromptSpec) -> Any:
         """The prompt of a request."""
@@ -123,27 +113,18 @@ class ToyDrafter(ToyVlm):
 
     def session(self, prompt: Any) -> ScriptedSession:
         """A session whose first pass computes the prompt's last token."""
-        return _DraftSession(self)
+        return ScriptedSession(self, (), computed=-1)
 
     def read(self, share: float) -> None:
         """Let the time of this share of a prompt go by."""
         self.sleep(share * PREFILL_S)
 
-
-class _DraftSession(ScriptedSession):
-    """A session whose pass takes its time and can be interrupted after each layer."""
-
-    def __init__(self, model: ToyDrafter) -> None:
-        super().__init__(model, ())
-        self._computed = -1
-        self._toy = model
-
-    def _spend(self, rows: int, on_layer: Any) -> None:
-        if rows:
-            for layer in range(LAYERS):
-                self._toy.sleep(self._toy.layer_s)
-                if on_layer is not None:
-                    on_layer(layer, None)
+    def compute(self, rows: int, on_layer: OnLayer | None) -> None:
+        """Let the time of a pass go by, layer by layer."""
+        for layer in range(self.layers):
+            self.sleep(self.pass_s / self.layers)
+            if on_layer is not None:
+                on_layer(layer, None)
 
 
 def toy_worker(limits: WorkerLimits | None = None) -> Worker:

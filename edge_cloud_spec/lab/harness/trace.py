@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...models.draft_model import Drafted
 from ...wire.messages import ClientMessage, ServerMessage
+from .scripted.model import OnPass
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,15 @@ class Hop:
 
 
 class Trace:
-    """Passes and messages in the order in which they began; it grows for as long as it is used."""
+    """Passes and messages in the order in which they began; it grows for as long as it is used.
+
+    ``robot``: those of its draft model, with what each added to the drafts; ``drafter``: the same
+    passes by their kind, where somebody asked for them.
+    """
 
     def __init__(self) -> None:
         self.robot: list[DraftPass] = []
+        self.drafter: list[ModelPass] = []
         self.cloud: list[ModelPass] = []
         self.hops: list[Hop] = []
 
@@ -60,3 +66,13 @@ class Trace:
     def cut(self, now: float) -> None:
         """The link is lost, with all that is in flight."""
         self.hops = [hop for hop in self.hops if hop.arrived <= now]
+
+
+def record_passes(into: list[ModelPass], clock: Callable[[], float]) -> OnPass:
+    """What notes the passes of a model there; the clock gives when one has ended."""
+
+    def passed(kind: str, ms: float, drafted: int) -> None:
+        end = clock()
+        into.append(ModelPass(end - ms / 1e3, end, kind, drafted))
+
+    return passed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,17 +19,32 @@ from ...cloud.model_thread.worker import Worker
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
 from ...edge.client import ClientSettings, VerifierClient
-from ...edge.events import Connect, Inbox, OnReceive, Transport
+from ...edge.events import Connect, Inbox
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ...wire.messages import ClientMessage, DraftMessage
-from .emulated_link import Direction, LinkProfile
+from .emulated_link import LinkProfile
 from .proxy import Proxy
 from .regimes import Regime
-from .scripted.pair import SPEC, BusyTime, DraftVlm, Sleep, own_answer, request_of, scripted_worker
+from .scripted.model import (
+    SPEC,
+    BusyTime,
+    DraftVlm,
+    Sleep,
+    ignore_pass,
+    own_answer,
+    request_of,
+    scripted_worker,
+)
 from .server import InProcessServer
-from .trace import ModelPass, Trace
-from .virtual_link import Arrival, VirtualCloud, VirtualLink
-from .virtual_time import Timeline, VirtualInbox
+from .trace import Trace, record_passes
+from .virtual_time import (
+    ProfileImpairments,
+    ReportedTransport,
+    Timeline,
+    VirtualCloud,
+    VirtualInbox,
+    VirtualLink,
+)
 
 PATIENCE = 60.0  # s
 
@@ -72,7 +87,7 @@ class ScriptedRobot:
     ) -> None:
         """patience: seconds that the cloud may take to reply, outages included."""
         self.regime = regime
-        self._connect, self._inbox, self._patience = connect, inbox, patience
+        self.connect, self._inbox, self._patience = connect, inbox, patience
         self._nonce = 0
         self.busy = BusyTime(sleep)
         vlm: Any = DraftVlm(regime, self.busy)
@@ -86,32 +101,17 @@ class ScriptedRobot:
         preset = with_regime_length(preset, self.regime)
         rule = seeded_rule(policy.temperature)
         settings = DecodeSettings(preset, rule, policy, tokens, self._patience)
-        counted = _Counted(self._connect)
+        sent: list[ClientMessage] = []
         self._nonce += 1
         outcome = self.runner.run(
-            request_of(seed), settings, self._nonce, counted.connect, inbox=self._inbox()
+            request_of(seed),
+            settings,
+            self._nonce,
+            lambda on_receive: ReportedTransport(self.connect(on_receive), sent.append),
+            inbox=self._inbox(),
         )
-        own = own_answer(seed, policy, tokens)
-        return DecodedAnswer(outcome, own, counted.drafts)
-
-
-class _Counted:
-    """A transport that counts the drafts that are sent."""
-
-    def __init__(self, connect: Connect) -> None:
-        self._connect = connect
-        self.drafts = 0
-
-    def connect(self, on_receive: OnReceive) -> Transport:
-        self._transport = self._connect(on_receive)
-        return self
-
-    def send(self, message: ClientMessage) -> int:
-        self.drafts += isinstance(message, DraftMessage)
-        return self._transport.send(message)
-
-    def close(self) -> None:
-        self._transport.close()
+        drafts = sum(isinstance(message, DraftMessage) for message in sent)
+        return DecodedAnswer(outcome, own_answer(seed, policy, tokens), drafts)
 
 
 MAX_LATE = 0.01  # seconds
@@ -175,54 +175,6 @@ class RealHarness:
         self._cloud.stop()
 
 
-class ProfileImpairments:
-    """Each way is a ``Direction`` of the profile; in its outages the link is cut."""
-
-    def __init__(self, profile: LinkProfile, seed: int) -> None:
-        self._round_trip = 2 * profile.delay_ms / 1e3
-        self._up, self._down = Direction(profile, 2 * seed), Direction(profile, 2 * seed + 1)
-        self._outages = profile.outages()
-
-    def start(self, link: VirtualLink) -> None:
-        """Plan the next outage."""
-        if outage := next(self._outages, None):
-            link.timeline.at(outage[0], link.cut)
-            link.timeline.at(outage[1], partial(self._restore, link))
-
-    def _restore(self, link: VirtualLink) -> None:
-        link.restore()
-        self.start(link)
-
-    def up(self, message: ClientMessage, size: int, now: float) -> Iterable[Arrival]:
-        """Once, in the order in which they were sent."""
-        return [Arrival(self._up.arrival(now, size))]
-
-    def down(self, data: bytes, now: float) -> Iterable[Arrival]:
-        """Once, in the order in which they were sent."""
-        return [Arrival(self._down.arrival(now, len(data)))]
-
-    def closed_at(self, now: float) -> float:
-        """After what was sent before."""
-        return self._up.arrival(now, 0)
-
-    def lost_at(self, now: float) -> float:
-        """At once."""
-        return now
-
-    def clear(self) -> None:
-        """Nothing is in flight."""
-        self._up.clear()
-        self._down.clear()
-
-    def stream_s(self) -> float:
-        """A round trip, as HTTP/2 takes."""
-        return self._round_trip
-
-    def notice_s(self) -> float:
-        """At once."""
-        return 0.0
-
-
 class VirtualHarness:
     """A robot and a cloud of a regime on an emulated link, in virtual time."""
 
@@ -238,18 +190,12 @@ class VirtualHarness:
         """trace: records all passes and messages. cloud_drafts: it has a draft model, too."""
         self.timeline = timeline = Timeline()
 
-        def make_worker(clock: Callable[[], float], sleep: Callable[[float], None]) -> Worker:
-            self.cloud_busy = BusyTime(sleep)
-            on_pass = partial(passed, clock) if trace is not None else None
-            return scripted_worker(regime, clock, self.cloud_busy, limits, on_pass, cloud_drafts)
-
-        def passed(clock: Callable[[], float], kind: str, ms: float, drafted: int) -> None:
-            assert trace is not None
-            end = clock()
-            trace.cloud.append(ModelPass(end - ms / 1e3, end, kind, drafted))
+        def make_worker(clock: Callable[[], float], sleep: Sleep) -> Worker:
+            traced = ignore_pass if trace is None else record_passes(trace.cloud, clock)
+            return scripted_worker(regime, clock, sleep, limits, traced, cloud_drafts)
 
         cloud = VirtualCloud(timeline, make_worker)
-        self.worker = cloud.worker
+        self.worker, self.cloud_busy = cloud.worker, cloud.busy
         link = VirtualLink(timeline, cloud, ProfileImpairments(profile, seed), trace)
         inbox: Any = partial(VirtualInbox, timeline)
         patience = PATIENCE + profile.outage_s

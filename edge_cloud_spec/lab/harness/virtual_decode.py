@@ -25,8 +25,15 @@ from ...presets import load_preset
 from ...wire.codec import decode_server
 from ...wire.messages import ClientMessage, Close, Open, Verdict
 from .toy import ToyDrafter, ToyVlm, own_answer, spec_of
-from .virtual_link import Arrival, VirtualCloud, VirtualLink
-from .virtual_time import Timeline, VirtualInbox
+from .virtual_time import (
+    Arrival,
+    Impairments,
+    ReportedTransport,
+    Timeline,
+    VirtualCloud,
+    VirtualInbox,
+    VirtualLink,
+)
 
 # What can happen to one message. cut: the link breaks at it, and it is lost with all that is in
 # flight. moved: the same, and the robot comes back at the other verifier. lost: it alone never
@@ -53,7 +60,7 @@ class Conditions:
     draft_pass: float = 0.03  # of a pass of the draft model
 
 
-class InjectedFaults:
+class InjectedFaults(Impairments):
     """The impairments of a link under these conditions.
 
     faults: what happens to a message, by its number in both directions together.
@@ -109,10 +116,6 @@ class InjectedFaults:
     def clear(self) -> None:
         """Nothing is in flight."""
         self._up_free = self._down_free = 0.0
-
-    def stream_s(self) -> float:
-        """At once."""
-        return 0.0
 
     def notice_s(self) -> float:
         """Meanwhile the robot sends on the new stream without knowing that it is one."""
@@ -215,7 +218,7 @@ class Decode:
         self._link = VirtualLink(self.timeline, first, self.faults, other=other)
         self._verifications: dict[str, Verification] = {}  # that the clouds held, by session
         self.brought: list[tuple[Tokens, list[Tokens]]] = []  # by the robot; what clouds held then
-        self._runner = _Runner(self, self.draft_model, self.spec)
+        self._runner = _Runner(self)
         self._runner.remember(self.spec.to_bytes() if known_spec is None else known_spec)
 
     @property
@@ -274,7 +277,7 @@ class Decode:
         self.emitted += emit.tokens
 
     def _connect(self, on_receive: OnReceive) -> Transport:
-        return _Recorded(self._link.connect(on_receive), self.on_send)
+        return ReportedTransport(self._link.connect(on_receive), self.on_send)
 
     def _make_worker(
         self, noise: float, clock: Callable[[], float], sleep: Callable[[float], None]
@@ -290,44 +293,27 @@ class Decode:
                 self._verifications[verification.session] = verification
 
 
-class _Recorded:
-    """A transport that reports each message that it sends."""
-
-    def __init__(self, transport: Transport, on_send: Callable[[ClientMessage], None]) -> None:
-        self._transport, self._on_send = transport, on_send
-        self.close = transport.close
-
-    def send(self, message: ClientMessage) -> int:
-        self._on_send(message)
-        return self._transport.send(message)
-
-
 class _Runner(DecodeRunner):
     """A runner whose decoder reports its events."""
 
     decoder: EdgeDecoder
 
-    def __init__(self, decode: Decode, draft_model: Any, spec: PromptSpec) -> None:
-        super().__init__(draft_model, spec, lambda: decode.now)
-        self._on_event = lambda event: decode.on_event(event)
+    def __init__(self, decode: Decode) -> None:
+        super().__init__(decode.draft_model, decode.spec, lambda: decode.now)  # type: ignore[arg-type]
+        self._decode = decode
 
     def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
-        self.decoder = _WatchedDecoder(
-            self._on_event, opening, settings.preset, settings.patience, measures=self.measures
-        )
-        return self.decoder
+        self.decoder = decoder = super().decoder_of(opening, settings)
+        handle = decoder.handle
 
+        def watched(event: Event, now: float) -> list[Action]:
+            finished = decoder.finished
+            actions = handle(self._decode.on_event(event), now)
+            assert not (finished and actions), "it goes on after its end"
+            assert not any(isinstance(action, Finish) for action in actions[:-1]), (
+                "an end, and more"
+            )
+            return actions
 
-class _WatchedDecoder(EdgeDecoder):
-    """A decoder that reports its events."""
-
-    def __init__(self, on_event: Callable[[Event], Event], *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self._on_event = on_event
-
-    def handle(self, event: Event, now: float) -> list[Action]:
-        finished = self.finished
-        actions = super().handle(self._on_event(event), now)
-        assert not (finished and actions), "it goes on after its end"
-        assert not any(isinstance(action, Finish) for action in actions[:-1]), "an end, and more"
-        return actions
+        decoder.handle = watched  # type: ignore[method-assign]
+        return decoder

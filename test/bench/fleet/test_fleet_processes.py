@@ -14,14 +14,14 @@ from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.fleet.figures import figures
-from edge_cloud_spec.lab.bench.fleet.hostile import compared
-from edge_cloud_spec.lab.bench.requests import sample_requests
-from edge_cloud_spec.lab.harness.fleet.embedded import (
+from edge_cloud_spec.lab.bench.fleet.embedded import (
     RecordedAnswers,
     embedded_worker,
     record_robots,
 )
+from edge_cloud_spec.lab.bench.fleet.figures import figures
+from edge_cloud_spec.lab.bench.fleet.hostile import compared
+from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.fleet.load import FleetLoad
 from edge_cloud_spec.lab.harness.fleet.robot_processes import (
     RobotPlan,

@@ -10,7 +10,7 @@ import pytest
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.lab.bench.fleet.figures import figures
-from edge_cloud_spec.lab.bench.fleet.simulated import FleetModel, FleetSimulation
+from edge_cloud_spec.lab.bench.fleet.scripted import FleetModel, FleetSimulation
 from edge_cloud_spec.lab.harness.fleet.load import FleetLoad, RoundTime
 from edge_cloud_spec.lab.harness.fleet.virtual_fleet import VirtualFleet
 from edge_cloud_spec.lab.harness.regimes import custom_regime

@@ -18,16 +18,15 @@ def jain(shares: Sequence[float]) -> float:
 
 
 def figures(activities: Sequence[RobotActivity], begin: float, end: float) -> Row:
-    """Of the well-behaved robots' rounds that ended between ``begin`` and ``end`` (s).
+    """Of the robots' rounds that ended between ``begin`` and ``end`` (s).
 
     A round is the time from one verdict to the next, so drafting and waiting are in it; an answer's
     first one, with the prompt, is not counted. Time between tokens is of whole answers.
     """
-    robots = [activity for activity in activities if not activity.hostile]
-    rounds = [[r for r in robot.rounds if begin <= r.settled < end] for robot in robots]
+    rounds = [[r for r in robot.rounds if begin <= r.settled < end] for robot in activities]
     tokens = [sum(r.tokens for r in own) for own in rounds]
     later = [1e3 * r.seconds for own in rounds for r in own if not r.first]
-    between = [1e3 * seconds / n for robot in robots for seconds, n in robot.spans if n]
+    between = [1e3 * seconds / n for robot in activities for seconds, n in robot.spans if n]
     passes = sum(len(own) for own in rounds)
     return {
         "tokens_per_s": sum(tokens) / (end - begin),
@@ -37,10 +36,10 @@ def figures(activities: Sequence[RobotActivity], begin: float, end: float) -> Ro
         "token_ms_mean": fmean(between) if between else None,
         "tokens_per_verify": sum(tokens) / passes if passes else None,
         "fairness": jain(tokens),
-        "answers": sum(robot.answers for robot in robots),
-        "wrong": sum(robot.wrong for robot in robots),
-        "lost": sum(robot.lost for robot in robots),
-        "equal": all(robot.answers and not robot.wrong + robot.lost for robot in robots),
+        "answers": sum(robot.answers for robot in activities),
+        "wrong": sum(robot.wrong for robot in activities),
+        "lost": sum(robot.lost for robot in activities),
+        "equal": all(robot.answers and not robot.wrong + robot.lost for robot in activities),
     }
 
 

@@ -21,7 +21,7 @@ from ...harness.fleet.load import FleetLoad
 from ...harness.fleet.robot_processes import RobotPlan, ScriptedAnswers, run_robots, sleeping_worker
 from ...harness.hostile_clients import ATTACKS, clients_process, run_attack
 from ...harness.regimes import load_server_regime
-from ...harness.scripted.pair import request_of
+from ...harness.scripted.model import request_of
 from ...harness.server import ServerHoldings, ServerProcess
 from ..command import Row
 from ..leaks import memory_mb, sampled

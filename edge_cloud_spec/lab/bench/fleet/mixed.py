@@ -38,10 +38,10 @@ from ....wire.messages import (
     Prediction,
     Verdict,
 )
-from ...harness.fleet.embedded import MAX_TOKENS, session_bytes
 from ..chi_square import compare
 from ..command import Row
 from ..requests import sample_requests
+from .embedded import MAX_TOKENS, session_bytes
 
 LONGEST = 12  # nodes of a chain; trees have a side branch more
 WRONG = 0.5  # share of the chains that have a wrong token

@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     if args.seconds <= 0 or min(args.think, args.jitter) < 0:
         raise UserError("--seconds is above 0, --think and --jitter are 0 or more")
     if args.simulate:
-        from .simulated import simulated_rows
+        from .scripted import simulated_rows
 
         return simulated_rows(args)
     if args.hostile:

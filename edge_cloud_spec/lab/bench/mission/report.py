@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,14 +17,12 @@ from matplotlib.patches import Patch
 from ....nav.answer import DELIMITER, action_of
 from ....wire.messages import ClientMessage
 from ...harness.mission.embedded_pair import loaded_pair
-from ...harness.mission.record import MissionRecord, MissionTrace
-from ...harness.mission.seen_room import SeenRoom
-from ...harness.mission.virtual_robot import VirtualRobot
+from ...harness.mission.virtual_robot import MissionRecord, SeenRoom, Variant, VirtualRobot
 from ...harness.regimes import Regime
+from ...harness.trace import Trace
 from ...reports import COLOURS, legend, plain, save, write_page
 from ..command import Row, write
 from .rows import Results, RoomResult
-from .variant import Variant
 
 BEFORE = 2  # missions of the robot before the one that is shown
 
@@ -34,7 +33,7 @@ class ShownMission:
 
     variant: Variant
     record: MissionRecord
-    trace: MissionTrace
+    trace: Trace
 
     @property
     def name(self) -> str:
@@ -47,13 +46,13 @@ def shown_missions(
 ) -> tuple[str, list[ShownMission]]:
     """The instruction, and the last of these rooms under each variant."""
     pair = loaded_pair()
-    traces = [MissionTrace() for _ in variants]
+    traces = [Trace() for _ in variants]
     robots = [
-        VirtualRobot(pair, variant.conditions(regime), trace)
+        VirtualRobot(pair, variant, regime, trace)
         for variant, trace in zip(variants, traces, strict=True)
     ]
     for room in rooms[: BEFORE + 1]:
-        with SeenRoom(room, renderer) as seen:
+        with closing(SeenRoom(room, renderer)) as seen:
             records = [robot.carry_out(seen) for robot in robots]
             instruction = seen.room.instruction
         pair.forget()
@@ -102,7 +101,7 @@ def _draw_mission(axes: Axes, mission: ShownMission, length: float, written: boo
     begun, ended = record.begun, min(record.seconds, length)
     for lane in (ROBOT, CLOUD, MOTION):
         axes.broken_barh([(0, ended)], (lane, TALL), facecolors=COLOURS["waiting"], alpha=0.5)
-    for lane, spans in ((ROBOT, trace.robot), (CLOUD, trace.cloud)):
+    for lane, spans in ((ROBOT, trace.drafter), (CLOUD, trace.cloud)):
         for kind, colour in COLOUR_OF.items():
             bars = [
                 (max(0.0, span.start - begun), span.end - max(span.start, begun))
@@ -110,7 +109,7 @@ def _draw_mission(axes: Axes, mission: ShownMission, length: float, written: boo
                 if span.kind == kind and span.end > begun and span.start - begun < length
             ]
             axes.broken_barh(bars, (lane, TALL), facecolors=colour, edgecolors="white", lw=0.3)
-    for hop in trace.link.hops:
+    for hop in trace.hops:
         if begun <= hop.left < begun + length:
             up = isinstance(hop.message, ClientMessage)
             ends = (ROBOT, CLOUD + TALL) if up else (CLOUD + TALL, ROBOT)

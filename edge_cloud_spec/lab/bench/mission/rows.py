@@ -6,14 +6,13 @@ The powers behind a mission's energy are assumed: no paper of ours measured them
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 
 import numpy as np
 
-from ...harness.mission.record import MissionRecord
+from ...harness.mission.virtual_robot import MissionRecord, Variant
 from ..command import Row
-from .variant import Variant
 
 # W, all assumed, of what FSD used: a Go2, a Jetson AGX Orin and an A100.
 STANDING_W = 60.0  # motors that hold the body, and the robot's own computer
@@ -81,10 +80,20 @@ class RoomResult:
 Results = Mapping[Variant, Sequence[RoomResult]]
 
 
+BASELINE = "cloud_ar"
+
+
+def baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None:
+    """The target alone under the same conditions, or at least over the same link."""
+    alone = [v for v in variants if v.preset == BASELINE and v.link == variant.link]
+    same = [v for v in alone if replace(v, preset=variant.preset, lookup=variant.lookup) == variant]
+    return next(iter(same or alone), None)
+
+
 def rows_of(regime: str, results: Results) -> list[Row]:
     """A row a variant."""
     return [
-        _row(regime, variant, rooms, variant.baseline(list(results)), results)
+        _row(regime, variant, rooms, baseline_of(variant, results), results)
         for variant, rooms in results.items()
     ]
 

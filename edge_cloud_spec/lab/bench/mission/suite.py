@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,11 +26,12 @@ from ....models import EMBEDDED
 from ....nav.answer import GRAMMARS
 from ....nav.decision_loop import EXPLAIN, FULL
 from ....share import share
+from ...harness.mission.embedded_pair import loaded_pair
+from ...harness.mission.virtual_robot import SeenRoom, Variant, VirtualRobot
 from ...harness.regimes import Regime
 from ..command import Options, Row, make_report_folder
 from ..options import COST_OPTIONS, check_counts, finite, regimes_of
 from .rows import RoomResult, rows_of
-from .variant import Variant, variants_of
 
 
 @dataclass(frozen=True)
@@ -43,34 +45,20 @@ class Shift:
     renderer: str
 
 
-def shifts_of(
-    rooms: Sequence[int], length: int, variants: Sequence[Variant], regime: Regime, renderer: str
-) -> list[Shift]:
-    """All rooms in shifts of so many."""
-    return [
-        Shift(tuple(rooms[start : start + length]), tuple(variants), regime, renderer)
-        for start in range(0, len(rooms), length)
-    ]
+Done = dict[Variant, list[RoomResult]]
 
 
-def work(shift: Shift) -> dict[Variant, list[RoomResult]]:
+def work(shift: Shift) -> tuple[Shift, Done]:
     """Every room under every variant; the models and what they said of a room are shared."""
-    from ...harness.mission.embedded_pair import loaded_pair
-    from ...harness.mission.seen_room import SeenRoom
-    from ...harness.mission.virtual_robot import VirtualRobot
-
     pair = loaded_pair()
-    robots = {v: VirtualRobot(pair, v.conditions(shift.regime)) for v in shift.variants}
-    results: dict[Variant, list[RoomResult]] = {variant: [] for variant in shift.variants}
+    robots = {v: VirtualRobot(pair, v, shift.regime) for v in shift.variants}
+    results: Done = {variant: [] for variant in shift.variants}
     for number in shift.rooms:
-        with SeenRoom(number, shift.renderer) as seen:
+        with closing(SeenRoom(number, shift.renderer)) as seen:
             for variant, robot in robots.items():
                 results[variant].append(RoomResult.of(robot.carry_out(seen)))
         pair.forget()
-    return results
-
-
-Done = dict[Variant, list[RoomResult]]
+    return shift, results
 
 
 class DoneShifts:
@@ -232,14 +220,17 @@ def _report_folders(out: Path | None, regimes: Sequence[Regime]) -> dict[str, Pa
 
 def measure(
     args: argparse.Namespace, regime: Regime, rooms: Sequence[int], done: DoneShifts
-) -> dict[Variant, list[RoomResult]]:
+) -> Done:
     """The results of every variant, in the order of the rooms."""
     variants = variants_of(args, regime)
-    shifts = shifts_of(rooms, args.shift, variants, regime, args.renderer)
+    shifts = [
+        Shift(tuple(rooms[start : start + args.shift]), tuple(variants), regime, args.renderer)
+        for start in range(0, len(rooms), args.shift)
+    ]
     due = [replace(s, variants=done.missing(s)) for s in shifts if done.missing(s)]
     if due:
         with multiprocessing.get_context("spawn").Pool(min(args.processes, len(due))) as workers:
-            for number, (shift, results) in enumerate(workers.imap_unordered(_work, due), 1):
+            for number, (shift, results) in enumerate(workers.imap_unordered(work, due), 1):
                 done.add(shift, results)
                 print(f"{regime.name}: shift {number} of {len(due)}", file=sys.stderr, flush=True)
     return {
@@ -248,5 +239,35 @@ def measure(
     }
 
 
-def _work(shift: Shift) -> tuple[Shift, dict[Variant, list[RoomResult]]]:
-    return shift, work(shift)
+VARIED = ("rule", "explain", "lead_time", "lookup", "grammar", "look")  # of a preset
+NUMBERS = ("lead_time", "look")  # among them
+
+
+def variants_of(args: argparse.Namespace, regime: Regime) -> list[Variant]:
+    """Those that ``--presets`` names, over each round trip; raises UserError."""
+    names = ("explain", "lead_time", "outage", "grammar")
+    usual = {name: getattr(args, name) for name in names}
+    return [
+        _variant(text, rtt_ms=rtt, **usual)
+        for rtt in args.rtt or [regime.rtt_ms]
+        for text in args.presets.split(",")
+    ]
+
+
+def _variant(text: str, **usual: object) -> Variant:
+    preset, *options = text.split(":")
+    given: dict[str, object] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        if name not in VARIED or not value:
+            raise UserError(
+                f"--presets {text}: {option!r} is no OPTION=VALUE; options are "
+                f"{', '.join(VARIED)}, as in {preset}:explain=none:lead_time=-1"
+            )
+        if name in given:
+            raise UserError(f"--presets {text}: {name} is given twice")
+        try:
+            given[name] = float(value) if name in NUMBERS else value
+        except ValueError:
+            raise UserError(f"--presets {text}: {value!r} is no number") from None
+    return Variant(preset, **(usual | given))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -38,23 +39,31 @@ class RobotActivity:
     answers: int = 0
     wrong: int = 0
     lost: int = 0
-    hostile: bool = False
 
     def add(self, outcome: Outcome, own: tuple[int, ...], offset: float = 0.0) -> None:
         """An answer; ``own`` are the target's own tokens, ``offset`` s is added to its times."""
-        done = outcome.stats.rounds
-        for place, one in enumerate(done):
-            settled, seconds = one.settled + offset, one.settled - one.start
-            drafting = max(0.0, one.sent - one.start)
-            self.rounds.append(
-                RoundTime(settled, seconds, one.emitted, not place, drafting, one.drafted)
+        rounds = [
+            RoundTime(
+                one.settled + offset,
+                one.settled - one.start,
+                one.emitted,
+                not place,
+                max(0.0, one.sent - one.start),
+                one.drafted,
             )
-        self.answers += 1
+            for place, one in enumerate(outcome.stats.rounds)
+        ]
+        self.rounds += rounds
         self.lost += not outcome.completed
         self.wrong += outcome.completed and outcome.tokens != own
-        if outcome.completed and len(done) > 1:
-            tokens = sum(one.emitted for one in done[1:])
-            self.spans.append((done[-1].settled - done[0].settled, tokens))
+        self.finish(rounds if outcome.completed else ())
+
+    def finish(self, rounds: Sequence[RoundTime]) -> None:
+        """An answer has ended; its rounds, if it is complete."""
+        self.answers += 1
+        if len(rounds) > 1:
+            seconds = rounds[-1].settled - rounds[0].settled
+            self.spans.append((seconds, sum(one.tokens for one in rounds[1:])))
 
 
 LINK_SPREAD = 0.5  # a robot's delay is the regime's, this share shorter to this share longer
@@ -76,6 +85,10 @@ class FleetLoad:
     def random(self, robot: int) -> Random:
         """One robot's own."""
         return Random(f"{self.seed} robot {robot}")
+
+    def pause(self, random: Random) -> float:
+        """Seconds until a robot's next answer."""
+        return random.expovariate(1 / self.think_s) if self.think_s else 0.0
 
     def link(self, regime: Regime, robot: int) -> LinkProfile:
         """One robot's link; the mean delay of all is the regime's."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import count
 from typing import Any, Protocol
 
 from ....cloud.model_thread.sessions import WorkerLimits
@@ -22,7 +21,7 @@ from ..emulated_link import LinkProfile
 from ..grpc_robot import GrpcRobot
 from ..proxy import Proxy
 from ..regimes import Regime
-from ..scripted.pair import SPEC, DraftVlm, own_answer, request_of, scripted_worker
+from ..scripted.model import SPEC, DraftVlm, own_answer, request_of, scripted_worker
 from ..virtual import PunctualSleep
 from .load import FleetLoad, RobotActivity
 
@@ -74,7 +73,6 @@ class RobotPlan:
     load: FleetLoad
     link: LinkProfile | None = None
     max_tokens: int = 0
-    token: str = ""
 
 
 def run_robots(
@@ -124,7 +122,7 @@ def _run(plan: RobotPlan, address: str, begin: Any, pipe: Any) -> None:
     answers = plan.make_answers()
     proxy = Proxy(address, plan.link, plan.number) if plan.link is not None else None
     reached = proxy.address if proxy is not None else address
-    with GrpcRobot(reached, answers.draft_model, answers.spec, plan.token) as robot:
+    with GrpcRobot(reached, answers.draft_model, answers.spec) as robot:
         robot.runner.remember(answers.spec.to_bytes())
         pipe.send("ready")
         begin.wait()
@@ -138,12 +136,8 @@ def _decode(plan: RobotPlan, answers: Answers, robot: GrpcRobot) -> RobotActivit
     settings = DecodeSettings(plan.preset, max_tokens=plan.max_tokens, patience=PATIENCE)
     start = time.perf_counter()
     time.sleep(random.random() * min(0.2, load.seconds))  # not all at once
-    for number in count():
-        request, own = answers.next(number)
-        outcome = robot.decode(request, settings)
-        activity.add(outcome, own, -start)
-        if load.think_s:
-            time.sleep(random.expovariate(1 / load.think_s))
-        if time.perf_counter() - start >= load.seconds:
-            return activity
-    raise AssertionError("counting has no end")
+    while not activity.answers or time.perf_counter() - start < load.seconds:
+        request, own = answers.next(activity.answers)
+        activity.add(robot.decode(request, settings), own, -start)
+        time.sleep(load.pause(random))
+    return activity

@@ -9,6 +9,7 @@ that pauses is not in the batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,21 +28,10 @@ from ....decoding.target_rows import LogitRows
 from ....edge.events import Inbox, Item
 from ....errors import UserError
 from ....models.draft_model import DraftModel
-from ....models.prompt import Request
 from ..regimes import Regime, ServerRegime
-from ..scripted.model import ScriptedSession
-from ..scripted.pair import (
-    SPEC,
-    BusyTime,
-    CalibratedLanguage,
-    ScriptedVlm,
-    own_answer,
-    request_of,
-    scripted_worker,
-)
-from ..virtual import PATIENCE, ProfileImpairments, ScriptedRobot
-from ..virtual_link import VirtualCloud, VirtualLink
-from ..virtual_time import Timeline
+from ..scripted.model import SPEC, CalibratedVlm, own_answer, request_of, scripted_worker
+from ..virtual import ScriptedRobot
+from ..virtual_time import ProfileImpairments, Timeline, VirtualCloud, VirtualLink
 from .load import FleetLoad, RobotActivity, RoundTime
 
 try:
@@ -50,19 +40,6 @@ except ImportError:
     raise UserError(
         "robots in virtual time need greenlet; pip install 'edge-cloud-spec[bench]'"
     ) from None
-
-
-class Pause:
-    """A thread that waits; of those who would wake it the first does."""
-
-    def __init__(self, thread: greenlet) -> None:
-        self._thread: greenlet | None = thread
-
-    def end(self) -> None:
-        """Wake it, the first time; called where time passes."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.switch()
 
 
 class VirtualThreads:
@@ -86,7 +63,7 @@ class VirtualThreads:
     def run(self) -> None:
         """Let time pass until all jobs have ended; raises Hung."""
         while self._running:
-            self.timeline.step(float("inf"))
+            self.timeline.step(math.inf)
 
     def sleep(self, seconds: float) -> None:
         """Let this much time pass for the calling thread."""
@@ -95,12 +72,17 @@ class VirtualThreads:
             self.pause(until)
             self.wait()
 
-    def pause(self, until: float | None = None) -> Pause:
-        """A pause of the calling thread, begun by ``wait``; ``until``: its latest end, s."""
-        pause = Pause(getcurrent())
-        if until is not None:
-            self.timeline.at(until, pause.end)
-        return pause
+    def pause(self, until: float = math.inf) -> Callable[[], None]:
+        """A pause of the calling thread, begun by ``wait``, until then or until this is called."""
+        waiting = [getcurrent()]
+
+        def end() -> None:
+            if waiting:
+                waiting.pop().switch()
+
+        if until < math.inf:
+            self.timeline.at(until, end)
+        return end
 
     def wait(self) -> None:
         """Let others run until the calling thread's pause is ended."""
@@ -113,20 +95,20 @@ class ThreadInbox(Inbox):
     def __init__(self, threads: VirtualThreads) -> None:
         super().__init__()
         self._threads = threads
-        self._pause: Pause | None = None
+        self._end_pause: Callable[[], None] | None = None
 
     def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
         super().put(item)
-        pause, self._pause = self._pause, None
-        if pause is not None:
-            self._threads.timeline.after(0.0, pause.end)
+        end, self._end_pause = self._end_pause, None
+        if end is not None:
+            self._threads.timeline.after(0.0, end)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Item:
-        now = self._threads.timeline.now
         if block and self.empty():
-            self._pause = self._threads.pause(None if timeout is None else now + timeout)
+            until = math.inf if timeout is None else self._threads.timeline.now + timeout
+            self._end_pause = self._threads.pause(until)
             self._threads.wait()
-            self._pause = None
+            self._end_pause = None
         return self.get_nowait()
 
 
@@ -137,7 +119,6 @@ class ServerOnly:
         self._server, self._load = server, load
         self._now = 0.0
         self._answers = [_Answer(server, load, number) for number in range(robots)]
-        self.passes: list[tuple[float, int]] = []  # ms and drafted tokens, of the target's
 
     def run(self) -> list[RobotActivity]:
         """Until each robot has the answer that was under way at the end of the time."""
@@ -155,7 +136,6 @@ class ServerOnly:
         verify_ms = regime.batch_pass_ms(drafted)
         # A batch's drafts are taken to cost no more than one's: the baseline at its best.
         drafting_ms = server.server_only_depth * regime.draft_pass_ms(server.width)
-        self.passes.append((verify_ms, sum(drafted)))
         seconds = (drafting_ms + verify_ms) / 1e3
         self._now += seconds
         for answer in batch:
@@ -169,8 +149,8 @@ class _Answer:
         self._shape = BestFirst(server.nodes, server.server_only_depth, server.width)
         self._load, self._robot = load, robot
         self._random: Random = load.random(robot)
-        self._draft_model = _model(server.regime, server.server_only_alpha)
-        self._target_model = _model(server.regime, 1.0)
+        self._draft_model = CalibratedVlm(server.server_only_alpha, server.regime.runner_up)
+        self._target_model = CalibratedVlm()
         self._number = 0
         self.activity = RobotActivity()
         self.begins = self._random.random() * 0.2
@@ -193,44 +173,29 @@ class _Answer:
         self._target.commit(path)
         self._target.extend((taken.token,) if len(path) < room else ())
         emitted = self._target.length - position
-        first = not position
-        self.activity.rounds.append(RoundTime(now, seconds, emitted, first))
-        if first:
-            self._first = (now, emitted)
+        self._rounds.append(RoundTime(now, seconds, emitted, not position))
+        self.activity.rounds.append(self._rounds[-1])
         if self._target.length >= self._load.tokens:
             self._finish(now)
 
     def _finish(self, now: float) -> None:
         load, activity = self._load, self.activity
         own = own_answer(load.answer_seed(self._robot, self._number), GREEDY, load.tokens)
-        activity.answers += 1
+        activity.finish(self._rounds)
         activity.wrong += self._target.tokens != own
-        began, first = self._first
-        if first < load.tokens:
-            activity.spans.append((now - began, load.tokens - first))
         self._number += 1
-        think = self._random.expovariate(1 / load.think_s) if load.think_s else 0.0
-        self.begins = now + think
+        self.begins = now + load.pause(self._random)
         self.ended = self.begins >= load.seconds
         self._begin()
 
     def _begin(self) -> None:
+        self._rounds: list[RoundTime] = []
         request = request_of(self._load.answer_seed(self._robot, self._number))
         prompt = self._target_model.prompt(request, SPEC)
-        self._target = ScriptedSession(
-            self._target_model, self._target_model.language.start(prompt)
-        )
-        session = ScriptedSession(self._draft_model, self._draft_model.language.start(prompt))
+        self._target = self._target_model.session(prompt)
+        session: Any = self._draft_model.session(prompt)
         proposal = ProposalConfig("greedy", GREEDY, drawn=False)
-        self._drafter = DraftModel(session, proposal)  # type: ignore[arg-type]
-
-
-def _model(regime: Regime, alpha: float) -> ScriptedVlm:
-    return ScriptedVlm(regime, lambda seconds: None, CalibratedLanguage(alpha, regime.runner_up))
-
-
-def _session(model: ScriptedVlm, request: Request) -> ScriptedSession:
-    return ScriptedSession(model, model.language.start(model.prompt(request, SPEC)))
+        self._drafter = DraftModel(session, proposal)
 
 
 class VirtualFleet:
@@ -243,54 +208,45 @@ class VirtualFleet:
         preset: Preset,
         load: FleetLoad,
         limits: WorkerLimits | None = None,
-        make_worker: Callable[..., Worker] = scripted_worker,
     ) -> None:
-        """make_worker: the server's; arguments as of ``scripted_worker``."""
-        self._preset, self._load = preset, load
-        self.timeline = timeline = Timeline()
-        self._threads = VirtualThreads(timeline)
+        self._regime, self._robots, self._preset, self._load = regime, robots, preset, load
+        self._timeline = Timeline()
+        self._threads = VirtualThreads(self._timeline)
         limits = limits or WorkerLimits()
         limits = replace(limits, sessions=max(limits.sessions, 2 * robots))
-        self.passes: list[tuple[float, int]] = []  # ms and drafted tokens, of the target's
+        drafts = preset.drafter == "cloud"
+        make_worker = partial(scripted_worker, regime, limits=limits, drafts=drafts)
+        self._cloud = VirtualCloud(self._timeline, make_worker)
 
-        def worker(clock: Callable[[], float], sleep: Callable[[float], None]) -> Worker:
-            self.cloud_busy = BusyTime(sleep)
-            drafts = preset.drafter == "cloud"
-            return make_worker(regime, clock, self.cloud_busy, limits, self._on_pass, drafts)
-
-        cloud = VirtualCloud(timeline, worker)
-        self.worker = cloud.worker
-        self.robots = [self._robot(regime, cloud, number) for number in range(robots)]
-        self.activities = [RobotActivity() for _ in self.robots]
+    @property
+    def worker(self) -> Worker:
+        """The server's."""
+        return self._cloud.worker
 
     def run(self) -> list[RobotActivity]:
         """Until each robot has finished the answer under way at the end of the time."""
-        for number, robot in enumerate(self.robots):
-            self._threads.start(partial(self._decode, number, robot))
+        activities = [RobotActivity() for _ in range(self._robots)]
+        for number, activity in enumerate(activities):
+            self._threads.start(partial(self._decode, number, activity))
         self._threads.run()
-        return self.activities
+        return activities
 
-    def _robot(self, regime: Regime, cloud: VirtualCloud, number: int) -> ScriptedRobot:
-        profile = self._load.link(regime, number)
-        impairments = ProfileImpairments(profile, self._load.seed * 1_009 + number)
-        link = VirtualLink(self.timeline, cloud, impairments)
-        inbox: Any = partial(ThreadInbox, self._threads)
-        sleep = self._threads.sleep
-        return ScriptedRobot(
-            regime, link.connect, lambda: self.timeline.now, sleep, PATIENCE, inbox
+    def _decode(self, number: int, activity: RobotActivity) -> None:
+        load, threads, timeline = self._load, self._threads, self._timeline
+        link, random = load.link(self._regime, number), load.random(number)
+        impairments = ProfileImpairments(link, load.seed * 1_009 + number)
+        robot = ScriptedRobot(
+            self._regime,
+            VirtualLink(timeline, self._cloud, impairments).connect,
+            lambda: timeline.now,
+            threads.sleep,
+            inbox=partial(ThreadInbox, threads),
         )
-
-    def _decode(self, number: int, robot: ScriptedRobot) -> None:
-        load, random, activity = self._load, self._load.random(number), self.activities[number]
         answer = 0
-        self._threads.sleep(random.random() * 0.2)  # not all at once
-        while self.timeline.now < load.seconds:
+        threads.sleep(random.random() * 0.2)  # not all at once
+        while timeline.now < load.seconds:
             decoded = robot.decode(self._preset, load.tokens, load.answer_seed(number, answer))
             activity.add(decoded.outcome, decoded.own)
             answer += 1
             if load.think_s:
-                self._threads.sleep(random.expovariate(1 / load.think_s))
-
-    def _on_pass(self, kind: str, ms: float, drafted: int) -> None:
-        if kind == "verify":
-            self.passes.append((ms, drafted))
+                threads.sleep(load.pause(random))

@@ -11,7 +11,6 @@ from ....nav.pose import Pose
 from ....nav.settings import Settings
 from ....nav.status import Status
 from ...sim.episode import CYCLE
-from ...sim.room import Pose as TruePose
 from ...sim.scene import Scene
 from ...sim.world import World
 from ..virtual_time import Timeline
@@ -37,7 +36,6 @@ class VirtualBase:
         self.world = World(scene)
         self.navigator = Navigator(settings)
         self.moves: list[tuple[float, float]] = []
-        self.path: list[TruePose] = [self.world.pose]
         self.contacts = 0
         self._timeline, self._on_status, self._on_cycle = timeline, on_status, on_cycle
         self._moving_since: float | None = None
@@ -95,7 +93,6 @@ class VirtualBase:
         if not world.resting:
             world.step(now - self._stepped)
             self.contacts += world.contact and not touched
-            self.path.append(world.pose)
         self._stepped = now
         if world.resting:
             self._end_move()

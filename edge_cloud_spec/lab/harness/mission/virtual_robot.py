@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
 from ....cloud.model_thread.worker import Worker
 from ....decoding.noise import decision_seed
-from ....decoding.policy import SamplingPolicy
+from ....decoding.policy import RULES, SamplingPolicy, temperature_of
 from ....decoding.preset import Preset
 from ....edge.events import Abort, Cut, Emit
 from ....edge.runner import DecodeRunner, DecodeSettings
+from ....errors import UserError
 from ....models.prompt import Request
+from ....models.tokenizer import TextStream
 from ....nav.answer import GRAMMARS, action_of, answer_grammar
 from ....nav.decision_loop import (
+    EXPLAIN,
     FULL,
     Abandon,
     Answered,
@@ -28,91 +31,235 @@ from ....nav.decision_loop import (
     StopAnswering,
 )
 from ....nav.decision_loop import Event as LoopEvent
-from ....nav.events import Instruction
+from ....nav.events import Instruction, Words
 from ....nav.mission import End, MissionSettings
 from ....nav.settings import Settings
 from ....nav.status import Status
+from ....presets import load_preset
+from ...sim.camera import Camera, Eye, encode_jpeg
 from ...sim.episode import thing_in_front
+from ...sim.room import make_room
+from ...sim.scene import Scene
 from ..emulated_link import LinkProfile
 from ..regimes import Regime
-from ..scripted.pair import BusyTime, DraftVlm
-from ..trace import ModelPass
-from ..virtual import ProfileImpairments
-from ..virtual_link import VirtualCloud, VirtualLink
-from ..virtual_time import Timeline, VirtualInbox
-from .embedded_pair import EmbeddedPair, embedded_worker
-from .record import DecisionRecord, MissionRecord, MissionTrace
-from .seen_room import SeenRoom, TakenFrame
-from .spoken_words import SpokenWords
-from .virtual_base import VirtualBase
+from ..scripted.model import BusyTime, DraftVlm, Sleep, scripted_worker
+from ..trace import Trace, record_passes
+from ..virtual_time import ProfileImpairments, Timeline, VirtualCloud, VirtualInbox, VirtualLink
+from .embedded_pair import EmbeddedPair
+from .virtual_base import VirtualBase, stamp_of
 
 REST_S = 1.0  # between two missions
+MOST_DECISIONS = 40  # of a mission
+LOOKUP = ("", "on", "off")
 
 
 @dataclass(frozen=True)
-class MissionConditions:
-    """What a robot's missions are carried out with and under."""
+class Variant:
+    """A preset with its options, as ``--presets`` writes it: NAME[:OPTION=VALUE]...
 
-    preset: Preset
-    regime: Regime
-    link: LinkProfile
+    ``rtt_ms`` and ``outage`` (every, for; s) are the link's. ``lookup``: empty for what the preset
+    says. ``look``: the share of a picture's tokens that the draft model keeps, and of the time that
+    it needs to read them. Raises UserError.
+    """
+
+    preset: str
+    rtt_ms: float = 0.0
+    outage: tuple[float, float] = (0.0, 0.0)
     rule: str = "greedy"
-    temperature: float = 0.0
-    order: str = "action first"
-    look: float = 1.0  # share of a picture's tokens that the draft model keeps
     explain: str = FULL
-    grammar: str = GRAMMARS[0]
-    navigator: Settings = field(default_factory=Settings)
-    mission: MissionSettings = field(default_factory=lambda: MissionSettings(max_decisions=40))
+    lead_time: float = 0.0
+    lookup: str = ""
+    grammar: str = "none"
+    look: float = 1.0
+
+    def __post_init__(self) -> None:
+        _ = self.loaded_preset
+        for name, value, known in (
+            ("rule", self.rule, RULES),
+            ("explain", self.explain, EXPLAIN),
+            ("lookup", self.lookup, LOOKUP),
+            ("grammar", self.grammar, GRAMMARS),
+        ):
+            if value not in known:
+                choices = ", ".join(filter(None, known))
+                raise UserError(f"{name} {value!r} is unknown: choose one of {choices}")
+        if not 0 < self.look <= 1:
+            raise UserError(f"look is {self.look:g}: give a share of the picture, above 0 to 1")
+        try:
+            self.navigator_settings()
+        except ValueError as error:
+            raise UserError(str(error)) from None
+
+    def navigator_settings(self) -> Settings:
+        """The navigator's; ValueError for a lead time out of its range."""
+        return Settings(lead_time=self.lead_time)
+
+    @property
+    def loaded_preset(self) -> Preset:
+        """The preset, with or without looking up as it was asked for; raises UserError."""
+        preset = load_preset(self.preset)
+        return replace(preset, lookup=self.lookup == "on") if self.lookup else preset
+
+    @property
+    def label(self) -> str:
+        """The preset, and what is not as usual."""
+        usual = Variant(self.preset, self.rtt_ms, self.outage)
+        changed = (f.name for f in fields(self) if getattr(self, f.name) != getattr(usual, f.name))
+        return " ".join([self.preset, *(f"{name}={getattr(self, name)}" for name in changed)])
+
+    def repeats(self, other: Variant) -> bool:
+        """Whether its decisions are to be those of the other, on the same frames."""
+        exact = all(each.loaded_preset.exact and each.lead_time == 0 for each in (self, other))
+        same = (self.rule, self.grammar) == (other.rule, other.grammar)
+        return exact and same and self.rule != "rejection"
+
+    @property
+    def link(self) -> tuple[float, float, float]:
+        """Round trip and outages."""
+        return self.rtt_ms, *self.outage
+
+
+@dataclass(eq=False)
+class DecisionRecord:
+    """One decision: when its frame was taken, what it said, and what the robot did on it.
+
+    ``said``: when which words were emitted. ``settled``: when the navigator took its action, or
+    refused it.
+    """
+
+    begun: float
+    jpeg: bytes = b""
+    said: list[tuple[float, str]] = field(default_factory=list)
+    tokens: tuple[int, ...] = ()
+    action: str = ""
+    settled: float = 0.0
+    ended: float = 0.0
+
+    @property
+    def first_word(self) -> float:
+        """When the first words came; without any, when it ended."""
+        return self.said[0][0] if self.said else self.ended
+
+
+@dataclass(eq=False)
+class MissionRecord:
+    """One room: how it ended and what was spent on it, by the robot's and by the cloud's models.
+
+    ``stopped_at``: the thing that the robot stood at in the end. Bytes are those of messages.
+    """
+
+    room: int
+    begun: float
+    ended: float = 0.0
+    state: str = ""
+    success: bool = False
+    stopped_at: str = ""
+    first_motion: float | None = None
+    moves: list[tuple[float, float]] = field(default_factory=list)
+    contacts: int = 0
+    decisions: list[DecisionRecord] = field(default_factory=list)
+    target_passes: int = 0
+    target_busy_s: float = 0.0
+    draft_busy_s: float = 0.0
+    up_bytes: int = 0
+    down_bytes: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """From the instruction until the robot stands where it decided to stop."""
+        return self.ended - self.begun
+
+    @property
+    def moving_s(self) -> float:
+        """How long the base moved."""
+        return sum(max(0.0, min(end, self.ended) - begin) for begin, end in self.moves)
+
+
+@dataclass(frozen=True)
+class TakenFrame:
+    """When a picture was taken, s, and from where."""
+
+    taken: float
+    eye: Eye
+
+
+class SeenRoom:
+    """The room of this number; used by one thread, closed when done."""
+
+    def __init__(self, number: int, renderer: str = "auto") -> None:
+        self.number, self.room = number, make_room(number)
+        self.scene = Scene(self.room)
+        self._camera = Camera(self.scene, renderer)
+        self._frames: dict[Eye, bytes] = {}
+
+    def frame(self, eye: Eye) -> bytes:
+        """What the camera sees from there, as JPEG."""
+        if eye not in self._frames:
+            self._frames[eye] = encode_jpeg(self._camera.render(eye))
+        return self._frames[eye]
+
+    def close(self) -> None:
+        """Free the renderer."""
+        self._camera.close()
 
 
 class VirtualRobot:
     """What is measured and remembered lasts from mission to mission, on both sides of the link."""
 
     def __init__(
-        self, pair: EmbeddedPair, conditions: MissionConditions, trace: MissionTrace | None = None
+        self, pair: EmbeddedPair, variant: Variant, regime: Regime, trace: Trace | None = None
     ) -> None:
-        self.conditions = conditions
+        """trace: records what passes and messages there were."""
+        self.variant, self._preset = variant, variant.loaded_preset
         self.timeline = timeline = Timeline()
-        regime = conditions.regime
-        self._passes, self._trace = 0, trace
+        read_ms = variant.look * regime.draft_prefill_ms
+        regime = replace(regime, draft_prefill_ms=read_ms).with_rtt(variant.rtt_ms)
+        self._trace = trace or Trace()
 
-        def make_worker(clock: Callable[[], float], sleep: Callable[[float], None]) -> Worker:
-            self._cloud_busy = BusyTime(sleep)
-            on_pass = partial(self._on_cloud_pass, clock)
-            drafts = conditions.preset.drafter == "cloud"
-            return embedded_worker(pair, regime, clock, self._cloud_busy, on_pass, drafts)
+        def make_worker(clock: Callable[[], float], sleep: Sleep) -> Worker:
+            return scripted_worker(
+                regime,
+                clock,
+                sleep,
+                on_pass=record_passes(self._trace.cloud, clock),
+                drafts=self._preset.drafter == "cloud",
+                languages=(pair.drafter, pair.target),
+                spec=pair.spec,
+                instructions=pair.instructions,
+            )
 
-        cloud = VirtualCloud(timeline, make_worker)
-        impairments = ProfileImpairments(conditions.link, 0)
-        hops = None if trace is None else trace.link
-        self._link = VirtualLink(timeline, cloud, impairments, hops)
-        self._robot_busy = BusyTime(timeline.sleep)
-        sees = pair.drafter_that_keeps(conditions.look)
-        drafter: Any = DraftVlm(regime, self._robot_busy, sees)
-        drafter.on_pass = self._on_robot_pass
-        self._tokenizer = pair.drafter.vlm.tokenizer
-        self._runner = DecodeRunner(
-            drafter, pair.spec, lambda: timeline.now, instructions=pair.instructions
-        )
+        self._cloud = VirtualCloud(timeline, make_worker)
+        profile = LinkProfile(variant.rtt_ms / 2, 0.0, 0.0, *variant.outage)
+        self._link = VirtualLink(timeline, self._cloud, ProfileImpairments(profile, 0), trace)
+        self._busy = BusyTime(timeline.sleep)
+        drafter: Any = DraftVlm(regime, self._busy, pair.drafter_that_keeps(variant.look))
+        drafter.on_pass = record_passes(self._trace.drafter, self._now)
+        self._runner = DecodeRunner(drafter, pair.spec, self._now, instructions=pair.instructions)
         self._runner.remember(pair.spec.to_bytes())  # as after any first decode
         self._decided = 0
         self._inbox: VirtualInbox | None = None
+
+    def _now(self) -> float:
+        return self.timeline.now
 
     def carry_out(self, seen: SeenRoom) -> MissionRecord:
         """The mission of one room, until it ends."""
         timeline = self.timeline
         timeline.sleep(REST_S)
         self._record = record = MissionRecord(seen.number, timeline.now)
-        conditions = self.conditions
+        mission = MissionSettings(max_decisions=MOST_DECISIONS)
         self._loop: DecisionLoop[TakenFrame] = DecisionLoop(
-            LoopSettings(conditions.explain, mission=conditions.mission)
+            LoopSettings(self.variant.explain, mission=mission)
         )
         self._end: End | None = None
         self._request = ""
-        spent = self._passes, self._cloud_busy.total, self._robot_busy.total
+        begun = len(self._trace.cloud), self._cloud.busy.total, self._busy.total
         self._base = base = VirtualBase(
-            timeline, seen.scene, conditions.navigator, self._on_status, self._on_cycle
+            timeline,
+            seen.scene,
+            self.variant.navigator_settings(),
+            self._on_status,
+            self._on_cycle,
         )
         instruction = Instruction(seen.room.instruction)
         self._hear(instruction)
@@ -132,42 +279,78 @@ class VirtualRobot:
         record.success = record.state == "done" and record.stopped_at == seen.room.target
         record.first_motion = base.first_motion
         record.moves, record.contacts = base.moves, base.contacts
-        record.target_passes = self._passes - spent[0]
-        record.target_busy_s = self._cloud_busy.total - spent[1]
-        record.draft_busy_s = self._robot_busy.total - spent[2]
+        passes = self._trace.cloud[begun[0] :]
+        record.target_passes = sum(one.kind == "verify" for one in passes)
+        record.target_busy_s = self._cloud.busy.total - begun[1]
+        record.draft_busy_s = self._busy.total - begun[2]
         return record
 
     def _decide(self, seen: SeenRoom, decide: Decide[TakenFrame]) -> None:
-        record, conditions = self._record, self.conditions
+        record, variant = self._record, self.variant
         self._decided += 1
         self._request = decide.request
-        seed = decision_seed(seen.number % 2**32, len(record.decisions))
-        grammar = answer_grammar(conditions.grammar, conditions.order)
-        policy = SamplingPolicy(conditions.temperature, seed=seed, grammar=grammar)
         decision = DecisionRecord(decide.frame.taken, seen.frame(decide.frame.eye))
+        request = Request(decide.instruction, decision.jpeg)
+        policy = SamplingPolicy(
+            temperature_of(variant.rule, 0.8),
+            seed=decision_seed(seen.number % 2**32, len(record.decisions)),
+            grammar=answer_grammar(variant.grammar, request.order),
+        )
         record.decisions.append(decision)
-        words = SpokenWords(self._base, self._tokenizer, decide, decision)
+        stream = TextStream(self._runner.draft_model.tokenizer)
+        words = partial(self._hear_words, decide)
+        said: list[Emit] = []
+
+        def emit(one: Emit) -> None:
+            said.append(one)
+            text = stream.add(one.tokens)
+            decision.said.append((self._now(), text))
+            words(one.position, len(one.tokens), text, one.verified)
+            self._hear(Answered(stream.text))
+
         self._inbox = VirtualInbox(self.timeline)
         outcome = self._runner.run(
-            Request(decide.instruction, decision.jpeg, conditions.order),
-            DecodeSettings(conditions.preset, conditions.rule, policy),
+            request,
+            DecodeSettings(self._preset, variant.rule, policy),
             self._decided,
             self._link.connect,
-            partial(self._say, words),
+            emit,
             self._inbox,
         )
         self._inbox = None
-        decision.ended, decision.tokens = self.timeline.now, outcome.tokens
+        decision.ended, decision.tokens = self._now(), outcome.tokens
         record.up_bytes += outcome.stats.up_bytes
         record.down_bytes += outcome.stats.down_bytes
-        words.finish(outcome.reason, self.timeline.now)
-        decision.action = str(action_of(words.answer) or "")
+        verified = said[-1].verified if said else True
+        words(sum(len(one.tokens) for one in said), 0, "", verified, outcome.reason)
+        decision.action = str(action_of(stream.text) or "")
         problem = "" if outcome.completed else outcome.text or outcome.reason
-        self._hear(Ended(words.answer, problem, outcome.out_of_reach, outcome.retry_after_s))
+        self._hear(Ended(stream.text, problem, outcome.out_of_reach, outcome.retry_after_s))
 
-    def _say(self, words: SpokenWords, emit: Emit) -> None:
-        words.emit(emit, self.timeline.now)
-        self._hear(Answered(words.answer))
+    def _hear_words(
+        self,
+        decide: Decide[TakenFrame],
+        position: int,
+        count: int,
+        text: str,
+        verified: bool,
+        reason: str = "",
+    ) -> None:
+        """The base hears a piece of an answer; reason: why nothing follows it."""
+        words = Words(
+            decide.request,
+            position,
+            count,
+            text,
+            verified,
+            bool(reason),
+            stamp_of(decide.frame.taken),
+            self._now() - decide.frame.taken,
+            decide.instruction,
+            decide.stops,
+            finish_reason=reason,
+        )
+        self._base.on(words)
 
     def _on_cycle(self) -> None:
         """The camera takes a picture; of a robot that is to stand, when it stands."""
@@ -193,16 +376,3 @@ class VirtualRobot:
                 self._inbox.put(Abort(action.reason))
             elif self._inbox is not None and isinstance(action, StopAnswering):
                 self._inbox.put(Cut())
-
-    def _on_cloud_pass(
-        self, clock: Callable[[], float], kind: str, ms: float, drafted: int
-    ) -> None:
-        self._passes += kind == "verify"
-        if self._trace is not None:
-            end = clock()
-            self._trace.cloud.append(ModelPass(end - ms / 1e3, end, kind, drafted))
-
-    def _on_robot_pass(self, kind: str, ms: float, drafted: int) -> None:
-        if self._trace is not None:
-            end = self.timeline.now
-            self._trace.robot.append(ModelPass(end - ms / 1e3, end, kind))

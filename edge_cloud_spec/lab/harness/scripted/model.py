@@ -1,16 +1,42 @@
-"""Fake models: a row for each prefix, no weights, and no time for a pass unless one is given."""
+"""Fake models: no weights, a row for each prefix, and a pass takes no time or that of a regime.
+
+Either side's model of a decode is a `FakeVlm`: what it says follows from the prefix, what it costs
+from ``spend``. ``DraftVlm`` and ``TargetVlm`` say what another one does, by default a calibrated
+pair that agrees as often as the regime gives, in the regime's times. ``sleep`` lets time pass:
+``time.sleep`` in real time, a virtual clock's in virtual time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from ....cloud.model_thread.sessions import WorkerLimits
+from ....cloud.model_thread.worker import Worker
+from ....cloud.session.events import Predicted
+from ....decoding.accept import accept
+from ....decoding.draft import Draft
+from ....decoding.grammar import AllowedAfter, Grammar
+from ....decoding.policy import SamplingPolicy
+from ....decoding.propose import coupled_token
+from ....decoding.random_source import SeededRandomSource
+from ....decoding.target_rows import LogitRows
+from ....errors import UserError
+from ....models.image import ImageSpec
 from ....models.kv_memory import KvMemory
+from ....models.prompt import PromptSpec, Request
+from ..regimes import Regime
 
 OnLayer = Callable[[int, Any], None]
+Logits = np.ndarray  # float32 [1 + n, V], of one session
+State = Any  # of a prefix, whatever names it to its model
+Node = tuple[int, State, int]  # a drafted token, the state after it, and the node before it or -1
 
 
 class ScriptedPrefill:
@@ -62,79 +88,40 @@ class ScriptedPrefill:
         return not self.rows_left
 
 
-Logits = np.ndarray  # float32 [1 + n, V], of one session
-AtExit = Callable[[], None]  # lets the sessions' ``on_layer`` see the pass
-
-
-@dataclass(frozen=True)
-class PassSize:
-    """What a pass computes: rows of all sessions, and how many of them each session drafted."""
-
-    rows: int
-    drafted: tuple[int, ...]
-
-
-def scripted_pass(
-    requests: Sequence[Any], run_pass: Callable[[PassSize, AtExit | None], None]
-) -> list[Logits | Exception]:
-    """As ``Vlm.forward_together`` has it; the requests are ``PassRequest`` of scripted sessions.
-
-    ``run_pass`` takes the time of a pass, and calls what it is given where an exit looks on.
-    """
-    results: list[Logits | Exception] = []
-    rows, drafted, due = 0, [], []
-    seen: set[int] = set()
-    for request in requests:
-        session = request.session
-        size = session.rows_due(request.tokens, request.parents)
-        try:
-            if id(session) in seen:
-                raise ValueError("this session is in this pass already")
-            seen.add(id(session))
-            results.append(session.score(request.tokens, request.parents))
-        except ValueError as error:
-            results.append(error)
-            continue
-        if size:
-            rows += size
-            drafted.append(len(request.tokens))
-            due.append(len(results) - 1)
-    looking = [place for place in due if requests[place].on_layer is not None]
-
-    def at_exit() -> None:
-        for place in looking:
-            try:
-                requests[place].on_layer(results[place])
-            except Exception as error:
-                requests[place].session.drop_nodes()
-                results[place] = error
-
-    if due:
-        run_pass(PassSize(rows, tuple(drafted)), at_exit if looking else None)
-    return results
-
-
-_MASK = (1 << 64) - 1
-
-
-State = Any  # of a prefix, whatever names it to its model
-
-
 class FakeVlm:
     """In the place of a ``Vlm``: no weights, no keys and values, and no time unless it is taken.
 
     A state names a prefix; here it is the prefix itself. ``prompt_rows`` and ``layers`` are those
-    of a prompt: after each layer a prefill may be interrupted.
+    of a prompt: after each layer a prefill may be interrupted. ``tokenizer``: None where tokens are
+    no text.
     """
 
     identity = "fake"
     tokenizer: Any = None
     tokenizer_digest = b"fake"
+    vocabulary: int
     default_kv_bytes = 1
     prompt_rows = layers = 1
 
+    def speak_as(self, other: Any, *methods: str) -> None:
+        """Have another model's name and tokenizer, and these of its methods."""
+        for name in ("identity", "tokenizer", "tokenizer_digest", *methods):
+            setattr(self, name, getattr(other, name))
+
     def use_memory(self, memory: KvMemory) -> None:
         """There are no caches to bound."""
+
+    def crop(self, vocabulary: int) -> None:
+        """There is one vocabulary."""
+        assert vocabulary == self.vocabulary
+
+    def prompt(self, request: Request, spec: PromptSpec) -> Any:
+        """The prompt of a request."""
+        raise NotImplementedError
+
+    def grammar(self, text: str, spec: PromptSpec) -> Grammar:
+        """The grammar that this text describes; by default there is none."""
+        raise UserError("a scripted model's tokens are no text, so no grammar fits them")
 
     def start(self, prompt: Any) -> State:
         """The state before the answer's first token."""
@@ -168,9 +155,52 @@ class FakeVlm:
     def spend(self, rows: int) -> None:
         """Let the time of a pass over this many rows go by."""
 
+    def compute(self, rows: int, on_layer: OnLayer | None) -> None:
+        """The same for a pass of one session, which may be interrupted after each layer."""
+        self.spend(rows)
+
+    def run_pass(
+        self, rows: int, drafted: Sequence[int], at_exit: Callable[[], None] | None
+    ) -> None:
+        """The same for a pass over sessions that ``drafted`` so many tokens each.
+
+        at_exit: to be called where an exit looks on, if any does; here there are no exits.
+        """
+        self.spend(rows)
+
     def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
-        """One pass over several sessions. There are no exits."""
-        return scripted_pass(requests, lambda size, _: self.spend(size.rows))
+        """As ``Vlm.forward_together`` has it; ``PassRequest`` of scripted sessions."""
+        results: list[Logits | Exception] = []
+        rows, drafted, looking = 0, [], []
+        seen: set[int] = set()
+        for place, request in enumerate(requests):
+            session = request.session
+            size = session.rows_due(request.tokens, request.parents)
+            try:
+                if id(session) in seen:
+                    raise ValueError("this session is in this pass already")
+                seen.add(id(session))
+                results.append(session.score(request.tokens, request.parents))
+            except ValueError as error:
+                results.append(error)
+                continue
+            if size:
+                rows += size
+                drafted.append(len(request.tokens))
+                if request.on_layer is not None:
+                    looking.append(place)
+
+        def at_exit() -> None:
+            for place in looking:
+                try:
+                    requests[place].on_layer(results[place])
+                except Exception as error:
+                    requests[place].session.drop_nodes()
+                    results[place] = error
+
+        if drafted:
+            self.run_pass(rows, drafted, at_exit if looking else None)
+        return results
 
 
 class ScriptedSession:
@@ -179,19 +209,18 @@ class ScriptedSession:
     resident = True  # there is no cache to be evicted
     waits = False
 
-    def __init__(self, model: FakeVlm, state: State) -> None:
+    def __init__(self, model: FakeVlm, state: State, computed: int = 0) -> None:
+        """computed: -1 where the prompt's last token is left to the first pass."""
         self._model = model
         self._states = [state]  # after the prompt and after each token of the prefix
         self._tokens: list[int] = []
-        self._computed = 0
+        self._computed = computed
         self._scored: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-        self.drop_nodes()
+        self._nodes: list[Node] = []
 
     def drop_nodes(self) -> None:
         """Forget the drafted nodes."""
-        self._nodes: list[int] = []
-        self._node_states: list[State] = []
-        self._parents: list[int] = []
+        self._nodes = []
 
     @property
     def length(self) -> int:
@@ -203,11 +232,24 @@ class ScriptedSession:
         """The prefix."""
         return tuple(self._tokens)
 
+    @property
+    def pending_rows(self) -> int:
+        """Tokens of the prefix that no pass has computed."""
+        return len(self._tokens) - self._computed
+
+    @property
+    def known_row(self) -> np.ndarray | None:
+        """Logits float32 [V] after the prefix, where no pass is needed for them."""
+        return None if self.pending_rows else self.logits_after(-1)
+
     def forward(
-        self, tokens: Sequence[int], parents: Sequence[int] | None = None, on_layer: object = None
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int] | None = None,
+        on_layer: OnLayer | None = None,
     ) -> np.ndarray:
-        """Logits float32 [1 + n, V]; see `Session.forward`. There are no exits."""
-        self._spend(self.rows_due(tokens, parents), on_layer)
+        """Logits float32 [1 + n, V]; see `Session.forward`."""
+        self._compute(self.rows_due(tokens, parents), on_layer)
         return self.score(tokens, parents)
 
     def keep_scored(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
@@ -223,72 +265,59 @@ class ScriptedSession:
         """How many rows a pass over these nodes computes."""
         if not self._tokens and self._scored == _tree(tokens, parents):
             return 0
-        return len(self._tokens) - self._computed + len(tokens)
+        return self.pending_rows + len(tokens)
 
     def score(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> np.ndarray:
         """What ``forward`` returns, without the time of a pass."""
-        self.drop_nodes()
-        try:
-            self._append(tokens, range(-1, len(tokens) - 1) if parents is None else parents)
-        except ValueError:
-            self.drop_nodes()
-            raise
+        self._nodes = []
+        states = self._append(*_tree(tokens, parents))
         self._computed = len(self._tokens)
-        return np.stack([self._model.row(at) for at in (self._states[-1], *self._node_states)])
+        return np.stack([self._model.row(at) for at in (self._states[-1], *states)])
 
     def grow(
-        self, tokens: Sequence[int], parents: Sequence[int], on_layer: object = None
+        self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> np.ndarray:
         """Logits float32 [n, V] of more nodes; see `Session.grow`."""
-        if self._computed < len(self._tokens):
+        if self.pending_rows > 0:
             return self.forward(tokens, parents, on_layer)[1:]
-        begin = len(self._nodes)
-        self._spend(len(tokens), on_layer)
-        self._append(tokens, parents)
-        return np.stack([self._model.row(at) for at in self._node_states[begin:]])
+        self._compute(len(tokens), on_layer)
+        return np.stack([self._model.row(at) for at in self._append(tokens, parents)])
 
-    def _spend(self, rows: int, on_layer: object) -> None:
-        """Let a pass over this many rows take its time."""
+    def _compute(self, rows: int, on_layer: OnLayer | None) -> None:
         if rows:
-            self._model.spend(rows)
+            self._model.compute(rows, on_layer)
 
-    @property
-    def pending_rows(self) -> int:
-        """Tokens of the prefix that no pass has computed."""
-        return len(self._tokens) - self._computed
-
-    def logits_after(self, node: int, on_layer: object = None) -> np.ndarray:
+    def logits_after(self, node: int, on_layer: OnLayer | None = None) -> np.ndarray:
         """Logits float32 [V] after a node, or after the prefix (-1)."""
-        if node < 0 and self._computed < len(self._tokens):
+        if node < 0 and self.pending_rows > 0:
             self.forward((), None, on_layer)
-        return self._model.row(self._node_states[node] if node >= 0 else self._states[-1])
+        return self._model.row(self._nodes[node][1] if node >= 0 else self._states[-1])
 
-    def _append(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+    def _append(self, tokens: Sequence[int], parents: Sequence[int]) -> list[State]:
+        """The states after more nodes; ValueError, and none is added, where a parent is none."""
+        nodes = list(self._nodes)
         for token, parent in zip(tokens, parents, strict=True):
-            if not -1 <= parent < len(self._nodes):
-                raise ValueError(f"the parent of node {len(self._nodes)} is {parent}")
-            before = self._states[-1] if parent < 0 else self._node_states[parent]
-            self._nodes.append(int(token))
-            self._node_states.append(self._model.after(before, int(token)))
-            self._parents.append(int(parent))
+            if not -1 <= parent < len(nodes):
+                raise ValueError(f"the parent of node {len(nodes)} is {parent}")
+            before = self._states[-1] if parent < 0 else nodes[parent][1]
+            nodes.append((int(token), self._model.after(before, int(token)), int(parent)))
+        added = [state for _, state, _ in nodes[len(self._nodes) :]]
+        self._nodes = nodes
+        return added
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Add a path of the nodes to the prefix; the nodes of ``keep`` stay."""
-        parent = -1
+        nodes, parent = self._nodes, -1
         for index in path:
-            if not 0 <= index < len(self._nodes) or self._parents[index] != parent:
-                raise ValueError(f"{list(path)} is not a path of the nodes {self._parents}")
+            if not 0 <= index < len(nodes) or nodes[index][2] != parent:
+                raise ValueError(f"{list(path)} is not a path of {len(nodes)} nodes")
             parent = index
         place = {parent: -1, **{index: i for i, index in enumerate(keep)}}
-        self._tokens += [self._nodes[index] for index in path]
-        self._states += [self._node_states[index] for index in path]
+        self._tokens += [nodes[index][0] for index in path]
+        self._states += [nodes[index][1] for index in path]
         self._computed += len(path)
-        kept = [(self._nodes[i], self._node_states[i], place[self._parents[i]]) for i in keep]
-        self.drop_nodes()
-        for token, state, above in kept:
-            self._nodes.append(token)
-            self._node_states.append(state)
-            self._parents.append(above)
+        kept = (nodes[index] for index in keep)
+        self._nodes = [(token, state, place[above]) for token, state, above in kept]
 
     def evict(self) -> bool:
         """There is no cache to free."""
@@ -296,7 +325,7 @@ class ScriptedSession:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add tokens to the prefix."""
-        self.drop_nodes()
+        self._nodes = []
         for token in tokens:
             self._tokens.append(int(token))
             self._states.append(self._model.after(self._states[-1], int(token)))
@@ -305,7 +334,7 @@ class ScriptedSession:
         """Shorten the prefix to so many tokens."""
         if not 0 <= length <= len(self._tokens):
             raise ValueError(f"cannot truncate {len(self._tokens)} tokens to {length}")
-        self.drop_nodes()
+        self._nodes = []
         del self._tokens[length:]
         del self._states[length + 1 :]
         self._computed = min(self._computed, length)
@@ -318,9 +347,238 @@ def _tree(
     return tuple(tokens), tuple(chain if parents is None else parents)
 
 
+_MASK = (1 << 64) - 1
+
+
 def mix(state: int, value: int) -> int:
     """splitmix64 of both: equal prefixes give equal states, unequal ones unrelated states."""
     z = (state ^ (value * 0xD1342543DE82EF95)) + 0x9E3779B97F4A7C15 & _MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
     return z ^ z >> 31
+
+
+VOCABULARY = 64
+_SCALE = 2.0**64
+# The end token is outside the vocabulary: an answer has as many tokens as were asked for.
+SPEC = PromptSpec(
+    "scripted", "", ImageSpec(784, 784, 14, 2, 2), (VOCABULARY,), 2**20, "scripted", VOCABULARY
+)
+
+
+@dataclass(frozen=True)
+class ScriptedPrompt:
+    """A prompt that is the seed of its answer."""
+
+    seed: int
+    digest: bytes
+
+
+class CalibratedVlm(FakeVlm):
+    """One of a pair, for requests made by ``request_of``; a state is a hash of the prefix.
+
+    As target: the right token far above all others. As draft model: the right token first at a
+    share ``alpha`` of all prefixes, and second at a share ``runner_up`` of the others; its
+    probabilities are these shares: they are calibrated.
+    """
+
+    identity = "scripted"
+    tokenizer_digest = b"scripted"
+    vocabulary = VOCABULARY
+
+    def __init__(self, alpha: float = 1.0, runner_up: float = 0.0) -> None:
+        self._alpha, self._runner_up = alpha, runner_up
+        confidence = min(max(alpha, 0.01), 0.99)
+        second = (1 - confidence) * max(runner_up, 0.02)
+        rest = max(1 - confidence - second, 1e-3) / (VOCABULARY - 2)
+        self._levels = [math.log(level) for level in (confidence, second, rest)]
+
+    def prompt(self, request: Request, spec: PromptSpec) -> ScriptedPrompt:
+        """The request's picture is the seed."""
+        return ScriptedPrompt(int.from_bytes(request.jpeg, "little"), request.image_digest)
+
+    def start(self, prompt: ScriptedPrompt) -> int:
+        """The state before the answer's first token."""
+        return mix(prompt.seed, 0)
+
+    def after(self, state: int, token: int) -> int:
+        """The state of the prefix with one token more."""
+        return mix(state, token + 3)
+
+    def row(self, state: int) -> np.ndarray:
+        """Logits float32 [V] after the prefix with this state."""
+        right = mix(state, 1) % VOCABULARY
+        wrong = (right + 1 + mix(state, 2) % (VOCABULARY - 1)) % VOCABULARY
+        other = (right + 1 + mix(state, 5) % (VOCABULARY - 1)) % VOCABULARY
+        if mix(state, 3) / _SCALE < self._alpha:
+            first, second = right, wrong
+        elif mix(state, 4) / _SCALE < self._runner_up:
+            first, second = wrong, right
+        else:
+            first, second = wrong, other if other != wrong else (wrong + 1) % VOCABULARY
+        row = np.full(VOCABULARY, self._levels[2], np.float32)
+        row[second], row[first] = self._levels[1], self._levels[0]
+        return row
+
+
+def request_of(seed: int) -> Request:
+    """The request whose answer has this seed."""
+    return Request(f"answer {seed}", seed.to_bytes(8, "little"))
+
+
+def own_answer(seed: int, policy: SamplingPolicy, tokens: int) -> tuple[int, ...]:
+    """The calibrated target's own tokens, one after the other."""
+    target, own = CalibratedVlm(), []
+    state = target.start(target.prompt(request_of(seed), SPEC))
+    for position in range(tokens):
+        own.append(coupled_token(target.row(state), policy, position))
+        state = target.after(state, own[-1])
+    return tuple(own)
+
+
+LAYERS = 28  # Qwen2-VL-2B's and Qwen3-0.6B's
+PROMPT_ROWS = 256
+
+Sleep = Callable[[float], None]  # seconds
+OnPass = Callable[[str, float, int], None]  # verify, draft or prefill, ms, drafted tokens; it ended
+
+
+class BusyTime:
+    """A sleep that adds up its time: ``total`` seconds of passes so far."""
+
+    def __init__(self, sleep: Sleep) -> None:
+        self._sleep = sleep
+        self.total = 0.0
+
+    def __call__(self, seconds: float) -> None:
+        self.total += seconds
+        self._sleep(seconds)
+
+
+class CostedVlm(FakeVlm):
+    """Says what another model says, in the times of a regime."""
+
+    prompt_rows, layers = PROMPT_ROWS, LAYERS
+
+    def __init__(self, regime: Regime, sleep: Sleep, language: FakeVlm, prefill_ms: float) -> None:
+        self.regime, self._sleep, self._prefill_ms = regime, sleep, prefill_ms
+        self.speak_as(language, "crop", "prompt", "grammar", "start", "after", "row")
+        self.on_pass: OnPass = ignore_pass
+
+    def session(self, prompt: Any) -> ScriptedSession:
+        """A session at the beginning of the answer; its prefill has ended."""
+        if self._prefill_ms:
+            self.on_pass("prefill", self._prefill_ms, 0)
+        return super().session(prompt)
+
+    def read(self, share: float) -> None:
+        """Let the time of this share of a prompt go by."""
+        if self._prefill_ms:
+            self.take(share * self._prefill_ms)
+
+    def take(self, ms: float) -> None:
+        """Let the time of a pass go by."""
+        self._sleep(ms / 1e3)
+
+
+def ignore_pass(kind: str, ms: float, drafted: int) -> None:
+    """Nobody wants to know of passes."""
+
+
+class DraftVlm(CostedVlm):
+    """The draft model of a regime."""
+
+    def __init__(self, regime: Regime, sleep: Sleep, language: FakeVlm | None = None) -> None:
+        """language: in place of one that is right as often as the regime says."""
+        calibrated = CalibratedVlm(regime.alpha, regime.runner_up)
+        super().__init__(regime, sleep, language or calibrated, regime.draft_prefill_ms)
+
+    def compute(self, rows: int, on_layer: OnLayer | None) -> None:
+        """Let the time of a pass over so many branches go by, layer by layer."""
+        whole = self.regime.draft_pass_ms(rows)
+        for layer in range(LAYERS):
+            self.take(whole / LAYERS)
+            if on_layer is not None:
+                on_layer(layer, None)
+        self.on_pass("draft", whole, 0)
+
+
+class TargetVlm(CostedVlm):
+    """The target of a regime."""
+
+    def __init__(self, regime: Regime, sleep: Sleep, language: FakeVlm | None = None) -> None:
+        """language: in place of the calibrated target's."""
+        super().__init__(regime, sleep, language or CalibratedVlm(), regime.prefill_ms)
+
+    def run_pass(
+        self, rows: int, drafted: Sequence[int], at_exit: Callable[[], None] | None
+    ) -> None:
+        """The exits of all sessions look on at the same depth."""
+        whole, depth = self.regime.batch_pass_ms(drafted, at_exit is not None), 0.0
+        if at_exit is not None:
+            depth = self.regime.exit_depth
+            self.take(depth * whole)
+            at_exit()
+        self.take((1 - depth) * whole)
+        self.on_pass("verify", whole, sum(drafted))
+
+
+class ScriptedExits:
+    """One exit, which gives the verdict itself at a share of the rounds, else another one."""
+
+    def __init__(self, regime: Regime) -> None:
+        self._hit = regime.exit_hit
+        self._layer = round(100 * regime.exit_depth)
+
+    def predictor(
+        self,
+        draft: Draft,
+        rule: str,
+        policy: SamplingPolicy,
+        position: int,
+        on_prediction: Callable[[Predicted], None],
+        *,
+        first: np.ndarray | None = None,
+        end_tokens: Iterable[int] = (),
+        open_at: int | None = None,
+        allowed: AllowedAfter | None = None,
+    ) -> Callable[[np.ndarray], None]:
+        """As ``Exits.predictor`` has it; what it returns takes the pass's logits [1 + n, V]."""
+
+        def predict(logits: np.ndarray) -> None:
+            random_source = SeededRandomSource(policy.seed)
+            rows = LogitRows(logits, allowed)
+            taken = accept(rule, draft, rows, policy, position, random_source, open_at=open_at)
+            token = taken.token
+            if token is None:
+                return
+            drawn = reduce(mix, draft.tokens, position)
+            if drawn / _SCALE >= self._hit:
+                vocabulary = logits.shape[-1]
+                token = (token + 1 + drawn % (vocabulary - 1)) % vocabulary
+            on_prediction(Predicted(taken.path, token, self._hit, self._layer))
+
+        return predict
+
+
+def scripted_worker(
+    regime: Regime,
+    clock: Callable[[], float],
+    sleep: Sleep,
+    limits: WorkerLimits | None = None,
+    on_pass: OnPass = ignore_pass,
+    drafts: bool = False,
+    languages: tuple[FakeVlm | None, FakeVlm | None] = (None, None),
+    spec: PromptSpec = SPEC,
+    instructions: re.Pattern[str] | None = None,
+) -> Worker:
+    """The cloud's worker with a regime's target and exits; a draft model where it ``drafts``.
+
+    languages: of the draft model and the target, in place of the calibrated ones.
+    """
+    exits: Any = ScriptedExits(regime) if regime.exit_hit else None
+    drafter: Any = DraftVlm(regime, sleep, languages[0])
+    target: Any = TargetVlm(regime, sleep, languages[1])
+    drafter.on_pass = target.on_pass = on_pass
+    own = drafter if drafts else None
+    return Worker(target, spec, own, limits, clock, exits, instructions)
