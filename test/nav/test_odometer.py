@@ -189,6 +189,15 @@ def test_odometry_that_goes_missing_stops_the_motion() -> None:
     assert "odometry is missing" in reports(drill.on(words(FORWARD, "r2")))
 
 
+@pytest.mark.parametrize(("odometry", "moves"), [("required", False), ("auto", True)])
+def test_only_where_odometry_is_required_nothing_moves_before_it_was_seen(
+    odometry: str, moves: bool
+) -> None:
+    effects = Drill(Settings(odometry=odometry)).on(words(FORWARD))
+    assert bool(drives(effects)) == moves
+    assert moves or "odometry is missing" in reports(effects)
+
+
 def test_odometry_that_is_not_a_number_is_not_used() -> None:
     drill = Drill()
     assert "not a number" in reports(drill.on(Odometry(Pose(float("nan")), 0)))
