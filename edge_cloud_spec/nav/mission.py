@@ -114,8 +114,10 @@ class Mission:
         before, self._running = self._running, None
         if status.state in ("moving", "ready"):
             self._running, self._refused = status, 0
-            if before is not None and before.state == "ready" and before.request != status.request:
-                self._settle(before.request, before.detail)  # the next took over near its end
+            if status.detail.startswith(ARRIVED):  # as far as one of them, by what replaced it
+                self._settle(status.request, status.detail[len(ARRIVED) :])
+            if before is not None and before.request != status.request:
+                self._unsettled.discard(before.request)  # replaced: it neither arrived nor failed
         elif status.state == "stopped":
             self._searched = self._blocked = 0  # whoever stopped it may have carried it away
         elif status.detail.startswith(ARRIVED):

@@ -12,6 +12,7 @@ Odometry can be wrong. So a step is never commanded against its own direction, e
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, replace
 
 from ..bounds import Bounded, bounded
@@ -22,16 +23,17 @@ PERIOD = 0.05  # s between commands, and how long one is valid
 SHARE = 1.4  # of the step's size, and MORE: room for slip, below the promised 1.5 and 5 cm, 5 deg
 MORE = (0.04, math.radians(4))  # m, rad
 ASIDE = 0.1  # m sideways that holding the line of a move may take
+PATH = 0.25  # m that a base which was driving may make from a turn's frame on
 BEND = math.radians(10)  # rad of turning that holding the heading of a move may take
 LEFT = (0.002, math.radians(0.2))  # m, rad; with less left a step is at its bound
 GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop is damped by 0.7
 NEARING = 12.0  # 1/s; speed at most, over the way that is left
+REMEMBERED = 2.0  # s of commands; a frame that counts on the move is younger
 HALF = PERIOD / 2  # s; a command holds for a period, so it is taken from the middle of it
 GRACE = 1.0  # s beyond 1.5 times the planned time; then the motion gives up
 DOUBT = 1.5  # times what was commanded, and FAR: odometry that tells of more has jumped
 FAR = (0.25, math.radians(25))  # m, rad
 REACH = 1.2  # times a step's size, and MORE: a way that its budget surely covers
-REST = 0.2  # of a step's size, at most, that may be left where the next frame is taken
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,12 @@ class Steps(Bounded):
     turn_medium: float = bounded(24.0, 1.0, 180.0, "turn medium, degrees")
     turn_large: float = bounded(48.0, 1.0, 180.0, "turn large, degrees")
     search: float = bounded(48.0, -180.0, 180.0, "turn of a search, degrees, left positive")
+
+
+Use = tuple[float, float, float]
+"""Metres of path, of these sideways, and radians of turning to either side."""
+
+NOTHING: Use = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,10 @@ class Motion:
     The goal is relative to ``anchor``, the pose where the step was decided (default: ``pose``);
     what the base has moved since then is part of the step. A base that is past the goal stays
     there.
+
+    It may begin on the move: ``driven`` is commanded already. What of that leads to the goal goes
+    on, and the rest comes to an end within the limits. ``used``: what was commanded since the
+    step's frame (`Ledger`), which is off its budget.
     """
 
     TOLERANCE = (0.015, math.radians(0.8))  # m, rad
@@ -113,12 +125,15 @@ class Motion:
         now: float,
         pose: Pose | None = None,
         anchor: Pose | None = None,
+        driven: Velocity = STILL,
+        used: Use = NOTHING,
     ) -> None:
         self.goal, self._limits, self._begin, self._now = goal, limits, now, now
         self._turns = goal.angle != 0.0
         self._turned = self._rate = self._offset = 0.0
         self._last: tuple[float, Pose] | None = None
-        self._given, self._given_at = STILL, now - HALF
+        self._given, self._given_at = driven, now - HALF if driven == STILL else now
+        self._driven, self._driven_at = driven, now
         self._start, self._from = anchor or pose, pose
         if pose is not None and self._start is not None:
             self._last = (now - 1.0, self._start)
@@ -129,9 +144,12 @@ class Motion:
         self._sign = math.copysign(1.0, self._size)
         speed = limits.turn_speed if self._turns else limits.speed
         acceleration = limits.turn_acceleration if self._turns else limits.acceleration
-        length = max(0.0, self._sign * (self._size - self._offset))
-        self._profile = Profile(length, speed, acceleration)
-        self._budget = Budget(goal.distance, goal.angle)
+        begins = self._sign * (driven.wz if self._turns else driven.vx)
+        self._rolls = begins * limits.response  # what was commanded, and has not happened yet
+        way = self._sign * (self._size - self._offset)
+        self._way = max(0.0, way)
+        self._profile = Profile(way - self._rolls, speed, acceleration, begins)
+        self._budget = Budget(goal.distance, goal.angle, used, driven, now)
 
     @property
     def duration(self) -> float:
@@ -145,17 +163,16 @@ class Motion:
 
     @property
     def in_reach(self) -> bool:
-        """Whether its bounds allow its way, which is longer where the base has moved against it."""
-        return self._profile.length <= REACH * abs(self._size) + MORE[self._turns]
+        """Whether its bounds allow its way, and that of braking from what is driven.
 
-    def leads(self, seconds: float) -> float:
-        """How long before its planned end the next frame may be taken: at most ``seconds``.
-
-        The next step counts from that frame, so what is left of this one is part of it: were that
-        much, it would come to nothing, or be out of reach.
+        The way is longer where the base has moved against it.
         """
-        rest = REST * abs(self._size)
-        return min(seconds, self._profile.time_of_last(min(rest, BEND) if self._turns else rest))
+        if self._way > REACH * abs(self._size) + MORE[self._turns]:
+            return False
+        driven, limits = self._driven, self._limits
+        path = _braking(driven.speed, limits.acceleration, limits.response)
+        turn = _braking(driven.wz, limits.turn_acceleration, limits.response)
+        return self._budget.allows(path, turn)
 
     def wait(self, now: float) -> Step:
         """Stand for this once, and go on from here with the next ``step``."""
@@ -177,6 +194,7 @@ class Motion:
         ahead, aside, turned = self._observe(now, pose)
         progress = turned if self._turns else ahead
         covered, _ = self._profile.at(time - self._limits.response)
+        covered += self._rolls
         error = self._sign * (self._offset - progress) + covered  # positive: short of where to be
         rate = self._sign * self._rate
         tolerance, at_rest = self.TOLERANCE[self._turns], self.AT_REST[self._turns]
@@ -211,14 +229,17 @@ class Motion:
         )
 
     def _along(self, speed: float, lateral: float, turn: float) -> Velocity:
-        """``speed`` is along the step; what is against it is standing still."""
-        limits = self._limits
+        """``speed`` is along the step; against it goes only what was driven, until it is braked."""
+        limits, driven, time = self._limits, self._driven, self._given_at - self._driven_at
+        ahead = _slowed(driven.vx, limits.acceleration * time)
+        turning = _slowed(driven.wz, limits.turn_acceleration * time)
+        against = min(0.0, self._sign * (turning if self._turns else ahead))
         if self._turns:
-            return Velocity(wz=self._sign * min(max(0.0, speed), limits.turn_speed))
+            return Velocity(ahead, wz=self._sign * _clip(max(against, speed), limits.turn_speed))
         return Velocity(
-            self._sign * min(max(0.0, speed), limits.speed),
+            self._sign * _clip(max(against, speed), limits.speed),
             _clip(lateral, limits.lateral_speed),
-            _clip(turn, limits.turn_speed),
+            _clip(turn + turning, limits.turn_speed),
         )
 
     def _contradiction(self, pose: Pose) -> str:
@@ -261,49 +282,54 @@ def _clip(value: float, bound: float) -> float:
     return max(-bound, min(bound, value))
 
 
-@dataclass(frozen=True)
+def _slowed(value: float, less: float) -> float:
+    return math.copysign(max(0.0, abs(value) - less), value)
+
+
+def _braking(speed: float, acceleration: float, response: float) -> float:
+    """The way that a base makes from this speed, if it is braked from now on."""
+    return abs(speed) * response + speed * speed / (2 * acceleration)
+
+
 class Profile:
-    """A trapezoid of speed with area ``length`` >= 0, from rest to rest."""
+    """A speed over time with area ``length``, which ends at rest: speeding up, cruising, braking.
 
-    length: float
-    speed: float
-    acceleration: float
+    It begins with the speed ``begins``; one from which it cannot brake within ``length`` is braked
+    at once, and one against the way is braked first.
+    """
 
-    @property
-    def peak(self) -> float:
-        return min(self.speed, math.sqrt(self.length * self.acceleration))
+    def __init__(
+        self, length: float, speed: float, acceleration: float, begins: float = 0.0
+    ) -> None:
+        self._begins, square = begins, begins * abs(begins)
+        peak = begins
+        if square < 2 * acceleration * length:
+            peak = max(begins, min(speed, math.sqrt(length * acceleration + square / 2)))
+        ramps = (2 * peak * abs(peak) - square) / (2 * acceleration)
+        cruising = max(0.0, length - ramps) / peak if peak > 0 else 0.0
+        self._phases = (  # of each: how long it lasts, the speed that it begins with, acceleration
+            ((peak - begins) / acceleration, begins, acceleration),
+            (cruising, peak, 0.0),
+            (abs(peak) / acceleration, peak, -math.copysign(acceleration, peak)),
+        )
 
     @property
     def duration(self) -> float:
-        return self.length / self.peak + self.peak / self.acceleration if self.length else 0.0
+        """Seconds until it is at rest."""
+        return sum(lasts for lasts, _, _ in self._phases)
 
     def at(self, time: float) -> tuple[float, float]:
-        """(covered, speed) at ``time`` seconds after the start."""
-        ramp, total = self.peak / self.acceleration, self.duration
+        """(covered, speed) at ``time`` seconds after the start; before it as it began."""
         if time <= 0.0:
-            return 0.0, 0.0
-        if time >= total:
-            return self.length, 0.0
-        if time > total - ramp:
-            left = total - time
-            return (
-                self.length - self.acceleration * left * left / 2,
-                self.acceleration * left,
-            )
-        if time < ramp:
-            return self.acceleration * time * time / 2, self.acceleration * time
-        return self.peak * (time - ramp / 2), self.peak
-
-    def time_of_last(self, length: float) -> float:
-        """How long before its end so much of it is left, s; ``duration`` if it is no longer."""
-        if length >= self.length:
-            return self.duration
-        if length > self.length / 2:  # as long after the start as the other part before the end
-            return self.duration - self.time_of_last(self.length - length)
-        braking = self.peak * self.peak / (2 * self.acceleration)
-        if length <= braking:
-            return math.sqrt(2 * length / self.acceleration)
-        return self.peak / self.acceleration + (length - braking) / self.peak
+            return self._begins * time, self._begins
+        covered = 0.0
+        for lasts, speed, acceleration in self._phases:
+            part = min(time, lasts)
+            covered += (speed + acceleration * part / 2) * part
+            if time <= lasts:
+                return covered, speed + acceleration * part
+            time -= lasts
+        return covered, 0.0
 
 
 class Budget:
@@ -316,14 +342,28 @@ class Budget:
     the next one, late or not. ``path`` and ``turn`` are what was commanded so far.
     """
 
-    def __init__(self, distance: float, angle: float) -> None:
+    def __init__(
+        self,
+        distance: float,
+        angle: float,
+        used: Use = NOTHING,
+        driven: Velocity = STILL,
+        now: float = -math.inf,
+    ) -> None:
+        """used: of it already, by what was commanded since the step's frame; ``driven``: what is
+        commanded ``now``."""
         self._turns = angle != 0.0
         if self._turns:
-            self._most = (0.0, 0.0, SHARE * abs(angle) + MORE[1])
+            most = (PATH if any(used) else 0.0, 0.0, SHARE * abs(angle) + MORE[1])
         else:
-            self._most = (SHARE * abs(distance) + MORE[0], ASIDE, BEND)
-        self._left = self._most
-        self._given, self._since = STILL, -math.inf
+            most = (SHARE * abs(distance) + MORE[0], ASIDE, BEND)
+        path, aside, turn = (max(0.0, a - b) for a, b in zip(most, used, strict=True))
+        self._most = self._left = path, aside, turn
+        self._given, self._since = driven, now
+
+    def allows(self, path: float, turn: float) -> bool:
+        """Whether so many metres and radians are left."""
+        return path <= self._left[0] + LEFT[0] and turn <= self._left[2] + LEFT[1]
 
     @property
     def path(self) -> float:
@@ -378,3 +418,32 @@ class Budget:
 def _rates(velocity: Velocity) -> tuple[float, float, float]:
     """Use per second of the path, of the way aside and of the turning."""
     return velocity.speed, abs(velocity.vy), abs(velocity.wz)
+
+
+class Ledger:
+    """What was commanded lately, whatever step it was for. Times are steady seconds."""
+
+    def __init__(self) -> None:
+        self._given: deque[tuple[float, Velocity]] = deque([(-math.inf, STILL)])
+
+    @property
+    def driven(self) -> Velocity:
+        """What is commanded now."""
+        return self._given[-1][1]
+
+    def command(self, velocity: Velocity, now: float) -> None:
+        """This is commanded from ``now`` on."""
+        while len(self._given) > 1 and self._given[1][0] < now - REMEMBERED:
+            self._given.popleft()
+        self._given.append((now, velocity))
+
+    def since(self, time: float, now: float) -> Use:
+        """What commands from ``time`` to ``now`` add up to."""
+        ends = [*[at for at, _ in self._given][1:], now]
+        uses = [
+            (rate * (end - max(begin, time)) for rate in _rates(velocity))
+            for (begin, velocity), end in zip(self._given, ends, strict=True)
+            if end > time and velocity != STILL
+        ]
+        path, aside, turn = (sum(each) for each in zip(*uses, strict=True)) if uses else NOTHING
+        return path, aside, turn

@@ -26,18 +26,20 @@ from .events import (
     Tick,
     Words,
 )
-from .motion import BEND, PERIOD, Goal, Motion, goal_of
+from .motion import BEND, NOTHING, PERIOD, Goal, Ledger, Motion, Use, goal_of
 from .odometer import FAR, MOVED_AWAY, Odometer
-from .settings import BY_ITSELF, MOST, Settings
+from .pose import STILL, wrap
+from .settings import ON, Settings
 from .status import E_STOP, INSTRUCTION, NOBODY, TOLD_TO_STOP, Holds, Status, is_request
 
 FUTURE = 0.5  # s that a frame's stamp may lie ahead of the clock
 STALL = 0.5  # s without a tick, after which a motion is not taken up again
 
 
-REMEMBERED = 8  # decisions, for LeadTime
-SHARE = 0.75  # of them, whose actions are to be there as the motion ends
-WORTH = 0.25  # of a decision's time, at least, that must fall into the motion
+YOUNG = 1.0  # s; on the move nothing begins on an older frame
+QUICK = 0.7  # s; where decisions take longer, they are made standing
+REMEMBERED = 8  # decisions, for DecisionTime
+SHARE = 0.75  # of them that are as quick
 
 
 @dataclass(frozen=True)
@@ -77,26 +79,19 @@ class FrameTime:
 
 @dataclass(frozen=True)
 class Run:
-    """A motion under way: whose it is, until when, and when the next decision may begin.
-
-    ``expiry`` and ``ready_at`` (when the next decision is welcome) in steady seconds."""
+    """A motion under way: whose it is, until when (steady seconds), and whether the next decision
+    may begin meanwhile."""
 
     request: str
     action: Action
     motion: Motion
     expiry: float
-    ready_at: float
+    welcome: bool
     closed_loop: bool
 
 
-class LeadTime:
-    """When, before a motion's end, the next decision may begin (parameter ``lead_time``).
-
-    The time from a decision's frame to its verified action: a high quantile of the last ones.
-
-    An action that is there too early waits and has an older frame; for one that is late the robot
-    stands. So the quantile is a high one. 0 before the first decision: it is made standing.
-    """
+class DecisionTime:
+    """What a decision takes from its frame to its verified action: a high quantile of the last."""
 
     def __init__(self) -> None:
         self._took: deque[float] = deque(maxlen=REMEMBERED)
@@ -108,23 +103,11 @@ class LeadTime:
 
     @property
     def seconds(self) -> float:
-        """What a decision takes, s."""
+        """What a decision takes, s; infinite before the first, which is made standing."""
         if not self._took:
-            return 0.0
+            return math.inf
         ordered = sorted(self._took)
         return ordered[math.ceil(SHARE * len(ordered)) - 1]
-
-    def before_end(self, motion: Motion, lead_time: float) -> float:
-        """How long before this motion's planned end the next decision may begin, s; 0: not before.
-
-        Not earlier than ``Motion.leads``. By itself, only where it is worth it: a decision on the
-        move that comes to nothing (the base moved on, out of its reach) delays the one after it
-        by what of it does not fall into the motion.
-        """
-        if lead_time != BY_ITSELF:
-            return motion.leads(lead_time)
-        seconds = motion.leads(min(MOST, self.seconds))
-        return seconds if seconds >= WORTH * self.seconds else 0.0
 
 
 class Navigator:
@@ -156,8 +139,10 @@ class Navigator:
         self._assembler = AnswerAssembler()
         self._refused: Counter[str] = Counter(refused=0, expired=0, not_arrived=0)
         self._run: Run | None = None
-        self._next: Settled | None = None  # decided while that runs, to be carried out after it
-        self._lead = LeadTime()
+        self._ledger = Ledger()
+        self._decision_time = DecisionTime()
+        self._yaw = 0.0
+        self._swept = 0.0  # rad that searches one after another have turned, since one was counted
         self._welcome_until = -math.inf  # when a decision was last welcome in motion
         self._latest = NOBODY
         self._instruction: str | None = None  # that was heard last; None: none
@@ -180,16 +165,26 @@ class Navigator:
         """Whether a motion runs."""
         return self._run is not None
 
-    def configure(self, settings: Settings) -> list[Effect]:
+    def configure(self, settings: Settings, now: float) -> list[Effect]:
         """Take other settings; a motion that began under others ends."""
         changed = settings != self.settings
         self.settings = self.odometer.settings = settings
         if self._run is None or not changed:
             return []
-        return self._end(f"gave up {self._run.action}: the parameters were changed")
+        ended = self._end(f"gave up {self._run.action}: the parameters were changed")
+        return self._noted(ended, now)
 
     def on(self, event: Event, now: float) -> list[Effect]:
         """What to do about ``event`` at ``now`` (steady seconds)."""
+        return self._noted(self._on(event, now), now)
+
+    def _noted(self, effects: list[Effect], now: float) -> list[Effect]:
+        for effect in effects:
+            if isinstance(effect, Drive | Halt):
+                self._ledger.command(effect.velocity if isinstance(effect, Drive) else STILL, now)
+        return effects
+
+    def _on(self, event: Event, now: float) -> list[Effect]:
         if isinstance(event, Tick):
             return self._tick(now)
         if isinstance(event, Odometry):
@@ -211,8 +206,6 @@ class Navigator:
         if self.holds.refusal:
             return [Report(f"an instruction was not taken: {self.holds.refusal}")]
         before, self._instruction = self._instruction, normalized(event.text)
-        if self._instruction != before:
-            self._next = None
         self._completed, self._instructed_at = None, now
         effects: list[Effect] = []
         if self._run is not None and self._instruction != before:
@@ -227,7 +220,7 @@ class Navigator:
 
     def _latch(self, cause: str, why: str, now: float) -> list[Effect]:
         if why:
-            self._run = self._next = None
+            self._run = None
             self.holds.stop(cause, why, now)
             return [Halt(), *self._show("stopped")]
         if self.holds.release(cause, now):
@@ -253,21 +246,8 @@ class Navigator:
         if (settled := self._assembler.hear(words, now)) is None:
             return []
         if settled.action is not None:
-            self._lead.took(now - self._frame_time(settled).taken)
-        if self._run is None or self._stops(settled, now):
-            return self._decide(settled, now)
-        self._next = settled
-        return []
-
-    def _stops(self, settled: Settled, now: float) -> bool:
-        """Whether it is the target's stop, which no motion delays."""
-        action = settled.action
-        return action is not None and action.verb == "stop" and not self._objection(settled, now)
-
-    def _go_on(self, now: float) -> list[Effect]:
-        """What was decided on the move, now that the motion has ended."""
-        settled, self._next = self._next, None
-        return [] if settled is None else self._decide(settled, now)
+            self._decision_time.took(now - self._frame_time(settled).taken)
+        return self._decide(settled, now)
 
     def _decide(self, settled: Settled, now: float) -> list[Effect]:
         self._latest = settled.words.request
@@ -279,10 +259,16 @@ class Navigator:
         return self._start(settled, settled.action, now)
 
     def _refuse(self, settled: Settled, problem: str) -> list[Effect]:
+        """It moves nothing. A motion under way goes on, but where the target wants another that
+        cannot begin at this speed."""
         self._refused["refused"] += 1
-        detail = problem if settled.failed else f"refused: {problem}"
         report = Report(f"request {settled.words.request} moves nothing: {problem}")
-        return [report, *self._show("idle", detail)]
+        if self._run is not None and problem != MOVED_AWAY:
+            return [report, *self._show(self.status.state, str(self._run.action))]
+        halt: list[Effect] = [] if self._run is None else [Halt()]
+        self._run = None
+        detail = problem if settled.failed else f"refused: {problem}"
+        return [*halt, report, *self._show("idle", detail)]
 
     def _stop(self, settled: Settled, now: float) -> list[Effect]:
         """The motion ends; the instruction is done, if the frame came after it was heard last."""
@@ -290,7 +276,7 @@ class Navigator:
         newer = self._frame_time(settled).taken > self._instructed_at
         if self._instruction in (None, instruction) and newer and settled.words.stops == self.stops:
             self._completed = instruction
-        self._run = self._next = None
+        self._run = None
         return [Halt(), self._announce(settled, Goal(), 0.0), *self._show("idle", "stop")]
 
     def _frame_time(self, settled: Settled) -> FrameTime:
@@ -306,6 +292,8 @@ class Navigator:
             return problem
         if settled.action is not None and settled.action.verb == "stop":
             return ""  # that harms nobody, whenever it was decided
+        if self._run is not None and not self._run.welcome:
+            return "the robot moves, and decides standing"
         if self._instruction not in (None, normalized(settled.words.instruction)):
             return f"it was decided for another instruction, {settled.words.instruction[:80]!r}"
         if self._completed == normalized(settled.words.instruction):
@@ -313,8 +301,10 @@ class Navigator:
         if settled.words.stops != self.stops or frame.taken < self.holds.since:
             return "its frame is from before the robot was stopped, or released"
         moves = settled.action is not None and settled.action.verb == "move"
-        welcomed = frame.taken <= self._welcome_until
-        return self.odometer.lost_since(frame.at, now, BEND if moves else FAR, welcomed)
+        moving = self._on_the_move(frame)
+        if moving and now - frame.taken > YOUNG:
+            return f"its frame was taken on the move, {now - frame.taken:.1f} s ago"
+        return self.odometer.lost_since(frame.at, now, BEND if moves else FAR, moving)
 
     def _start(self, settled: Settled, action: Action, now: float) -> list[Effect]:
         settings, limits = self.settings, self.settings.limits
@@ -323,17 +313,36 @@ class Navigator:
             limits, goal = settings.unverified.limits(limits), settings.unverified.goal(goal)
         closed_loop = self.odometer.locates(now)
         pose = self.odometer.track.newest if closed_loop else None
-        anchor = self.odometer.track.at(self._frame_time(settled).at) if closed_loop else None
-        motion = Motion(goal, limits, now, pose, None if action.verb == "search" else anchor)
+        frame, used = self._frame_time(settled), NOTHING
+        anchor = self.odometer.track.at(frame.at) if closed_loop else None
+        if self._on_the_move(frame):
+            used = self._used_since(frame, now)
+        motion = Motion(goal, limits, now, pose, anchor, self._ledger.driven, used)
         if not motion.in_reach:
             return self._refuse(settled, MOVED_AWAY)
         expiry = min(motion.deadline, now + settings.command_lifetime)
-        lead = self._lead.before_end(motion, settings.lead_time) if anchor is not None else 0.0
-        ready_at = now + max(0.0, motion.duration - lead) if lead else math.inf
-        self._run = Run(settled.words.request, action, motion, expiry, ready_at, closed_loop)
-        self._ticked = now
+        drives_on = anchor is not None and settings.drive == ON
+        welcome = drives_on and self._decision_time.seconds <= QUICK
+        before, request = self._run, settled.words.request
+        self._run = Run(request, action, motion, expiry, welcome, closed_loop)
         announce = self._announce(settled, goal, expiry - now)
-        return [announce, *self._show("moving", str(action)), *self._tick(now)]
+        effects = [announce, *self._show("ready" if welcome else "moving", str(action))]
+        if before is None or (before.action.verb, action.verb) != ("search", "search"):
+            self._swept, self._yaw = 0.0, 0.0 if pose is None else pose.yaw
+        if before is not None:
+            return effects  # the next tick drives: no decision stands in for one
+        self._ticked = now
+        return [*effects, *self._go_on(self._run, now)]
+
+    def _on_the_move(self, frame: FrameTime) -> bool:
+        """Whether the robot may have been moving when a frame was taken."""
+        return frame.taken <= self._welcome_until
+
+    def _used_since(self, frame: FrameTime, now: float) -> Use:
+        """What was commanded since then, and what the base made where that is more."""
+        path, aside, turn = self._ledger.since(frame.taken - self.settings.limits.response, now)
+        made, turned = self.odometer.track.made_since(frame.at)
+        return max(path, made), aside, max(turn, turned)
 
     def _announce(self, settled: Settled, goal: Goal, lasts: float) -> Announce:
         assert settled.action is not None
@@ -351,9 +360,12 @@ class Navigator:
     def _tick(self, now: float) -> list[Effect]:
         run, gap, self._ticked = self._run, now - self._ticked, now
         if run is None:
-            return self._go_on(now)
+            return []
         if gap > STALL:
             return self._end(f"gave up {run.action}: the navigator stood still for {gap:.1f} s")
+        return self._go_on(run, now)
+
+    def _go_on(self, run: Run, now: float) -> list[Effect]:
         if run.closed_loop and not self.odometer.locates(now):
             return self._end(f"gave up {run.action}: {self.odometer.missing(now)}")
         if run.closed_loop and self.odometer.track.falters(now):
@@ -362,17 +374,28 @@ class Navigator:
             step = run.motion.step(now, self.odometer.track.newest if run.closed_loop else None)
         if step.done:
             if step.arrived:
-                return [*self._end("", f"done: {run.action}"), *self._go_on(now)]
+                return self._end("", f"done: {run.action}")
             self._refused["not_arrived"] += 1
             return self._end(f"{run.action} {step.problem}")
         if now >= run.expiry:
             self._refused["expired"] += 1
             return self._end(f"{run.action} expired before its end")
         drive = Drive(step.velocity, min(run.expiry, now + PERIOD), now + step.lasts)
-        if now >= run.ready_at:
-            self._welcome_until = now
-            return [drive, *self._show("ready", str(run.action))]
-        return [drive]
+        if not run.welcome:
+            return [drive]
+        self._welcome_until = now
+        return [drive, *self._count_searches(run)]
+
+    def _count_searches(self, run: Run) -> list[Effect]:
+        """Searches that replace each other are done when the robot has turned as far as one."""
+        if run.action.verb != "search":
+            return []
+        yaw = self.odometer.track.newest.yaw
+        self._swept, self._yaw = self._swept + abs(wrap(yaw - self._yaw)), yaw
+        if self._swept < math.radians(abs(self.settings.steps.search)):
+            return []
+        self._swept = 0.0
+        return [*self._show("ready", f"done: {run.action}"), *self._show("ready", str(run.action))]
 
     def _end(self, problem: str, detail: str = "") -> list[Effect]:
         self._run = None

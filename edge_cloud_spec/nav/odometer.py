@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from itertools import pairwise
 
 from .clock_offset import FARTHEST_CLOCK, SourceClock, clock_problem
 from .events import Odometry
@@ -168,6 +169,13 @@ class Track:
             return 0.0, 0.0
         here = self.newest
         return math.hypot(here.x - then.x, here.y - then.y), abs(wrap(here.yaw - then.yaw))
+
+    def made_since(self, time: int) -> tuple[float, float]:
+        """Metres of path and radians of turning, to either side, since ``time``."""
+        poses = [pose for at, pose in self._poses if at >= time]
+        pairs = list(pairwise(poses))
+        path = sum(math.hypot(b.x - a.x, b.y - a.y) for a, b in pairs)
+        return path, sum(abs(wrap(b.yaw - a.yaw)) for a, b in pairs)
 
     def _began_anew(self, stamp: int, missing: bool) -> bool:
         """Whether a stamp that is no later than the newest begins the track anew."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from ..bounds import Bounded, bounded, chosen, described
 from .motion import Goal, Limits, Steps
 
-BY_ITSELF = -1.0  # the setting lead_time: from what decisions took lately
-MOST = 2.0  # s; whatever decisions take, none begins earlier
+DRIVES = ON, STOP_AND_GO = "on", "stop_and_go"
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,8 @@ class Settings(Bounded):
     )
     frame_age: float = bounded(10.0, 0.1, 600.0, "a decision on an older frame is refused, s")
     command_lifetime: float = bounded(5.0, 0.5, 30.0, "a command expires at the latest after, s")
-    lead_time: float = bounded(
-        0.0,
-        BY_ITSELF,
-        MOST,
-        "the next decision may start this long before a motion's planned end, s; -1: by itself",
+    drive: str = chosen(
+        ON,
+        DRIVES,
+        "on: decide while driving, where decisions are quick; stop_and_go: decide standing",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if BY_ITSELF < self.lead_time < 0.0:
-            raise ValueError(f"lead_time must be -1, or 0 to {MOST:g}, not {self.lead_time!r}")

@@ -108,7 +108,7 @@ class NavigatorNode(ManagedNode):
         output = make_output(self, settings.output, settings.base_frame)
         with self._lock:
             self._output = output
-            self._navigator.configure(settings)
+            self._navigator.configure(settings, time.monotonic())
             self._carry_out(Show(self._navigator.status))
 
     def begin(self) -> None:
@@ -215,7 +215,7 @@ class NavigatorNode(ManagedNode):
             return  # read when it is configured, and again when it is activated
         why = "; ".join(self._config.problems.values())
         with self._lock:
-            for effect in self._navigator.configure(self._config.value):
+            for effect in self._navigator.configure(self._config.value, time.monotonic()):
                 self._carry_out(effect)
             self._run(Hold(f"parameter {why}" if why else ""))
 

@@ -41,7 +41,7 @@ from ...nav.events import (
 from ...nav.motion import ASIDE, BEND, PERIOD, Goal
 from ...nav.navigator import Navigator
 from ...nav.pose import STILL, Pose, Velocity
-from ...nav.settings import BY_ITSELF, MOST, Settings
+from ...nav.settings import DRIVES, Settings
 from .command import Options, Row
 
 GRACE = 0.5  # s after a command's end at which the watchdog stops the base
@@ -361,8 +361,8 @@ class _Episode:
         self._random, self._worst = random, worst
         self._now = self._tick_at = self._odometry_at = random.uniform(10.0, 1000.0)
         self._base = Base(random.uniform(0.05, 0.1), self._now)
-        lead = random.choice((0.0, BY_ITSELF, 0.5, MOST))
-        settings = Settings(lead_time=lead, clock_offset_limit=random.choice((5.0, 1e10, 1e10)))
+        drive = random.choice(DRIVES)
+        settings = Settings(drive=drive, clock_offset_limit=random.choice((5.0, 1e10, 1e10)))
         self._navigator = Navigator(settings, random.getrandbits(32))
         self._odometry = FaultyOdometry(random, fault, self._now)
         self._instruction, self._requests = "", 0

@@ -117,7 +117,7 @@ def _row(
         "rtt_ms": variant.rtt_ms,
         "outage": ",".join(f"{s:g}" for s in variant.outage) if any(variant.outage) else "",
         "explain": variant.explain,
-        "lead_time": variant.lead_time,
+        "drive": variant.drive,
         "lookup": variant.loaded_preset.lookup,
         "grammar": variant.grammar,
         "look": variant.look,

@@ -25,6 +25,7 @@ from ....errors import UserError
 from ....models import EMBEDDED
 from ....nav.answer import GRAMMARS
 from ....nav.decision_loop import EXPLAIN, FULL
+from ....nav.settings import DRIVES, STOP_AND_GO
 from ....share import share
 from ...harness.mission.embedded_pair import loaded_pair
 from ...harness.mission.virtual_robot import SeenRoom, Variant, VirtualRobot
@@ -129,7 +130,7 @@ COLUMNS = {
     "rtt_ms": "rtt ms",
     "outage": "outage",
     "explain": "explain",
-    "lead_time": "lead s",
+    "drive": "drive",
     "lookup": "lookup",
     "grammar": "grammar",
     "look": "look",
@@ -169,12 +170,11 @@ OPTIONS: Options = {
     "--regime": {"default": "fsd-go2", "help": "names, or custom (%(default)s)"},
     "--presets": {
         "default": "cloud_ar,fsd,auto",
-        "help": "with options of their own: auto:explain=none:lead_time=-1:lookup=off "
-        "(%(default)s)",
+        "help": "with options of their own: auto:explain=none:drive=on:lookup=off (%(default)s)",
     },
     "--rtt": {"type": _times, "help": "ms with commas, in place of the regime's"},
     "--explain": {"choices": EXPLAIN, "default": FULL, "help": "(%(default)s)"},
-    "--lead-time": {"type": finite, "default": 0.0, "metavar": "S", "help": "(%(default)s)"},
+    "--drive": {"choices": DRIVES, "default": STOP_AND_GO, "help": "(%(default)s)"},
     "--grammar": {"choices": GRAMMARS, "default": GRAMMARS[0], "help": "(%(default)s)"},
     "--renderer": {"default": "auto", "help": "auto, egl or rays"},
     "--shift": {"type": int, "default": 25, "help": "rooms after which all is forgotten"},
@@ -239,13 +239,13 @@ def measure(
     }
 
 
-VARIED = ("rule", "explain", "lead_time", "lookup", "grammar", "look")  # of a preset
-NUMBERS = ("lead_time", "look")  # among them
+VARIED = ("rule", "explain", "drive", "lookup", "grammar", "look")  # of a preset
+NUMBERS = ("look",)  # among them
 
 
 def variants_of(args: argparse.Namespace, regime: Regime) -> list[Variant]:
     """Those that ``--presets`` names, over each round trip; raises UserError."""
-    names = ("explain", "lead_time", "outage", "grammar")
+    names = ("explain", "drive", "outage", "grammar")
     usual = {name: getattr(args, name) for name in names}
     return [
         _variant(text, rtt_ms=rtt, **usual)
@@ -262,7 +262,7 @@ def _variant(text: str, **usual: object) -> Variant:
         if name not in VARIED or not value:
             raise UserError(
                 f"--presets {text}: {option!r} is no OPTION=VALUE; options are "
-                f"{', '.join(VARIED)}, as in {preset}:explain=none:lead_time=-1"
+                f"{', '.join(VARIED)}, as in {preset}:explain=none:drive=on"
             )
         if name in given:
             raise UserError(f"--presets {text}: {name} is given twice")

@@ -33,7 +33,7 @@ from ....nav.decision_loop import (
 from ....nav.decision_loop import Event as LoopEvent
 from ....nav.events import Instruction, Words
 from ....nav.mission import End, MissionSettings
-from ....nav.settings import Settings
+from ....nav.settings import DRIVES, STOP_AND_GO, Settings
 from ....nav.status import Status
 from ....presets import load_preset
 from ...sim.camera import Camera, Eye, encode_jpeg
@@ -49,7 +49,7 @@ from .embedded_pair import EmbeddedPair
 from .virtual_base import VirtualBase, stamp_of
 
 REST_S = 1.0  # between two missions
-MOST_DECISIONS = 40  # of a mission
+MOST_DECISIONS = 400  # of a mission
 LOOKUP = ("", "on", "off")
 
 
@@ -67,7 +67,7 @@ class Variant:
     outage: tuple[float, float] = (0.0, 0.0)
     rule: str = "greedy"
     explain: str = FULL
-    lead_time: float = 0.0
+    drive: str = STOP_AND_GO
     lookup: str = ""
     grammar: str = "none"
     look: float = 1.0
@@ -79,20 +79,13 @@ class Variant:
             ("explain", self.explain, EXPLAIN),
             ("lookup", self.lookup, LOOKUP),
             ("grammar", self.grammar, GRAMMARS),
+            ("drive", self.drive, DRIVES),
         ):
             if value not in known:
                 choices = ", ".join(filter(None, known))
                 raise UserError(f"{name} {value!r} is unknown: choose one of {choices}")
         if not 0 < self.look <= 1:
             raise UserError(f"look is {self.look:g}: give a share of the picture, above 0 to 1")
-        try:
-            self.navigator_settings()
-        except ValueError as error:
-            raise UserError(str(error)) from None
-
-    def navigator_settings(self) -> Settings:
-        """The navigator's; ValueError for a lead time out of its range."""
-        return Settings(lead_time=self.lead_time)
 
     @property
     def loaded_preset(self) -> Preset:
@@ -109,7 +102,9 @@ class Variant:
 
     def repeats(self, other: Variant) -> bool:
         """Whether its decisions are to be those of the other, on the same frames."""
-        exact = all(each.loaded_preset.exact and each.lead_time == 0 for each in (self, other))
+        exact = all(
+            each.loaded_preset.exact and each.drive == STOP_AND_GO for each in (self, other)
+        )
         same = (self.rule, self.grammar) == (other.rule, other.grammar)
         return exact and same and self.rule != "rejection"
 
@@ -257,7 +252,7 @@ class VirtualRobot:
         self._base = base = VirtualBase(
             timeline,
             seen.scene,
-            self.variant.navigator_settings(),
+            Settings(drive=self.variant.drive),
             self._on_status,
             self._on_cycle,
         )
