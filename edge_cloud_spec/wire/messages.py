@@ -60,7 +60,7 @@ class Open:
     max_tokens: int = 0
     draft_length: int = 0
     protocol: int = PROTOCOL
-    oldest_protocol: int = 2  # a cloud asks no more of it than not to be above its own
+    oldest_protocol: int = 2  # of a cloud that opens; the robot itself takes only ``PROTOCOL``
     split: Split | None = None
     replacement: bool = True
     predictions: bool = False
