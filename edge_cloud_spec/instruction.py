@@ -32,7 +32,7 @@ class KnownInstructions:
         return re.fullmatch(self.pattern.pattern, text, flags) is not None
 
     def __str__(self) -> str:
-        """In words, for people."""
+        """A description for people."""
         asked = ", ".join(phrase.format("...") for phrase in self.phrases)
         return f"{', '.join(self.names)} ({asked})"
 
@@ -109,6 +109,6 @@ def known_instructions(directory: str | Path) -> KnownInstructions | None:
 
 
 def instruction_pattern(directory: str | Path) -> re.Pattern[str] | None:
-    """Their pattern alone."""
+    """The pattern of the instructions that the model knows; None for any."""
     known = known_instructions(directory)
     return None if known is None else known.pattern

@@ -44,7 +44,7 @@ class NodeBudget:
         return best
 
     def judged(self, nodes: int, accepted: tuple[int, ...], tokens: int) -> None:
-        """Of so many nodes these places were accepted, in a pass that settled ``tokens``."""
+        """Learn from a pass over ``nodes`` that accepted these places and settled ``tokens``."""
         self._others += RECENT * (tokens - len(accepted) - self._others)
         before = 1.0
         for place, gain in enumerate(self._gains):

@@ -119,7 +119,7 @@ class GraphSettings:
 
     @cached_property
     def file(self) -> ParameterFile:
-        """That file, read when these settings are made."""
+        """The parameter file, read when these settings are made."""
         return ParameterFile.read(Path(self.parameter_file))
 
     def _in_file(self, node: str, parameter: str, default: str) -> str:

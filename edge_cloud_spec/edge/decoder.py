@@ -97,7 +97,7 @@ class EdgeDecoder:
 
     @property
     def mode(self) -> Mode:
-        """Who leads the decode now."""
+        """Who leads the decode now: robot or server."""
         return self._rounds.mode
 
     @property

@@ -44,7 +44,7 @@ class ReplyDeadline:
         return self._seconds if self.deadline is None else max(0.0, self.deadline - now)
 
     def answered(self) -> None:
-        """No reply is due."""
+        """A reply came: no other is due."""
         self.deadline = None
 
     def lost(self, reason: str, now: float) -> None:

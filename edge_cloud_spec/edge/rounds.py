@@ -53,7 +53,7 @@ UNDER_WAY = 2  # verdicts of what the server generated that may come after a dra
 
 
 class Mode(Enum):
-    """Who leads a decode; the server is the verifier, which may generate by itself."""
+    """Who leads a decode; the server (verifier) may generate by itself."""
 
     READING = "the draft model has not read the prompt, and the server does not generate"
     LISTENING = "the server generates, and no draft model has read the prompt"
@@ -510,7 +510,7 @@ class Rounds:
         self._ask(PendingRequest(request), Trigger.SERVER_GENERATES, now)
 
     def _let_generate(self, now: float) -> list[Action]:
-        """After a verdict on what the server generated: await the next, or draft as planned."""
+        """After a verdict on server generation: await the next, or draft as planned."""
         self._stopwatch.begin_generated(now)
         self._heard_at = now - self._measures.one_way.value
         self._await_generated(now)
@@ -537,7 +537,7 @@ class Rounds:
         return [] if hint is None else [Send(hint)]
 
     def _join(self, draft: FinishedDraft, now: float) -> list[Action]:
-        """From this draft on the server waits for the robot's."""
+        """Send the draft from which on the server waits for the robot's drafts."""
         self.request = None
         self._stopwatch.begin(now, ready=True)
         self._under_way = UNDER_WAY

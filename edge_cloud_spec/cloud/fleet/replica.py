@@ -1,4 +1,4 @@
-"""One replica: the worker and the server that stand alone, too, on a loop in a thread.
+"""One replica: the worker and server of a single verifier, on a loop in a thread.
 
 Its streams show the front's lease, and are sent elsewhere when it drains. As a Ray actor Ray
 decides where it runs, and starts it again when it died.

@@ -89,7 +89,7 @@ class ModelRunner:
     def forward(
         self, batch: Sequence[DuePass], on_predicted: OnPredicted
     ) -> list[TargetRows | Exception]:
-        """One pass over all of them; for each its rows, or what it raised.
+        """One pass over all requests; for each its rows, or what it raised.
 
         Raises what the pass itself raises; then none has a result.
         """

@@ -160,14 +160,14 @@ class CloudSession:
 
     @property
     def target(self) -> Session:
-        """The target after the prompt and what is verified; all that is left of it is computed."""
+        """The target's session after prompt and verified tokens; computes what is missing."""
         while self._target is None:
             self.prefill(ALL_ROWS)
         return self._target
 
     @property
     def ready(self) -> bool:
-        """Whether the target has its cache: the next pass is over the draft alone."""
+        """Whether the target has its cache, so that the next pass computes the draft only."""
         return self._target is not None and self._target.resident
 
     @property
@@ -205,7 +205,7 @@ class CloudSession:
         self._steps = None
 
     def pin(self, pinned: bool) -> None:
-        """A pass of it is due, so that its cache is to stay; or that pass is over."""
+        """Keep the session's cache while a pass of it is due."""
         if self._target is not None:
             self._target.waits = pinned
 

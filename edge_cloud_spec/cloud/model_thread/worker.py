@@ -129,7 +129,7 @@ class Worker(threading.Thread):
 
     @property
     def kv_memory(self) -> KvMemory:
-        """Of keys and values; its figures are for any thread."""
+        """The memory of keys and values; its figures are for any thread."""
         return self._models.memory
 
     @property

@@ -87,10 +87,7 @@ class PushedDrafts:
         return self._drafts.pop(here, None)
 
     def take_rest(self, answer: VerifiedAnswer) -> Draft | None:
-        """What is left of a draft along which the answer went, of the one for its last place.
-
-        Those along which it did not go are dropped.
-        """
+        """What follows the answer in its newest matching draft; drops drafts that do not match."""
         rests = {
             base: answer.rest_of(base, message.draft)
             for base, message in self._drafts.items()

@@ -215,7 +215,7 @@ class Verification:
         return []
 
     def _repeat(self, message: Verdict | RowMessage) -> list[Action]:
-        """What was sent before is sent again, as it was."""
+        """Send an earlier reply again, unchanged."""
         self.counters.repeated += 1
         return [Reply(message)]
 
@@ -369,7 +369,7 @@ class VerdictHistory(dict[PrefixDigest, Verdict]):
         self.last = verdict.base
 
     def since(self, base: PrefixDigest) -> Iterator[Verdict]:
-        """Those on this prefix and on all that came after it."""
+        """Verdicts on this prefix and on all later ones."""
         return (kept for place, kept in self.items() if place.length >= base.length)
 
 

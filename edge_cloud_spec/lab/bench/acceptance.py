@@ -18,7 +18,7 @@ class Share:
 
     @property
     def value(self) -> float | None:
-        """From 0 to 1; None where there was no event."""
+        """The share, from 0 to 1; None without events."""
         return self.part / self.whole if self.whole else None
 
     def __add__(self, other: Share) -> Share:

@@ -64,10 +64,9 @@ class RobotLog:
         return sum(begun > event for begun in self.begun[-3:]) >= 2
 
     def recovery(self, event: float) -> Recovery:
-        """What it saw, once it ``is_past`` it.
+        """How this client recovered from an event that it ``is_past``.
 
-        Tokens that were on their way when its replica died say nothing: what counts is the first
-        on the last link since then.
+        Only tokens on the last link count: others were on their way when the replica died.
         """
         lost = next((at - event for at in self.lost if at > event), None)
         connected = [at for at in self.connected if at > event]

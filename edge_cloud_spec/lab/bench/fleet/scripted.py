@@ -176,7 +176,7 @@ class FleetSimulation:
         return busy_s / len(self._replicas) / self._timeline.now
 
     def run(self) -> list[RobotActivity]:
-        """Until the time is over; answers that are under way then do not end."""
+        """Run until the time is over; answers under way then are not counted."""
         for robot in self.robots:
             # As if it had run for long: robots are anywhere in their pauses.
             first = self._load.pause(self._random) or 0.2
