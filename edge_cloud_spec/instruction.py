@@ -16,10 +16,10 @@ MAX_LENGTH = 500  # characters
 
 @dataclass(frozen=True)
 class KnownInstructions:
-    """What a model was trained to understand.
+    """The instructions that a model was trained to understand.
 
-    pattern: of all such instructions; phrases: how they ask, as ``find the {}``; names: of what
-    they ask for.
+    pattern: matches all of them; phrases: their forms, as ``find the {}``; names: the things in
+    them.
     """
 
     pattern: re.Pattern[str]

@@ -177,9 +177,9 @@ class Growth:
         random_source: RandomSource,
         with_likelihoods: bool = False,
     ) -> None:
-        """position: of the first drafted token in the answer. Nothing follows an end token.
+        """position: that of the first drafted token in the answer. Nothing follows an end token.
 
-        with_likelihoods: of its possible verdicts.
+        with_likelihoods: also compute those of the possible verdicts.
         """
         self._with_likelihoods = with_likelihoods
         self._shape, self._proposal, self._position = shape, proposal, position

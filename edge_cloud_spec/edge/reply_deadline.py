@@ -21,7 +21,7 @@ class ReplyDeadline:
     """
 
     def __init__(self, seconds: float, nonce: int = 0) -> None:
-        """nonce: of the decode, drawn at random."""
+        """nonce: the decode's, drawn at random."""
         self.deadline: float | None = None
         self.retry_at: float | None = None
         self._seconds = seconds

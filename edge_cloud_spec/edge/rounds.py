@@ -154,7 +154,7 @@ class Rounds:
 
     @property
     def width(self) -> int:
-        """How many nodes a pass of the draft model is to work on; 0: it may as well rest."""
+        """How many nodes the draft model's next pass may compute; 0 to pause it."""
         return 0 if self._planner.rests else self._drafts.speculation.width
 
     # The open request

@@ -55,7 +55,7 @@ class RayReplicas:
     def __init__(
         self, make: MakeWorker, settings: ServerSettings, key: bytes, cpus: float, gpus: float
     ) -> None:
-        """settings: the front's. cpus, gpus: of Ray's machines, for each replica.
+        """settings: the front's. cpus, gpus: what each replica gets of Ray's machines.
 
         RAY_ADDRESS names a cluster; without it, Ray runs on this machine.
         """

@@ -56,7 +56,7 @@ class ReplicaService(DecodeService):
         key: bytes,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """key: of the fleet. clock: Unix time, s. Raises UserError."""
+        """key: the fleet's. clock: Unix time, s. Raises UserError."""
         super().__init__(worker, access)
         self.draining = False
         self._name, self._key, self._clock = name, key, clock
@@ -122,7 +122,7 @@ class Replica:
         key: bytes,
         host: str = "",
     ) -> None:
-        """settings: of the fleet; the port is another one. key: of the fleet. Raises UserError."""
+        """settings: the fleet's, but for the port. key: the fleet's. Raises UserError."""
         raise_file_limit()
         listen = settings.address.rpartition(":")[0]
         settings = replace(settings, address=f"{listen}:0", metrics="")

@@ -37,7 +37,7 @@ class ModelRunner:
         exits: Exits | None,
         kv_bytes: int = 0,
     ) -> None:
-        """kv_bytes: of the keys and values of both; 0: by the device."""
+        """kv_bytes: bound for the keys and values of both models; 0 for the device's default."""
         self.target = target
         self.memory = KvMemory(kv_bytes or target.default_kv_bytes)
         self.spec = spec

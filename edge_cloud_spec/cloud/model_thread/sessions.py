@@ -31,18 +31,18 @@ RECENT = 0.1  # weight of the session that ended last, in the mean of how long t
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """How much the worker holds.
+    """Bounds of the worker.
 
     A session outlives its stream by ``keep_s`` seconds, unless a new one needs its place; the
     session of a stream that sent nothing for ``idle_s`` seconds is dropped when room is needed.
-    ``draft_tokens``: of a draft at most. ``queue_bytes``: that wait in a stream, each way; a robot
-    that is behind is not read from, and the stream of one that does not read is ended.
-    ``sessions_per_robot``, ``bytes_per_robot``, ``passes_per_robot``: sessions of one client
-    (``RobotStream.client``), bytes of all its messages that wait, each way, and its sessions in one
-    pass, at most. ``batch``: sessions in one pass at most (1: one at a time), ``batch_rows``: rows
-    of it, which only a session alone may exceed, and of a prompt that are read at a time.
-    ``kv_bytes``: of all keys and values together (0: by the device). ``lookup_suffixes``: of
-    verified answers, kept for each credential (0: none); ``lookup_nodes``: of a pass, at most.
+    ``draft_tokens``: most tokens of a draft. ``queue_bytes``: most bytes that wait in a stream,
+    each way; a robot with more is not read from, and the stream of one that does not read is ended.
+    A client (``RobotStream.client``) has at most ``sessions_per_robot`` sessions,
+    ``bytes_per_robot`` bytes of waiting messages, each way, and ``passes_per_robot`` sessions in
+    one pass. ``batch``: most sessions in a pass; ``batch_rows``: most rows of it (one session may
+    have more), and rows of a prompt that are read at a time. ``kv_bytes``: bound for all keys and
+    values (0: by the device). ``lookup_suffixes``: suffixes of verified answers kept for each
+    credential (0: none); ``lookup_nodes``: most looked-up nodes in a pass.
     """
 
     sessions: int = 64

@@ -155,8 +155,7 @@ class DraftChoice:
         lookup: AnswerLookup | None,
         own: OwnDrafting | None,
     ) -> None:
-        """lookup: None where nothing is to be looked up. own: of the cloud's own draft model;
-        None where it has none."""
+        """lookup: None where nothing is to be looked up. own: the cloud's draft model, or None."""
         self._opening, self._answer, self._rules = opening, answer, rules
         self._counters, self._lookup, self._own = counters, lookup, own
         self._pushed = PushedDrafts(counters)

@@ -70,8 +70,8 @@ class Verification:
         lookup: AnswerLookup | None = None,
         own: OwnDrafting | None = None,
     ) -> None:
-        """draft_tokens: of a draft at most. counters: of all sessions. grammar: the policy's.
-        lookup: for this answer, where its robot wants that. own: of the cloud's draft model."""
+        """draft_tokens: most tokens of a draft. counters: shared by all sessions. grammar: the
+        policy's. lookup: this answer's, if its robot wants one. own: the cloud's draft model."""
         self.session = session
         self.grammar = grammar
         self.finished = False

@@ -32,8 +32,8 @@ class Share:
 class ChoiceShares:
     """How often the draft model's choices were the target's.
 
-    ``first``: positions where its first choice was the target's. ``second``: of those where it
-    was not, where its second was; counted only by presets that predict verdicts.
+    ``first``: share of positions where its first choice was. ``second``: share of the others where
+    its second was; counted only by presets that predict verdicts.
     """
 
     first: Share = Share()

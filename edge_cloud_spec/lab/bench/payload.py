@@ -52,7 +52,7 @@ class Case:
 
     @property
     def distributions(self) -> Case | None:
-        """The fields that its P and Q depend on; None where nothing is drawn from Q."""
+        """The case reduced to what P and Q depend on; None where nothing is drawn from Q."""
         preset = self.preset
         if not preset.proposal(self.rule, self.policy(0)).draws:
             return None

@@ -36,7 +36,7 @@ class InProcessServer:
     """A worker and its server; ``address`` is where robots reach it, ``service`` its streams."""
 
     def __init__(self, worker: Worker, **settings: Any) -> None:
-        """settings: of the server. Raises UserError."""
+        """settings: the server's. Raises UserError."""
         self.worker = worker
         with ExitStack() as endings:
             cloud = LoopThread("cloud")

@@ -80,7 +80,7 @@ class HangWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more: the program ends in order."""
+        """Stop looking: the program ends normally."""
         self._closed.set()
 
     def _watch(self) -> None:

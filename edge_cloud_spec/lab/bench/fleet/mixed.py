@@ -59,7 +59,7 @@ class ReplayedRobot:
         random: Random,
         wrong: float = WRONG,
     ) -> None:
-        """random: of its drafts; ``wrong``: the share that has a wrong token."""
+        """random: draws the drafts; ``wrong``: the share of drafts with a wrong token."""
         self._worker, self._own, self._random, self._wrong = worker, own, random, wrong
         self._stream = RobotStream(self._hear)
         self._base = PrefixDigest(0, 0)

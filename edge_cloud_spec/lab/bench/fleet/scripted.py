@@ -137,7 +137,8 @@ EMPTY = Draft(())
 class FleetModel:
     """Measured rounds to draw from, and what passes and links cost.
 
-    ``pass_s``: of a pass over sessions that drafted so many tokens each. ``one_way_s``: of a robot.
+    ``pass_s``: time of a pass over sessions that drafted so many tokens each. ``one_way_s``: a
+    robot's.
     """
 
     rounds: Sequence[RoundTime]

@@ -49,7 +49,7 @@ class ScriptedPrefill:
         spend: Callable[[float], None] = lambda share: None,
         layers: int = 1,
     ) -> None:
-        """rows: of the prompt. spend: lets the time of this share of it go by."""
+        """rows: the prompt's length. spend: lets the time of this share of it go by."""
         self._open_session, self._spend = open_session, spend
         self.rows_left = self._rows = rows
         self._layers = layers
@@ -489,7 +489,7 @@ class DraftVlm(CostedVlm):
     """The draft model of a regime."""
 
     def __init__(self, regime: Regime, sleep: Sleep, language: FakeVlm | None = None) -> None:
-        """language: in place of one that is right as often as the regime says."""
+        """language: replaces the one that is right as often as the regime says."""
         calibrated = CalibratedVlm(regime.alpha, regime.runner_up)
         super().__init__(regime, sleep, language or calibrated, regime.draft_prefill_ms)
 
@@ -507,7 +507,7 @@ class TargetVlm(CostedVlm):
     """The target of a regime."""
 
     def __init__(self, regime: Regime, sleep: Sleep, language: FakeVlm | None = None) -> None:
-        """language: in place of the calibrated target's."""
+        """language: replaces the calibrated target's."""
         super().__init__(regime, sleep, language or CalibratedVlm(), regime.prefill_ms)
 
     def run_pass(
@@ -572,9 +572,9 @@ def scripted_worker(
     spec: PromptSpec = SPEC,
     instructions: re.Pattern[str] | None = None,
 ) -> Worker:
-    """The cloud's worker with a regime's target and exits; a draft model where it ``drafts``.
+    """The cloud's worker with a regime's target and exits; with a draft model if it ``drafts``.
 
-    languages: of the draft model and the target, in place of the calibrated ones.
+    languages: the draft model's and the target's, in place of the calibrated ones.
     """
     exits: Any = ScriptedExits(regime) if regime.exit_hit else None
     drafter: Any = DraftVlm(regime, sleep, languages[0])
