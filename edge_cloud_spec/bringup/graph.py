@@ -102,7 +102,7 @@ class GraphSettings:
 
     @property
     def address(self) -> str:
-        """Where the bridge finds the verifier."""
+        """The verifier's address, for the bridge."""
         if self.starts_verifier:
             return self.local_address
         return self.cloud or self._in_file("cloud_bridge", "cloud", "")

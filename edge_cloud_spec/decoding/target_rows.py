@@ -87,7 +87,7 @@ class LongResidual:
         return self._part(index * BLOCK, BLOCK, _workspace(BLOCK))
 
     def _part(self, start: int, count: int, workspace: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The numbers of so many tokens from ``start`` on, fewer at the end, in the workspace."""
+        """Weights of ``count`` tokens from ``start`` on, fewer at the end, in the workspace."""
         target = self.target.probabilities[start : start + count]
         left: NDArray[np.float64] = workspace[0, : len(target)]
         amount: NDArray[np.float64] = workspace[1, : len(target)]

@@ -486,14 +486,14 @@ class Rounds:
 
     @property
     def _verdict_due(self) -> float:
-        """When the cloud's pass over the awaited draft ends, about, s; 0: there is none."""
+        """When the cloud's pass over the awaited draft should end, s; 0 without one."""
         request, exits = self.request, self._plan.speculation.exits
         if request is None or request.drawn is None:
             return 0.0
         return request.starts + self._measures.verify_s(len(request.drawn), exits)
 
     def _next_pass(self, now: float) -> float:
-        """When the server, generating, begins the next pass that a hint sent now is there for."""
+        """When the generating server begins the first pass that a hint sent now can reach, s."""
         pass_s = max(self._measures.server_pass.value, MIN_PASS_S)
         late = now + self._measures.one_way.value - self._heard_at
         return self._heard_at + pass_s * math.ceil(late / pass_s)

@@ -1,4 +1,4 @@
-"""Where a model computes, and in which arithmetic, where nobody says."""
+"""Loads checkpoints, and chooses device and arithmetic where nobody does."""
 
 from __future__ import annotations
 

@@ -386,7 +386,7 @@ class Session:
         self._nodes, self._in_pass = self._before, False
 
     def _checked(self, tokens: Sequence[int]) -> list[int]:
-        """As ints; an id without an embedding would be fatal to the whole process on a GPU."""
+        """The ids as ints, in range: one without an embedding would crash the process on a GPU."""
         checked = [int(token) for token in tokens]
         if checked and not 0 <= min(checked) <= max(checked) < self.vocabulary:
             raise ValueError(f"tokens {checked} are not all below {self.vocabulary}")

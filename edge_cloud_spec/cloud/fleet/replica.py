@@ -137,7 +137,7 @@ class Replica:
         self.address = f"{host or listen}:{port}"
 
     def report(self) -> ReplicaReport:
-        """Where it is and what it holds now."""
+        """Its address and load now."""
         streams = list(self._service.streams.streams)
         waiting = sum(stream.backlog[0] for stream in streams)
         load = ReplicaLoad(self._worker.sessions, waiting, self._worker.kv_memory.usage)
@@ -185,7 +185,7 @@ class ReplicaActor(Replica):
 
 
 def _own_address() -> str:
-    """Where other machines reach this one; nothing is sent to find out."""
+    """The address at which other machines reach this one; found without sending anything."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
         try:
             route.connect(("192.0.2.1", 9))  # reserved for documents: it goes the default way
@@ -195,6 +195,7 @@ def _own_address() -> str:
 
 
 def _let_others_go_first() -> None:
-    """On Linux niceness is a thread's own: what serves later, in other threads, is not nice."""
+    """Raise this thread's niceness: on Linux it is a thread's own, so later threads are
+    unaffected."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), RELOADING_NICENESS)

@@ -69,7 +69,7 @@ class PassEstimator:
         self._rows_rows = self._rows_seconds = 0.0
 
     def observe(self, rows: int, seconds: float) -> None:
-        """A pass over this many rows took so long."""
+        """Learn from a pass over ``rows`` rows that took ``seconds``."""
         expected = self.seconds(rows)
         if self.passes >= WARM_UP:
             seconds = min(max(seconds, expected / OUTLIER), expected * OUTLIER)

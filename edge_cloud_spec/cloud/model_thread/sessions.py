@@ -250,7 +250,7 @@ class Turnover:
         self._due: dict[str, float] = {}  # when each refused client comes again
 
     def ended(self, lasted_s: float) -> None:
-        """A session was over after so long."""
+        """Count a session that ended after this time (s)."""
         recent = RECENT if self._mean_s else 1.0
         self._mean_s += recent * (lasted_s - self._mean_s)
 

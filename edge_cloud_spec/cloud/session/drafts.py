@@ -138,7 +138,8 @@ class OwnDrafting:
         return not better
 
     def judged(self, scored: ScoredDraft, tokens: int, seconds: float) -> None:
-        """A pass over this draft settled so many tokens, so many seconds after the last verdict."""
+        """Learn from a pass over this draft: tokens that it settled, seconds since the last
+        verdict."""
         looked_up = self._looked_up if scored.draft.looked_up else self._bare
         (self._drafted if scored.source == "cloud" else looked_up).observe(tokens, seconds)
 
@@ -284,7 +285,7 @@ class DraftChoice:
 
     @property
     def _useful(self) -> int:
-        """Tokens of a draft that the answer has room for: the verdict brings one of its own."""
+        """How many tokens of a draft the answer has room for, beside the verdict's own."""
         return max(0, self._answer.room - 1)
 
     def judged(

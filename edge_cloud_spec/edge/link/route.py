@@ -117,7 +117,7 @@ class KnownPlace:
         return self._place if now < self._until else None
 
     def given(self, place: Place, lease_s: float, now: float) -> None:
-        """The front gave this place, whose lease opens streams for so long."""
+        """Keep the place that the front gave, whose lease opens streams for ``lease_s``."""
         self.is_front = True
         self._place, self._until = place, now + 0.9 * lease_s
 

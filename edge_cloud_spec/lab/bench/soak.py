@@ -72,7 +72,7 @@ def total(counts: Iterable[MessageCounts]) -> MessageCounts:
 
 
 def discrepancies(robot: MessageCounts, cloud: Counters, lossless: bool) -> list[str]:
-    """Where robot and cloud do not agree once all decodes have ended; ``lossless``: no outages."""
+    """Where robot and cloud disagree after all decodes have ended; ``lossless``: no outages."""
     lost = robot.sent - cloud.drafts
     checks = {
         f"{robot.answers - robot.equal} answers are not the target's own": (
