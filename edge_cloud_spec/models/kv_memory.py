@@ -47,7 +47,7 @@ MB = 2**20
 
 
 class KvHolder(Protocol):
-    """The owner of a buffer, which can evict it and compute it again."""
+    """The owner of a buffer, which can give it up."""
 
     @property
     def pinned(self) -> bool:
