@@ -212,7 +212,7 @@ class FollowedGoal:
         return len(self._finished)
 
     def on_status(self, line: str) -> GoalEnd | None:
-        """Take a line of ``instruction_status``; how that ends the goal, None: it goes on."""
+        """Take a line of ``instruction_status``; returns how the goal ended, None if it goes on."""
         state, _, detail = line.partition(" ")
         if state == "following" and self._is_about_it(detail):
             self.state = "following"

@@ -151,8 +151,8 @@ class Motion:
     def leads(self, seconds: float) -> float:
         """How long before its planned end the next frame may be taken: at most ``seconds``.
 
-        The next step counts from that frame, so what is left of this one is part of it: were that
-        much, it would come to nothing, or be out of reach.
+        The next step counts from that frame, so the rest of this motion is part of it, and must be
+        small beside it.
         """
         rest = REST * abs(self._size)
         return min(seconds, self._profile.time_of_last(min(rest, BEND) if self._turns else rest))

@@ -57,7 +57,7 @@ class FrameTime:
 
     @classmethod
     def of(cls, settled: Settled, base_offset: float | None) -> FrameTime:
-        """Of a decision's frame; ``base_offset`` is that of odometry's clock, None: not known."""
+        """The time of a decision's frame; ``base_offset`` of odometry's clock, None if unknown."""
         ahead = camera_clock(settled.words.camera_offset, base_offset)
         return cls(
             settled.words.stamp - round(ahead * 1e9), settled.frame_time - max(0.0, ahead), ahead

@@ -15,7 +15,7 @@ PROTOCOL = 3  # what this side speaks
 
 
 def versions_differ(robot: int, cloud: int) -> str:
-    """What a user is told where robot and cloud speak these protocols."""
+    """The sentence for a user whose robot and cloud speak these protocols."""
     side = "robot" if robot < cloud else "cloud"
     return (
         f"the robot speaks protocol {robot} and the cloud protocol {cloud}; "

@@ -89,11 +89,11 @@ class DoneShifts:
         return tuple(v for v in shift.variants if _key(shift, v) not in self._known)
 
     def results(self, shift: Shift, variant: Variant) -> list[RoomResult]:
-        """Of a shift that is done."""
+        """The results of a finished shift."""
         return [_result(fields) for fields in self._known[_key(shift, variant)]]
 
     def add(self, shift: Shift, done: Done) -> None:
-        """These variants of a shift are done."""
+        """Keep the results of a shift's finished variants."""
         for variant, rooms in done.items():
             key, plain = _key(shift, variant), [asdict(room) for room in rooms]
             self._known[key] = plain
@@ -244,7 +244,7 @@ NUMBERS = ("lead_time", "look")  # among them
 
 
 def variants_of(args: argparse.Namespace, regime: Regime) -> list[Variant]:
-    """Those that ``--presets`` names, over each round trip; raises UserError."""
+    """The variants that ``--presets`` names, over each round trip; raises UserError."""
     names = ("explain", "lead_time", "outage", "grammar")
     usual = {name: getattr(args, name) for name in names}
     return [
