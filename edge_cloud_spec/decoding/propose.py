@@ -91,7 +91,7 @@ def candidates(
     ``trial`` numbers the first of them among all that are drawn for the same position.
     """
     if not proposal.draws:
-        if count == 1:
+        if count == 1 and proposal.rule != "rejection":
             return (coupled_token(logits, proposal.policy, position),), None
         return likeliest(beliefs(logits, proposal, position), count), None
     row = distribution_of(logits, proposal.policy, proposal.top_k, proposal.top_p)

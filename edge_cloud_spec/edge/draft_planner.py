@@ -250,7 +250,7 @@ class AutoPlanner(DraftPlanner):
 
         That takes tens of ms, in which a robot drafts nothing: costs may have changed a while ago.
         """
-        kept, known = self._measures.promises, signature(costs)
+        kept, known = self._measures.promises, (self._preset.speculation, signature(costs))
         if known not in kept and self._promises and self._rested < REST:
             return self._promises
         if known not in kept:
