@@ -52,7 +52,7 @@ def field_error(name: str, default: Any, value: Any, metadata: Any) -> str:
 
 
 def wanted(default: Any, metadata: Any) -> str:
-    """What a field takes, in words."""
+    """The values that a field takes, as a phrase."""
     if "choices" in metadata:
         return f"one of {', '.join(metadata['choices'])}"
     kinds = {bool: "true or false", str: "a text", int: "a whole number", float: "a number"}

@@ -67,7 +67,7 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """Before the work whose figures are written there; raises UserError where they cannot be."""
+    """Check, before long work, that its results can be written there; raises UserError."""
     try:
         path.open("a").close()
     except OSError as error:

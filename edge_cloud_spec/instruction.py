@@ -16,10 +16,10 @@ MAX_LENGTH = 500  # characters
 
 @dataclass(frozen=True)
 class KnownInstructions:
-    """What a model was trained to understand.
+    """The instructions that a model was trained to understand.
 
-    pattern: of all such instructions; phrases: how they ask, as ``find the {}``; names: of what
-    they ask for.
+    pattern: matches all of them; phrases: their forms, as ``find the {}``; names: the things in
+    them.
     """
 
     pattern: re.Pattern[str]
@@ -32,7 +32,7 @@ class KnownInstructions:
         return re.fullmatch(self.pattern.pattern, text, flags) is not None
 
     def __str__(self) -> str:
-        """In words, for people."""
+        """A description for people."""
         asked = ", ".join(phrase.format("...") for phrase in self.phrases)
         return f"{', '.join(self.names)} ({asked})"
 
@@ -109,6 +109,6 @@ def known_instructions(directory: str | Path) -> KnownInstructions | None:
 
 
 def instruction_pattern(directory: str | Path) -> re.Pattern[str] | None:
-    """Their pattern alone."""
+    """The pattern of the instructions that the model knows; None for any."""
     known = known_instructions(directory)
     return None if known is None else known.pattern

@@ -44,7 +44,7 @@ class NodeBudget:
         return best
 
     def judged(self, nodes: int, accepted: tuple[int, ...], tokens: int) -> None:
-        """Of so many nodes these places were accepted, in a pass that settled ``tokens``."""
+        """Learn from a pass over ``nodes`` that accepted these places and settled ``tokens``."""
         self._others += RECENT * (tokens - len(accepted) - self._others)
         before = 1.0
         for place, gain in enumerate(self._gains):
@@ -94,7 +94,7 @@ def with_looked_up(draft: Draft, looked_up: Draft, nodes: int, open_at: int | No
 class SaidBefore:
     """A credential's verified answers, and what looked-up nodes gained it lately.
 
-    ``by_itself``: of passes without another draft; ``beside``: as further branches of one.
+    ``by_itself``: gains in passes without another draft; ``beside``: as further branches of one.
     """
 
     index: SuffixIndex
@@ -113,15 +113,16 @@ class AnswerLookup:
         most: int,
         seconds: Callable[[int], float],
     ) -> None:
-        """pattern, words: of the instruction, the words as tokens. most: nodes of a pass. seconds:
+        """pattern, words: the instruction's, the words as tokens. most: nodes of a pass. seconds:
         of a pass, by its rows."""
         self._said, self._pattern, self._words = said, pattern, words
         self._most, self._seconds = most, seconds
 
     def draft(self, tokens: Sequence[int], depth: int, rows: int = 1) -> Draft:
-        """What followed text like this, at most so deep; empty where it is known not to pay.
+        """A draft of what followed text like this, ``depth`` levels at most; empty if known not to
+        pay.
 
-        rows: of the pass without it.
+        rows: the pass's rows without it.
         """
         nodes = self._said.by_itself.nodes(rows, self._seconds)
         return self._said.index.look_up(self._pattern, tokens, nodes, depth, self._words)
@@ -167,10 +168,10 @@ class Lookups:
         seconds: Callable[[int], float],
         vocabulary: int = MAX_TOKEN + 1,
     ) -> None:
-        """suffixes: of each index; 0: nothing is looked up. nodes: of a pass, at the most.
-        instructions: that the target was trained on, if it says so; answers to all of these begin
-        alike. seconds: of a pass, by its rows. vocabulary: of both models; an instruction with
-        other tokens is not looked into. ValueError: fewer than none."""
+        """suffixes: kept in each index; 0: no lookups. nodes: most looked-up ones in a pass.
+        instructions: those that the target was trained on, if it names them; answers to all of
+        these begin alike. seconds: time of a pass, by its rows. vocabulary: both models'; an
+        instruction with other tokens is not looked into. ValueError: a negative number."""
         if suffixes < 0 or nodes < 0:
             raise ValueError(
                 f"suffixes and nodes are 0 (nothing is looked up) or more, not {suffixes}, {nodes}"

@@ -1,4 +1,4 @@
-"""What of the package is installed here: the files that are not code, and the lab."""
+"""Finds what of the package is installed: the files that are not code, and the lab."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ EVERY_S = 1.0
 
 
 class Throttle:
-    """At most ``most`` lines of a kind a second; what was left out is told with the next one."""
+    """At most ``most`` lines of a kind a second; the next line counts those left out."""
 
     def __init__(self, most: int = 1) -> None:
         self._most = most

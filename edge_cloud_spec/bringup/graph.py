@@ -102,7 +102,7 @@ class GraphSettings:
 
     @property
     def address(self) -> str:
-        """Where the bridge finds the verifier."""
+        """The verifier's address, for the bridge."""
         if self.starts_verifier:
             return self.local_address
         return self.cloud or self._in_file("cloud_bridge", "cloud", "")
@@ -119,7 +119,7 @@ class GraphSettings:
 
     @cached_property
     def file(self) -> ParameterFile:
-        """That file, read when these settings are made."""
+        """The parameter file, read when these settings are made."""
         return ParameterFile.read(Path(self.parameter_file))
 
     def _in_file(self, node: str, parameter: str, default: str) -> str:

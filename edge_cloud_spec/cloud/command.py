@@ -185,7 +185,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _serve_fleet(args: argparse.Namespace, settings: ServerSettings) -> int:
-    """A front, and replicas on Ray, which is needed here alone."""
+    """Serve a front and replicas on Ray, the only use of Ray."""
     from ..models.load import choose
     from .fleet.ray_fleet import serve_fleet
     from .fleet.roster import ScalingLimits

@@ -39,10 +39,10 @@ class Costs:
     """Measured times in seconds and shares from 0 to 1.
 
     ``draft``: a pass of the draft model over this many nodes. ``verify``: a pass of the target over
-    this many drafted tokens; ``generate``: over none. ``one_way``: the link. ``acceptance``: of the
-    draft's first choice, ``runner_up``: of its second, where the first is wrong. ``exits``: share
-    of rounds that an early exit predicts. ``verify_without_exits``: a pass that is not asked for
-    its exits; None: as any other.
+    this many drafted tokens; ``generate``: over none. ``one_way``: the link. ``acceptance``: share
+    of first choices that are right; ``runner_up``: share of second choices, where the first is
+    wrong. ``exits``: share of rounds that an early exit predicts. ``verify_without_exits``: a pass
+    without exits; None if it takes the same.
     """
 
     draft: Callable[[int], float]
@@ -218,6 +218,6 @@ def _coarse(share: float) -> float:
 def specedge_depth(draft: float, rtt: float, verify: float) -> int:
     """Draft depth at which verify = drafting + rtt, at least 1 (SpecEdge sec. 4.3); in seconds.
 
-    ``draft``: of one pass of the draft model, which makes one level.
+    ``draft``: one pass of the draft model, which makes one level.
     """
     return max(1, round((verify - rtt) / draft))

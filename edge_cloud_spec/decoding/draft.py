@@ -117,7 +117,7 @@ class Draft:
         return node
 
     def below(self, tokens: Sequence[int]) -> Draft | None:
-        """What follows these tokens; None: nothing, or the draft carries rows or values of Q."""
+        """The subtree below this path; None if empty, or the draft has rows or values of Q."""
         root = self.node_of(tokens)
         if root is None or self.rows is not None or self.values is not None:
             return None

@@ -91,7 +91,7 @@ def candidates(
     ``trial`` numbers the first of them among all that are drawn for the same position.
     """
     if not proposal.draws:
-        if count == 1:
+        if count == 1 and proposal.rule != "rejection":
             return (coupled_token(logits, proposal.policy, position),), None
         return likeliest(beliefs(logits, proposal, position), count), None
     row = distribution_of(logits, proposal.policy, proposal.top_k, proposal.top_p)
@@ -133,10 +133,9 @@ class FinishedDraft:
         return self.leaves[0][1] if self.leaves else 0.0
 
     def below(self, tokens: Sequence[int]) -> FinishedDraft | None:
-        """What is left of it where the answer went on with these tokens; None: nothing.
+        """The draft's subtree below the path ``tokens``; None if it is empty (see ``Draft.below``).
 
-        See ``Draft.below``. What is left is as likely as what it was expected to end
-        with there says, of which only the likeliest are known.
+        Its probability is summed over the likeliest ends only: no others are known.
         """
         draft = self.draft.below(tokens)
         if draft is None:
@@ -178,9 +177,9 @@ class Growth:
         random_source: RandomSource,
         with_likelihoods: bool = False,
     ) -> None:
-        """position: of the first drafted token in the answer. Nothing follows an end token.
+        """position: that of the first drafted token in the answer. Nothing follows an end token.
 
-        with_likelihoods: of its possible verdicts.
+        with_likelihoods: also compute those of the possible verdicts.
         """
         self._with_likelihoods = with_likelihoods
         self._shape, self._proposal, self._position = shape, proposal, position

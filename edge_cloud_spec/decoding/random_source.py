@@ -32,14 +32,14 @@ class RandomSource(Protocol):
         position: int,
         trial: int = 0,
     ) -> int:
-        """``draw`` from weights [V] of which only the ``sums`` of each ``BLOCK`` are kept.
+        """``draw`` from weights [V], given the ``sums`` of their blocks of ``BLOCK``.
 
-        ``block_of(index)`` makes the weights of one block; the last may be shorter.
+        ``block_of(index)`` returns the weights of one block; the last block may be shorter.
         """
 
 
 class SeededRandomSource:
-    """Of real runs: every choice is a function of (seed, purpose, position, trial)."""
+    """The source of real runs: each choice is a function of (seed, purpose, position, trial)."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

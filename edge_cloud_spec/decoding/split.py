@@ -74,7 +74,7 @@ def residual_error(
     draft: TokenDistribution,
     vocabulary: int,
 ) -> str:
-    """Why this cannot be what ``split`` wants told of P, beside Q; empty where it can."""
+    """Why this is not the form of P that ``split`` asks for; empty if it is."""
     if isinstance(told, SparseResidual) != (split.residual == "sparse"):
         return f"a residual is not of the kind {split.residual}"
     if isinstance(told, SparseResidual):
@@ -91,7 +91,7 @@ def residual_error(
 def fallback_error(
     target: TokenDistribution, told: SparseResidual, draft: TokenDistribution, vocabulary: int
 ) -> str:
-    """Why this cannot be the dense P that ``told`` is short for; empty where it can."""
+    """Why this cannot be the dense P behind the sparse residual ``told``; empty if it can."""
     if error := _target_error(target, draft, vocabulary):
         return error
     if abs(target.total - 1) > SUM_TOLERANCE:
@@ -184,7 +184,7 @@ def resample(
 def resample_from(
     target: TokenDistribution, draft: TokenDistribution, position: int, random_source: RandomSource
 ) -> int:
-    """The recovered token from the dense P (DSSD), or from what ``top_k`` left of it (PicoSpec)."""
+    """The recovered token, drawn from the dense P (DSSD) or its ``top_k`` (PicoSpec)."""
     return target.residual(draft).draw(random_source, Purpose.RESIDUAL, position)
 
 

@@ -87,7 +87,7 @@ class LongResidual:
         return self._part(index * BLOCK, BLOCK, _workspace(BLOCK))
 
     def _part(self, start: int, count: int, workspace: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The numbers of so many tokens from ``start`` on, fewer at the end, in the workspace."""
+        """Weights of ``count`` tokens from ``start`` on, fewer at the end, in the workspace."""
         target = self.target.probabilities[start : start + count]
         left: NDArray[np.float64] = workspace[0, : len(target)]
         amount: NDArray[np.float64] = workspace[1, : len(target)]
@@ -105,7 +105,7 @@ class LongResidual:
 
 
 def _workspace(count: int) -> NDArray[np.float64]:
-    """What is left, and what is taken, of so many tokens."""
+    """A buffer for the weights of so many tokens, and for what is subtracted from them."""
     return np.empty((2, count))
 
 
@@ -133,7 +133,7 @@ def screened_token(logits: Logits, policy: SamplingPolicy, position: int) -> int
 
 
 def _scaled(logits: Logits, best: int, ids: Ids | slice, temperature: float) -> NDArray[np.float64]:
-    """Of these tokens what ``scaled_logits`` has of them, to the last bit."""
+    """``scaled_logits`` of these tokens only, equal to the last bit."""
     with np.errstate(over="ignore"):
         scaled: NDArray[np.float64] = (
             logits[ids].astype(np.float64) - np.float64(logits[best])
@@ -263,7 +263,7 @@ SMALL = 4096  # tokens of a vocabulary for which it is quicker to compute all in
 
 
 class TargetRow(Protocol):
-    """P after one node, or what is left of it; the same numbers are tested, drawn and told."""
+    """P after one node, or its residual; the numbers tested, drawn and sent are the same."""
 
     def at(self, token: int) -> float:
         """The probability of one token."""

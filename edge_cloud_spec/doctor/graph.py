@@ -1,4 +1,4 @@
-"""What is wrong with a running graph, in words, of a ``Snapshot`` of it."""
+"""Diagnoses a running node graph from a ``Snapshot``, in sentences for people."""
 
 from __future__ import annotations
 

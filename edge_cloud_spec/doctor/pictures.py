@@ -30,7 +30,7 @@ RESIZED = 0.05  # another library's resize; measured: 0.015
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one picture: its size, both grids, and the largest difference of equal grids."""
+    """How two preprocessors differ on a picture of this size; ``largest`` is of equal grids."""
 
     size: tuple[int, int]
     ours: tuple[int, int, int]
@@ -68,7 +68,7 @@ def sample(size: tuple[int, int]) -> Image.Image:
 
 
 def judge(check: str, differences: list[Difference], grid_state: str) -> Finding:
-    """The worst difference in words; ``grid_state``: how bad another number of patches is."""
+    """The worst difference as a finding; ``grid_state``: how bad another number of patches is."""
     other = [d for d in differences if d.ours != d.theirs]
     if other:
         advice = (

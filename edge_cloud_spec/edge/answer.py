@@ -175,11 +175,11 @@ class Rejection:
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """What the cloud was asked for, and has not answered yet.
+    """A request to the cloud that is not answered yet.
 
-    Of a draft: ``drawn`` is the draft with the rows of Q that it was drawn from, which may not be
-    sent, and the cloud's pass over it begins at about ``starts`` (s). ``rejection``: of a dense row
-    P, whose short form gave no token.
+    For a draft: ``drawn`` is the draft with the rows of Q that it was drawn from, which may not be
+    sent, and the cloud's pass over it begins at about ``starts`` (s). For a dense row P:
+    ``rejection`` whose short form gave no token.
     """
 
     message: DraftMessage | Generate | RowRequest
@@ -216,7 +216,7 @@ class Resampler:
         self._split, self._random_source = split, random_source
 
     def rejection(self, verdict: Verdict, drawn: Draft | None) -> Rejection | None:
-        """What this verdict leaves the robot to draw, with the Q that the draft was drawn from."""
+        """The recovered token's distributions: the verdict's residual of P, and the draft's Q."""
         path = verdict.path
         if verdict.residual is None or self._split is None:
             return None

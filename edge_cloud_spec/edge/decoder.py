@@ -97,7 +97,7 @@ class EdgeDecoder:
 
     @property
     def mode(self) -> Mode:
-        """Who leads the decode now."""
+        """Who leads the decode now: robot or server."""
         return self._rounds.mode
 
     @property
@@ -107,7 +107,7 @@ class EdgeDecoder:
 
     @property
     def width(self) -> int:
-        """How many nodes a pass of the draft model is to work on; 0: it may as well rest."""
+        """How many nodes the draft model's next pass may compute; 0 to pause it."""
         return self._rounds.width
 
     def start(self, now: float, known_spec: bytes = b"") -> list[Action]:

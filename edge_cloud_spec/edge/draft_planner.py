@@ -250,7 +250,7 @@ class AutoPlanner(DraftPlanner):
 
         That takes tens of ms, in which a robot drafts nothing: costs may have changed a while ago.
         """
-        kept, known = self._measures.promises, signature(costs)
+        kept, known = self._measures.promises, (self._preset.speculation, signature(costs))
         if known not in kept and self._promises and self._rested < REST:
             return self._promises
         if known not in kept:
@@ -269,7 +269,7 @@ class AutoPlanner(DraftPlanner):
         return kept[known]
 
     def _with_and_without_exits(self, base: Speculation, costs: Costs) -> tuple[Speculation, ...]:
-        """With exits, and without them where that makes a pass shorter."""
+        """The speculation as given, and without exits if that makes a pass shorter."""
         without = costs.verify_without_exits or costs.verify
         shorter = base.exits and costs.verify(PROBED) > GAIN * without(PROBED)
         return (base, replace(base, exits=False)) if shorter else (base,)

@@ -62,7 +62,7 @@ class PassTimes:
         return self._table
 
     def seconds(self, nodes: int) -> float:
-        """Of a pass over this many nodes."""
+        """Seconds of a pass over this many nodes."""
         return self.table[min(nodes, MAX_PASS_NODES)]
 
     def at(self, sizes: NDArray[np.int_]) -> NDArray[np.float64]:
@@ -190,7 +190,7 @@ class Measures:
         return self._draft.seconds(rows)
 
     def _times(self, exits: bool) -> PassTimes:
-        """Those measured with or without exits; where there are none, the others."""
+        """Times of passes with or without exits; of the others where none was measured."""
         return self._verify[exits if self._verify[exits].known else not exits]
 
     def costs(self) -> Costs:

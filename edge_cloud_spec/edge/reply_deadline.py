@@ -21,7 +21,7 @@ class ReplyDeadline:
     """
 
     def __init__(self, seconds: float, nonce: int = 0) -> None:
-        """nonce: of the decode, drawn at random."""
+        """nonce: the decode's, drawn at random."""
         self.deadline: float | None = None
         self.retry_at: float | None = None
         self._seconds = seconds
@@ -44,7 +44,7 @@ class ReplyDeadline:
         return self._seconds if self.deadline is None else max(0.0, self.deadline - now)
 
     def answered(self) -> None:
-        """No reply is due."""
+        """A reply came: no other is due."""
         self.deadline = None
 
     def lost(self, reason: str, now: float) -> None:

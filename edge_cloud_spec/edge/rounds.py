@@ -53,7 +53,7 @@ UNDER_WAY = 2  # verdicts of what the server generated that may come after a dra
 
 
 class Mode(Enum):
-    """Who leads a decode; the server is the verifier, which may generate by itself."""
+    """Who leads a decode; the server (verifier) may generate by itself."""
 
     READING = "the draft model has not read the prompt, and the server does not generate"
     LISTENING = "the server generates, and no draft model has read the prompt"
@@ -154,7 +154,7 @@ class Rounds:
 
     @property
     def width(self) -> int:
-        """How many nodes a pass of the draft model is to work on; 0: it may as well rest."""
+        """How many nodes the draft model's next pass may compute; 0 to pause it."""
         return 0 if self._planner.rests else self._drafts.speculation.width
 
     # The open request
@@ -486,14 +486,14 @@ class Rounds:
 
     @property
     def _verdict_due(self) -> float:
-        """When the cloud's pass over the awaited draft ends, about, s; 0: there is none."""
+        """When the cloud's pass over the awaited draft should end, s; 0 without one."""
         request, exits = self.request, self._plan.speculation.exits
         if request is None or request.drawn is None:
             return 0.0
         return request.starts + self._measures.verify_s(len(request.drawn), exits)
 
     def _next_pass(self, now: float) -> float:
-        """When the server, generating, begins the next pass that a hint sent now is there for."""
+        """When the generating server begins the first pass that a hint sent now can reach, s."""
         pass_s = max(self._measures.server_pass.value, MIN_PASS_S)
         late = now + self._measures.one_way.value - self._heard_at
         return self._heard_at + pass_s * math.ceil(late / pass_s)
@@ -510,7 +510,7 @@ class Rounds:
         self._ask(PendingRequest(request), Trigger.SERVER_GENERATES, now)
 
     def _let_generate(self, now: float) -> list[Action]:
-        """After a verdict on what the server generated: await the next, or draft as planned."""
+        """After a verdict on server generation: await the next, or draft as planned."""
         self._stopwatch.begin_generated(now)
         self._heard_at = now - self._measures.one_way.value
         self._await_generated(now)
@@ -537,7 +537,7 @@ class Rounds:
         return [] if hint is None else [Send(hint)]
 
     def _join(self, draft: FinishedDraft, now: float) -> list[Action]:
-        """From this draft on the server waits for the robot's."""
+        """Send the draft from which on the server waits for the robot's drafts."""
         self.request = None
         self._stopwatch.begin(now, ready=True)
         self._under_way = UNDER_WAY

@@ -380,8 +380,8 @@ class DecodeRunner:
         lookup_suffixes: int = LOOKUP_SUFFIXES,
         instructions: re.Pattern[str] | None = None,
     ) -> None:
-        """lookup_suffixes: of verified answers, that drafts are looked up in; 0: they are not.
-        instructions: that the draft model was trained on, if it says so."""
+        """lookup_suffixes: how many suffixes of verified answers are kept for lookups; 0 for none.
+        instructions: those that the draft model was trained on, if it names them."""
         self.draft_model = draft_model
         self.clock = clock
         self._local_spec = local_spec  # for edge_only, where no cloud sends one

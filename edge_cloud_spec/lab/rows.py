@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
 
 
 def print_table(rows: Sequence[Row], columns: Mapping[str, str] | None = None) -> None:
-    """The rows on a terminal; columns: heading by field, of those fields alone."""
+    """Print rows; columns: the headings, by field, of those to print."""
     present = {name: name for row in rows for name in row}
     columns = {name: columns[name] for name in columns if name in present} if columns else present
     body = ([_text(row.get(name, "")) for name in columns] for row in rows)

@@ -104,12 +104,12 @@ class KeyValueCache:
         return self._buffer[:, :, :, start:end]
 
     def keep_for(self, holder: KvHolder) -> None:
-        """From now on this holder may be asked to do without it."""
+        """Register the holder that may evict this buffer from now on."""
         self._holder = holder
         self._memory.hold(self._held, holder)
 
     def touch(self) -> None:
-        """It is used now."""
+        """Mark the buffer as used now."""
         self._memory.touch(self._held)
 
 
@@ -242,7 +242,7 @@ class PrefixStore:
             self.drop(older.pop(0))
 
     def _touch(self, parts: Sequence[PromptPart]) -> None:
-        """These are used now; the first, which the others begin with, is the last to go."""
+        """Mark these parts as used now; the first, with which the others begin, is evicted last."""
         for part in reversed(parts):
             self._kept[part.key] = kept = self._kept.pop(part.key)
             self._memory.touch(kept.buffer)

@@ -38,7 +38,7 @@ class ExitPrediction:
 
     layer: how many of the target's layers are before it. path: nodes of the draft, root to leaf.
     token: the recovered or bonus token; None where the answer ends with the path, or the verdict is
-    open. confidence: that all of it is right, from 0 to 1.
+    open. confidence: probability, 0 to 1, that all of it is right.
     """
 
     layer: int
@@ -195,7 +195,7 @@ class Exits:
     ) -> None:
         """adapters: by the number of layers before. shortlist: token ids; empty: all tokens.
 
-        dtype: of the computation (default: the target's). Crop the target's vocabulary before.
+        dtype: the computation's (default: the target's). Crop the target's vocabulary before.
         """
         transformer = vlm.transformer
         dtype = dtype or transformer.dtype

@@ -1,4 +1,4 @@
-"""From JPEG bytes to the patches that the vision part reads, the same for robot and cloud."""
+"""Turns JPEG bytes into the vision part's patches, the same for robot and cloud."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class PictureLimits:
 
     @property
     def name(self) -> str:
-        """For a model's identity; empty without limits."""
+        """The limits' part of a model's identity; empty without limits."""
         return "".join(
             f":{number}{unit}"
             for number, unit in ((self.max_pixels, "px"), (self.max_image_tokens, "tokens"))

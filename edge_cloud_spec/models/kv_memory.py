@@ -47,7 +47,7 @@ MB = 2**20
 
 
 class KvHolder(Protocol):
-    """What holds a buffer and can do without it."""
+    """The owner of a buffer, which can give it up."""
 
     @property
     def pinned(self) -> bool:
@@ -68,9 +68,9 @@ class KvBuffer:
 
 
 class KvMemory:
-    """Who holds how much. Belongs to the model's thread; ``give`` and figures are for any thread.
+    """Allocates and evicts buffers. For the model's thread; ``give`` and figures for any.
 
-    ``peak``: the most bytes that were held at a time. ``evictions``: holders that gave way;
+    ``peak``: the most bytes that were held at a time. ``evictions``: evicted holders;
     ``restored_rows``: rows that evicted sessions computed again; ``prefix_hits``: prompts of which
     ``prefix_rows`` rows in all were there already.
     """
@@ -129,12 +129,12 @@ class KvMemory:
                 raise MemoryFull("the memory for keys and values is taken; try again later")
 
     def hold(self, buffer: KvBuffer, holder: KvHolder) -> None:
-        """Who is asked to do without this buffer when there is no room; before, nobody is."""
+        """Register the holder that evicts this buffer when asked; without one nobody does."""
         self._held[buffer] = weakref.ref(holder)
         self._held.move_to_end(buffer)
 
     def touch(self, buffer: KvBuffer) -> None:
-        """It is used now; the one that was not for longest is the first to go."""
+        """Mark the buffer as used now; the least recently used one is evicted first."""
         self._held.move_to_end(buffer)
 
     def give(self, buffer: KvBuffer) -> None:

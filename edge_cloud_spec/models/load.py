@@ -1,4 +1,4 @@
-"""Where a model computes, and in which arithmetic, where nobody says."""
+"""Loads checkpoints, and chooses device and arithmetic where nobody does."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def load(
 
 @contextmanager
 def quiet_libraries(long: bool = False) -> Iterator[None]:
-    """Without a progress bar unless loading takes ``long``."""
+    """Hide progress bars unless loading takes ``long``."""
     from transformers.utils import logging as bars
 
     shown = bars.is_progress_bar_enabled()
@@ -181,7 +181,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def image_preprocessing(directory: str | Path) -> ImagePreprocessing:
-    """Of preprocessor_config.json, or the newer processor_config.json that contains it.
+    """The settings of preprocessor_config.json, or of processor_config.json, which replaced it.
 
     Raises UserError.
     """

@@ -1,4 +1,4 @@
-"""From an instruction and a camera frame to the token ids that both models start from.
+"""Turns an instruction and a camera frame into the token ids from which both models start.
 
 The cloud owns the form of a prompt (`PromptSpec`) and sends it to the robot; the robot renders it
 with its own tokenizer, and equal digests prove that both start from the same ids and picture.

@@ -137,8 +137,7 @@ class Session:
         prompt_rows: int,
         refill: Callable[[Session], Prefill],
     ) -> None:
-        """Without its cache. vocabulary: of the logits. refill: begins to compute a cache of the
-        prompt and the tokens, for ``adopt``."""
+        """A session without a cache. refill: begins to compute one, for ``adopt``."""
         self._transformer, self.vocabulary = transformer, vocabulary
         self.prompt_rows, self._refill = prompt_rows, refill
         self._cache: KeyValueCache | None = None
@@ -306,7 +305,7 @@ class Session:
             self._row = self._prompt_row if length == 0 else None
 
     def keep_nodes(self, nodes: NodeTree) -> None:
-        """These nodes after the prompt are scored, and in the cache after its rows."""
+        """Keep nodes that were scored after the prompt, with their rows in the cache."""
         self._nodes, nodes.with_prompt = nodes, True
 
     @property
@@ -387,7 +386,7 @@ class Session:
         self._nodes, self._in_pass = self._before, False
 
     def _checked(self, tokens: Sequence[int]) -> list[int]:
-        """As ints; an id without an embedding would be fatal to the whole process on a GPU."""
+        """The ids as ints, in range: one without an embedding would crash the process on a GPU."""
         checked = [int(token) for token in tokens]
         if checked and not 0 <= min(checked) <= max(checked) < self.vocabulary:
             raise ValueError(f"tokens {checked} are not all below {self.vocabulary}")

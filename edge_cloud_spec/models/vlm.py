@@ -1,4 +1,4 @@
-"""Which of a picture's tokens a draft model can do without; nothing is trained for it."""
+"""Vision-language models: a checkpoint, its tokenizer and its sessions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ImagePreprocessing:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """As this model looks at it: pixel values and their grid; and the target's grid."""
+    """A picture as preprocessed for this model: pixel values and grid, and the target's grid."""
 
     pixels: np.ndarray
     grid: Grid

@@ -96,7 +96,6 @@ class Mission:
             self.trouble = problem
             self._failed += not by_link
             return
-        self._decisions += 1
         if action is None:
             self.trouble = "the answer holds no action"
             self._failed += 1
@@ -136,6 +135,7 @@ class Mission:
         self._unsettled.remove(request)
         if problem == "stop":  # that is no motion; its decision ends the mission
             return
+        self._decisions += 1  # those that were carried out; looks on the move are no more than that
         self._detail = problem
         self._blocked = 0 if arrived else self._blocked + 1
         if arrived == "search":
@@ -214,7 +214,7 @@ class FollowedGoal:
         return len(self._finished)
 
     def on_status(self, line: str) -> GoalEnd | None:
-        """Take a line of ``instruction_status``; how that ends the goal, None: it goes on."""
+        """Take a line of ``instruction_status``; returns how the goal ended, None if it goes on."""
         state, _, detail = line.partition(" ")
         if state == "following" and self._is_about_it(detail):
             self.state = "following"

@@ -28,7 +28,8 @@ BEND = math.radians(10)  # rad of turning that holding the heading of a move may
 LEFT = (0.002, math.radians(0.2))  # m, rad; with less left a step is at its bound
 GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop is damped by 0.7
 NEARING = 12.0  # 1/s; speed at most, over the way that is left
-REMEMBERED = 2.0  # s of commands; a frame that counts on the move is younger
+BLOCKED = "did not get where it should; is the way blocked?"
+REMEMBERED = 3.0  # s of commands; a frame that counts on the move is younger
 HALF = PERIOD / 2  # s; a command holds for a period, so it is taken from the middle of it
 GRACE = 1.0  # s beyond 1.5 times the planned time; then the motion gives up
 DOUBT = 1.5  # times what was commanded, and FAR: odometry that tells of more has jumped
@@ -202,7 +203,7 @@ class Motion:
         if near and abs(rate) <= at_rest:
             return Step(STILL, done=True, arrived=True)
         if now >= self.deadline or self._budget.used_up:
-            blocked = "" if near else "did not get where it should; is the way blocked?"
+            blocked = "" if near else BLOCKED
             return Step(STILL, done=True, arrived=near, problem=blocked)
         # There is no way back from too far, so what a base that follows half as fast would be
         # behind is made up for only when it has not come by itself.

@@ -26,7 +26,8 @@ from .events import (
     Tick,
     Words,
 )
-from .motion import BEND, NOTHING, PERIOD, Goal, Ledger, Motion, Use, goal_of
+from .motion import BEND, BLOCKED, NOTHING, PERIOD, Goal, Ledger, Motion, Use, goal_of
+from .motion import FAR as JUMP
 from .odometer import FAR, MOVED_AWAY, Odometer
 from .pose import STILL, wrap
 from .settings import ON, Settings
@@ -36,6 +37,8 @@ FUTURE = 0.5  # s that a frame's stamp may lie ahead of the clock
 STALL = 0.5  # s without a tick, after which a motion is not taken up again
 
 
+PROGRESS_S = 2.0  # s in which a base that drives must make some way,
+PROGRESS = 0.25  # of what is commanded
 YOUNG = 1.0  # s; on the move nothing begins on an older frame
 QUICK = 0.7  # s; where decisions take longer, they are made standing
 REMEMBERED = 8  # decisions, for DecisionTime
@@ -59,7 +62,7 @@ class FrameTime:
 
     @classmethod
     def of(cls, settled: Settled, base_offset: float | None) -> FrameTime:
-        """Of a decision's frame; ``base_offset`` is that of odometry's clock, None: not known."""
+        """The time of a decision's frame; ``base_offset`` of odometry's clock, None if unknown."""
         ahead = camera_clock(settled.words.camera_offset, base_offset)
         return cls(
             settled.words.stamp - round(ahead * 1e9), settled.frame_time - max(0.0, ahead), ahead
@@ -384,7 +387,20 @@ class Navigator:
         if not run.welcome:
             return [drive]
         self._welcome_until = now
+        if self._is_blocked(now):
+            self._refused["not_arrived"] += 1
+            return self._end(f"{run.action} {BLOCKED}")
         return [drive, *self._count_searches(run)]
+
+    def _is_blocked(self, now: float) -> bool:
+        """Whether the base makes little of what is commanded: motions that replace each other are
+        each too young to tell."""
+        path, _, turn = self._ledger.since(now - PROGRESS_S, now)
+        made, turned = self.odometer.track.made_lately(PROGRESS_S)
+        return any(
+            given > least and real < PROGRESS * given
+            for given, real, least in zip((path, turn), (made, turned), JUMP, strict=True)
+        )
 
     def _count_searches(self, run: Run) -> list[Effect]:
         """Searches that replace each other are done when the robot has turned as far as one."""

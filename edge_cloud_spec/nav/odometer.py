@@ -177,6 +177,10 @@ class Track:
         path = sum(math.hypot(b.x - a.x, b.y - a.y) for a, b in pairs)
         return path, sum(abs(wrap(b.yaw - a.yaw)) for a, b in pairs)
 
+    def made_lately(self, seconds: float) -> tuple[float, float]:
+        """The same for the last ``seconds`` before the newest pose."""
+        return self.made_since(self._poses[-1][0] - round(seconds * 1e9))
+
     def _began_anew(self, stamp: int, missing: bool) -> bool:
         """Whether a stamp that is no later than the newest begins the track anew."""
         if stamp == self._stamp:

@@ -44,7 +44,7 @@ class Status:
 
     @property
     def text(self) -> str:
-        """What people want to know of it."""
+        """The detail, for people."""
         return f"{self.state} {self.detail}".rstrip()
 
     @property

@@ -58,7 +58,7 @@ class Watchdog:
                 self._changed.notify()
 
     def calm(self) -> None:
-        """The robot was told to stand still: nothing to watch."""
+        """Stop watching: the robot was sent a stop."""
         with self._changed:
             self._deadline = None
 

@@ -399,7 +399,7 @@ class LinkPolicy:
 
     @property
     def note(self) -> str:
-        """For the diagnostics, behind the instruction."""
+        """A note for ``/diagnostics``, after the instruction."""
         return " (the link is lost: deciding alone, unverified)" if self.without_cloud else ""
 
     def begin(self) -> bool:

@@ -1,6 +1,6 @@
-"""How well nodes work, in words: what is so, how bad it is, and what to do about it. No ROS here.
+"""The health of nodes, in sentences: what is wrong, how bad it is, what to do. No ROS here.
 
-``Health`` is one thing that was looked at; ``HealthConsole`` says which of them a console tells;
+``Health`` is one finding; ``HealthConsole`` says which of them a console tells;
 ``PublisherWatch``, of the monitor and of ``doctor``, who publishes in another node's place.
 """
 
@@ -80,7 +80,7 @@ class RecentProblem:
         self._last = (text, now)
 
     def clear(self) -> None:
-        """It works again."""
+        """Clear the trouble."""
         self._last = None
 
     def text(self, now: float) -> str:
@@ -99,9 +99,9 @@ class _Trouble:
 
 @dataclass
 class HealthConsole:
-    """What a node's console tells of its health: each trouble once, and when it is over.
+    """Prints a node's health to its console: each trouble once, and when it is over.
 
-    Turns the healths of each second into lines; those without a ``check`` are not told."""
+    Turns the healths of each second into lines; those without a ``check`` are left out."""
 
     _troubles: dict[str, _Trouble] = field(default_factory=dict)
 

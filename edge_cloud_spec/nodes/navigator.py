@@ -161,7 +161,7 @@ class NavigatorNode(ManagedNode):
             self._run(self._words(message))
 
     def _words(self, message: VerifiedTokens) -> Words:
-        """Under the lock, since their age is that of the moment in which they are heard."""
+        """The message as words; under the lock, since their age counts from this moment."""
         stamp = Time.from_msg(message.header.stamp).nanoseconds
         return Words(
             request=message.request_id,

@@ -53,7 +53,7 @@ class DecisionCaption:
 
 
 def caption_of(run_log: RunLog, instruction: str) -> DecisionCaption:
-    """Of the newest decision of a run, and of its navigator and link."""
+    """The caption: a run's newest decision, its navigator and its link."""
     decision = next(reversed(run_log.decisions.values()), None)
     words = tuple(words_of_decision(decision)) if decision is not None else ()
     status = ""

@@ -46,10 +46,10 @@ def types() -> Typestore:
 
 
 class Bag:
-    """A bag whose files are whole: its folder, or one of its files. Raises UserError.
+    """A bag, checked as a whole: its folder or one of its files. Raises UserError.
 
-    ``topics`` are the types of its topics that have messages, by full name. ``custom_data`` is what
-    its recorder noted in metadata.yaml; empty where it did not, or for a single file.
+    ``topics``: type by full name, of topics with messages. ``custom_data``: as the recorder wrote
+    it to metadata.yaml, else empty.
     """
 
     def __init__(self, path: Path) -> None:

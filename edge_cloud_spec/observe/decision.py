@@ -29,7 +29,7 @@ class ShownDraft:
 
     @property
     def parents(self) -> tuple[int, ...] | None:
-        """Of its nodes; None: a chain."""
+        """Parents of the draft's nodes; None for a chain."""
         return None if self.tree is None else self.tree.parents
 
     def path_of(self, tokens: tuple[int, ...]) -> tuple[int, ...]:

@@ -204,5 +204,5 @@ def _accepted(message: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
 
 
 def seconds_of(duration: Any) -> float:
-    """Of a message builtin_interfaces/Duration."""
+    """Seconds of a builtin_interfaces/Duration."""
     return float(duration.sec + duration.nanosec * 1e-9)

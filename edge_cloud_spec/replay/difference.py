@@ -49,7 +49,7 @@ def parting(recorded: Decision, replayed: Decision) -> Parting | None:
 
 @dataclass(frozen=True)
 class Identities:
-    """What a decision's words depend on, in words; empty where the run did not say it."""
+    """What a decision's words depend on; empty where the run did not record it."""
 
     target: str = ""
     prompt: str = ""
@@ -91,7 +91,7 @@ def opening_of(decision: Decision) -> Open | None:
 
 
 def reasons(recorded: tuple[RunLog, Decision], replayed: tuple[RunLog, Decision]) -> str:
-    """What differs between both runs and may have changed the words, in words."""
+    """Differences between both runs that may have changed the words."""
     was, now = identities_of(*recorded), identities_of(*replayed)
     found = []
     first, second = opening_of(recorded[1]), opening_of(replayed[1])
@@ -141,7 +141,7 @@ def _requested(was: Open, now: Open) -> list[str]:
 
 
 def _prompt(spec: PromptSpec) -> str:
-    """What of a specification makes the prompt and its end, short enough for a sentence."""
+    """The fields of a specification that make the prompt and its end, in short."""
     text = hashlib.blake2b(
         (spec.chat_template + "\0" + spec.system_text).encode(), digest_size=3
     ).hexdigest()
@@ -159,10 +159,11 @@ def _noted(run_info: str) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One decision of a replay. ``at`` in s; ``recorded`` is None where nothing was recorded.
+    """One replayed decision beside the recorded one, which may be missing (``recorded`` None).
 
-    ``replayed`` is None with a ``problem``; ``equal`` is None where there is nothing to compare.
-    ``token`` is the first that differs, from 1, ``why`` what likely made it.
+    ``at``: seconds since the bag's start. ``replayed`` is None if ``problem`` prevented it;
+    ``equal`` is None without both. ``token``: number of the first token that differs, from 1;
+    ``why``: the likely cause.
     """
 
     number: int
@@ -180,7 +181,7 @@ class Comparison:
 
     @property
     def place(self) -> str:
-        """Where in the bag, in words."""
+        """The place in the bag, for people."""
         picture = f"picture {self.frame}" if self.frame else "a picture that only it holds"
         return f"decision {self.number}, {picture}, at {self.at:.2f} s"
 

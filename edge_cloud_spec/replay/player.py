@@ -76,7 +76,7 @@ class Player:
             time.sleep(0.005)
 
     def wait_for_drafter(self) -> None:
-        """Until it can receive what is played; raises NotPlayed."""
+        """Wait until the drafter can receive what is played; raises NotPlayed."""
         subscribers = self._observer.subscribers
         needed = (CAMERA, "instruction", "nav_status")
         heard = ("decode_request", "verdict", "verified_tokens", "decode_stats")
@@ -136,7 +136,7 @@ class Player:
         self._camera.publish(message)
 
     def _set_parameters(self, values: Mapping[str, Value]) -> None:
-        """Those that differ from what was set, and the decision's number in any case."""
+        """Set the parameters that changed, and in any case the decision's number."""
         changed = {
             name: value
             for name, value in values.items()

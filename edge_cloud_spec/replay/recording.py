@@ -98,7 +98,7 @@ def _camera(types: Mapping[str, str]) -> str:
 
 
 def _namespace(types: Mapping[str, str], camera: str) -> str:
-    """That of the run's decisions: the camera's, else the only one, else the root."""
+    """The namespace of the run's decisions: the camera's, else the only one, else the root."""
     ends = (f"/{ours}" for ours in CAMERAS)
     own = next((camera.removesuffix(end) for end in ends if camera.endswith(end)), None)
     if own is not None and (f"{own}/verified_tokens" in types or not own):

@@ -1,1 +1,1 @@
-"""A run in a browser, live or from a bag: messages as Rerun's entities. Nothing here decides."""
+"""Shows a run in a browser, live or from a bag: converts messages to Rerun entities, no more."""

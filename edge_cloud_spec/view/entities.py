@@ -72,7 +72,7 @@ OPEN, VERDICT = 0, 0  # kinds of DecodeRequest, and of Verdict
 class Lanes:
     """Messages to changes of state, by their topics in ``handlers``.
 
-    A lane's colours are told again with each new text."""
+    A lane's colours are sent again with each new text."""
 
     def __init__(self) -> None:
         self._colours: dict[str, dict[str, tuple[int, int, int]]] = {}
@@ -216,7 +216,7 @@ class Floor:
                 yield Entity(PATH, rr.LineStrips2D([self._path], colors=[RED], radii=[0.02]), now)
 
     def _on_velocity(self, message: Any, now: float) -> Iterator[Entity]:
-        """What the base is told just now: where it would be after a second, and its turn."""
+        """Show the velocity command: the pose that it leads to in a second, and its turn."""
         twist = getattr(message, "twist", message)
         ahead, left, turn = twist.linear.x, twist.linear.y, twist.angular.z
         moving = math.hypot(ahead, left) > 0.01 or abs(turn) > 0.01

@@ -113,7 +113,7 @@ def _read_row(rows: pb.Rows) -> TokenDistribution:
 
 
 def _write_residual(residual: Residual) -> Fields:
-    """Of any form that a ``Split`` has."""
+    """Write a residual of any form that a ``Split`` has."""
     if isinstance(residual, TokenDistribution):
         return {"top": write_rows([residual])}
     top = TokenDistribution(residual.top_probabilities, residual.top)

@@ -15,7 +15,7 @@ PROTOCOL = 3  # what this side speaks
 
 
 def versions_differ(robot: int, cloud: int) -> str:
-    """What a user is told where robot and cloud speak these protocols."""
+    """The sentence for a user whose robot and cloud speak these protocols."""
     side = "robot" if robot < cloud else "cloud"
     return (
         f"the robot speaks protocol {robot} and the cloud protocol {cloud}; "
@@ -60,7 +60,7 @@ class Open:
     max_tokens: int = 0
     draft_length: int = 0
     protocol: int = PROTOCOL
-    oldest_protocol: int = 2  # a cloud asks no more of it than not to be above its own
+    oldest_protocol: int = 2  # of a cloud that opens; the robot itself takes only ``PROTOCOL``
     split: Split | None = None
     replacement: bool = True
     predictions: bool = False

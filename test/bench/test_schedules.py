@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from edge_cloud_spec.cloud.session import verification
 from edge_cloud_spec.cloud.session.events import Action as CloudAction
 from edge_cloud_spec.cloud.session.verification import Verification
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -27,7 +28,7 @@ from edge_cloud_spec.lab.bench.schedules import (
 )
 from edge_cloud_spec.lab.harness.virtual_decode import FAULTS, Conditions
 from edge_cloud_spec.presets import load_preset, preset_names
-from edge_cloud_spec.wire.messages import DraftMessage, Opened, Resume
+from edge_cloud_spec.wire.messages import DraftMessage, Opened, Resume, RowRequest
 
 NOWHERE = PrefixDigest(10_000, 0)  # where no answer ever is
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
@@ -104,10 +105,15 @@ def forgets(self: Verification, message: Resume) -> list[CloudAction]:
     return RESUME(self, message if known else Resume(message.session, NOWHERE))
 
 
-def own_row_alone(self: Verification, base: PrefixDigest) -> list[CloudAction]:
+def own_row_alone(self: Verification, message: RowRequest) -> list[CloudAction]:
     """It was found again, and knew the place of a row by its own draft alone."""
     last = self._history.last
-    return ROW(self, base) if last is None or base == last else []
+    return ROW(self, message) if last is None or message.base == last else []
+
+
+def hears(kind: type, handler: Any) -> dict[tuple[Any, str], Any]:
+    """Sessions that handle this message so."""
+    return {(verification, "_HANDLERS"): {**verification._HANDLERS, kind: handler}}
 
 
 def remembers(self: EdgeDecoder) -> list[Action]:
@@ -131,7 +137,7 @@ def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Action]:
             id="drafts that are sent while all of P is awaited",
         ),
         pytest.param(
-            {(Verification, "_on_resume"): forgets},
+            hears(Resume, forgets),
             VERIFIED,
             0,
             "unknown_prefix",
@@ -145,8 +151,8 @@ def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Action]:
             id="a session, found by its tokens alone, whose verdicts go across where its robot is",
         ),
         pytest.param(
-            {
-                (Verification, "_on_row_request"): own_row_alone,
+            hears(RowRequest, own_row_alone)
+            | {
                 (Verification, "stands_at"): lambda self, here: (
                     here == self.digest or here in self._history
                 ),
@@ -166,7 +172,7 @@ def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Action]:
     ],
 )
 def test_schedules_notice(
-    wrong: dict[tuple[type, str], Any],
+    wrong: dict[tuple[Any, str], Any],
     presets: list[str],
     seed: int,
     why: str,

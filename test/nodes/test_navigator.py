@@ -133,7 +133,7 @@ def test_refusals_without_end_do_not_fill_the_log_nor_block_whom_nobody_reads(
     bench: Bench, start: Any
 ) -> None:
     process = start()  # its standard error is a pipe, and unread it takes 64 KB
-    for number in range(600):
+    for number in range(300):
         bench.say(f"{'x' * 100};", f"bad{number}")
         if number % 8 == 7:  # more of them than lines a second, however slow the machine is
             bench.until(lambda n=number: bench.said("idle", f"bad{n}", "refused"))
@@ -144,7 +144,7 @@ def test_refusals_without_end_do_not_fill_the_log_nor_block_whom_nobody_reads(
     bench.until(lambda: bench.turning)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
-    assert 0 < errors.count("moves nothing") < 600 and "more of these" in errors
+    assert 0 < errors.count("moves nothing") < 300 and "more of these" in errors
 
 
 def test_a_navigator_that_was_started_again_counts_from_elsewhere(bench: Bench, start: Any) -> None:

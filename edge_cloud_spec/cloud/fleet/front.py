@@ -1,4 +1,4 @@
-"""The fleet's front: it tells each robot its replica's address, with a lease, and nothing else.
+"""The fleet's front: it gives each robot its replica's address and a lease.
 
 It sees a robot's first message at most, never a round. A robot that knows that this is a front asks
 with metadata alone (``ASK``).
@@ -44,7 +44,7 @@ class FrontService:
         self._gate = Gate(access)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """For ``server.add_generic_rpc_handlers``."""
+        """The RPC handler for ``server.add_generic_rpc_handlers``."""
         method = grpc.stream_stream_rpc_method_handler(self._decode)
         return grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
 

@@ -24,7 +24,7 @@ class Lease:
 
 
 def new_key() -> bytes:
-    """The key of a fleet, made when it starts; its front and replicas alone have it."""
+    """A new fleet's key, known only to its front and replicas."""
     return secrets.token_bytes(KEY_BYTES)
 
 

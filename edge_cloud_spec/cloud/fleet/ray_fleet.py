@@ -55,7 +55,7 @@ class RayReplicas:
     def __init__(
         self, make: MakeWorker, settings: ServerSettings, key: bytes, cpus: float, gpus: float
     ) -> None:
-        """settings: the front's. cpus, gpus: of Ray's machines, for each replica.
+        """settings: the front's. cpus, gpus: what each replica gets of Ray's machines.
 
         RAY_ADDRESS names a cluster; without it, Ray runs on this machine.
         """
@@ -70,7 +70,7 @@ class RayReplicas:
 
     @property
     def names(self) -> list[str]:
-        """Those that were started and not ended."""
+        """Replicas that were started and not ended."""
         return list(self._actors)
 
     def start(self, name: str) -> None:
@@ -81,7 +81,7 @@ class RayReplicas:
         )
 
     async def report(self, name: str) -> ReplicaReport:
-        """What it says; LookupError where it is gone for good, with why."""
+        """The replica's report; LookupError with the reason if it is gone for good."""
         try:
             report: ReplicaReport = await asyncio.wrap_future(
                 self._actors[name].report.remote().future()
@@ -91,7 +91,7 @@ class RayReplicas:
         return report
 
     async def metrics(self, name: str) -> list[Any]:
-        """What it counts."""
+        """The replica's metrics."""
         found: list[Any] = await asyncio.wrap_future(self._actors[name].metrics.remote().future())
         return found
 
@@ -193,7 +193,7 @@ class Controller:
 
 
 def _started_ray() -> Any:
-    """Ray, which takes commands from this fleet alone: its replicas run what they are sent."""
+    """Start a Ray of this fleet's own: replicas run any code they are sent."""
     own: dict[str, Any] = {}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # its own is 15: behind all other work

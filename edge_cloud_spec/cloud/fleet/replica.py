@@ -1,4 +1,4 @@
-"""One replica: the worker and the server that stand alone, too, on a loop in a thread.
+"""One replica: the worker and server of a single verifier, on a loop in a thread.
 
 Its streams show the front's lease, and are sent elsewhere when it drains. As a Ray actor Ray
 decides where it runs, and starts it again when it died.
@@ -56,7 +56,7 @@ class ReplicaService(DecodeService):
         key: bytes,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """key: of the fleet. clock: Unix time, s. Raises UserError."""
+        """key: the fleet's. clock: Unix time, s. Raises UserError."""
         super().__init__(worker, access)
         self.draining = False
         self._name, self._key, self._clock = name, key, clock
@@ -122,7 +122,7 @@ class Replica:
         key: bytes,
         host: str = "",
     ) -> None:
-        """settings: of the fleet; the port is another one. key: of the fleet. Raises UserError."""
+        """settings: the fleet's, but for the port. key: the fleet's. Raises UserError."""
         raise_file_limit()
         listen = settings.address.rpartition(":")[0]
         settings = replace(settings, address=f"{listen}:0", metrics="")
@@ -137,7 +137,7 @@ class Replica:
         self.address = f"{host or listen}:{port}"
 
     def report(self) -> ReplicaReport:
-        """Where it is and what it holds now."""
+        """Its address and load now."""
         streams = list(self._service.streams.streams)
         waiting = sum(stream.backlog[0] for stream in streams)
         load = ReplicaLoad(self._worker.sessions, waiting, self._worker.kv_memory.usage)
@@ -185,7 +185,7 @@ class ReplicaActor(Replica):
 
 
 def _own_address() -> str:
-    """Where other machines reach this one; nothing is sent to find out."""
+    """The address at which other machines reach this one; found without sending anything."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
         try:
             route.connect(("192.0.2.1", 9))  # reserved for documents: it goes the default way
@@ -195,6 +195,7 @@ def _own_address() -> str:
 
 
 def _let_others_go_first() -> None:
-    """On Linux niceness is a thread's own: what serves later, in other threads, is not nice."""
+    """Raise this thread's niceness: on Linux it is a thread's own, so later threads are
+    unaffected."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), RELOADING_NICENESS)

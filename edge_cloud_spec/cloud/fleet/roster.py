@@ -77,7 +77,7 @@ class Roster:
         return self._loads(late=False)
 
     def _loads(self, *, late: bool) -> dict[str, ReplicaLoad]:
-        """Of those that are late with their reports, or of those that are not."""
+        """Loads of the replicas whose reports are late, or of the others."""
         return {
             name: replace(one.load, sessions=one.load.sessions + self._since_report[name])
             for name, one in self._entries.items()
@@ -89,7 +89,7 @@ class Roster:
         return self._entries[name].ahead_s
 
     def reported(self, name: str, address: str, load: ReplicaLoad, ahead_s: float = 0.0) -> None:
-        """It serves at this address, holds this, and has this clock."""
+        """Take a replica's report: its address, load and clock offset."""
         entry = self._entries.get(name)
         if entry is None or entry.address != address:
             entry = self._entries[name] = _Entry(address)  # it was started, or started again
@@ -102,11 +102,11 @@ class Roster:
             self._entries[name].missed += 1
 
     def left(self, name: str) -> None:
-        """It died, or was stopped."""
+        """Remove a replica that died or was stopped."""
         self._entries.pop(name, None)
 
     def drain(self, name: str) -> None:
-        """It gets no more clients."""
+        """Send no more clients to this replica."""
         if name in self._entries:
             self._entries[name].draining = True
 
@@ -131,10 +131,10 @@ class Roster:
 
 @dataclass(frozen=True)
 class ScalingLimits:
-    """From ``least`` to ``most`` replicas. Raises UserError.
+    """When to add or drain one of ``least`` to ``most`` replicas. Raises UserError.
 
-    One more when the mean of sessions or of waiting passes is above its bound for ``up_s`` (s); one
-    less when the sessions of all would be at most ``idle`` of the bound with one less, for
+    Add one when the mean of sessions or of waiting passes has been above its bound for ``up_s``
+    (s); drain one when, without it, the sessions would have been at most ``idle`` of the bound for
     ``down_s``.
     """
 

@@ -37,7 +37,7 @@ class ModelRunner:
         exits: Exits | None,
         kv_bytes: int = 0,
     ) -> None:
-        """kv_bytes: of the keys and values of both; 0: by the device."""
+        """kv_bytes: bound for the keys and values of both models; 0 for the device's default."""
         self.target = target
         self.memory = KvMemory(kv_bytes or target.default_kv_bytes)
         self.spec = spec
@@ -89,7 +89,7 @@ class ModelRunner:
     def forward(
         self, batch: Sequence[DuePass], on_predicted: OnPredicted
     ) -> list[TargetRows | Exception]:
-        """One pass over all of them; for each its rows, or what it raised.
+        """One pass over all requests; for each its rows, or what it raised.
 
         Raises what the pass itself raises; then none has a result.
         """

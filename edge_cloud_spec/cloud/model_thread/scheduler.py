@@ -69,7 +69,7 @@ class PassEstimator:
         self._rows_rows = self._rows_seconds = 0.0
 
     def observe(self, rows: int, seconds: float) -> None:
-        """A pass over this many rows took so long."""
+        """Learn from a pass over ``rows`` rows that took ``seconds``."""
         expected = self.seconds(rows)
         if self.passes >= WARM_UP:
             seconds = min(max(seconds, expected / OUTLIER), expected * OUTLIER)
@@ -119,12 +119,12 @@ class _Line:
         return bool(self._heap or self._without_credit)
 
     def add(self, share: ClientShare) -> None:
-        """It waits behind those with the same deadline."""
+        """Add a client behind those with the same deadline."""
         heappush(self._heap, (self._deadline(share), self._added, share))
         self._added += 1
 
     def skip_indebted(self) -> bool:
-        """Set aside who has no credit until the first one has; False: nobody has."""
+        """Set aside clients without credit until the first has some; False if nobody has."""
         while self._heap and self._heap[0][2].credit <= 0:
             self._without_credit.append(heappop(self._heap))
         return bool(self._heap)
@@ -145,7 +145,7 @@ class _Line:
 
 
 class Scheduler:
-    """Whose turn it is. Belongs to the model's thread; only ``waiting`` is for others, too."""
+    """Decides whose turn it is. For the model's thread, but ``waiting`` for any."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
@@ -174,7 +174,7 @@ class Scheduler:
         return self._shares.setdefault(client, ClientShare(client))
 
     def charge(self, client: Hashable, seconds: float) -> None:
-        """The model's thread has worked so long for this client alone."""
+        """Subtract this time of the model's thread, spent on one client only, from its credit."""
         if row_s := self.estimator.row_s:
             self.of(client).credit -= seconds / row_s
 
@@ -242,7 +242,7 @@ class Scheduler:
         return batch
 
     def _serve(self, line: _Line) -> ClientShare:
-        """Of these the one to serve now; rounds begin until one has credit."""
+        """The client to serve next; starts rounds of credit until one has some."""
         if not line.skip_indebted():
             self._begin_rounds(line.rounds())
             line.look_again()

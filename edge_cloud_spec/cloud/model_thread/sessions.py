@@ -31,18 +31,18 @@ RECENT = 0.1  # weight of the session that ended last, in the mean of how long t
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """How much the worker holds.
+    """Bounds of the worker.
 
     A session outlives its stream by ``keep_s`` seconds, unless a new one needs its place; the
     session of a stream that sent nothing for ``idle_s`` seconds is dropped when room is needed.
-    ``draft_tokens``: of a draft at most. ``queue_bytes``: that wait in a stream, each way; a robot
-    that is behind is not read from, and the stream of one that does not read is ended.
-    ``sessions_per_robot``, ``bytes_per_robot``, ``passes_per_robot``: sessions of one client
-    (``RobotStream.client``), bytes of all its messages that wait, each way, and its sessions in one
-    pass, at most. ``batch``: sessions in one pass at most (1: one at a time), ``batch_rows``: rows
-    of it, which only a session alone may exceed, and of a prompt that are read at a time.
-    ``kv_bytes``: of all keys and values together (0: by the device). ``lookup_suffixes``: of
-    verified answers, kept for each credential (0: none); ``lookup_nodes``: of a pass, at most.
+    ``draft_tokens``: most tokens of a draft. ``queue_bytes``: most bytes that wait in a stream,
+    each way; a robot with more is not read from, and the stream of one that does not read is ended.
+    A client (``RobotStream.client``) has at most ``sessions_per_robot`` sessions,
+    ``bytes_per_robot`` bytes of waiting messages, each way, and ``passes_per_robot`` sessions in
+    one pass. ``batch``: most sessions in a pass; ``batch_rows``: most rows of it (one session may
+    have more), and rows of a prompt that are read at a time. ``kv_bytes``: bound for all keys and
+    values (0: by the device). ``lookup_suffixes``: suffixes of verified answers kept for each
+    credential (0: none); ``lookup_nodes``: most looked-up nodes in a pass.
     """
 
     sessions: int = 64
@@ -160,14 +160,14 @@ class CloudSession:
 
     @property
     def target(self) -> Session:
-        """The target after the prompt and what is verified; all that is left of it is computed."""
+        """The target's session after prompt and verified tokens; computes what is missing."""
         while self._target is None:
             self.prefill(ALL_ROWS)
         return self._target
 
     @property
     def ready(self) -> bool:
-        """Whether the target has its cache: the next pass is over the draft alone."""
+        """Whether the target has its cache, so that the next pass computes the draft only."""
         return self._target is not None and self._target.resident
 
     @property
@@ -205,7 +205,7 @@ class CloudSession:
         self._steps = None
 
     def pin(self, pinned: bool) -> None:
-        """A pass of it is due, so that its cache is to stay; or that pass is over."""
+        """Keep the session's cache while a pass of it is due."""
         if self._target is not None:
             self._target.waits = pinned
 
@@ -250,7 +250,7 @@ class Turnover:
         self._due: dict[str, float] = {}  # when each refused client comes again
 
     def ended(self, lasted_s: float) -> None:
-        """A session was over after so long."""
+        """Count a session that ended after this time (s)."""
         recent = RECENT if self._mean_s else 1.0
         self._mean_s += recent * (lasted_s - self._mean_s)
 

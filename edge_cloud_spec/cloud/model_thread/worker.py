@@ -50,8 +50,8 @@ class Worker(threading.Thread):
         exits: Exits | None = None,
         instructions: re.Pattern[str] | None = None,
     ) -> None:
-        """exits: of the target; they predict a verdict while its pass is under way. instructions:
-        that the target was trained on, if it says so."""
+        """exits: the target's; they predict a verdict while its pass is under way. instructions:
+        those that the target was trained on, if it names them."""
         super().__init__(name="model", daemon=True)
         self.limits = limits or WorkerLimits()
         self._models = ModelRunner(target, spec, drafter, exits, self.limits.kv_bytes)
@@ -129,7 +129,7 @@ class Worker(threading.Thread):
 
     @property
     def kv_memory(self) -> KvMemory:
-        """Of keys and values; its figures are for any thread."""
+        """The memory of keys and values; its figures are for any thread."""
         return self._models.memory
 
     @property

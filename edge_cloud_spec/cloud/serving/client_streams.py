@@ -98,10 +98,10 @@ class _Client:
 
 
 class ClientStreams:
-    """Who may have another stream, and whose messages are not read for now.
+    """Limits each client's streams, and pauses reading of those with too much waiting.
 
-    A client has two streams for each of its sessions: a robot opens a new one while the cloud has
-    not noticed the end of the old one.
+    A client may have two streams a session: a robot can open a new one before the cloud has noticed
+    the end of the old one.
     """
 
     def __init__(self, limits: WorkerLimits) -> None:
@@ -120,7 +120,7 @@ class ClientStreams:
 
     @property
     def waiting_bytes(self) -> dict[str, int]:
-        """Of messages that wait in all streams, each way; from any thread."""
+        """Bytes of the messages that wait in all streams, by direction; from any thread."""
         received = sum(stream.backlog[1] for stream in self.streams)
         to_send = sum(client.to_send.size for client in list(self._clients.values()))
         return {"received": received, "to_send": to_send}

@@ -27,7 +27,7 @@ OTHER = "other"  # the preset of a robot that names none, or one of its own
 
 
 class Histogram:
-    """Of ``SECONDS``; observed from one thread, read from another."""
+    """A histogram with the buckets ``SECONDS``; observed from one thread, read from another."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(SECONDS) + 1)  # the last: above all bounds

@@ -170,7 +170,7 @@ class Server(HealthyServer):
     def __init__(
         self, worker: Worker, settings: ServerSettings, service: DecodeService | None = None
     ) -> None:
-        """service: of a replica, which admits by lease."""
+        """service: a replica's, which admits by lease."""
         self._worker = worker
         self._settings = settings
         self._service = service or DecodeService(worker, settings)

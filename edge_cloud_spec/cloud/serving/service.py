@@ -39,7 +39,7 @@ class DecodeService:
         self.problem = ""  # of the model's thread: no stream is begun
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """For ``server.add_generic_rpc_handlers``; messages stay bytes here."""
+        """The RPC handler for ``server.add_generic_rpc_handlers``; messages stay bytes here."""
         method = grpc.stream_stream_rpc_method_handler(self._decode)
         return grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
 

@@ -42,9 +42,9 @@ class Counters:
     def count_verdict(
         self, draft: Draft, source: str, path: Sequence[int], tokens: int, finish: str
     ) -> None:
-        """The verdict on this draft accepts this path, and settles so many tokens.
+        """Count a verdict that accepts this path of the draft and settles so many tokens.
 
-        source: of what is not looked up.
+        source: who drafted the nodes that were not looked up.
         """
         self.verdicts += 1
         answers = self.answers

@@ -87,10 +87,7 @@ class PushedDrafts:
         return self._drafts.pop(here, None)
 
     def take_rest(self, answer: VerifiedAnswer) -> Draft | None:
-        """What is left of a draft along which the answer went, of the one for its last place.
-
-        Those along which it did not go are dropped.
-        """
+        """What follows the answer in its newest matching draft; drops drafts that do not match."""
         rests = {
             base: answer.rest_of(base, message.draft)
             for base, message in self._drafts.items()
@@ -141,7 +138,8 @@ class OwnDrafting:
         return not better
 
     def judged(self, scored: ScoredDraft, tokens: int, seconds: float) -> None:
-        """A pass over this draft settled so many tokens, so many seconds after the last verdict."""
+        """Learn from a pass over this draft: tokens that it settled, seconds since the last
+        verdict."""
         looked_up = self._looked_up if scored.draft.looked_up else self._bare
         (self._drafted if scored.source == "cloud" else looked_up).observe(tokens, seconds)
 
@@ -158,8 +156,7 @@ class DraftChoice:
         lookup: AnswerLookup | None,
         own: OwnDrafting | None,
     ) -> None:
-        """lookup: None where nothing is to be looked up. own: of the cloud's own draft model;
-        None where it has none."""
+        """lookup: None where nothing is to be looked up. own: the cloud's draft model, or None."""
         self._opening, self._answer, self._rules = opening, answer, rules
         self._counters, self._lookup, self._own = counters, lookup, own
         self._pushed = PushedDrafts(counters)
@@ -288,7 +285,7 @@ class DraftChoice:
 
     @property
     def _useful(self) -> int:
-        """Tokens of a draft that the answer has room for: the verdict brings one of its own."""
+        """How many tokens of a draft the answer has room for, beside the verdict's own."""
         return max(0, self._answer.room - 1)
 
     def judged(

@@ -32,7 +32,7 @@ def check_verified(
 ) -> None:
     """Raise UserError where an answer cannot go on after these tokens.
 
-    That they are verified is the robot's word; one that lies spoils its own answer alone.
+    That they are verified is the robot's claim; a false one spoils only its own answer.
     """
     if len(tokens) >= max_tokens:
         raise UserError(

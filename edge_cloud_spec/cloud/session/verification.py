@@ -70,8 +70,8 @@ class Verification:
         lookup: AnswerLookup | None = None,
         own: OwnDrafting | None = None,
     ) -> None:
-        """draft_tokens: of a draft at most. counters: of all sessions. grammar: the policy's.
-        lookup: for this answer, where its robot wants that. own: of the cloud's draft model."""
+        """draft_tokens: most tokens of a draft. counters: shared by all sessions. grammar: the
+        policy's. lookup: this answer's, if its robot wants one. own: the cloud's draft model."""
         self.session = session
         self.grammar = grammar
         self.finished = False
@@ -215,7 +215,7 @@ class Verification:
         return []
 
     def _repeat(self, message: Verdict | RowMessage) -> list[Action]:
-        """What was sent before is sent again, as it was."""
+        """Send an earlier reply again, unchanged."""
         self.counters.repeated += 1
         return [Reply(message)]
 
@@ -369,7 +369,7 @@ class VerdictHistory(dict[PrefixDigest, Verdict]):
         self.last = verdict.base
 
     def since(self, base: PrefixDigest) -> Iterator[Verdict]:
-        """Those on this prefix and on all that came after it."""
+        """Verdicts on this prefix and on all later ones."""
         return (kept for place, kept in self.items() if place.length >= base.length)
 
 

@@ -30,7 +30,7 @@ class VerifiedAnswer:
 
     @property
     def digest(self) -> PrefixDigest:
-        """Of all verified tokens."""
+        """The digest of all verified tokens."""
         return self._places[-1]
 
     @property
@@ -46,7 +46,7 @@ class VerifiedAnswer:
         return Draft(forced_tokens(self._grammar, self.tokens, self.end_tokens, count))
 
     def extend(self, tokens: tuple[int, ...]) -> None:
-        """These tokens are verified now."""
+        """Append tokens that were verified."""
         for token in tokens:
             self._places.append(self.digest.extend((token,)))
         self.tokens += tokens
@@ -56,9 +56,9 @@ class VerifiedAnswer:
         return place.length < len(self._places) and self._places[place.length] == place
 
     def rest_of(self, place: PrefixDigest, draft: Draft) -> Draft | None:
-        """What is left, after the whole answer, of a draft made after this place of it.
+        """The part of a draft, made at this place of the answer, that follows the answer.
 
-        None: nothing, or the answer went elsewhere; see ``Draft.below``.
+        None if there is none, or the answer went elsewhere; see ``Draft.below``.
         """
         return draft.below(self.tokens[place.length :]) if self.was_at(place) else None
 

@@ -72,7 +72,7 @@ class ClientSettings:
         return read_token(self.token_file) if self.token_file else self.token
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """Of a new channel; None without TLS. Raises UserError for a file that cannot be used."""
+        """Credentials of a new channel; None without TLS. Raises UserError for an unusable file."""
         if not self.secure:
             return None
         roots = read_pem(self.authority, "certificate authority") if self.authority else None
@@ -113,11 +113,11 @@ class KnownPlace:
         self._until = 0.0
 
     def at(self, now: float) -> Place | None:
-        """Where a stream may go without asking; None: nowhere."""
+        """Where a stream may go without asking the front; None if it must ask."""
         return self._place if now < self._until else None
 
     def given(self, place: Place, lease_s: float, now: float) -> None:
-        """The front gave this place, whose lease opens streams for so long."""
+        """Keep the place that the front gave, whose lease opens streams for ``lease_s``."""
         self.is_front = True
         self._place, self._until = place, now + 0.9 * lease_s
 

@@ -172,7 +172,7 @@ class ReplyWatch:
         return bool(self._asked)
 
     def sent(self, request: str, now: float) -> None:
-        """The robot sent a message of this request."""
+        """Note that the robot sent a message of this request."""
         if request not in self._asked:
             self._asked[request] = now
             self._due[request] = now + self._deadline_s
@@ -259,7 +259,7 @@ class LinkMonitor:
                 self._answered(after_s or 0.0, now)
 
     def check(self) -> bool:
-        """Look at the time, some times a second; whether to probe the cloud now (``probed``)."""
+        """To be called some times a second; returns whether to probe the cloud now (``probed``)."""
         with self._lock:
             now = self._clock()
             for _ in range(self._watch.misses(now)):

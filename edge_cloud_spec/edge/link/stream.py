@@ -259,7 +259,7 @@ class ClientStream:
             raise _FatalError(Fault("bad_redirect", problem))
 
     def _arrive(self, place: Place) -> None:
-        """Connected: what is still queued was for another stream, unless this is the first."""
+        """Connected: drop what is queued for an earlier stream, if this is not the first."""
         moved = self._last is not None and self._last.address != place.address
         self._last = place
         if self._lost or moved:

@@ -18,7 +18,7 @@ class Share:
 
     @property
     def value(self) -> float | None:
-        """From 0 to 1; None where there was no event."""
+        """The share, from 0 to 1; None without events."""
         return self.part / self.whole if self.whole else None
 
     def __add__(self, other: Share) -> Share:
@@ -32,8 +32,8 @@ class Share:
 class ChoiceShares:
     """How often the draft model's choices were the target's.
 
-    ``first``: positions where its first choice was the target's. ``second``: of those where it
-    was not, where its second was; counted only by presets that predict verdicts.
+    ``first``: share of positions where its first choice was. ``second``: share of the others where
+    its second was; counted only by presets that predict verdicts.
     """
 
     first: Share = Share()

@@ -82,7 +82,7 @@ def _seed(text: str) -> int:
 
 
 def earlier_rows(path: Path | None, key: str) -> dict[str, Row]:
-    """For ``--resume``: the rows that are written there, by their ``key``. Raises UserError."""
+    """For ``--resume``: the file's rows by their ``key``. Raises UserError."""
     if path is None:
         raise UserError("--resume needs --json, the file of the run to go on with")
     try:
@@ -93,7 +93,7 @@ def earlier_rows(path: Path | None, key: str) -> dict[str, Row]:
 
 
 def make_report_folder(folder: Path) -> None:
-    """Before anything is measured; raises UserError where a report cannot be made there."""
+    """Make the folder before anything is measured; raises UserError if no report can be made."""
     try:
         import matplotlib  # noqa: F401 (whether it can be imported)
     except ImportError as error:

@@ -67,13 +67,13 @@ class FullRow(TokenDistribution):
     """P, of which each step becomes a float64 row of its own."""
 
     def residual(self, draft: TokenDistribution) -> TokenDistribution:
-        """What is left of P where Q is taken from it."""
+        """max(0, P - Q), not normalized; P itself if that is zero everywhere."""
         weights = np.maximum(self.shares.copy() - draft.over(self.ids), 0.0)
         return FullRow(weights, self.ids) if weights.any() else self
 
 
 class Verdicts(SeededRandomSource):
-    """Every drafted token stands, or none does; draws are by seed."""
+    """A seeded source that accepts every drafted token (``stands``) or none."""
 
     def __init__(self, seed: int, *, stands: bool) -> None:
         super().__init__(seed)

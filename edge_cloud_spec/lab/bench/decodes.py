@@ -53,7 +53,7 @@ def in_turn(decodes: Mapping[str, Decode[T]], cases: Sequence[Case]) -> dict[str
 
 
 def acceptance(done: Iterable[Outcome]) -> float | None:
-    """Of the drafted tokens that were tested; None where there were none."""
+    """The share of tested drafted tokens that were accepted; None without any."""
     stats = [outcome.stats for outcome in done]
     tested = sum(each.tested for each in stats)
     return sum(each.accepted for each in stats) / tested if tested else None

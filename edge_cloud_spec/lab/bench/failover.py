@@ -64,10 +64,9 @@ class RobotLog:
         return sum(begun > event for begun in self.begun[-3:]) >= 2
 
     def recovery(self, event: float) -> Recovery:
-        """What it saw, once it ``is_past`` it.
+        """How this client recovered from an event that it ``is_past``.
 
-        Tokens that were on their way when its replica died say nothing: what counts is the first
-        on the last link since then.
+        Only tokens on the last link count: others were on their way when the replica died.
         """
         lost = next((at - event for at in self.lost if at > event), None)
         connected = [at for at in self.connected if at > event]
@@ -187,7 +186,7 @@ def with_event(
 ) -> Row:
     """The row of these events with one more, which the robots saw like this.
 
-    decodes: that ended meanwhile; wrong: why some were not the undisturbed ones.
+    decodes: how many ended meanwhile; wrong: why some differed from undisturbed ones.
     """
     row = row or {"waits_s": [], "lost_s": [], "moved_s": [], "decodes": 0, "equal": 0, "why": []}
     waits = [*row["waits_s"], max(one.token_s for one in seen)]
@@ -222,7 +221,7 @@ class Events:
         replicas: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """fleet: of so many replicas, on this loop."""
+        """fleet: makes one of so many replicas, on this loop."""
         self._fleet, self._robots, self._replicas, self._loop = fleet, robots, replicas, loop
         self._killed: set[int] = set()  # processes
 

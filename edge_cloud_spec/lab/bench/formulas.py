@@ -125,7 +125,7 @@ def speedup(tokens: float, round_time: float, target: float) -> float:
 
 
 class KnownCosts(Measures):
-    """These costs, in place of what a robot would measure."""
+    """Measures that hold given costs, in place of a robot's own."""
 
     def __init__(self, costs: Costs) -> None:
         super().__init__()

@@ -311,7 +311,7 @@ def _end(command: Command, events: Sequence[Event]) -> float:
 
 
 def _watch_base(events: Sequence[Event], bursts: Sequence[_Burst], judgement: Judgement) -> None:
-    """From the end of each burst until the base stood, unless the next one came before."""
+    """Measure from each burst's end until the base stood, unless the next burst came first."""
     base = [event for event in events if isinstance(event, BaseMotion)]
     times = [event.at for event in base]
     for burst, following in zip_longest(bursts, bursts[1:]):

@@ -98,7 +98,7 @@ def memory_mb(process: int) -> float:
 
 @contextmanager
 def sampled(look: Callable[[], Sample]) -> Iterator[list[Sample]]:
-    """What is seen ten times a second, by a thread of its own, and once before."""
+    """Samples taken ten times a second by a thread, and once before."""
     samples, done = [look()], threading.Event()
 
     def sample() -> None:

@@ -89,7 +89,7 @@ class LiveRig:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For other processes in the same ROS domain."""
+        """The environment of other processes in the same ROS domain."""
         return {**os.environ, **self._environment}
 
     @property

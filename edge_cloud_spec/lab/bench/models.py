@@ -97,7 +97,7 @@ class PairMeasures:
         return sum(self.accepted) / max(1, sum(self.reached))
 
     def costs(self, one_way: float) -> Costs:
-        """As the cost model takes them; ``one_way`` of the link in s."""
+        """The costs as the cost model takes them; ``one_way`` of the link in s."""
         measures = Measures()
         for nodes in DRAFT_SIZES:
             measures.drafted(nodes, statistics.median(self.draft[nodes]))

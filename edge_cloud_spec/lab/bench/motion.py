@@ -265,7 +265,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def measure(fault: str, events: int, seed: int) -> WorstStep:
-    """The worst step of so many events."""
+    """The worst step among ``events`` random events."""
     random, worst = Random(f"motion {seed} {fault}"), WorstStep()
     while worst.events < events:
         before_end = min(EPISODE, events - worst.events) - 1  # an episode ends with a Hold

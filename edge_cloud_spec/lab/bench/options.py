@@ -79,7 +79,7 @@ HARNESS_OPTIONS: Options = {
 
 
 def regimes_of(args: argparse.Namespace, rtt_ms: float | None) -> list[Regime]:
-    """Those that ``--regime`` names, with the changes given by other options; raises UserError."""
+    """The regimes that ``--regime`` names, changed by the other options; raises UserError."""
     given: dict[str, Any] = {
         name: getattr(args, name) for name in CHANGES if getattr(args, name) is not None
     }

@@ -112,7 +112,7 @@ class RandomTarget:
         return size * (shape.layers * layer + shape.hidden * shape.vocabulary)
 
     def cache_bytes(self, rows: int) -> int:
-        """Of so many rows of a session's keys and values."""
+        """Bytes of so many rows of a session's keys and values."""
         return rows * self.transformer.cache_layout.row_bytes
 
     def session(self, rows: int, seed: int = 0) -> Session:
@@ -357,7 +357,7 @@ def _bandwidth(target: RandomTarget) -> float:
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What it returns, and the seconds until a GPU has done it, too."""
+    """The result of ``work``, and its seconds, those of the GPU included."""
     _synchronize()
     begun = time.perf_counter()
     result = work()
@@ -371,5 +371,5 @@ def _synchronize() -> None:
 
 
 def _median_ms(trials: int, work: Callable[[], object]) -> float:
-    """Of so many; three more warm up."""
+    """The median of ``trials`` times, after three to warm up."""
     return 1e3 * statistics.median([timed(work)[1] for _ in range(trials + 3)][3:])

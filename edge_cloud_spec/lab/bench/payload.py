@@ -52,7 +52,7 @@ class Case:
 
     @property
     def distributions(self) -> Case | None:
-        """The fields that its P and Q depend on; None where nothing is drawn from Q."""
+        """The case reduced to what P and Q depend on; None where nothing is drawn from Q."""
         preset = self.preset
         if not preset.proposal(self.rule, self.policy(0)).draws:
             return None
@@ -106,7 +106,7 @@ def cases(tail: str, vocab: int, temperatures: Sequence[float] = TEMPERATURES) -
 
 
 def _presets(vocab: int) -> Iterator[Preset]:
-    """Those that draft on the robot: chains of each length, cut to each share of the vocabulary."""
+    """Presets that draft on the robot: chains of each length, Q cut to each share of V."""
     tree_depth = load_preset("mc_dsd").shape.depth
     for name in preset_names():
         preset = load_preset(name)
@@ -258,9 +258,9 @@ def _row(case: Case, measured: Mapping[Case, Row], overlaps: Mapping[Case, float
 
 
 def _rounds(case: Case, args: argparse.Namespace) -> int:
-    """As many as take about the same time at each vocabulary.
+    """The number of rounds, so that each vocabulary takes about the same time.
 
-    More where fallbacks, which are rare, are to be counted; fewer of trees with 40 rows a draft.
+    More where fallbacks, which are rare, are counted; fewer for trees with 40 rows a draft.
     """
     split = case.preset.split_of(case.rule)
     weight = 0.5 if case.preset.best_first is not None else 1.0

@@ -113,7 +113,7 @@ def _timed(
 
 
 def _prepare(assistant: Any, model: Any, gamma: int) -> None:
-    """For assisted generation, with drafts of ``gamma`` tokens."""
+    """Prepare assisted generation, with drafts of ``gamma`` tokens."""
     size = model.config.text_config.vocab_size
     if assistant.config.text_config.vocab_size != size:
         # a draft model whose padding differs is refused there; ours crops instead

@@ -132,7 +132,7 @@ def all_faults(preset: str, rule: str, seed: int) -> Batch:
 
 
 def single_and_paired_faults(plain: Schedule) -> Iterator[tuple[Schedule, ScheduleResult]]:
-    """Without a fault, with each, and with each two; a fault may cause more messages."""
+    """Schedules with no fault, each fault, and each pair; a fault may cause more messages."""
     unfaulted = run_schedule(plain)
     yield plain, unfaulted
     for first in range(unfaulted.messages):

@@ -47,7 +47,7 @@ class MessageCounts:
 
     @classmethod
     def of(cls, answer: DecodedAnswer) -> MessageCounts:
-        """Of one answer."""
+        """The counts of one answer."""
         outcome, stats = answer.outcome, answer.outcome.stats
         return cls(
             answers=1,
@@ -72,7 +72,7 @@ def total(counts: Iterable[MessageCounts]) -> MessageCounts:
 
 
 def discrepancies(robot: MessageCounts, cloud: Counters, lossless: bool) -> list[str]:
-    """Where robot and cloud do not agree once all decodes have ended; ``lossless``: no outages."""
+    """Where robot and cloud disagree after all decodes have ended; ``lossless``: no outages."""
     lost = robot.sent - cloud.drafts
     checks = {
         f"{robot.answers - robot.equal} answers are not the target's own": (
@@ -218,7 +218,7 @@ class Soak:
         return found + [f"{more} more {name}" for name, more in growth.items() if more > 0]
 
     def _decode(self, tokens: int) -> None:
-        """With the next preset; every other round of them is under the coupled rule."""
+        """Decode with the next preset; every other turn of all presets under the coupled rule."""
         seed = self._seed + self._count
         coupled, place = divmod(self._count, len(self._presets))
         preset = self._presets[place]
@@ -231,7 +231,7 @@ class Soak:
             print(f"{preset.name}, seed {seed}: {outcome.reason} {outcome.text}", file=sys.stderr)
 
     def _settle(self) -> None:
-        """Until the cloud has no session; one whose Close was lost is dropped at the next Open."""
+        """Wait until the cloud has no session; one whose Close was lost ends at the next Open."""
         for _ in range(5):
             self._harness.rest(1.0)
             if not self._harness.worker.sessions:

@@ -42,7 +42,7 @@ TRIES = 30  # of one trial: on a busy machine the decode may end before the stop
 
 
 class Reaction:
-    """From a Bool on one topic to an all-zero Twist on another, which another process answers."""
+    """Time from a Bool on one topic to the zero Twist with which another process answers."""
 
     def __init__(self, rig: LiveRig, press: str, command: str) -> None:
         self._rig = rig

@@ -32,7 +32,7 @@ def draw_timeline(path: Path, run_log: RunLog) -> None:
 def spans(round_: ShownRound) -> dict[str, list[tuple[float, float]]]:
     """(begin, seconds) of a round's parts; the verify pass is put in the middle of the wait.
 
-    A cloud that goes on alone is not asked: its pass is put right before its verdict.
+    Without a draft of the robot, the pass ends at its verdict.
     """
     parts: dict[str, list[tuple[float, float]]] = {"drafting": [], "waiting": [], "verifying": []}
     if round_.sent > round_.drafting:

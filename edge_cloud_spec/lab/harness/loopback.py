@@ -77,9 +77,9 @@ class LoopbackPair:
         verify_s: float = 0.0,
         queue_s: float = 0.0,
     ) -> None:
-        """sessions: the draft model's, then the target's. random_source: of all three that draw.
+        """sessions: the draft model's, then the target's. random_source: shared by all that draw.
 
-        verify_s, queue_s: the times in its verdicts, of a pass and of waiting for it, in seconds.
+        verify_s, queue_s: seconds of a pass and of waiting for it, as its verdicts report them.
         """
         draft_session, self._target = sessions
         self._wire = wire

@@ -36,7 +36,7 @@ class InProcessServer:
     """A worker and its server; ``address`` is where robots reach it, ``service`` its streams."""
 
     def __init__(self, worker: Worker, **settings: Any) -> None:
-        """settings: of the server. Raises UserError."""
+        """settings: the server's. Raises UserError."""
         self.worker = worker
         with ExitStack() as endings:
             cloud = LoopThread("cloud")
@@ -52,7 +52,7 @@ class InProcessServer:
 
     @property
     def holdings(self) -> ServerHoldings:
-        """What it holds now."""
+        """The memory and sessions that the verifier holds now."""
         waiting, worker = self.service.streams.waiting_bytes, self.worker
         return ServerHoldings(
             len(self.service.streams),
@@ -101,7 +101,7 @@ class ServerProcess:
         return self._process.pid
 
     def holdings(self) -> ServerHoldings:
-        """What it holds now; for one thread at a time."""
+        """The memory and sessions that the verifier holds now; for one thread at a time."""
         self._pipe.send(None)
         held: ServerHoldings = self._receive(TIMEOUT_S)
         return held

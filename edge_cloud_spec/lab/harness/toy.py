@@ -78,7 +78,7 @@ class ToyVlm(FakeVlm):
         return SimpleNamespace(digest=whole.digest())
 
     def grammar(self, text: str, spec: PromptSpec) -> ToyGrammar:
-        """As ``Vlm.grammar`` has it: any text is one."""
+        """A grammar (``Vlm.grammar``); any text is one."""
         return ToyGrammar(text, self.vocabulary)
 
     def row(self, state: tuple[int, ...]) -> np.ndarray:

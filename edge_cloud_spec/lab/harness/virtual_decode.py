@@ -80,7 +80,7 @@ class InjectedFaults(Impairments):
             link.timeline.after(self._random.expovariate(self._conditions.cuts), self._cut_anywhere)
 
     def up(self, message: ClientMessage, size: int, now: float) -> Iterable[Arrival]:
-        """In order, but for what comes late."""
+        """Deliver in order, but for late messages."""
         fault = self._fault()
         self.left_out |= fault in ("lost", "late")  # what follows cannot be used without it
         arrivals = self._later(fault, now)
@@ -91,7 +91,7 @@ class InjectedFaults(Impairments):
         return arrivals
 
     def down(self, data: bytes, now: float) -> Iterable[Arrival]:
-        """In order, but for what comes late; verdicts even over another stream."""
+        """Deliver in order, but for late messages; verdicts even over another stream."""
         fault = self._fault()
         self.left_out |= fault == "lost"
         arrivals = self._later(fault, now)
@@ -106,11 +106,11 @@ class InjectedFaults(Impairments):
         return arrivals
 
     def closed_at(self, now: float) -> float:
-        """After what was sent before."""
+        """After all messages that were sent before."""
         return max(self._up_free, now + self._delay())
 
     def lost_at(self, now: float) -> float:
-        """As late as any message."""
+        """The time at which a message sent now would arrive."""
         return now + self._delay()
 
     def clear(self) -> None:
@@ -255,7 +255,7 @@ class Decode:
         return self.outcome
 
     def settle(self) -> None:
-        """After the end: what is in flight arrives, and the cloud does its remaining jobs."""
+        """Let what is in flight arrive after the end, and the cloud finish its jobs."""
         self.timeline.drain()
 
     def on_event(self, event: Event) -> Event:

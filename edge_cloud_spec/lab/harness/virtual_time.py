@@ -233,7 +233,7 @@ class ProfileImpairments(Impairments):
         return [Arrival(self._down.arrival(now, len(data)))]
 
     def closed_at(self, now: float) -> float:
-        """After what was sent before."""
+        """After all messages that were sent before."""
         return self._up.arrival(now, 0)
 
     def clear(self) -> None:
@@ -376,13 +376,13 @@ class VirtualStream:
             link.timeline.at(arrival.time, partial(arrive, cloud, stream, data))
 
     def _reach(self, cloud: VirtualCloud, far: RobotStream | None, data: bytes) -> None:
-        """A message arrives in this cloud; ``far``: on this stream alone."""
+        """A message arrives in this cloud; ``far``: on this stream only."""
         stream = self._far
         if stream is not None and cloud is self._cloud and (far is None or far is stream):
             cloud.receive(stream, data)
 
     def _arrive(self, cloud: VirtualCloud, far: RobotStream | None, data: bytes) -> None:
-        """A message of this cloud arrives at the robot; ``far``: on this stream alone."""
+        """A message of this cloud arrives at the robot; ``far``: on this stream only."""
         if cloud is self._cloud and (far is None or far is self._far):
             self._deliver(data)
 

@@ -180,7 +180,7 @@ class PaddedAttention:
     """
 
     def __init__(self, segments: Sequence[Segment], layout: CacheLayout, heads: int) -> None:
-        """heads: of the queries; the layout's share them equally."""
+        """heads: the number of query heads, a multiple of the layout's KV heads."""
         self._segments, self._heads = segments, heads
         self._sessions = len(segments)
         self._before = before = max(segment.start for segment in segments)

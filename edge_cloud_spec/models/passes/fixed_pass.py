@@ -196,7 +196,7 @@ class FixedAttention:
         return AttentionPlan(segment, base, paths)
 
     def attend(self, index: int, qk: Tensor, values: Tensor, plan: AttentionPlan) -> Tensor:
-        """As ``attention.attend``."""
+        """Attention over the cache (``attention.attend``), with fixed shapes."""
         segment, base, heads = plan.segment, plan.base, self._heads
         end = segment.start + segment.count
         there = segment.cache.keys[index], segment.cache.values[index]

@@ -330,14 +330,13 @@ class Layer:
 
     @property
     def products(self) -> tuple[nn.Module, ...]:
-        """Its linear layers."""
+        """The layer's linear modules."""
         return self._qkv, self._out, self._gate_up, self._down
 
     def project(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Of hidden rows [n, E]: rotated queries and keys [n, heads + kv_heads, dim], and values
-        [n, kv_heads, dim].
+        """Rotated queries and keys [n, heads + kv_heads, dim], and values [n, kv_heads, dim].
 
-        cos, sin: [n, 1, dim], see ``RotaryEmbedding``.
+        hidden: [n, E]. cos, sin: [n, 1, dim], see ``RotaryEmbedding``.
         """
         split = self._heads + self._kv_heads
         qkv = self._qkv(self._norm_in(hidden)).view(hidden.shape[0], -1, self._dim)

@@ -51,7 +51,7 @@ def stacked(rows: Sequence[DeviceRows]) -> DeviceRows:
 
 
 def target_rows(rows: DeviceRows, allowed: AllowedAfter | None = None) -> TargetRows:
-    """What the acceptance rules ask, of rows [1 + n, V]; of ``allowed`` tokens alone."""
+    """Rows [1 + n, V] as the acceptance rules ask for them, with only ``allowed`` tokens."""
     if isinstance(rows, Tensor):
         return TensorRows(rows, allowed)
     return LogitRows(rows, allowed)

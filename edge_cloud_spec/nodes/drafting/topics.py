@@ -218,7 +218,7 @@ class RunInfo:
 
 @cache
 def versions() -> str:
-    """Of this package, and of what computes."""
+    """The versions of this package and of the libraries that compute."""
     found = [f"edge_cloud_spec {__version__}"]
     for name in ("torch", "transformers"):
         try:

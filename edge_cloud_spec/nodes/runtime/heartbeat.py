@@ -42,7 +42,7 @@ class Pulse:
 
     @contextlib.contextmanager
     def resting(self) -> Iterator[None]:
-        """For work of the thread that may take any time, such as loading a model."""
+        """A context for work of any length, such as loading a model, in which no beat is due."""
         self.rest()
         try:
             yield
@@ -57,7 +57,7 @@ class Pulse:
         return self._silent_s if self._silent_s >= HANG_S + self._slack() else 0.0
 
     def place(self) -> str:
-        """Where the thread is, in words: our own line that it is in, else the innermost one."""
+        """Where the thread is: its innermost stack frame in our code, else of all."""
         frame = sys._current_frames().get(self._ident or 0)
         if frame is None:
             return "has ended"
@@ -80,7 +80,7 @@ class HangWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more: the program ends in order."""
+        """Stop looking: the program ends normally."""
         self._closed.set()
 
     def _watch(self) -> None:

@@ -45,7 +45,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "server_killed",
         "the verifier gets SIGKILL, and is started again at the end",
-        "ends its step and stands",
+        "stops",
         lambda rig: rig.kill("verifier"),
         lambda rig: rig.start_node("verifier"),
         reads="lost",
@@ -55,7 +55,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "server_hung",
         "the verifier gets SIGSTOP",
-        "ends its step and stands; the decision is given up after `patience`",
+        "stops; gives the decision up after `patience`",
         lambda rig: rig.hang("verifier"),
         lambda rig: rig.unhang("verifier"),
         lasts=3.0,
@@ -64,7 +64,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "out_of_memory",
         "every pass of the target raises torch's OutOfMemoryError",
-        "ends its step and stands; each decision ends with a fault that says so",
+        "stops; each decision fails",
         lambda rig: rig.poison("verifier", "out_of_memory"),
         lambda rig: rig.poison("verifier", ""),
         reads="(?i)OutOfMemory|memory",
@@ -72,7 +72,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "nan_logits",
         "every pass of the target gives logits that are no numbers",
-        "ends its step and stands; each decision ends with a fault that says so",
+        "stops; each decision fails",
         lambda rig: rig.poison("verifier", "nan"),
         lambda rig: rig.poison("verifier", ""),
         reads="no decision on",
@@ -80,7 +80,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "wrong_checkpoint",
         "the link leads to a verifier with another target",
-        "ends its step and stands, or is refused the session",
+        "stops, or is refused the session",
         _other_target,
         _own,
         soak=False,
@@ -89,7 +89,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "older_robot_refused",
         "the link leads to a verifier of the next protocol",
-        "ends its step and stands; the owner reads which side to update",
+        "stops",
         partial(_instead, protocol=PROTOCOL + 1),
         _own,
         reads="update edge_cloud_spec on the robot",
@@ -98,7 +98,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "newer_robot_refused",
         "the link leads to a verifier of the protocol before the robot's",
-        "ends its step and stands; the owner reads which side to update",
+        "stops",
         partial(_instead, protocol=PROTOCOL - 1),
         _own,
         reads="update edge_cloud_spec on the cloud",
@@ -202,15 +202,15 @@ ACCESS_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "wrong_token",
         "the robot's token file holds another verifier's token",
-        "ends its step and stands: every session is refused",
+        "stops: every session is refused",
         lambda rig: rig.token_file.write_text(TOKEN + " of another verifier"),
         lambda rig: rig.token_file.write_text(TOKEN),
         reads="(?i)token",
     ),
     InjectedFault(
         "expired_certificate",
-        "robot and verifier use TLS, and the verifier's certificate has expired",
-        "stands: no connection comes about; goes on once the certificate is renewed",
+        "the verifier's TLS certificate has expired",
+        "stops: no connection comes about",
         _expired,
         _renewed,
         reads="(?i)expired|certificate|TLS",
@@ -256,13 +256,13 @@ def _messages(name: str, injected: str, robot: str, faults: MessageFaults) -> In
     return InjectedFault(name, injected, robot, inject, clear, lasts=6.0, stops=False)
 
 
-GOES_ON = "goes on with what is verified; decisions that miss a message are given up and made anew"
+GOES_ON = "goes on; decisions that miss a message are made anew"
 
 LINK_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "link_cut",
-        "every connection to the cloud is broken, and none can be made",
-        "ends its step and stands",
+        "connections to the cloud break, and none can be made",
+        "stops",
         lambda rig: rig.proxy.set_out(True),
         lambda rig: rig.proxy.set_out(False),
         reads="lost",
@@ -271,15 +271,15 @@ LINK_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "outage_2s",
         "the same for 2 s",
-        "ends its step, stands and resumes the decision",
+        "stops, then resumes the decision",
         _outage,
         lasts=0.5,
         stops=False,
     ),
     InjectedFault(
         "half_open",
-        "all bytes are lost both ways, while both ends believe to be connected",
-        "ends its step and stands; the decision is given up after `patience`",
+        "all bytes are lost both ways, and neither end notices",
+        "stops; gives the decision up after `patience`",
         lambda rig: rig.proxy.set_silent(True),
         lambda rig: rig.proxy.set_silent(False),
         lasts=3.0,
@@ -288,7 +288,7 @@ LINK_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "delay_5s",
         "every byte takes 5 s each way",
-        "ends its step and stands; decisions are given up after `patience`",
+        "stops; gives decisions up after `patience`",
         lambda rig: rig.proxy.set_delay(DELAY_MS),
         _no_delay,
         lasts=3.0,
@@ -307,7 +307,7 @@ LINK_FAULTS: tuple[InjectedFault, ...] = (
     replace(
         _messages(
             "corrupted",
-            "a bit of every second message is another",
+            "one bit of every second message is flipped",
             GOES_ON,
             MessageFaults(corrupted=0.5),
         ),

@@ -47,14 +47,14 @@ def _disk_full(rig: Rig) -> None:
 
 
 KILLED = {
-    "drafter": "ends its step and stands; a new drafter waits for an instruction",
-    "cloud_bridge": "ends its step and stands",
+    "drafter": "stops; a new drafter waits for an instruction",
+    "cloud_bridge": "stops",
     "navigator": "stands by the base's own timeout",
-    "simulator": "is gone; the navigator gives its step up, since odometry is missing",
+    "simulator": "is gone; the navigator gives its step up: odometry is missing",
 }
 HUNG = {
-    "drafter": "ends its step and stands",
-    "cloud_bridge": "ends its step and stands; the decision is given up after `patience`",
+    "drafter": "stops",
+    "cloud_bridge": "stops; gives the decision up after `patience`",
     "navigator": "stands by the base's own timeout, and does not take its step up again",
     "simulator": "stands still itself; the navigator gives its step up",
 }
@@ -63,7 +63,7 @@ NODE_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "drafter_exception",
         "every pass of the draft model raises an error",
-        "ends its step and stands",
+        "stops",
         lambda rig: rig.poison("drafter", "error"),
         lambda rig: rig.poison("drafter", ""),
         reads="a decision failed",
@@ -71,7 +71,7 @@ NODE_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "disk_full",
         "a recorder's file may not grow beyond 100 kB",
-        "goes on; the recorder ends its bag so that it can be read, and says so",
+        "goes on; the recorder ends with a readable bag",
         _disk_full,
         lasts=0.5,
         stops=False,
@@ -162,7 +162,7 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "second_cmd_vel",
         "another node publishes on `cmd_vel`",
-        "the base obeys both; reported within 1 s, prevented by SROS2 only",
+        "the base obeys both; reported",
         _twists,
         lambda rig: rig.endings.close(),
         lasts=1.5,
@@ -175,7 +175,7 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "forged_verdict",
         "another node publishes verdicts for the decode under way",
-        "believes the first verdict on its prefix; reported within 1 s, prevented by SROS2 only",
+        "believes the first verdict on its prefix; reported",
         _forged_verdict,
         lambda rig: rig.endings.close(),
         lasts=1.0,
@@ -187,7 +187,7 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "forged_words",
         "another node publishes `verified_tokens` with an action",
-        "moves by it; reported within 1 s, prevented by SROS2 only",
+        "moves by it; reported",
         _forged_words,
         lambda rig: rig.endings.close(),
         lasts=1.0,
@@ -263,7 +263,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "camera_gone",
         "no picture comes",
-        "ends its step, and one decision on the last frame; then stands",
+        "stops after one more decision on the last frame",
         _camera(lambda: gone),
         SOUND_CAMERA,
         lasts=4.5,
@@ -272,8 +272,8 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     ),
     InjectedFault(
         "camera_frozen",
-        "the same message comes again and again, with its stamp",
-        "ends its step and stands once the frame is too old or the robot has left its place",
+        "the same message comes again and again",
+        "stops once the frame is too old or the robot has left its place",
         _camera(lambda: partial(_frozen, [], False)),
         SOUND_CAMERA,
         lasts=4.5,
@@ -281,8 +281,8 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     ),
     InjectedFault(
         "camera_repeats",
-        "the same picture comes again and again, under stamps that go on",
-        "goes on: verified by the target on the pictures that it gets",
+        "the same picture comes again and again, with new stamps",
+        "goes on: the target decides on the pictures that it gets",
         _camera(lambda: partial(_frozen, [], True)),
         SOUND_CAMERA,
         lasts=10.0,
@@ -292,7 +292,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "camera_black",
         "every picture is black",
-        "goes on as the target decides, which sees no object and searches",
+        "goes on: the target sees no object and searches",
         _camera(lambda: _black),
         SOUND_CAMERA,
         lasts=5.0,
@@ -301,8 +301,8 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     ),
     InjectedFault(
         "picture_damaged",
-        "every JPEG ends after a third, on which the drafter raises an error",
-        "ends its step and stands",
+        "every JPEG ends after a third",
+        "stops",
         _camera(lambda: _damaged),
         SOUND_CAMERA,
         lasts=3.0,
@@ -311,15 +311,15 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "odometry_gone",
         "no odometry comes",
-        "waits after 80 ms, gives the step up after 0.5 s and stands",
+        "waits after 80 ms, gives the step up after 0.5 s and stops",
         _odometry(lambda: gone),
         SOUND_ODOMETRY,
         reads="odometry is missing",
     ),
     InjectedFault(
         "odometry_frozen",
-        "the same odometry comes again and again, with its stamp",
-        "gives the step up after 0.5 s and stands",
+        "the same odometry comes again and again",
+        "gives the step up after 0.5 s and stops",
         _odometry(lambda: partial(_frozen, [], False)),
         SOUND_ODOMETRY,
         reads="odometry is missing",
@@ -337,7 +337,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "odometry_not_numbers",
         "the position is not a number",
-        "drops it; as if none came",
+        "drops it, as if none came",
         _odometry(lambda: _not_numbers),
         SOUND_ODOMETRY,
         reads="odometry",
@@ -345,7 +345,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "clock_ahead",
         "the stamps of camera and odometry jump 30 s ahead",
-        "ends its step and stands: no clock that is so far off is allowed for",
+        "stops: the clock is too far off",
         _both(lambda: partial(_shifted, SKEW)),
         SOUND,
         lasts=4.0,
@@ -354,7 +354,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "clock_behind",
         "the stamps of camera and odometry jump 30 s back",
-        "ends its step and stands: no clock that is so far off is allowed for",
+        "stops: the clock is too far off",
         _both(lambda: partial(_shifted, -SKEW)),
         SOUND,
         lasts=4.0,
@@ -363,7 +363,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "clock_skew",
         "the stamps of camera and odometry are 2 s ahead",
-        "goes on: the offset is measured, said and allowed for",
+        "goes on: the offset is measured and allowed for",
         _both(lambda: partial(_shifted, 2.0)),
         SOUND,
         lasts=6.0,
@@ -372,7 +372,7 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "camera_clock",
         "the camera's stamps are 0.3 s ahead of odometry's",
-        "goes on: within what is tolerated",
+        "goes on: tolerated",
         _camera(lambda: partial(_shifted, 0.3)),
         SOUND_CAMERA,
         lasts=4.0,

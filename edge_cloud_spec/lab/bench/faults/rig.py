@@ -206,7 +206,7 @@ class Rig(LiveRig):
         return AutoTokenizer.from_pretrained(EMBEDDED / "drafter")
 
     def resources(self) -> dict[str, tuple[int, int, float]]:
-        """By program: its process, its threads, and its memory in MB."""
+        """The process id, number of threads and memory (MB) of each program."""
         found = {}
         for name in self.running:
             pid = self.pid(name)

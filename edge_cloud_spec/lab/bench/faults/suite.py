@@ -199,7 +199,7 @@ class Samples:
             self._taken[name, pid].append((threads, megabytes))
 
     def growth(self) -> dict[str, tuple[int, float]]:
-        """By program: how many more threads and MB the last quarter had than the first."""
+        """How many more threads and MB each program had in the last quarter than in the first."""
         found: dict[str, tuple[int, float]] = {}
         for (name, _), samples in self._taken.items():
             first, last = quarters(samples)

@@ -49,7 +49,7 @@ LIKELY = 8.0  # the logit of what the draft model says; the others have 0
 
 @dataclass(frozen=True)
 class RecordedDecode:
-    """A request, the target's own greedy answer, and the draft model's token before each of it."""
+    """A request, the target's greedy answer ``own``, and the draft model's tokens along it."""
 
     request: Request
     prompt_digest: bytes
@@ -147,7 +147,7 @@ def record_robots(requests: Sequence[Request]) -> RecordedRobots:
 
 
 class RecordedAnswers:
-    """One robot's draft model and requests: the recorded ones from ``first`` on, or only some."""
+    """One robot's draft model and its requests: ``count`` recorded ones from ``first`` on."""
 
     def __init__(self, robots: RecordedRobots, first: int, count: int = 0) -> None:
         """count: how many requests it repeats; 0: all."""

@@ -59,7 +59,7 @@ class ReplayedRobot:
         random: Random,
         wrong: float = WRONG,
     ) -> None:
-        """random: of its drafts; ``wrong``: the share that has a wrong token."""
+        """random: draws the drafts; ``wrong``: the share of drafts with a wrong token."""
         self._worker, self._own, self._random, self._wrong = worker, own, random, wrong
         self._stream = RobotStream(self._hear)
         self._base = PrefixDigest(0, 0)
@@ -148,7 +148,7 @@ def _along(draft: Draft, rest: Sequence[int]) -> Callable[[int], int]:
 
 
 def mixed_draft(rest: Sequence[int], random: Random, wrong: float = WRONG) -> Draft:
-    """A chain or a tree along these tokens, of any length, right for a while."""
+    """A random chain or tree along ``rest``; ``wrong``: the chance that it has a wrong token."""
     chain = list(rest[: random.randint(1, LONGEST)])
     if random.random() < wrong:
         at = random.randrange(len(chain))
@@ -216,7 +216,7 @@ def replay(
 
 
 def _run(worker: Worker, robots: Sequence[ReplayedRobot], random: Random) -> list[int]:
-    """Until nothing is left to do; how many verdicts each pass has brought."""
+    """Run until nothing is left to do; returns how many verdicts each pass has brought."""
     batches: list[int] = []
     before = 0
     while True:
@@ -295,9 +295,10 @@ def mixed_openings(
 
 
 def tokens_row(worker: Callable[[bool], Worker], openings: Sequence[Open], seed: int) -> Row:
-    """How many answers equal those alone to the last token; ``passed`` only where all was mixed.
+    """How many answers equal, token for token, those of each session by itself.
 
-    worker: another one each time, one session in a pass with memory for all (True), or not.
+    worker: makes one with memory for all and one session a pass (True), or one without. ``passed``
+    requires a mix of all kinds.
     """
     alone = worker(True)
     own: list[Answer] = []

@@ -137,7 +137,8 @@ EMPTY = Draft(())
 class FleetModel:
     """Measured rounds to draw from, and what passes and links cost.
 
-    ``pass_s``: of a pass over sessions that drafted so many tokens each. ``one_way_s``: of a robot.
+    ``pass_s``: time of a pass over sessions that drafted so many tokens each. ``one_way_s``: a
+    robot's.
     """
 
     rounds: Sequence[RoundTime]
@@ -176,7 +177,7 @@ class FleetSimulation:
         return busy_s / len(self._replicas) / self._timeline.now
 
     def run(self) -> list[RobotActivity]:
-        """Until the time is over; answers that are under way then do not end."""
+        """Run until the time is over; answers under way then are not counted."""
         for robot in self.robots:
             # As if it had run for long: robots are anywhere in their pauses.
             first = self._load.pause(self._random) or 0.2

@@ -37,7 +37,7 @@ class ShownMission:
 
     @property
     def name(self) -> str:
-        """Of the variant, with its seconds."""
+        """The variant's name, with its seconds."""
         return f"{self.variant.label}, {self.record.seconds:.1f} s"
 
 

@@ -23,7 +23,7 @@ GPU_W = 300.0  # while the target computes; others have the GPU between
 
 
 def joules(seconds: float, moving_s: float, draft_busy_s: float, target_busy_s: float) -> float:
-    """Of a mission of so many seconds, and how long of it the base moved and the models ran."""
+    """Energy (J) of a mission, by the seconds that it took and that base and models were busy."""
     body = STANDING_W * seconds + (WALKING_W - STANDING_W) * moving_s
     computer = JETSON_IDLE_W * seconds + (JETSON_BUSY_W - JETSON_IDLE_W) * draft_busy_s
     return body + computer + GPU_W * target_busy_s

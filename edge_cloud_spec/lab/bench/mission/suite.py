@@ -90,11 +90,11 @@ class DoneShifts:
         return tuple(v for v in shift.variants if _key(shift, v) not in self._known)
 
     def results(self, shift: Shift, variant: Variant) -> list[RoomResult]:
-        """Of a shift that is done."""
+        """The results of a finished shift."""
         return [_result(fields) for fields in self._known[_key(shift, variant)]]
 
     def add(self, shift: Shift, done: Done) -> None:
-        """These variants of a shift are done."""
+        """Keep the results of a shift's finished variants."""
         for variant, rooms in done.items():
             key, plain = _key(shift, variant), [asdict(room) for room in rooms]
             self._known[key] = plain

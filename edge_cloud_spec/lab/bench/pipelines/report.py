@@ -143,7 +143,7 @@ def write_report(
 def timeline(
     regime: Regime, preset: Preset, link: LinkProfile, tokens: int, seed: int
 ) -> DecodeTimeline:
-    """Of a decode in virtual time, also where the rows were measured in real time."""
+    """The timeline of a decode in virtual time, even if the rows were measured in real time."""
     trace, drafts = Trace(), preset.drafter == "cloud"
     with closing(VirtualHarness(regime, link, seed, trace=trace, cloud_drafts=drafts)) as harness:
         answer = harness.robot.decode(preset, tokens, seed)

@@ -48,7 +48,8 @@ Points = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Curve:
-    """A preset's speed-ups by round-trip time in ms. published: at the paper's own, if any."""
+    """A preset's speed-ups by round-trip time in ms. published: the paper's (ms, speed-up),
+    if any."""
 
     measured: Points
     estimated: Points

@@ -177,9 +177,9 @@ def _check_embedded(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class EmbeddedAnswer:
-    """From the first verdict to the last (``window_s``) the models were busy for so long.
+    """An answer, and how long the models were busy from its first to its last verdict.
 
-    Before it both prefill, for a time that no message carries.
+    ``window_s`` is that time; before it both prefill, for a time that no message carries.
     """
 
     outcome: Outcome

@@ -29,8 +29,8 @@ STEADY = 0.4  # share of a decode after which the draft planner's measurements a
 class Span:
     """A pass of a model. kind: ``draft``, ``pre-draft``, ``wasted`` or ``verify``.
 
-    A pre-draft was begun before the verdict that it follows was known; what the cloud drafts
-    itself is ``draft``. ``label``: the drafted tokens that a verify pass is over.
+    A pre-draft began before its verdict was known; a draft of the cloud's own is ``draft``.
+    ``label``: the drafted tokens that a verify pass scores.
     """
 
     start: float
@@ -62,7 +62,7 @@ class DecodeTimeline:
 
     @property
     def tokens_per_ms(self) -> float:
-        """From the beginning to the last verdict."""
+        """Tokens per ms, from the beginning to the last verdict."""
         return sum(tokens for _, tokens in self.settled) / self.settled[-1][0]
 
     def between(self, begin: float, end: float) -> DecodeTimeline:

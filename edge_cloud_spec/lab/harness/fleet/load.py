@@ -13,10 +13,10 @@ from ..regimes import Regime
 
 @dataclass(frozen=True)
 class RoundTime:
-    """A verdict: when it settled how many tokens, and how long its round took; s.
+    """When a verdict settled how many tokens, and how long its round took; s.
 
-    ``first``: of its answer, so that the prompt is in its time. ``draft_s`` passed until its draft
-    of ``drafted`` tokens was sent.
+    ``first``: whether it is its answer's first, so that the prompt is in its time. ``draft_s``
+    passed until its draft of ``drafted`` tokens was sent.
     """
 
     settled: float

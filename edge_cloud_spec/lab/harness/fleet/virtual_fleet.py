@@ -121,7 +121,7 @@ class ServerOnly:
         self._answers = [_Answer(server, load, number) for number in range(robots)]
 
     def run(self) -> list[RobotActivity]:
-        """Until each robot has the answer that was under way at the end of the time."""
+        """Run until each robot has the answer that was under way at the end of the time."""
         while busy := [answer for answer in self._answers if not answer.ended]:
             batch = [answer for answer in busy if answer.begins <= self._now]
             if batch:
@@ -224,7 +224,7 @@ class VirtualFleet:
         return self._cloud.worker
 
     def run(self) -> list[RobotActivity]:
-        """Until each robot has finished the answer under way at the end of the time."""
+        """Run until each robot has finished the answer under way at the end of the time."""
         activities = [RobotActivity() for _ in range(self._robots)]
         for number, activity in enumerate(activities):
             self._threads.start(partial(self._decode, number, activity))

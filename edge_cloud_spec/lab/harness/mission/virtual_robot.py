@@ -89,7 +89,7 @@ class Variant:
 
     @property
     def loaded_preset(self) -> Preset:
-        """The preset, with or without looking up as it was asked for; raises UserError."""
+        """The preset, its ``lookup`` overridden if asked for; raises UserError."""
         preset = load_preset(self.preset)
         return replace(preset, lookup=self.lookup == "on") if self.lookup else preset
 
@@ -161,7 +161,7 @@ class MissionRecord:
 
     @property
     def seconds(self) -> float:
-        """From the instruction until the robot stands where it decided to stop."""
+        """Seconds from the instruction until the robot stands where it decided to stop."""
         return self.ended - self.begun
 
     @property

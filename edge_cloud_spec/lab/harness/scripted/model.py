@@ -40,7 +40,7 @@ Node = tuple[int, State, int]  # a drafted token, the state after it, and the no
 
 
 class ScriptedPrefill:
-    """Spends the prompt's time row by row and layer by layer; then the session is there."""
+    """A prefill that takes scripted time by row and layer, then returns the session."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ScriptedPrefill:
         spend: Callable[[float], None] = lambda share: None,
         layers: int = 1,
     ) -> None:
-        """rows: of the prompt. spend: lets the time of this share of it go by."""
+        """rows: the prompt's length. spend: lets the time of this share of it go by."""
         self._open_session, self._spend = open_session, spend
         self.rows_left = self._rows = rows
         self._layers = layers
@@ -57,7 +57,7 @@ class ScriptedPrefill:
         self._session: ScriptedSession | None = None
 
     def draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
-        """As `Prefill.draft` has it; a node takes the time of a row."""
+        """Score these nodes with the prompt (`Prefill.draft`); a node takes the time of a row."""
         self._nodes = (tokens, parents)
 
     @property
@@ -68,12 +68,12 @@ class ScriptedPrefill:
         return self._session
 
     def finish(self) -> ScriptedSession:
-        """Compute what is left of the prompt; the session after it."""
+        """Compute the rest of the prompt; returns the session."""
         self.step(self.rows_left)
         return self.session
 
     def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
-        """As `Prefill.step` has it; there is no vision part."""
+        """Compute more rows of the prompt (`Prefill.step`); there is no vision part."""
         due = min(max(rows, 1), self.rows_left)
         nodes = len(self._nodes[0]) if due == self.rows_left else 0
         for layer in range(self._layers if due else 0):
@@ -89,7 +89,7 @@ class ScriptedPrefill:
 
 
 class FakeVlm:
-    """In the place of a ``Vlm``: no weights, no keys and values, and no time unless it is taken.
+    """A ``Vlm`` without weights, keys and values; a pass takes time only if ``spend`` does.
 
     A state names a prefix; here it is the prefix itself. ``prompt_rows`` and ``layers`` are those
     of a prompt: after each layer a prefill may be interrupted. ``tokenizer``: None where tokens are
@@ -169,7 +169,7 @@ class FakeVlm:
         self.spend(rows)
 
     def forward_together(self, requests: Sequence[Any]) -> list[Logits | Exception]:
-        """As ``Vlm.forward_together`` has it; ``PassRequest`` of scripted sessions."""
+        """One pass over several scripted sessions (``Vlm.forward_together``)."""
         results: list[Logits | Exception] = []
         rows, drafted, looking = 0, [], []
         seen: set[int] = set()
@@ -253,7 +253,7 @@ class ScriptedSession:
         return self.score(tokens, parents)
 
     def keep_scored(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
-        """These nodes were scored in a pass over the prompt."""
+        """Keep nodes that were scored in a pass over the prompt."""
         self._scored = _tree(tokens, parents)
 
     @property
@@ -489,7 +489,7 @@ class DraftVlm(CostedVlm):
     """The draft model of a regime."""
 
     def __init__(self, regime: Regime, sleep: Sleep, language: FakeVlm | None = None) -> None:
-        """language: in place of one that is right as often as the regime says."""
+        """language: replaces the one that is right as often as the regime says."""
         calibrated = CalibratedVlm(regime.alpha, regime.runner_up)
         super().__init__(regime, sleep, language or calibrated, regime.draft_prefill_ms)
 
@@ -507,7 +507,7 @@ class TargetVlm(CostedVlm):
     """The target of a regime."""
 
     def __init__(self, regime: Regime, sleep: Sleep, language: FakeVlm | None = None) -> None:
-        """language: in place of the calibrated target's."""
+        """language: replaces the calibrated target's."""
         super().__init__(regime, sleep, language or CalibratedVlm(), regime.prefill_ms)
 
     def run_pass(
@@ -543,7 +543,7 @@ class ScriptedExits:
         open_at: int | None = None,
         allowed: AllowedAfter | None = None,
     ) -> Callable[[np.ndarray], None]:
-        """As ``Exits.predictor`` has it; what it returns takes the pass's logits [1 + n, V]."""
+        """A predictor (``Exits.predictor``) that is given the pass's logits [1 + n, V]."""
 
         def predict(logits: np.ndarray) -> None:
             random_source = SeededRandomSource(policy.seed)
@@ -572,9 +572,9 @@ def scripted_worker(
     spec: PromptSpec = SPEC,
     instructions: re.Pattern[str] | None = None,
 ) -> Worker:
-    """The cloud's worker with a regime's target and exits; a draft model where it ``drafts``.
+    """The cloud's worker with a regime's target and exits; with a draft model if it ``drafts``.
 
-    languages: of the draft model and the target, in place of the calibrated ones.
+    languages: the draft model's and the target's, in place of the calibrated ones.
     """
     exits: Any = ScriptedExits(regime) if regime.exit_hit else None
     drafter: Any = DraftVlm(regime, sleep, languages[0])

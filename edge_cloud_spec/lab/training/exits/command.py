@@ -214,7 +214,7 @@ class ExitTrainer(Trainer):
         self._learned = len(rows) - held_out
 
     def resume(self) -> bool:
-        """As ``Trainer``; the data come in another order."""
+        """Go on from a checkpoint; the data come in another order."""
         resumed = super().resume()
         if resumed:
             self._rng = np.random.default_rng((self.steps[STAGE], 0xE73))
@@ -225,10 +225,7 @@ class ExitTrainer(Trainer):
         self.run_stage(STAGE, lambda: self.spent[STAGE] / seconds, self._step, self.report)
 
     def measure(self) -> dict[int, tuple[float, float]]:
-        """By layer: the exit's loss on held-out rows, and on what share of them it agrees.
-
-        It agrees where its likeliest token is the target's.
-        """
+        """Each exit's loss on held-out rows and agreement with the target's argmax, by layer."""
         chosen = np.arange(self._learned, len(self._rows))
         with torch.no_grad():
             found = [self._loss_and_agreement(each, chosen) for each in range(len(self._modules))]
@@ -317,7 +314,7 @@ def run_train(args: argparse.Namespace) -> int:
 
 
 def _layers(text: str, vlm: Vlm) -> tuple[int, ...]:
-    """After how many layers there are exits; by default after a third and a half of them."""
+    """The layers that are followed by exits; by default after a third and a half of them."""
     count = shape_of(vlm.transformer)["num_hidden_layers"]
     try:
         layers = {int(part) for part in text.split(",")} if text else {count // 3, count // 2}

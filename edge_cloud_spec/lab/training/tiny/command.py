@@ -132,7 +132,7 @@ class PairTrainer(Trainer):
         self.model.load_state_dict(load_pair_model(folder).state_dict())
 
     def resume(self) -> bool:
-        """As ``Trainer``; the views come in another order."""
+        """Go on from a checkpoint; the views come in another order."""
         resumed = super().resume()
         if resumed:
             self.rng = np.random.default_rng((self.plan.seed, self.steps.total()))
@@ -178,7 +178,7 @@ class PairTrainer(Trainer):
         module: nn.Module,
         loss_of: Callable[[Batch], tuple[Tensor, Tensor]],
     ) -> None:
-        """For so many minutes, or until so many images are seen (0: no such limit)."""
+        """Train for so many minutes, or until so many images are seen (0: no such limit)."""
         optimizers = _optimizers([module, self.sight], self.plan.rate)
         compute = torch.compile(loss_of, dynamic=False) if self.plan.compiled else loss_of
         resumed = self.spent[name]

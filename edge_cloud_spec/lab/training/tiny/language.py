@@ -114,7 +114,7 @@ def alike(first: str, second: str) -> bool:
 
 
 def relation(thing: VisibleThing, other: VisibleThing) -> str:
-    """Where ``thing`` is as seen beside ``other``."""
+    """Where ``thing`` appears relative to ``other``."""
     between = thing.bearing - other.bearing
     if abs(between) <= IN_LINE:
         return "before" if thing.distance <= other.distance else "behind"
