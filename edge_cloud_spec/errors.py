@@ -69,7 +69,10 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
 def check_writable(path: Path) -> None:
     """Before the work whose figures are written there; raises UserError where they cannot be."""
     try:
+        is_new = not path.exists()
         path.open("a").close()
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
 
