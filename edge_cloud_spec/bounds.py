@@ -7,8 +7,11 @@ as parameters with the same ranges
 
 from __future__ import annotations
 
+import re
 from dataclasses import field, fields
 from typing import Any
+
+from .errors import UserError
 
 
 def bounded(default: float, low: float, high: float, about: str, fixed: bool = False) -> Any:
@@ -58,3 +61,11 @@ def wanted(default: Any, metadata: Any) -> str:
     kinds = {bool: "true or false", str: "a text", int: "a whole number", float: "a number"}
     low, high = metadata.get("range", (None, None))
     return kinds[type(default)] + ("" if low is None else f" from {low:g} to {high:g}")
+
+
+def check_namespace(namespace: str) -> None:
+    """Raise UserError where ROS would take no node into this namespace."""
+    if not re.fullmatch(r"/?([A-Za-z_]\w*(/[A-Za-z_]\w*)*)?/?", namespace, re.ASCII):
+        raise UserError(
+            f"namespace must be letters, digits and _ (robot1, fleet/robot1), not {namespace!r}"
+        )

@@ -69,7 +69,10 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
 def check_writable(path: Path) -> None:
     """Check, before long work, that its results can be written there; raises UserError."""
     try:
+        is_new = not path.exists()
         path.open("a").close()
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from ..bounds import check_namespace
 from ..errors import UserError, one_line
 from ..models import EMBEDDED
 from ..presets import load_preset
@@ -75,11 +76,7 @@ class GraphSettings:
     renames: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"/?([A-Za-z_]\w*(/[A-Za-z_]\w*)*)?/?", self.namespace, re.ASCII):
-            raise UserError(
-                f"namespace must be letters, digits and _ (robot1, fleet/robot1), "
-                f"not {self.namespace!r}"
-            )
+        check_namespace(self.namespace)
         self.file.check_names(NODES, self.namespace)
         host, colon, port = self.address.rpartition(":")
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):

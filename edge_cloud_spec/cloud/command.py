@@ -172,6 +172,10 @@ def _check(args: argparse.Namespace) -> None:
             "--max-tokens and --sessions must be at least 1, --keep 0 or more",
         ),
         (min(per_robot) >= 1, "--sessions-, --bytes- and --passes-per-robot must be at least 1"),
+        (
+            args.max_replicas is None or args.replicas is not None,
+            "--max-replicas needs --replicas, the number without load",
+        ),
         (args.kv_memory >= 0, "--kv-memory must be 1 MB or more, or 0: by the device"),
         (min(args.batch, args.batch_rows) >= 1, "--batch and --batch-rows must be at least 1"),
         (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..edge.client import ClientSettings
-from ..errors import UserError, write_json
+from ..errors import UserError, check_writable, write_json
 from ..models import EMBEDDED
 from .finding import FAIL, Finding
 from .graph import check_live
@@ -44,8 +44,10 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_doctor(args: argparse.Namespace) -> int:
     """Print every finding; 0 if nothing failed, else 1."""
-    findings = []
-    for check in _checks(args):
+    findings, checks = [], _checks(args)
+    if args.json:
+        check_writable(Path(args.json))
+    for check in checks:
         for finding in check():
             findings.append(finding)
             print(finding, flush=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 from pathlib import Path
 
 from ..decoding.policy import RULES, SamplingPolicy, temperature_of
-from ..errors import UserError
+from ..errors import UserError, check_writable, write_json
 from ..instruction import check_instruction
 from ..models import EMBEDDED
 from ..nav.answer import GRAMMARS, answer_grammar
@@ -98,6 +97,8 @@ def run_decode(args: argparse.Namespace) -> int:
     def show(emit: Emit) -> None:
         print(words.add(emit.tokens), end="", flush=True)
 
+    if args.json:
+        check_writable(args.json)
     client = VerifierClient(client_settings)
     try:
         runner = DecodeRunner(model, model.spec(rules_text(), 128))
@@ -111,10 +112,7 @@ def run_decode(args: argparse.Namespace) -> int:
     figures = figures_of(outcome)
     print(", ".join(f"{name} {value:g}" for name, value in figures.items()))
     if args.json:
-        try:
-            args.json.write_text(json.dumps({"answer": words.text, **figures}) + "\n")
-        except OSError as error:
-            raise UserError(f"{args.json} cannot be written: {error.strerror}") from None
+        write_json(args.json, {"answer": words.text, **figures})
     return 0
 
 

@@ -226,7 +226,7 @@ class EdgeDecoder:
     def _on_opened(self, opened: Opened, now: float) -> list[Action]:
         """The cloud has opened the session, or resumed it."""
         resumed = bool(self._answer.session)
-        if opened.base.length and not resumed:
+        if not resumed and (opened.base.length or not opened.protocol):
             return []  # of a Resume before the Open that is under way
         if not resumed and opened.protocol != PROTOCOL:
             return self._rounds.close("bad_opened", versions_differ(PROTOCOL, opened.protocol))

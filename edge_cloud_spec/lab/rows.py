@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import write_json
 
 Row = dict[str, Any]
 Options = dict[str, dict[str, Any]]  # each flag with what add_argument takes
@@ -41,11 +40,7 @@ def _text(value: object) -> str:
 
 def write(path: Path, suite: str, seed: int, rows: Sequence[Row]) -> None:
     """Write rows as JSON with what they were measured with; raises UserError."""
-    content = {"suite": suite, "seed": seed, "versions": _versions(), "rows": rows}
-    try:
-        path.write_text(json.dumps(content, indent=1) + "\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+    write_json(path, {"suite": suite, "seed": seed, "versions": _versions(), "rows": rows})
 
 
 def _versions() -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import sys
 import time
@@ -105,6 +106,8 @@ def run_record(args: argparse.Namespace) -> int:
     1: nothing was published. Raises UserError where the bag could not be begun or was ended by
     its disk.
     """
+    if not 0 <= args.seconds < math.inf:
+        raise UserError(f"--seconds is 0 or more, not {args.seconds:g}")
     folder = args.out or bag_folder()
     thread = NodeThread("recorder", args.namespace)
     try:

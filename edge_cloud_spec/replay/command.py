@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from .. import __version__
 from ..bringup.graph import LOCAL, GraphSettings, Value, graph
 from ..bringup.running_graph import LaunchConfig, free_address, launch_graph
 from ..decoding.policy import RULES, check_rule
-from ..errors import UserError, write_json
+from ..errors import UserError, check_writable, write_json
 from ..models import EMBEDDED
 from ..models.prompt import ORDERS
 from ..observe.console_view import ConsoleView
@@ -72,8 +73,14 @@ def run_replay(args: argparse.Namespace) -> int:
     1: a decision differs, or was not made. Under ``rejection``, whose words are drawn with the
     drafts, 0 when all were made. Raises UserError.
     """
-    if args.every < 0:
+    if not 0 <= args.every < math.inf:
         raise UserError(f"--every is 0 seconds or more, not {args.every:g}")
+    if args.attach and (args.target or args.drafter or args.cloud != LOCAL):
+        raise UserError("--attach plays to nodes that run: no --cloud, --target or --drafter")
+    if args.target and args.cloud != LOCAL:
+        raise UserError("--cloud names a verifier that runs: no --target")
+    if args.json is not None:
+        check_writable(args.json)
     recording = read_recording(
         args.bag, Choice(args.camera, args.instruction, args.say, args.every)
     )

@@ -25,6 +25,7 @@ from std_msgs.msg import String
 from edge_cloud_spec.bringup.exits import Role
 from edge_cloud_spec.bringup.graph import command, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, settings_of
+from edge_cloud_spec.cli import main
 from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 from edge_cloud_spec.nodes.topics import TOPICS
 from edge_cloud_spec.observe.bag import Bag
@@ -139,6 +140,22 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
         _, errors = recorder.communicate(timeout=60)
         assert recorder.returncode == 2
         assert errors.startswith("error: nothing can be recorded to ") and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--namespace", "a b"), "namespace must be letters, digits and _"),
+        (("--seconds", "nan"), "--seconds is 0 or more, not nan"),
+        (("--seconds", "-1"), "--seconds is 0 or more, not -1"),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_sentence(
+    options: tuple[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["record", "--out", str(tmp_path / "bag"), *options]) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"error: {said}") and errors.count("\n") == 1
 
 
 def test_the_launch_argument_starts_a_recorder_whose_end_ends_nothing_else(tmp_path: Path) -> None:

@@ -77,3 +77,5 @@ def test_doctor_exits_1_on_a_failure_and_writes_every_finding(
     assert [row["state"] for row in rows if row["check"] == "target"] == ["fail"]
     with pytest.raises(UserError, match=r"doctor\.json/x cannot be written"):
         write_json(file / "x", {})
+    assert main(["doctor", "--json", str(file / "x")]) == 2
+    assert not capsys.readouterr().out

@@ -186,6 +186,23 @@ def test_a_picture_other_than_the_one_decided_on_is_damage(recorded: Path, tmp_p
         read_recording(copy)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--every", "nan"), "--every is 0 seconds or more, not nan"),
+        (("--json", "/nowhere/x.json"), "/nowhere/x.json cannot be written"),
+        (("--attach", "--target", "x"), "--attach plays to nodes that run"),
+        (("--cloud", "127.0.0.1:1", "--target", "x"), "--cloud names a verifier that runs"),
+    ],
+)
+def test_what_cannot_be_is_said_before_the_bag_is_read(
+    options: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(tmp_path / "no bag"), *options]) == 2
+    errors = capsys.readouterr().err
+    assert said in errors and errors.count("\n") == 1
+
+
 def test_an_instruction_that_the_models_do_not_know_is_one_sentence(
     nodes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

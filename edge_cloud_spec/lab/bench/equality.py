@@ -27,6 +27,7 @@ from ..harness.server import VerifierProcess
 from .chi_square import compare
 from .command import Options, Row
 from .decodes import acceptance, sample_cases
+from .options import check_counts
 from .reference import generate, load_reference, sample
 from .requests import sample_requests
 
@@ -48,6 +49,9 @@ OPTIONS: Options = {
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row a preset and rule."""
+    check_counts(args, "prompts")
+    if args.samples < 0 or not 0 < args.temperature <= 100:
+        raise UserError("--samples is 0 or more, --temperature above 0 and at most 100")
     presets = [replace(p, lookup=p.lookup or args.lookup) for p in _presets(args.presets)]
     target = load(args.target, threads=1)
     reference, spec = load_reference(args.target, target), target.spec(rules_text(), MAX_TOKENS)

@@ -43,6 +43,7 @@ from .command import Options, Row
 from .decodes import in_turn, local_rounds
 from .formulas import promised
 from .leaks import memory_mb
+from .options import finite
 from .passes import timed
 from .requests import sample_requests
 
@@ -241,8 +242,8 @@ OPTIONS: Options = {
     "--say": {"default": "", "metavar": "TEXT", "help": "decode this on all pictures"},
     "--frames": {"type": int, "default": 12, "help": "at most so many (%(default)s)"},
     "--max-tokens": {"type": int, "default": 48, "help": "of an answer (%(default)s)"},
-    "--rtt": {"type": float, "default": 40.0, "metavar": "MS", "help": "of the link"},
-    "--up-mbps": {"type": float, "default": 20.0, "help": "rate of the uplink"},
+    "--rtt": {"type": finite, "default": 40.0, "metavar": "MS", "help": "of the link"},
+    "--up-mbps": {"type": finite, "default": 20.0, "help": "rate of the uplink"},
     "--dtype": {"choices": DTYPES, "default": "float32", "help": "of both models"},
     "--device": {"default": "cpu", "help": "of both models, cpu or cuda"},
     "--threads": {"type": int, "default": 1, "help": "torch threads of each model"},

@@ -19,6 +19,7 @@ from typing import Any
 
 from ...decoding.policy import SamplingPolicy
 from ...edge.runner import DecodeSettings
+from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.load import load
 from ...models.prompt import Request
@@ -34,8 +35,9 @@ from .reference import generate, load_reference
 PRESETS = ("cloud_ar", "cloud_lookup", "cloud_sd", "dsd")
 
 
+SHAPES = ("embedded", "0.1B/0.5B")  # of two models
 OPTIONS: Options = {
-    "--shapes": {"default": "embedded,0.1B/0.5B", "help": "(default %(default)s)"},
+    "--shapes": {"default": ",".join(SHAPES), "help": "(default %(default)s)"},
     "--requests": {"type": int, "default": 24, "help": "of the embedded pair"},
     "--large-requests": {"type": int, "default": 4, "help": "of the larger pair"},
     "--gamma": {"type": int, "default": 4, "help": "draft length of all draft models"},
@@ -46,7 +48,10 @@ OPTIONS: Options = {
 def run(args: argparse.Namespace) -> list[Row]:
     """A row a peer and shape."""
     rows: list[Row] = []
-    for shape in args.shapes.split(","):
+    shapes = args.shapes.split(",")
+    if not set(shapes) <= set(SHAPES):
+        raise UserError(f"--shapes are of {', '.join(SHAPES)}, not {args.shapes}")
+    for shape in shapes:
         if shape == "embedded":
             target, drafter = (str(EMBEDDED / name) for name in ("target", "drafter"))
             rows += _compare(shape, target, drafter, args.requests, 48, args)

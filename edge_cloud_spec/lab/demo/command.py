@@ -71,7 +71,7 @@ def run_demo(args: argparse.Namespace) -> int:
             f"preset {preset.name} moves on unverified words; "
             "allow it with --allow-unverified, or choose another preset"
         )
-    if args.timeout <= 0:
+    if not args.timeout > 0:  # nor nan
         raise UserError(f"--timeout must be more than 0 seconds, not {args.timeout:g}")
     temperature = _temperature(args)
     target = named_object(args.instruction)

@@ -12,6 +12,8 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
+from ...bounds import check_namespace
+
 CHECK_S = 0.2  # s after which a closed thread has noticed it, even where no message comes
 JOIN_S = 3.0
 
@@ -25,6 +27,7 @@ class NodeThread:
     """
 
     def __init__(self, name: str, namespace: str = "", domain: int | None = None) -> None:
+        check_namespace(namespace)
         self._context = Context()
         rclpy.init(
             args=[],

@@ -19,7 +19,6 @@ from typing import Any
 import grpc
 import pytest
 from helpers.cloud.grpc_robot import OWN, REQUEST, settings, toy_robot
-from helpers.cloud.small_fleet import LoopThread
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.fleet import ray_fleet
@@ -28,6 +27,7 @@ from edge_cloud_spec.cloud.fleet.roster import ScalingLimits
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
+from edge_cloud_spec.lab.harness.loop_thread import LoopThread
 from edge_cloud_spec.lab.harness.toy import toy_worker
 
 if importlib.util.find_spec("ray") is None:  # it is imported once its environment is set
@@ -38,7 +38,7 @@ SERVE_ONE = ["serve", "--replicas", "1", "--address", "127.0.0.1:0"]
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[LoopThread]:
-    thread = LoopThread()
+    thread = LoopThread("fleet")
     yield thread
     thread.close()
 
@@ -277,6 +277,7 @@ def test_ray_has_ended_when_this_machines_node_has_whatever_others_do(ray: FakeR
     [
         (["--replicas", "0"], "--replicas must be at least 1"),
         (["--replicas", "3", "--max-replicas", "2"], "--max-replicas not below it"),
+        (["--max-replicas", "2"], "--max-replicas needs --replicas"),
         (["--replicas", "2", "--metrics", "nowhere"], "--metrics is HOST:PORT"),
         (["--replicas", "2"], "pip install 'edge-cloud-spec[fleet]'"),
     ],

@@ -31,6 +31,7 @@ from edge_cloud_spec.cloud.serving.client_streams import MAX_WAITING, ClientStre
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
+from edge_cloud_spec.lab.harness.loop_thread import LoopThread
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import METHOD, retry_after_s
 from edge_cloud_spec.wire.codec import decode_server, encode_client
@@ -219,18 +220,14 @@ class Deaf:
     """A robot that says things and reads nothing; a stream without the link's care."""
 
     def __init__(self, address: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._loop = LoopThread("deaf robot")
+        self._run = self._loop.run
         self._writing: asyncio.Task[None] | None = None
         self._run(self._open(address))
 
     async def _open(self, address: str) -> None:
         self._channel = grpc.aio.insecure_channel(address)
         self._call = self._channel.stream_stream(METHOD)()
-
-    def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=150)
 
     def say(self, message: Any) -> bool:
         """Send it; whether the stream took it within half a second."""
@@ -263,8 +260,6 @@ class Deaf:
 
     def __exit__(self, *_: object) -> None:
         self._run(self._channel.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=150)
         self._loop.close()
 
 

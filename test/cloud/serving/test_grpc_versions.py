@@ -89,9 +89,7 @@ def test_a_newer_robot_that_speaks_the_clouds_protocol_too_is_served_in_it(toy: 
     assert opened.protocol == PROTOCOL
 
 
-@pytest.mark.parametrize(
-    ("protocol", "side"), [(PROTOCOL + 1, "robot"), (PROTOCOL - 1, "cloud"), (0, "cloud")]
-)
+@pytest.mark.parametrize(("protocol", "side"), [(PROTOCOL + 1, "robot"), (1, "cloud")])
 def test_a_cloud_that_answers_in_another_protocol_ends_the_decode(protocol: int, side: str) -> None:
     """A cloud that did not look at what the robot speaks."""
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import os
-import threading
-from collections.abc import Coroutine
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -16,6 +13,7 @@ from edge_cloud_spec.cloud.fleet.replica import Replica
 from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad, Roster
 from edge_cloud_spec.cloud.serving.access import AccessSettings
 from edge_cloud_spec.cloud.serving.server import ServerSettings
+from edge_cloud_spec.lab.harness.loop_thread import LoopThread
 from edge_cloud_spec.lab.harness.toy import toy_worker
 
 # Processes are forked from one that has imported torch, which takes a new one seconds.
@@ -64,29 +62,12 @@ def _serve(name: str, key: bytes, test: Connection) -> None:
         os._exit(0)
 
 
-class LoopThread:
-    """An asyncio loop in a thread."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=100)
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout=100)
-        self.loop.close()
-
-
 class SmallFleet:
     """``names`` of replicas, each a process that can be killed."""
 
     def __init__(self, names: str = "ab", **access: Any) -> None:
         self.key, self.roster = new_key(), Roster()
-        self._thread = LoopThread()
+        self._thread = LoopThread("fleet")
         chosen = AccessSettings(**{"address": "127.0.0.1:0", **access})
         self._front = FrontServer(self.roster, self.key, chosen)
         self.address = self._thread.run(self._front.start())

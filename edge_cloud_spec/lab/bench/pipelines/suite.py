@@ -39,6 +39,7 @@ from ..options import (
     HARNESS_OPTIONS,
     HARNESSES,
     check_counts,
+    finite,
     profile_of,
     regimes_of,
 )
@@ -276,7 +277,7 @@ OPTIONS: Options = {
         "not scripted, but the embedded pair's own passes; with --harness grpc and --rtt"
     },
     "--presets": {"default": PRESETS, "help": "(%(default)s)"},
-    "--rtt": {"type": float, "nargs": "*", "default": [], "help": "ms, in place of its own"},
+    "--rtt": {"type": finite, "nargs": "*", "default": [], "help": "ms, in place of its own"},
     "--tokens": {"type": int, "help": "of an answer (1000; over gRPC 150)"},
     "--answers": {"type": int, "help": "of each preset (3; over gRPC 1; embedded 10)"},
     "--temperature": {"type": float, "default": 0.0, "help": "above 0: rule coupled"},

@@ -289,7 +289,11 @@ add_train_arguments = partial(add_options, options=OPTIONS)
 
 def run_train(args: argparse.Namespace) -> int:
     """Run the command; 0 when the exits are written. UserError: an option does not fit."""
-    if min(args.requests, args.rank, args.threads) < 1 or args.minutes <= 0 or args.shortlist < 0:
+    if (
+        min(args.requests, args.rank, args.threads) < 1
+        or not args.minutes > 0
+        or args.shortlist < 0
+    ):
         raise UserError(
             "training needs --requests, --rank and --threads of 1 or more, --minutes above 0 and "
             "--shortlist of 0 or more"

@@ -262,7 +262,7 @@ def train(args: argparse.Namespace, folder: Path) -> None:
     without ``--resume``, or a model of the pair that is neither trained nor there.
     """
     names = args.models.split(",")
-    if args.views < 100 or args.minutes <= 0 or not set(names) <= set(SHAPES):
+    if args.views < 100 or not args.minutes > 0 or not set(names) <= set(SHAPES):
         raise UserError(
             "training needs --views of at least 100, --minutes above 0 and "
             f"--models of {', '.join(SHAPES)}"
