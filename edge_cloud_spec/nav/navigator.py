@@ -91,6 +91,7 @@ class Run:
     expiry: float
     welcome: bool
     closed_loop: bool
+    look_at: float
 
 
 class DecisionTime:
@@ -327,9 +328,10 @@ class Navigator:
         drives_on = anchor is not None and settings.drive == ON
         welcome = drives_on and self._decision_time.seconds <= QUICK
         before, request = self._run, settled.words.request
-        self._run = Run(request, action, motion, expiry, welcome, closed_loop)
+        self._run = Run(request, action, motion, expiry, welcome, closed_loop, now + settings.pace)
         announce = self._announce(settled, goal, expiry - now)
-        effects = [announce, *self._show("ready" if welcome else "moving", str(action))]
+        due = welcome and not settings.pace
+        effects = [announce, *self._show("ready" if due else "moving", str(action))]
         if before is None or (before.action.verb, action.verb) != ("search", "search"):
             self._swept, self._yaw = 0.0, 0.0 if pose is None else pose.yaw
         if before is not None:
@@ -390,7 +392,8 @@ class Navigator:
         if self._is_blocked(now):
             self._refused["not_arrived"] += 1
             return self._end(f"{run.action} {BLOCKED}")
-        return [drive, *self._count_searches(run)]
+        due = self._show("ready", str(run.action)) if now >= run.look_at - 0.01 else []
+        return [drive, *self._count_searches(run), *due]
 
     def _is_blocked(self, now: float) -> bool:
         """Whether the base makes little of what is commanded: motions that replace each other are
