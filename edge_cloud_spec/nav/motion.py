@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..bounds import Bounded, bounded
@@ -156,6 +157,11 @@ class Motion:
     def duration(self) -> float:
         """Planned seconds, without the base's lag."""
         return self._profile.duration
+
+    @property
+    def ends(self) -> float:
+        """When it is planned to be at rest."""
+        return self._begin + self._profile.duration + self._limits.response
 
     @property
     def deadline(self) -> float:
@@ -440,11 +446,20 @@ class Ledger:
 
     def since(self, time: float, now: float) -> Use:
         """What commands from ``time`` to ``now`` add up to."""
-        ends = [*[at for at, _ in self._given][1:], now]
         uses = [
-            (rate * (end - max(begin, time)) for rate in _rates(velocity))
-            for (begin, velocity), end in zip(self._given, ends, strict=True)
-            if end > time and velocity != STILL
+            [rate * lasted for rate in _rates(velocity)]
+            for velocity, lasted in self._between(time, now)
         ]
-        path, aside, turn = (sum(each) for each in zip(*uses, strict=True)) if uses else NOTHING
+        path, aside, turn = (sum(each) for each in zip(NOTHING, *uses, strict=True))
         return path, aside, turn
+
+    def driven_since(self, time: float, now: float) -> float:
+        """Seconds of them in which the base was not commanded to stand."""
+        return sum(lasted for velocity, lasted in self._between(time, now) if velocity != STILL)
+
+    def _between(self, time: float, now: float) -> Iterator[tuple[Velocity, float]]:
+        """What was commanded from ``time`` to ``now``, and for how long."""
+        ends = [*[at for at, _ in self._given][1:], now]
+        for (begin, velocity), end in zip(self._given, ends, strict=True):
+            if end > time:
+                yield velocity, end - max(begin, time)

@@ -39,8 +39,9 @@ STALL = 0.5  # s without a tick, after which a motion is not taken up again
 
 PROGRESS_S = 2.0  # s in which a base that drives must make some way,
 PROGRESS = 0.25  # of what is commanded
-YOUNG = 1.0  # s; on the move nothing begins on an older frame
-QUICK = 0.7  # s; where decisions take longer, they are made standing
+YOUNG = 1.0  # s of driving since its frame, after which nothing begins on it
+QUICK = 0.45  # s; where decisions take longer, they begin when a motion is about to end:
+LAST = (0.15, 0.1)  # s before the end of a move, of a turn
 REMEMBERED = 8  # decisions, for DecisionTime
 SHARE = 0.75  # of them that are as quick
 
@@ -82,14 +83,13 @@ class FrameTime:
 
 @dataclass(frozen=True)
 class Run:
-    """A motion under way: whose it is, until when (steady seconds), and whether the next decision
-    may begin meanwhile."""
+    """A motion under way: whose it is, until when, and from when on (steady seconds) the next
+    decision may begin meanwhile."""
 
     request: str
     action: Action
     motion: Motion
     expiry: float
-    welcome: bool
     closed_loop: bool
     look_at: float
 
@@ -147,7 +147,6 @@ class Navigator:
         self._decision_time = DecisionTime()
         self._yaw = 0.0
         self._swept = 0.0  # rad that searches one after another have turned, since one was counted
-        self._welcome_until = -math.inf  # when a decision was last welcome in motion
         self._latest = NOBODY
         self._instruction: str | None = None  # that was heard last; None: none
         self._instructed_at = -math.inf
@@ -296,8 +295,8 @@ class Navigator:
             return problem
         if settled.action is not None and settled.action.verb == "stop":
             return ""  # that harms nobody, whenever it was decided
-        if self._run is not None and not self._run.welcome:
-            return "the robot moves, and decides standing"
+        if self._run is not None and now < self._run.look_at - PERIOD / 2:
+            return "the robot moves, and nothing else is decided now"
         if self._instruction not in (None, normalized(settled.words.instruction)):
             return f"it was decided for another instruction, {settled.words.instruction[:80]!r}"
         if self._completed == normalized(settled.words.instruction):
@@ -305,9 +304,10 @@ class Navigator:
         if settled.words.stops != self.stops or frame.taken < self.holds.since:
             return "its frame is from before the robot was stopped, or released"
         moves = settled.action is not None and settled.action.verb == "move"
-        moving = self._on_the_move(frame)
-        if moving and now - frame.taken > YOUNG:
-            return f"its frame was taken on the move, {now - frame.taken:.1f} s ago"
+        moving = self._on_the_move(frame, now)
+        driven = self._ledger.driven_since(frame.taken, now)
+        if driven > YOUNG:
+            return f"its frame is from {driven:.1f} s of driving ago"
         return self.odometer.lost_since(frame.at, now, BEND if moves else FAR, moving)
 
     def _start(self, settled: Settled, action: Action, now: float) -> list[Effect]:
@@ -319,19 +319,20 @@ class Navigator:
         pose = self.odometer.track.newest if closed_loop else None
         frame, used = self._frame_time(settled), NOTHING
         anchor = self.odometer.track.at(frame.at) if closed_loop else None
-        if self._on_the_move(frame):
+        if self._on_the_move(frame, now):
             used = self._used_since(frame, now)
         motion = Motion(goal, limits, now, pose, anchor, self._ledger.driven, used)
         if not motion.in_reach:
             return self._refuse(settled, MOVED_AWAY)
         expiry = min(motion.deadline, now + settings.command_lifetime)
         drives_on = anchor is not None and settings.drive == ON
-        welcome = drives_on and self._decision_time.seconds <= QUICK
         before, request = self._run, settled.words.request
-        self._run = Run(request, action, motion, expiry, welcome, closed_loop, now + settings.pace)
+        look_at = now + settings.look_period if drives_on else math.inf
+        if drives_on and self._decision_time.seconds > QUICK:
+            look_at = max(look_at, motion.ends - LAST[bool(goal.angle)])
+        self._run = Run(request, action, motion, expiry, closed_loop, look_at)
         announce = self._announce(settled, goal, expiry - now)
-        due = welcome and not settings.pace
-        effects = [announce, *self._show("ready" if due else "moving", str(action))]
+        effects = [announce, *self._show("moving", str(action))]
         if before is None or (before.action.verb, action.verb) != ("search", "search"):
             self._swept, self._yaw = 0.0, 0.0 if pose is None else pose.yaw
         if before is not None:
@@ -339,9 +340,11 @@ class Navigator:
         self._ticked = now
         return [*effects, *self._go_on(self._run, now)]
 
-    def _on_the_move(self, frame: FrameTime) -> bool:
-        """Whether the robot may have been moving when a frame was taken."""
-        return frame.taken <= self._welcome_until
+    def _on_the_move(self, frame: FrameTime, now: float) -> bool:
+        """Whether the base may have moved since a frame that may be taken on the move."""
+        since = frame.taken - self.settings.limits.response
+        drives_on = self.settings.drive == ON and self.odometer.track.begun
+        return drives_on and self._ledger.driven_since(since, now) > 0.0
 
     def _used_since(self, frame: FrameTime, now: float) -> Use:
         """What was commanded since then, and what the base made where that is more."""
@@ -386,14 +389,15 @@ class Navigator:
             self._refused["expired"] += 1
             return self._end(f"{run.action} expired before its end")
         drive = Drive(step.velocity, min(run.expiry, now + PERIOD), now + step.lasts)
-        if not run.welcome:
+        if run.look_at == math.inf:
             return [drive]
-        self._welcome_until = now
         if self._is_blocked(now):
             self._refused["not_arrived"] += 1
             return self._end(f"{run.action} {BLOCKED}")
-        due = self._show("ready", str(run.action)) if now >= run.look_at - 0.01 else []
-        return [drive, *self._count_searches(run), *due]
+        effects = [drive, *self._count_searches(run)]
+        if now >= run.look_at - PERIOD / 2:
+            effects += self._show("ready", str(run.action))
+        return effects
 
     def _is_blocked(self, now: float) -> bool:
         """Whether the base makes little of what is commanded: motions that replace each other are
@@ -413,8 +417,8 @@ class Navigator:
         self._swept, self._yaw = self._swept + abs(wrap(yaw - self._yaw)), yaw
         if self._swept < math.radians(abs(self.settings.steps.search)):
             return []
-        self._swept = 0.0
-        return [*self._show("ready", f"done: {run.action}"), *self._show("ready", str(run.action))]
+        self._swept, state = 0.0, self.status.state
+        return [*self._show(state, f"done: {run.action}"), *self._show(state, str(run.action))]
 
     def _end(self, problem: str, detail: str = "") -> list[Effect]:
         self._run = None

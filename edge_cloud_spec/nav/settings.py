@@ -58,9 +58,11 @@ class Settings(Bounded):
     )
     frame_age: float = bounded(10.0, 0.1, 600.0, "a decision on an older frame is refused, s")
     command_lifetime: float = bounded(5.0, 0.5, 30.0, "a command expires at the latest after, s")
-    pace: float = bounded(float(__import__("os").environ.get("PACE", "0")), 0.0, 5.0, "s between looks on the move")
     drive: str = chosen(
         ON,
         DRIVES,
         "on: decide while driving, where decisions are quick; stop_and_go: decide standing",
+    )
+    look_period: float = bounded(
+        0.2, 0.0, 5.0, "s at least between the beginnings of decisions while it drives"
     )
