@@ -107,9 +107,9 @@ def test_a_verified_action_counts_whatever_became_of_the_rest(
 
 def test_a_robot_that_is_held_says_why_until_it_is_released() -> None:
     mission = Mission()
-    mission.on_status(Status("stopped", detail="parameter lead_time is -2"))
+    mission.on_status(Status("stopped", detail="parameter look_period is -2"))
     mission.follow(BALL, 1.0)
-    assert mission.held == "the robot is held: parameter lead_time is -2"
+    assert mission.held == "the robot is held: parameter look_period is -2"
     mission.on_status(Status("idle", detail="released"))
     assert mission.held == ""
 
@@ -277,7 +277,8 @@ def test_the_navigators_own_words_tell_a_turn_that_arrived_from_one_that_did_not
     for number in range(SEEN):
         request = f"r{number}"
         story.mission.begin(request)
-        effects = run() + drill.on(drill.current("action: search;", request))
+        stamp = round((drill.now - 0.15) * 1e9)
+        effects = run() + drill.on(drill.current("action: search;", request, stamp=stamp))
         while drill.navigator.moving:
             effects += run()
         story.tell(*(effect.status for effect in effects if isinstance(effect, Show)))
