@@ -130,7 +130,8 @@ class Scene:
             self._base.step()
             for _ in range(self._random.choice((0, 1, 1, 1, 2))):
                 yield self._pass(self._random.uniform(0.0, 0.02), self._odometry())
-            if self._random.random() < (0.1 if self._moving else 0.8):
+            chance = 0.3 if self._calm else 0.04
+            if self._random.random() < (chance if self._moving else 0.8):
                 yield self._pass(self._random.uniform(0.0, 0.03), self._disturbance())
 
     def _pause(self) -> float:

@@ -200,6 +200,34 @@ def test_turning_back_and_forth_ends_by_the_number_of_decisions() -> None:
     assert story.ends[0] == f"given_up {BALL}: not reached after 100 decisions"
 
 
+def drive_on(story: Story, *actions: str) -> str:
+    """Motions, each of which is replaced by the next; the request of the last."""
+    for action in actions:
+        request = story.decide(action)
+        story.tell(Status("moving", request, action), Status("ready", request, action))
+    return request
+
+
+def test_a_motion_that_is_replaced_has_neither_arrived_nor_failed_and_is_counted_as_one() -> None:
+    story = Story(MissionSettings(blocked_after=1, max_decisions=4))
+    drive_on(story, *["turn left small"] * 20, *[SEARCH] * 20, *[FORWARD] * 20)
+    assert story.ends == [], "three motions, the last of which goes on"
+    refused = story.decide("turn right small")  # on the move: the one before goes on
+    story.tell(Status("ready", refused, FORWARD), Status("idle", refused, f"done: {FORWARD}"))
+    assert story.ends == []
+    drive_on(story, "turn left small", FORWARD)
+    assert story.ends == [f"given_up {BALL}: not reached after 4 decisions"]
+
+
+def test_searches_that_replace_each_other_count_as_often_as_one_is_done() -> None:
+    story = Story()
+    for _ in range(SEEN):
+        assert not story.ends
+        request = drive_on(story, *[SEARCH] * 3)
+        story.tell(Status("ready", request, f"done: {SEARCH}"), Status("ready", request, SEARCH))
+    assert story.ends[0].startswith("not_found")
+
+
 def test_a_new_instruction_begins_anew_and_nothing_older_counts() -> None:
     story = Story()
     for _ in range(SEEN - 1):

@@ -13,7 +13,7 @@ from helpers.rover import BOX, Rover
 
 from edge_cloud_spec.lab.bench.motion import MORE, RATIO
 from edge_cloud_spec.nav.events import Announce, Drive, EStop, Event, Halt, Instruction, Odometry
-from edge_cloud_spec.nav.motion import BEND, NOTHING, PATH, PERIOD, Ledger, goal_of
+from edge_cloud_spec.nav.motion import BEND, NOTHING, PATH, PERIOD, Ledger, Limits, goal_of
 from edge_cloud_spec.nav.navigator import PROGRESS_S, QUICK, REMEMBERED, STALL, DecisionTime
 from edge_cloud_spec.nav.odometer import Track
 from edge_cloud_spec.nav.pose import Pose
@@ -189,6 +189,20 @@ def test_what_cannot_begin_at_this_speed_has_the_robot_stand_first(
             assert before * now >= 0.0
     else:
         assert drill.status.startswith("idle r2 0 refused: the robot has moved away")
+
+
+@pytest.mark.parametrize(("driven", "begins"), [(0.9, True), (1.1, False)])
+def test_nothing_begins_on_a_frame_of_more_than_a_second_of_driving_ago(
+    driven: float, begins: bool
+) -> None:
+    drill = moving(FORWARD, settings=Settings(limits=Limits(speed=0.3)))
+    taken, ticks = stamp(drill), round(driven / PERIOD)
+    for _ in range(ticks):
+        step(drill)
+    late = words(f"action: {FORWARD};", "r2", age=ticks * PERIOD, stamp=taken)
+    effects = drill.on(late)
+    assert any(isinstance(effect, Announce) for effect in effects) == begins
+    assert drill.navigator.moving and ("of driving ago" in reports(effects)) != begins
 
 
 @pytest.mark.parametrize(("first", "then"), [(True, False), (False, True), (False, False)])
