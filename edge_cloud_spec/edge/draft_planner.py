@@ -100,7 +100,6 @@ class Observations:
     usual: float  # the same, assumed of the others
     generated: float  # rate of the server by itself
     hinted: float  # the same beside the robot's hints
-    hints_known: bool
     using: DraftPlan | None
     left: float  # tokens of an answer that are left when a robot can join the server
 
@@ -117,8 +116,6 @@ def scored_plans(seen: Observations, idle: Speculation) -> list[tuple[float, Dra
         return seen.promises[key] * seen.yields.get(key, seen.usual) * (GAIN if stays else 1.0)
 
     best = max(seen.promises, key=worth)
-    if not seen.hints_known:  # they are tried first: that costs no time
-        return [(math.inf, DraftPlan(*best, generate=HINTED))]
     leading = seen.left / (seen.left / worth(best) + joining_s(costs, best[1]))  # once an answer
     is_hinting = using is not None and using.shape is not None and using.generate > 0
     pays = seen.hinted > seen.generated * (HINTS_STAY if is_hinting else HINTS_PAY)
@@ -196,10 +193,12 @@ class AutoPlanner(DraftPlanner):
         return self._plan
 
     def _best(self) -> DraftPlan:
-        seen = self.observations()
         idle = self._preset.speculation
+        if self._measures.server_yields[True].count < HINTED:  # tried first: that costs no time
+            return DraftPlan(self._preset.shape, idle, generate=HINTED)
+        seen = self.observations()
         worth, plan = max(scored_plans(seen, idle), key=lambda scored: scored[0])
-        if not plan.leads and seen.hints_known:
+        if not plan.leads:
             self._gave_up_at = max(self._gave_up_at, seen.costs.generate)
         slower = REPLAN[-1] * (1 / seen.generated - 1 / worth)
         if plan.leads and self._led > RECHECK * (joining_s(seen.costs, plan.speculation) + slower):
@@ -221,7 +220,6 @@ class AutoPlanner(DraftPlanner):
             usual=self._usual,
             generated=without.rate if without.count else 1 / costs.generate,
             hinted=hinted.rate,
-            hints_known=hinted.count >= HINTED,
             using=self._plan,
             left=max(1.0, self._answer.value - self._before.value),
         )
