@@ -200,10 +200,11 @@ class AutoPlanner(DraftPlanner):
         worth, plan = max(scored_plans(seen, idle), key=lambda scored: scored[0])
         if not plan.leads:
             self._gave_up_at = max(self._gave_up_at, seen.costs.generate)
-        slower = REPLAN[-1] * (1 / seen.generated - 1 / worth)
-        if plan.leads and self._led > RECHECK * (joining_s(seen.costs, plan.speculation) + slower):
-            plan = DraftPlan(None, idle, REPLAN[-1])
-            self._measures.server_yields[False] = PassYield()
+        if plan.leads:
+            slower = REPLAN[-1] * (1 / seen.generated - 1 / worth)
+            if self._led > RECHECK * (joining_s(seen.costs, plan.speculation) + slower):
+                plan = DraftPlan(None, idle, REPLAN[-1])
+                self._measures.server_yields[False] = PassYield()
         if plan.shape is None:
             self._led = 0.0
         return plan

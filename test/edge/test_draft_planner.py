@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edge_cloud_spec.decoding.cost_model import rate
-from edge_cloud_spec.decoding.mean import Mean
+from edge_cloud_spec.decoding.mean import Mean, PassYield
 from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Preset, Speculation
 from edge_cloud_spec.decoding.shape import BestFirst, chain
 from edge_cloud_spec.edge.draft_planner import (
@@ -272,6 +272,19 @@ def test_auto_gives_up_drafting_at_a_crowded_cloud_and_drafts_again_later() -> N
     assert sum(drafted["quiet"]) > 0.9 * len(drafted["quiet"])
     assert not any(drafted["crowded"][-3:])
     assert all(drafted["quiet again"][-3:])
+
+
+def test_hints_are_tried_before_anything_is_promised() -> None:
+    """Working promises out takes tens of ms, which a first short answer does not have."""
+    measures = known()
+    measures.server_yields[True] = PassYield()
+    auto = AutoPlanner(AUTO, measures)
+    assert auto.plan(0.0, 0) == DraftPlan(AUTO.shape, AUTO.speculation, HINTED)
+    assert not measures.promises
+    for _ in range(HINTED):
+        measures.generated(0, 1, 0.2, hints=True)
+    assert auto.plan(1.0, HINTED).shape in candidate_shapes()
+    assert len(measures.promises) == 1
 
 
 @pytest.mark.parametrize(("given", "leads"), [(1, True), (8, False)])
