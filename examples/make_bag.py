@@ -5,6 +5,7 @@
     edge-cloud-spec replay my_bag --say "find the silver bottle"
 
 The pictures are the simulator's, of a robot that turns on its spot; there are no decisions in it.
+With `--lag 0.3` it turns left and right, and its pictures are older than their stamps by so much.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ def main() -> int:
     parser.add_argument("--storage", choices=("mcap", "sqlite3"), default="mcap")
     parser.add_argument("--namespace", default="", help="of the topics, such as robot1")
     parser.add_argument("--raw", choices=RAW, help="sensor_msgs/Image, not CompressedImage")
+    parser.add_argument(
+        "--lag", type=float, help="the camera's, s: of a robot that turns both ways"
+    )
     parser.add_argument("--camera", default="", help="the camera's topic, if it has another name")
     write_bag(**vars(parser.parse_args()))
     return 0
@@ -52,6 +56,7 @@ def write_bag(
     namespace: str = "",
     raw: str | None = None,
     camera: str = "",
+    lag: float | None = None,
 ) -> None:
     room, store = make_room(seed), types()
     world = World(Scene(room))
@@ -82,12 +87,16 @@ def write_bag(
 
         if text:
             write("instruction", 0.0, store.types[kinds["instruction"]](text))
+        seen: list[np.ndarray | None] = []
         for step in range(round(seconds / CYCLE)):
             at = (step + 1) * CYCLE
             write("odom", at, _odometry(store, world, at))
-            if step % 2 == 0:
-                write("camera", at, _picture(store, eye.render(world.eye), at, raw))
-            world.command(0.0, 0.0, TURN)
+            seen.append(eye.render(world.eye) if step % 2 == 0 or lag is not None else None)
+            picture = seen[max(0, step - round((lag or 0.0) / CYCLE))]
+            if picture is not None:
+                write("camera", at, _picture(store, picture, at, raw))
+            swing = 1.0 if lag is None else math.sin(at) + math.sin(2.3 * at)
+            world.command(0.0, 0.0, TURN * swing)
             world.step(CYCLE)
     eye.close()
 

@@ -126,6 +126,7 @@ def _start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     missing = [spec.package for spec in wanted if spec not in specs]
     processes = _Graph(settings)
     return [
+        LogInfo(msg="drive: {}: {}".format(*settings.driving)),
         *(LogInfo(msg=f"{package} is not installed; starting without it") for package in missing),
         *(entity for spec in specs for entity in processes.start(spec)),
     ]

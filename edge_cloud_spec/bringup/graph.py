@@ -20,6 +20,7 @@ import yaml
 from ..bounds import check_namespace
 from ..errors import UserError, one_line
 from ..models import EMBEDDED
+from ..nav.settings import DRIVES, ON, STOP_AND_GO
 from ..presets import load_preset
 from ..share import share
 from .exits import Role
@@ -30,6 +31,8 @@ LOCAL_ADDRESS = "127.0.0.1:50151"
 MODEL_LOADS_S = 600.0  # of a verifier that is started here; the end of its process is seen
 
 MAX_SEED = 2**31 - 1  # of a room
+LEAD_TIME = "lead_time is no more: drive (on or stop_and_go) takes its place"
+LEAD_TIME = "lead_time is no more: drive (on or stop_and_go) takes its place"
 NODES = (  # those that a parameter file may name
     "drafter",
     "cloud_bridge",
@@ -54,10 +57,10 @@ class GraphSettings:
     ``cloud`` is the verifier's HOST:PORT, or ``local``: one is started here, at
     ``local_address``, as it is where the file names none either. ``authority`` and ``token_file``
     are what a verifier on another machine needs (``CloudBridge``). ``target`` and ``drafter`` are
-    model directories or hub names; empty means the embedded pair. ``parameters`` is the YAML file
-    of all nodes; empty means ``config/go2_nav.yaml``. ``seed`` is the simulated room's. ``renames``
-    maps topics of the graph to those of the robot (``cmd_vel`` -> ``/go2/cmd_vel``). Raises
-    UserError.
+    model directories or hub names; empty means the embedded pair. ``drive`` is the navigator's.
+    ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``seed`` is
+    the simulated room's. ``renames`` maps topics of the graph to those of the robot (``cmd_vel`` ->
+    ``/go2/cmd_vel``). Raises UserError.
     """
 
     cloud: str = ""
@@ -66,6 +69,7 @@ class GraphSettings:
     preset: str = ""
     target: str = ""
     drafter: str = ""
+    drive: str = ""
     sim: bool = True
     seed: int | None = None
     namespace: str = ""
@@ -82,6 +86,12 @@ class GraphSettings:
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
             raise UserError(f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}")
         load_preset(self.preset_name)
+        if self._in_file("navigator", "lead_time", ""):
+            raise UserError(f"{self.parameter_file}: {LEAD_TIME}")
+        if self._in_file("navigator", "lead_time", ""):
+            raise UserError(f"{self.parameter_file}: {LEAD_TIME}")
+        if self.driving[0] not in DRIVES:
+            raise UserError(f"drive must be {' or '.join(DRIVES)}, not {self.driving[0]!r}")
         if self._in_file("drafter", "when_lost", "stop") == "creep" and (
             self._in_file("navigator", "allow_unverified", "False") != "True"
         ):
@@ -108,6 +118,18 @@ class GraphSettings:
     def preset_name(self) -> str:
         """The drafter's preset."""
         return self.preset or self._in_file("drafter", "preset", "auto")
+
+    @property
+    def driving(self) -> tuple[str, str]:
+        """The navigator's ``drive``, and why: to drive on it must be known how old a picture is."""
+        in_file = self._in_file("navigator", "drive", "")
+        if given := self.drive or {"True": ON}.get(in_file, in_file):  # YAML takes on for true
+            return given, "as it was given"
+        if self.sim:
+            return ON, "the simulator's pictures are as old as their stamps say"
+        if self._in_file("drafter", "camera_lag", "0") not in ("0", "0.0"):
+            return ON, "camera_lag says how old a picture is"
+        return STOP_AND_GO, "measure the drafter's camera_lag to drive on, or give drive:=on"
 
     @property
     def parameter_file(self) -> str:
@@ -156,7 +178,8 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     if settings.starts_verifier:
         link["startup"] = MODEL_LOADS_S
     specs.append(_node("cloud_bridge", settings, cloud=settings.address, **_given(link)))
-    specs.append(replace(_node("navigator", settings), role=Role.NEEDED))
+    navigator = _node("navigator", settings, drive=settings.driving[0])
+    specs.append(replace(navigator, role=Role.NEEDED))
     drafting = {"preset": settings.preset, "model.path": settings.drafter}
     specs.append(_node("drafter", settings, **_given(drafting)))
     specs.append(_node("instruction_server", settings))

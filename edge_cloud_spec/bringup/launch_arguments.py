@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..share import check_lab, share
-from .graph import PACKAGE, GraphSettings, NodeSpec, ParameterFile
+from .graph import LEAD_TIME, PACKAGE, GraphSettings, NodeSpec, ParameterFile
 
 # name -> default, description. An empty one was not given; then the parameter file decides.
 ARGUMENTS = {
@@ -22,6 +22,11 @@ ARGUMENTS = {
     "preset": ("", "a preset's name, or the path of its YAML file; empty: the parameter file's"),
     "drafter": ("", "directory or hub name of the draft model; empty: the parameter file's"),
     "target": ("", "the same for the target model, where the verifier is started here"),
+    "drive": (
+        "",
+        "on: decide while driving; stop_and_go: standing; empty: the parameter file's, else on "
+        "where it is known how old a picture is",
+    ),
     "sim": ("true", "true: the simulated Go2; false: a robot's own camera, odometry and base"),
     "seed": ("", "which simulated room; empty: the parameter file's, else 0"),
     "namespace": ("", "namespace of all nodes"),
@@ -55,6 +60,10 @@ def refuse_mistyped(argv: Iterable[str], parameters: Collection[str] = ()) -> No
     for text in argv:
         name, given, _ = text.partition(":=")
         near = get_close_matches(name, ARGUMENTS, 1, 0.75)
+        if given and name == "lead_time":
+            raise UserError(LEAD_TIME)
+        if given and name == "lead_time":
+            raise UserError(LEAD_TIME)
         if given and name in parameters:
             raise UserError(
                 f"{name} is a node's parameter, no launch argument: copy config/go2_nav.yaml, set "

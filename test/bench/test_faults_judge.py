@@ -22,6 +22,7 @@ from edge_cloud_spec.lab.bench.judge import (
     OnWire,
     Reported,
     judge,
+    replaced_motions,
 )
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
 
@@ -152,3 +153,25 @@ def test_silence_counts_until_the_base_stops_by_itself() -> None:
 
 def test_a_neighbours_velocities_are_its_own() -> None:
     assert judged([*run(), BaseCommand(101.0, True, foreign=True)]).unverified == []
+
+
+def test_a_frame_from_too_much_driving_ago_is_counted_and_standing_makes_none_old() -> None:
+    def before(moves: bool, seconds: float) -> list[Event]:
+        return [BaseMotion(100.0 - seconds + n / 20, moves) for n in range(round(20 * seconds))]
+
+    for moves, seconds, sound in ((True, 1.0, True), (False, 3.0, True), (True, 1.8, False)):
+        events = [*run(), *before(moves, seconds)]
+        found = judge(events, {5: 97.0}.get, decode).unverified
+        assert (found == []) == sound, found
+        assert sound or "from 1.8 s of driving ago" in found[0]
+
+
+def test_a_motion_that_takes_anothers_place_is_told_from_one_that_begins_standing() -> None:
+    other = Command(100.25, "s", "search", 6, 103.0, True, True)
+    assert replaced_motions([*run(), other], 0.0) == 1
+    assert replaced_motions([*run(), other], 100.3) == 0
+    assert replaced_motions([*run(), replace(other, moves=False)], 0.0) == 0
+    assert replaced_motions([*run(), replace(other, at=100.6)], 0.0) == 0
+    alone = [each for each in run() if not isinstance(each, BaseCommand)]
+    theirs = BaseCommand(100.1, True, foreign=True)
+    assert replaced_motions([*alone, theirs, other], 0.0) == 0

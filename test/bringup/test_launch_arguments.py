@@ -39,6 +39,7 @@ def test_camera_renames_the_compressed_and_the_raw_topic(camera: str) -> None:
     "texts",
     [
         *({"seed": "99999999999"}, {"seed": "-1"}, {"seed": "x"}, {"sim": "maybe"}, {"rviz": "2"}),
+        {"drive": "off"},
         *({"namespace": "a b"}, {"namespace": "1st"}, {"namespace": "a//b"}),
         {"record": "/tmp"},
     ],
@@ -62,12 +63,17 @@ def test_a_mistyped_argument_is_refused_and_anothers_is_not(name: str, meant: st
     refuse_mistyped([*mine, "use_lidar:=true", "robot_ip:=10.0.0.1", "presett"])
 
 
-@pytest.mark.parametrize("name", ["explain", "lead_time", "grammar"])
+@pytest.mark.parametrize("name", ["explain", "look_period", "grammar"])
 def test_a_nodes_parameter_is_no_argument_unless_another_launch_file_has_it(name: str) -> None:
     with pytest.raises(UserError, match="parameters:=FILE"):
         refuse_mistyped([f"{name}:=none"], parameter_names())
     refuse_mistyped([f"{name}:=none"])
     refuse_mistyped([f"{argument}:=1" for argument in ARGUMENTS], parameter_names())
+
+
+def test_an_argument_that_has_another_name_now_is_refused_with_it() -> None:
+    with pytest.raises(UserError, match=r"drive \(on or stop_and_go\) takes its place"):
+        refuse_mistyped(["lead_time:=-1.0"])
 
 
 @pytest.mark.parametrize("namespace", ["", "/", "robot1", "/robot1/", "fleet/robot_1"])

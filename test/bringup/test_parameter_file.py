@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from edge_cloud_spec.bringup.graph import (
     graph,
 )
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.share import share
 
 OWN = """
 /**/drafter: {ros__parameters: {preset: cloud_sd, model: {threads: 2}}}
@@ -77,6 +79,9 @@ def test_without_a_file_a_verifier_is_started_here() -> None:
         ("/**/drafter: {ros__parameters: {preset: none_such}}", "none_such"),
         ("/**/cloud_bridge: {ros__parameters: {cloud: here}}", "HOST:PORT"),
         ("\udcff", "cannot be read"),
+        ("/**/navigator: {ros__parameters: {lead_time: -1.0}}", "drive .* takes its place"),
+        ("/**/navigator: {ros__parameters: {drive: fast}}", "drive must be on or stop_and_go"),
+        ("/**/navigator: {ros__parameters: {drive: off}}", "drive must be on or stop_and_go"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(
@@ -87,6 +92,40 @@ def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(
     with pytest.raises(UserError, match=why) as error:
         GraphSettings(parameters=str(path), namespace="go2")
     assert "\n" not in str(error.value)
+
+
+NAVIGATOR = "/**/navigator: {ros__parameters: {drive: %s}}\n"
+LAG = "/**/drafter: {ros__parameters: {camera_lag: %s}}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "drive", "why"),
+    [
+        ({}, "", "on", "the simulator's"),
+        ({"sim": False}, "", "stop_and_go", "measure the drafter's camera_lag"),
+        ({"sim": False}, LAG % "0.00", "stop_and_go", "measure the drafter's camera_lag"),
+        ({"sim": False}, LAG % "0.08", "on", "camera_lag says"),
+        ({"sim": False, "drive": "on"}, "", "on", "as it was given"),
+        ({"sim": False}, NAVIGATOR % "on", "on", "as it was given"),
+        ({"sim": False}, NAVIGATOR % "stop_and_go" + LAG % "0.08", "stop_and_go", "as it was"),
+        ({"drive": "on"}, NAVIGATOR % "stop_and_go", "on", "as it was given"),
+        ({"drive": "stop_and_go"}, NAVIGATOR % "'on'", "stop_and_go", "as it was given"),
+    ],
+)
+def test_a_robot_drives_on_only_where_it_is_known_how_old_a_picture_is(
+    given: dict[str, Any], text: str, drive: str, why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    settings = GraphSettings(parameters=str(path), **given)
+    assert settings.driving[0] == drive and settings.driving[1].startswith(why)
+    assert dict(specs_of(settings)["navigator"].parameters) == {"drive": drive}
+
+
+@pytest.mark.parametrize("name", ["go2_ros2_sdk", "unitree_ros2"])
+def test_a_robot_whose_lag_was_not_measured_decides_standing(name: str) -> None:
+    file = share() / f"config/robots/{name}.yaml"
+    assert GraphSettings(parameters=str(file), sim=False).driving[0] == "stop_and_go"
 
 
 @pytest.mark.parametrize(

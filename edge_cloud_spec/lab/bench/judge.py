@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import Draft
@@ -90,9 +90,11 @@ Event = Asked | OnWire | Command | BaseCommand | BaseMotion | Instructed | Repor
 
 
 FRAME_AGE = 10.0  # s; the navigator's parameter frame_age
+DRIVEN = 1.4  # s that the base itself may have moved since a frame: 1 s of commands, and braking
 PERIOD = 0.05  # s that a velocity command is valid
 BASE_TIMEOUT = 0.5  # s of silence after which the base stops by itself
 UNSEEN = 0.5  # s without the base's own word of its motion
+SEAM = 0.02  # s between a motion's announcement and its first velocity
 SLACK = 0.15  # s of threads between two messages of one node
 SAME_ORDER = 0.05  # s between a verdict and the command, as published by two nodes
 _ACTION = re.compile(r"\s*(?:reason: [^;]+;\s*)?action: ([^;]+);")
@@ -176,12 +178,24 @@ def judge(
             valid.append(command)  # judged already; or a stop, which harms nobody
             continue
         problem = _problem(command, before, decodes, said, taken_at, decode)
+        problem = problem or _drove(ordered, taken_at(command.stamp), command.at)
         if problem:
             judgement.unverified.append(f"{command.text!r} of {command.request}: {problem}")
         else:
             valid.append(command)
     _follow(ordered, valid, judgement, since)
     return judgement
+
+
+def replaced_motions(events: Iterable[Event], since: float) -> int:
+    """How many motions took the place of another, which still drove, from ``since`` on."""
+    count, drives_since = 0, math.inf
+    for event in sorted(events, key=lambda event: event.at):
+        if isinstance(event, BaseCommand) and not event.foreign and event.at >= since:
+            drives_since = min(drives_since, event.at) if event.moves else math.inf
+        elif isinstance(event, Command) and event.moves:
+            count += event.at > drives_since + SEAM
+    return count
 
 
 def _decodes(events: Sequence[Event]) -> Mapping[str, _Decode]:
@@ -239,6 +253,13 @@ def _problem(
         )
         return f"it was decided for {asked.instruction!r}{since}"
     return ""
+
+
+def _drove(events: Sequence[Event], taken: float | None, now: float) -> str:
+    """That the base, by its own word, has moved for too long since a frame was taken; or empty."""
+    base = [e for e in events if isinstance(e, BaseMotion) and (taken or now) <= e.at <= now]
+    moved = sum(min(UNSEEN, after.at - e.at) for e, after in pairwise(base) if e.moves)
+    return f"its frame is from {moved:.1f} s of driving ago" if moved > DRIVEN else ""
 
 
 @dataclass

@@ -14,6 +14,7 @@ from geometry_msgs.msg import Twist
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 from rclpy.time import Time
+from std_msgs.msg import Bool
 
 from edge_cloud_spec.msg import Verdict as VerdictMessage
 from edge_cloud_spec.msg import VerifiedTokens
@@ -23,7 +24,7 @@ from ....nodes.runtime.qos import DECODE, RELIABLE
 from ....wire.codec import encode_server
 from ....wire.messages import Opened, Verdict
 from ...sim.camera import encode_jpeg
-from ..judge import OnWire, Reported
+from ..judge import Instructed, OnWire, Reported
 from ..live import FOREIGN, stamp_of
 from .rig import Change, InjectedFault, Rig, gone
 
@@ -106,6 +107,7 @@ NODE_FAULTS: tuple[InjectedFault, ...] = (
 
 
 REPORT = 1.0  # s
+AGAIN = 8.0  # s in which words come again
 
 
 def _intruder(rig: Rig, kind: type[Any], topic: str, qos: QoSProfile) -> Publisher:
@@ -158,6 +160,40 @@ def _forged_words(rig: Rig) -> None:
     time.sleep(0.5)
 
 
+def _words_again(rig: Rig) -> None:
+    """All verified words a second time, up to a second late, in any order."""
+    random, said = Random(rig.seed), set[tuple[str, int]]()
+    waiting: list[tuple[float, VerifiedTokens]] = []
+
+    def hear(message: VerifiedTokens) -> None:
+        place = (message.request_id, message.position)
+        if place not in said:  # else it is our own
+            said.add(place)
+            waiting.append((time.monotonic() + random.random(), message))
+
+    rig.endings.callback(
+        rig.node.destroy_subscription,
+        rig.node.create_subscription(VerifiedTokens, "verified_tokens", hear, DECODE),
+    )
+    publisher = _intruder(rig, VerifiedTokens, "verified_tokens", DECODE)
+    end = time.monotonic() + AGAIN
+    while time.monotonic() < end:
+        for due in [each for each in waiting if each[0] <= time.monotonic()]:
+            waiting.remove(due)
+            publisher.publish(due[1])
+        time.sleep(0.02)
+
+
+def _press(rig: Rig) -> None:
+    rig.watch.note(Instructed(time.time(), "stop"))  # nothing of before may move it again
+    rig.e_stop.publish(Bool(data=True))
+
+
+def _release(rig: Rig) -> None:
+    rig.e_stop.publish(Bool(data=False))
+    rig.wait_for(lambda: "e_stop" not in rig.watch.lines["nav_status"], "e_stop is released")
+
+
 NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "second_cmd_vel",
@@ -195,6 +231,26 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
         reads="bystander publishes on .*verified_tokens",
         reported_s=REPORT,
         soak=False,
+    ),
+    InjectedFault(
+        "words_again",
+        "another node publishes all verified words again, up to 1 s late and in any order",
+        "goes on: no word counts twice; reported",
+        _words_again,
+        lambda rig: rig.endings.close(),
+        lasts=1.0,
+        stops=False,
+        reads="bystander publishes on .*verified_tokens",
+        soak=False,
+    ),
+    InjectedFault(
+        "e_stop",
+        "`e_stop` is pressed, and released when the robot has stood for 2 s",
+        "stops at once; waits for an instruction from after the release",
+        _press,
+        _release,
+        reads="e_stop is on",
+        instructed_again=True,
     ),
 )
 

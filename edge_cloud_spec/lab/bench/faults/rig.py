@@ -11,22 +11,25 @@ import signal
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
+from std_msgs.msg import Bool
+
 from ....bringup.graph import GraphSettings, Value
 from ....errors import UserError
 from ....models import EMBEDDED
-from ....nodes.runtime.qos import SENSOR_DATA
+from ....nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ....nodes.topics import TOPICS
 from ...harness.emulated_link import LinkProfile
 from ...harness.proxy import MessageFaults, MessageProxy, Proxy
 from ...sim.kinds import KINDS
 from ...sim.room import make_room
+from ..judge import replaced_motions
 from ..leaks import memory_mb
 from ..live import LiveRig, Watch, stamp_of
 
@@ -35,6 +38,7 @@ TOKEN = "a token of the bench"
 PATIENCE = 3.0  # s; the drafter's, shorter than its default so that a row takes seconds
 UP_TIMEOUT = 120.0  # s
 DRIVE_TIMEOUT = 90.0  # s
+DRIVES_ON = 10.0  # s in which one motion replaces another, if decisions are quick enough
 MATCHED = 0.5  # s from discovery until messages arrive
 CAMERA, ODOMETRY = "camera/image_raw/compressed", "odom"
 TRUE = {CAMERA: "true/camera", ODOMETRY: "true/odom"}  # what the simulator publishes
@@ -99,6 +103,7 @@ class Rig(LiveRig):
         )
         self.watch = Watch(self, TRUE[ODOMETRY])
         self.camera, self.odometry = Relay(self, CAMERA), Relay(self, ODOMETRY)
+        self.e_stop = self.node.create_publisher(Bool, "e_stop", LATCHED)
         self.seed, self._target = seed, target
         self.numbers = count()  # for files of which each trial has its own
         self.hung: set[str] = set()
@@ -248,7 +253,7 @@ class Rig(LiveRig):
                 self.restart(name)
 
     def drive(self) -> None:
-        """Wait until the robot moves on a new action."""
+        """Wait until the robot moves on a new action, which has replaced another if it can be."""
         since = time.time()
         state = self.watch.lines["instruction_status"]
         if state.startswith("failed") or not state:
@@ -256,6 +261,11 @@ class Rig(LiveRig):
         self.drive_until(
             lambda: self.moved_since(since), "the robot moves on a new decision", DRIVE_TIMEOUT
         )
+        with suppress(UserError):  # on a slow machine each decision ends when its motion has
+            self.drive_until(
+                lambda: replaced_motions(self.watch.events, since), "it drives on", DRIVES_ON
+            )
+            self.drive_until(lambda: self.moved_since(since), "it moves", DRIVE_TIMEOUT)
 
     def moved_since(self, since: float) -> bool:
         """Whether an action that was announced after ``since`` moves the robot."""

@@ -5,6 +5,7 @@ written as soon as it is done; ``--resume`` takes over those that the file has a
 ``standstill_s_max`` from the last valid command's end until the base is told to stand (a zero
 command, or its own timeout), ``base_stands_s_max`` until it stands, ``recovery_s_max`` from the
 fault's end until the robot moves again on a verified action, or its mission has ended.
+``replaced_motions``: those that took the place of another under way; 0: it did not drive on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from random import Random
 
 from ....errors import UserError
 from ..command import Options, Row, earlier_rows, write
-from ..judge import Event, Reported, judge
+from ..judge import Event, Reported, judge, replaced_motions
 from ..leaks import quarters
 from . import beyond_robot, on_robot
 from .rig import InjectedFault, Rig, running_rig
@@ -84,13 +85,14 @@ class Trial:
     standstill_s: float = 0.0
     base_stands_s: float = 0.0
     recovery_s: float | None = None
+    replaced: int = 0
     said: str = ""
     problems: list[str] = field(default_factory=list)
 
 
 def run_trial(rig: Rig, fault: InjectedFault) -> Trial:
     """Inject, clear, and judge. Raises UserError when the robot did not move before the fault."""
-    trial = Trial()
+    trial, driven = Trial(), time.time()
     rig.drive()
     before, begun = rig.resources(), time.time()
     try:
@@ -102,6 +104,7 @@ def run_trial(rig: Rig, fault: InjectedFault) -> Trial:
     finally:
         rig.endings.close()
     time.sleep(SETTLE)  # for what was published to arrive
+    trial.replaced = replaced_motions(rig.watch.events, driven)
     _judge(rig, fault, begun, trial)
     _compare(rig, before, trial)
     return trial
@@ -265,6 +268,7 @@ def _figures(done: Sequence[Trial]) -> Row:
         "base_stands_s_max": max((trial.base_stands_s for trial in done), default=0.0),
         "recovered": len(times) == len(done),
         "recovery_s_max": max(times, default=None),
+        "replaced_motions": sum(trial.replaced for trial in done),
     }
 
 
@@ -281,6 +285,7 @@ COLUMNS = {
     "base_stands_s_max": "base stands s",
     "recovered": "recovered",
     "recovery_s_max": "recovery s",
+    "replaced_motions": "replaced",
     "passed": "passed",
 }
 
