@@ -312,7 +312,7 @@ class Navigator:
         if self._completed == normalized(settled.words.instruction):
             return "its instruction is done; publish it again to go on"
         if settled.words.stops != self.stops or frame.taken < self.holds.since:
-            return "its frame is from before the robot was stopped, or released"
+            return "its frame is from before the robot was stopped or released, or set anew"
         moves = settled.action is not None and settled.action.verb == "move"
         on_the_move = self._on_the_move(frame, now)
         driven = self._ledger.driven_since(frame.taken, now)

@@ -232,9 +232,11 @@ def test_a_decision_resets_no_clock_and_loosens_no_bound() -> None:
 
 def test_a_navigator_that_stood_still_lets_no_decision_take_over() -> None:
     drill = moving(FORWARD)
-    drill.on(Odometry(drill.pose, stamp(drill) + 1), STALL)  # type: ignore[attr-defined]
+    drill.now += STALL + 0.02
+    track(drill)
     late = words(f"action: {FORWARD};", "r2", age=0.0, stamp=stamp(drill))
-    assert not drives(drill.on(late, 0.02))
+    effects = drill.on(late)
+    assert not drives(effects) and "nothing else is decided" in reports(effects)
     assert not drives(drill.on(TICK))
 
 
