@@ -172,9 +172,9 @@ def _diagnosis(said: Said) -> Iterator[Finding]:
     state = STATES.get(Level(said.level) if said.level in set(Level) else Level.ERROR, FAIL)
     who = f" ({said.hardware_id})" if said.hardware_id else ""
     yield Finding(f"{said.name}{who}", state, said.message)
-    clocks = {name: value for name, value in said.values.items() if "clock" in name}
-    for name, value in clocks.items():
-        yield Finding(f"{said.name}{who}", OK, f"{name}: {value}")
+    for name, value in said.values.items():
+        if "clock" in name or name == "drive":
+            yield Finding(f"{said.name}{who}", OK, f"{name}: {value}")
 
 
 @dataclass(frozen=True)

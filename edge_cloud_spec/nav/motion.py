@@ -456,10 +456,15 @@ class Ledger:
         if velocity != self.driven:
             self._given.append((now, velocity))
 
-    def since(self, time: float, now: float) -> Use:
-        """What commands from ``time`` to ``now`` add up to."""
+    def since(self, time: float, now: float, response: float = 0.0) -> Use:
+        """What commands from ``time`` to ``now`` add up to, and what a base that follows with this
+        time constant (s) makes after ``time`` of those before it."""
         path = aside = turn = 0.0
-        for velocity, lasted in self._between(time, now):
+        for velocity, begin, end in self._spans(now):
+            lasted = max(0.0, end - max(begin, time))
+            if response:
+                began, ended = (math.exp(min(0.0, at - time) / response) for at in (begin, end))
+                lasted += response * (ended - began)
             path += velocity.speed * lasted
             aside += abs(velocity.vy) * lasted
             turn += abs(velocity.wz) * lasted
@@ -467,11 +472,11 @@ class Ledger:
 
     def driven_since(self, time: float, now: float) -> float:
         """Seconds of them in which the base was not commanded to stand."""
-        return sum(lasted for velocity, lasted in self._between(time, now) if velocity != STILL)
+        return sum(end - max(begin, time) for _, begin, end in self._spans(now) if end > time)
 
-    def _between(self, time: float, now: float) -> Iterator[tuple[Velocity, float]]:
-        """What was commanded from ``time`` to ``now``, and for how long."""
+    def _spans(self, now: float) -> Iterator[tuple[Velocity, float, float]]:
+        """What was commanded but to stand, from when to when."""
         ends = [*[at for at, _ in self._given][1:], now]
         for (begin, velocity), end in zip(self._given, ends, strict=True):
-            if end > time:
-                yield velocity, end - max(begin, time)
+            if velocity != STILL:
+                yield velocity, begin, end

@@ -26,7 +26,7 @@ from .events import (
     Tick,
     Words,
 )
-from .motion import BEND, BLOCKED, NOTHING, PERIOD, Goal, Ledger, Motion, Use, goal_of
+from .motion import BEND, BLOCKED, LEFT, NOTHING, PERIOD, Goal, Ledger, Motion, Use, goal_of
 from .motion import FAR as JUMP
 from .odometer import FAR, MOVED_AWAY, Odometer
 from .pose import STILL, wrap
@@ -314,7 +314,8 @@ class Navigator:
         if settled.words.stops != self.stops or frame.taken < self.holds.since:
             return "its frame is from before the robot was stopped or released, or set anew"
         moves = settled.action is not None and settled.action.verb == "move"
-        on_the_move = self._on_the_move(frame, now)
+        path, _, turn = self._used_since(frame, now)
+        on_the_move = path > LEFT[0] or turn > LEFT[1]
         driven = self._ledger.driven_since(frame.taken, now)
         if on_the_move and driven > YOUNG:
             return f"its frame is from {driven:.1f} s of driving ago"
@@ -327,10 +328,9 @@ class Navigator:
             limits, goal = settings.unverified.limits(limits), settings.unverified.goal(goal)
         closed_loop = self.odometer.locates(now)
         pose = self.odometer.track.newest if closed_loop else None
-        frame, used = self._frame_time(settled), NOTHING
+        frame = self._frame_time(settled)
+        used = self._used_since(frame, now)
         anchor = self.odometer.track.at(frame.at) if closed_loop else None
-        if self._on_the_move(frame, now):
-            used = self._used_since(frame, now)
         motion = Motion(goal, limits, now, pose, anchor, self._ledger.driven, used)
         if not motion.in_reach:
             return self._refuse(settled, MOVED_AWAY)
@@ -356,15 +356,14 @@ class Navigator:
         in_time = now - self._ticked <= STALL and now < self._given.stop_by
         return in_time and now >= run.look_at - PERIOD / 2
 
-    def _on_the_move(self, frame: FrameTime, now: float) -> bool:
-        """Whether the base may have moved since a frame that may be taken on the move."""
-        may_be = self.settings.drive == ON and self.odometer.locates(now)
-        since = frame.taken - self.settings.limits.response
-        return may_be and self._ledger.driven_since(since, now) > 0.0
-
     def _used_since(self, frame: FrameTime, now: float) -> Use:
-        """What was commanded since then, and how far the base is from there where that is more."""
-        path, aside, turn = self._ledger.since(frame.taken - self.settings.limits.response, now)
+        """What the base makes of commands from then on, or how far it has moved from there where
+        that is more; where odometry tells where that was."""
+        if not self.odometer.locates(now):
+            return NOTHING
+        path, aside, turn = self._ledger.since(frame.taken, now, self.settings.limits.response)
+        if path <= LEFT[0] and turn <= LEFT[1]:
+            return path, aside, turn
         metres, radians = self.odometer.track.moved_since(frame.at)
         return max(path, metres), aside, max(turn, radians)
 

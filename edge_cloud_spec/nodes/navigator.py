@@ -280,7 +280,11 @@ class NavigatorNode(ManagedNode):
             timed=offset is None and self._config.value.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
-            values={**values, "odometry_clock_offset_s": "unknown" if offset is None else offset},
+            values={
+                **values,
+                "drive": self._config.value.drive,
+                "odometry_clock_offset_s": "unknown" if offset is None else offset,
+            },
         )
 
 

@@ -36,6 +36,7 @@ def measure(folder: Path, *options: str) -> list[dict[str, Any]]:
     return rows
 
 
+SAID = ("explain=full", "drive=stop_and_go")
 STANDING = ("--explain", "full", "--drive", "stop_and_go")
 
 
@@ -81,6 +82,9 @@ def test_a_second_run_gives_the_same_rows_whoever_shares_it(
     resumed = measure(tmp_path, *asked, "--presets", "dsd,auto", "--out", str(report))
     assert resumed[0]["mission_s_mean"] == by_preset["dsd"]["mission_s_mean"]
     assert done.read_text() == kept, "what was done is done again"
+    speeds = json.loads((report / "speeds.json").read_text())["auto " + " ".join(SAID)]
+    assert len(speeds["s"]) == len(speeds["m_s"]) == len(speeds["rad_s"])
+    assert 0 < max(speeds["m_s"]) <= 1.1 * Settings().limits.speed
     page = (report / "index.html").read_text()
     pictures = re.findall(r'<img src="([^"]+)"', page)
     assert {"beginning.png", "mission.png", "times.png", "frame-00.jpg"} <= set(pictures)

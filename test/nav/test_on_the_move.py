@@ -11,12 +11,12 @@ import pytest
 from helpers.drill import Drill, drives, reports, words
 from helpers.rover import BOX, Rover
 
-from edge_cloud_spec.lab.bench.motion import MORE, RATIO
+from edge_cloud_spec.lab.bench.motion import MORE, RATIO, Base
 from edge_cloud_spec.nav.events import Announce, Drive, EStop, Event, Halt, Instruction, Odometry
 from edge_cloud_spec.nav.motion import BEND, NOTHING, PATH, PERIOD, Ledger, Limits, goal_of
 from edge_cloud_spec.nav.navigator import PROGRESS_S, QUICK, REMEMBERED, STALL, DecisionTime
 from edge_cloud_spec.nav.odometer import Track
-from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.pose import Pose, Velocity
 from edge_cloud_spec.nav.settings import DRIVES, ON, Settings
 
 FORWARD, BACK = "move forward large", "move backward large"
@@ -88,7 +88,7 @@ def test_nothing_is_left_out_and_nothing_added_twice(
     [
         [(Track, "at", lambda self, time: self.newest)],
         [
-            (Ledger, "since", lambda self, time, now: NOTHING),
+            (Ledger, "since", lambda self, *when: NOTHING),
             (Track, "moved_since", lambda self, time: (0.0, 0.0)),
         ],
     ],
@@ -203,6 +203,43 @@ def test_nothing_begins_on_a_frame_of_more_than_a_second_of_driving_ago(
     effects = drill.on(late)
     assert any(isinstance(effect, Announce) for effect in effects) == begins
     assert drill.navigator.moving and ("of driving ago" in reports(effects)) != begins
+
+
+@pytest.mark.parametrize("then", ["move forward large", "turn left small"])
+@pytest.mark.parametrize("drive", DRIVES)
+def test_what_was_turned_since_the_frame_is_off_the_next_budget_though_the_robot_stands(
+    drive: str, then: str
+) -> None:
+    drill = moving("turn left large", settings=Settings(drive=drive))
+    seen, at = drill.now, stamp(drill)
+    for _ in range(30):  # the rest of it is far more than the next may turn, to whichever side
+        step(drill)
+    assert not drill.navigator.moving
+    effects = drill.on(words(f"action: {then};", "r2", stamp=at, age=drill.now - seen))
+    assert not any(isinstance(effect, Announce) for effect in effects)
+    effects = drill.on(words(f"action: {then};", "r3", stamp=stamp(drill), age=0.0))
+    assert any(isinstance(effect, Announce) for effect in effects), "it is decided on a new frame"
+
+
+def test_what_a_base_still_rolls_counts_for_a_frame_that_is_taken_meanwhile() -> None:
+    base, ledger = Base(lag=0.1, now=0.0), Ledger()
+    for begin, end, velocity in (
+        (0.0, 0.5, Velocity(vx=0.6)),
+        (0.5, 0.8, Velocity(vx=-0.2, wz=1.2)),
+        (0.8, 2.0, Velocity()),
+    ):
+        base.obey(Drive(velocity, end, end))
+        ledger.command(velocity, begin)
+        for _ in base.run(end):
+            pass
+    for taken in (0.4, 0.55, 0.75, 0.85, 1.0, 1.3):
+        made = [base.made(2.0).turned - base.made(taken).turned]
+        path, _, turn = ledger.since(taken, 2.0, 0.1)
+        made.append(base.made(2.0).path - base.made(taken).path)
+        assert turn == pytest.approx(made[0], abs=2e-3) and path >= made[1] - 1e-6
+        faster = ledger.since(taken, 2.0, 0.05)
+        assert faster <= (path, 0.0, turn), "a base that follows sooner rolls less"
+    assert ledger.since(1.3, 2.0) == NOTHING
 
 
 @pytest.mark.parametrize(("first", "then"), [(True, False), (False, True), (False, False)])

@@ -169,6 +169,12 @@ def test_a_node_that_says_nothing_or_says_it_is_ill_fails() -> None:
     assert only(replace(whole, said=(*whole.said, warned))).state == WARN
 
 
+def test_it_is_shown_whether_the_robot_decides_while_it_drives() -> None:
+    said = Said("/navigator", 0, "idle", values={"drive": "stop_and_go", "refused": "0"})
+    found = [finding.found for finding in check_graph(replace(robot(), said=(said,)))]
+    assert "drive: stop_and_go" in found and "refused: 0" not in found
+
+
 def test_clock_offsets_are_shown() -> None:
     said = Said("/cloud_bridge", 0, "fine", values={"cloud_clock_offset_s": "0.013"})
     findings = check_graph(replace(robot(), said=(*robot().said[:1], said, *robot().said[2:])))
