@@ -36,7 +36,8 @@ BENCHES = {
     "pipelines": f"--regime {REGIMES} --presets {PRESETS} --tokens 300 --answers 2",
     "payload": "--rounds 3 --requests 0",
     "fleet": "--robots 1,4 --seeds 1 --seconds 4",
-    "mission": "--scenes 10 --renderer rays --presets cloud_ar,fsd,auto",
+    "mission": "--scenes 10 --renderer rays --presets cloud_ar,fsd,auto "
+    "--explain full --drive stop_and_go",
 }
 MEASURED = ("encode", "decode", "seconds", "memory")  # in names of columns: of this machine
 

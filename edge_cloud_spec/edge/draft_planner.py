@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..decoding.cost_model import Costs, rate, signature, specedge_depth
-from ..decoding.mean import MIN_PASS_S, Mean
+from ..decoding.mean import MIN_PASS_S, Mean, PassYield
 from ..decoding.preset import Preset, Speculation
 from ..decoding.shape import BestFirst, Shape, chain
 from .measures import Measures
@@ -21,6 +21,8 @@ TRIED = 16  # rounds before a plan's yield is measured: that of fewer is chance
 GAIN = 1.03  # more that another plan has to promise: else two that are about as good alternate
 PRIOR_WEIGHT = 2.0  # observations that the assumed yield counts for: else the first one decides
 MAX_LOOKAHEAD = 8  # drafts beyond the one that is being verified; the cloud keeps few more
+RECHECK = 100.0  # times what that costs, for which the robot leads before the server is measured
+# again by itself: else what it looks up grows, and nobody knows that it is faster by now
 REST = 2.0  # s of decodes between two times that all promises are worked out, which takes tens of
 # ms: else decodes over a link that changes would do little else
 MAX_KEPT = 32  # costs whose promises are remembered: else memory grows with the robot's days
@@ -98,7 +100,6 @@ class Observations:
     usual: float  # the same, assumed of the others
     generated: float  # rate of the server by itself
     hinted: float  # the same beside the robot's hints
-    hints_known: bool
     using: DraftPlan | None
     left: float  # tokens of an answer that are left when a robot can join the server
 
@@ -115,12 +116,7 @@ def scored_plans(seen: Observations, idle: Speculation) -> list[tuple[float, Dra
         return seen.promises[key] * seen.yields.get(key, seen.usual) * (GAIN if stays else 1.0)
 
     best = max(seen.promises, key=worth)
-    if not seen.hints_known:  # they are tried first: that costs no time
-        return [(math.inf, DraftPlan(*best, generate=HINTED))]
-    # Joining, once an answer: the draft crosses a pass, and may be one too late.
-    waits = 2 * (2 * costs.one_way + best[1].cut * costs.draft(1))
-    waits += min(costs.generate, costs.verify(1))
-    leading = seen.left / (seen.left / worth(best) + waits)
+    leading = seen.left / (seen.left / worth(best) + joining_s(costs, best[1]))  # once an answer
     is_hinting = using is not None and using.shape is not None and using.generate > 0
     pays = seen.hinted > seen.generated * (HINTS_STAY if is_hinting else HINTS_PAY)
     return [
@@ -128,6 +124,13 @@ def scored_plans(seen: Observations, idle: Speculation) -> list[tuple[float, Dra
         (seen.hinted if pays else 0.0, DraftPlan(*best, generate=REPLAN[-1])),
         (leading / (1 if using is not None and using.leads else GAIN), DraftPlan(*best)),
     ]
+
+
+def joining_s(costs: Costs, speculation: Speculation) -> float:
+    """What it takes to lead a server that generates: the draft crosses a pass, and may be one too
+    late."""
+    waits = 2 * (2 * costs.one_way + speculation.cut * costs.draft(1))
+    return waits + min(costs.generate, costs.verify(1))
 
 
 class AutoPlanner(DraftPlanner):
@@ -152,6 +155,7 @@ class AutoPlanner(DraftPlanner):
         self._answer = Mean(ANSWER, 1.0)  # tokens of one
         self._before = Mean(0.0, 1.0)  # of them, before the robot could join the server
         self._rested = math.inf  # s of decodes since promises were worked out
+        self._led = 0.0  # s of rounds led since the server was measured by itself
 
     def begin(self) -> None:
         """What passes between two decodes is no round."""
@@ -189,10 +193,20 @@ class AutoPlanner(DraftPlanner):
         return self._plan
 
     def _best(self) -> DraftPlan:
+        idle = self._preset.speculation
+        if self._measures.server_yields[True].count < HINTED:  # tried first: that costs no time
+            return DraftPlan(self._preset.shape, idle, generate=HINTED)
         seen = self.observations()
-        _, plan = max(scored_plans(seen, self._preset.speculation), key=lambda scored: scored[0])
-        if not plan.leads and seen.hints_known:
+        worth, plan = max(scored_plans(seen, idle), key=lambda scored: scored[0])
+        if not plan.leads:
             self._gave_up_at = max(self._gave_up_at, seen.costs.generate)
+        if plan.leads:
+            slower = REPLAN[-1] * (1 / seen.generated - 1 / worth)
+            if self._led > RECHECK * (joining_s(seen.costs, plan.speculation) + slower):
+                plan = DraftPlan(None, idle, REPLAN[-1])
+                self._measures.server_yields[False] = PassYield()
+        if plan.shape is None:
+            self._led = 0.0
         return plan
 
     def observations(self) -> Observations:
@@ -207,7 +221,6 @@ class AutoPlanner(DraftPlanner):
             usual=self._usual,
             generated=without.rate if without.count else 1 / costs.generate,
             hinted=hinted.rate,
-            hints_known=hinted.count >= HINTED,
             using=self._plan,
             left=max(1.0, self._answer.value - self._before.value),
         )
@@ -219,6 +232,7 @@ class AutoPlanner(DraftPlanner):
             (seconds, won), (then, before) = self._since, self._last
             self._since = (seconds + now - then, won + tokens - before)
             self._rested += now - then
+            self._led += (now - then) * (self._plan is not None and self._plan.leads)
         self._last = (now, tokens)
 
     def _is_due(self, plan: DraftPlan) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass
 
 from .answer import Action, NotAnAction, read_answer
 from .events import Words
 
+STOP = Action("stop")
 REMEMBERED = 64  # requests that came before the current one
 MAX_CHARACTERS = 20_000  # characters of one answer
 _FAILED = {"timeout": "no answer from the cloud", "aborted": "the decision was called off"}
@@ -29,55 +30,76 @@ class Settled:
     failed: bool = False  # the decode gave no words; nothing was refused
 
 
+@dataclass
+class _Answer:
+    """What a request has said so far; ``first`` are its first words."""
+
+    first: Words
+    frame_time: float
+    next: int = 0
+    text: str = ""
+    verified: bool = True
+    settled: bool = False
+
+
 class AnswerAssembler:
     """Hears words, drops and counts the late, repeated and misplaced; settles a request once.
 
+    Of a request on an older frame, or one that another has replaced, only a ``stop`` counts.
     ``counts`` has the keys ``stale`` (an older request), ``repeated`` and ``out_of_order``.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(stale=0, repeated=0, out_of_order=0)
-        self._past: deque[str] = deque(maxlen=REMEMBERED)
-        self._first: Words | None = None  # of the current request
-        self._frame_time = self._order = float("-inf")
-        self._next, self._text, self._verified, self._settled = 0, "", True, False
+        self._answers: dict[str, _Answer] = {}
+        self._newest, self._order = "", float("-inf")
 
     def hear(self, words: Words, now: float) -> Settled | None:
         """The request's outcome when these words settle it, else None."""
-        first, frame_time = self._first, now - words.age
-        order = min(frame_time, now)  # a stamp from the future must not make the next ones old
-        if first is None or words.request != first.request:
-            if words.request in self._past or order < self._order - SAME_FRAME:
-                self.counts["stale"] += 1
-                return None
-            if first is not None:
-                self._past.append(first.request)
-            self._first, self._frame_time, self._order = words, frame_time, order
-            self._next, self._text, self._verified, self._settled = 0, "", True, False
-        if words.position != self._next:
-            self.counts["repeated" if words.position < self._next else "out_of_order"] += 1
-            missing = words.finished and words.position > self._next
-            return self._settle(None, "words of it are missing") if missing else None
-        self._next += words.count
-        self._verified &= words.verified
-        if self._settled:
-            return None
-        self._text += words.text
-        try:
-            action = read_answer(self._text).action
-        except NotAnAction as problem:
-            return self._settle(None, str(problem))
-        if action is not None:
-            return self._settle(action, "")
-        if words.finished or len(self._text) > MAX_CHARACTERS:
-            why = _FAILED.get(words.finish_reason, f"no decision ({words.finish_reason})")
-            if not self._text and words.finish_reason not in ("", "end", "length"):
-                return self._settle(None, why, failed=True)
-            return self._settle(None, f"{self._text[:80]!r} ends without an action")
+        answer = self._answers.get(words.request)
+        if answer is None:
+            answer = self._answers[words.request] = _Answer(words, now - words.age)
+            if len(self._answers) > REMEMBERED + 1:
+                del self._answers[next(iter(self._answers))]
+            order = min(answer.frame_time, now)  # a stamp from the future makes no next one old
+            if order >= self._order - SAME_FRAME:
+                self._newest, self._order = words.request, order
+        is_newest = words.request == self._newest
+        if words.position != answer.next:
+            misplaced = "repeated" if words.position < answer.next else "out_of_order"
+            self.counts[misplaced if is_newest else "stale"] += 1
+            missing = is_newest and words.finished and words.position > answer.next
+            return _settle(answer, None, "words of it are missing") if missing else None
+        settled = self._go_on(answer, words)
+        if is_newest or (settled is not None and settled.action == STOP):
+            return settled
+        self.counts["stale"] += 1
         return None
 
-    def _settle(self, action: Action | None, problem: str, failed: bool = False) -> Settled | None:
-        if self._settled or self._first is None:
+    def _go_on(self, answer: _Answer, words: Words) -> Settled | None:
+        answer.next += words.count
+        answer.verified &= words.verified
+        if answer.settled:
             return None
-        self._settled = True
-        return Settled(self._first, self._frame_time, self._verified, action, problem, failed)
+        answer.text += words.text
+        try:
+            action = read_answer(answer.text).action
+        except NotAnAction as problem:
+            return _settle(answer, None, str(problem))
+        if action is not None:
+            return _settle(answer, action, "")
+        if words.finished or len(answer.text) > MAX_CHARACTERS:
+            why = _FAILED.get(words.finish_reason, f"no decision ({words.finish_reason})")
+            if not answer.text and words.finish_reason not in ("", "end", "length"):
+                return _settle(answer, None, why, failed=True)
+            return _settle(answer, None, f"{answer.text[:80]!r} ends without an action")
+        return None
+
+
+def _settle(
+    answer: _Answer, action: Action | None, problem: str, failed: bool = False
+) -> Settled | None:
+    if answer.settled:
+        return None
+    answer.settled = True
+    return Settled(answer.first, answer.frame_time, answer.verified, action, problem, failed)

@@ -34,7 +34,9 @@ class MissionSettings(Bounded):
     failed_after: int = bounded(
         30, 1, 10_000, "decisions in a row that are no action, or are refused: it is given up"
     )
-    max_decisions: int = bounded(100, 1, 100_000, "it is given up after so many decisions")
+    max_decisions: int = bounded(
+        100, 1, 100_000, "it is given up after so many actions that were carried out"
+    )
     max_seconds: float = bounded(600.0, 1.0, 86_400.0, "it is given up after this long, s")
 
 
@@ -117,6 +119,7 @@ class Mission:
                 self._settle(status.request, status.detail[len(ARRIVED) :])
             if before is not None and before.request != status.request:
                 self._unsettled.discard(before.request)  # replaced: it neither arrived nor failed
+                self._decisions += before.detail != status.detail  # but was carried out as far
         elif status.state == "stopped":
             self._searched = self._blocked = 0  # whoever stopped it may have carried it away
         elif status.detail.startswith(ARRIVED):
@@ -135,7 +138,7 @@ class Mission:
         self._unsettled.remove(request)
         if problem == "stop":  # that is no motion; its decision ends the mission
             return
-        self._decisions += 1  # those that were carried out; looks on the move are no more than that
+        self._decisions += 1
         self._detail = problem
         self._blocked = 0 if arrived else self._blocked + 1
         if arrived == "search":

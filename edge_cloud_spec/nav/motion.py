@@ -30,7 +30,7 @@ LEFT = (0.002, math.radians(0.2))  # m, rad; with less left a step is at its bou
 GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop is damped by 0.7
 NEARING = 12.0  # 1/s; speed at most, over the way that is left
 BLOCKED = "did not get where it should; is the way blocked?"
-REMEMBERED = 3.0  # s of commands; a frame that counts on the move is younger
+REMEMBERED = 400  # changes of the command: 20 s and more, where each tick makes one
 HALF = PERIOD / 2  # s; a command holds for a period, so it is taken from the middle of it
 GRACE = 1.0  # s beyond 1.5 times the planned time; then the motion gives up
 DOUBT = 1.5  # times what was commanded, and FAR: odometry that tells of more has jumped
@@ -113,8 +113,9 @@ class Motion:
     there.
 
     It may begin on the move: ``driven`` is commanded already. What of that leads to the goal goes
-    on, and the rest comes to an end within the limits. ``used``: what was commanded since the
-    step's frame (`Ledger`), which is off its budget.
+    on, what is across it comes to an end within the limits, and what is against it must be braked
+    before (``in_reach``). ``used``: what was commanded since the step's frame (`Ledger`), which is
+    off its budget.
     """
 
     TOLERANCE = (0.015, math.radians(0.8))  # m, rad
@@ -135,7 +136,7 @@ class Motion:
         self._turned = self._rate = self._offset = 0.0
         self._last: tuple[float, Pose] | None = None
         self._given, self._given_at = driven, now - HALF if driven == STILL else now
-        self._driven, self._driven_at = driven, now
+        self._driven = driven
         self._start, self._from = anchor or pose, pose
         if pose is not None and self._start is not None:
             self._last = (now - 1.0, self._start)
@@ -146,7 +147,8 @@ class Motion:
         self._sign = math.copysign(1.0, self._size)
         speed = limits.turn_speed if self._turns else limits.speed
         acceleration = limits.turn_acceleration if self._turns else limits.acceleration
-        begins = self._sign * (driven.wz if self._turns else driven.vx)
+        self._along_it = self._sign * (driven.wz if self._turns else driven.vx)
+        begins = max(0.0, self._along_it)
         self._rolls = begins * limits.response  # what was commanded, and has not happened yet
         way = self._sign * (self._size - self._offset)
         self._way = max(0.0, way)
@@ -172,18 +174,25 @@ class Motion:
     def in_reach(self) -> bool:
         """Whether its bounds allow its way, and that of braking from what is driven.
 
-        The way is longer where the base has moved against it.
+        The way is longer where the base has moved against it. A base that moves against it now must
+        stand first.
         """
-        if self._way > REACH * abs(self._size) + MORE[self._turns]:
+        far = self._way > REACH * abs(self._size) + MORE[self._turns]
+        if far or self._along_it < -self.AT_REST[self._turns]:
             return False
-        driven, limits = self._driven, self._limits
-        path = _braking(driven.speed, limits.acceleration, limits.response)
-        turn = _braking(driven.wz, limits.turn_acceleration, limits.response)
+        path = _braking(self._driven.speed, self._limits.acceleration)
+        turn = _braking(self._driven.wz, self._limits.turn_acceleration)
         return self._budget.allows(path, turn)
+
+    @property
+    def lasts(self) -> float:
+        """Seconds for which the command in force stays within its bounds."""
+        return self._budget.lasts
 
     def wait(self, now: float) -> Step:
         """Stand for this once, and go on from here with the next ``step``."""
         self._begin += now - self._now
+        self._driven = STILL
         return self._command(STILL, now)
 
     def step(self, now: float, pose: Pose | None = None) -> Step:
@@ -194,7 +203,8 @@ class Motion:
         if pose is None or self._last is None:
             if over or self._budget.used_up:
                 return Step(STILL, done=True, arrived=True)
-            return self._command(self._along(self._profile.at(time + HALF)[1], 0.0, 0.0), now)
+            speed = self._profile.at(time + HALF)[1]
+            return self._command(self._along(speed, 0.0, 0.0, time + HALF), now)
         problem = self._contradiction(pose)
         if problem:
             return Step(STILL, done=True, problem=problem)
@@ -217,13 +227,13 @@ class Motion:
         speed = self._profile.at(time + HALF)[1] + GAIN * (error - behind)
         left = self._sign * (self._size - progress) - rate * self._limits.response
         speed = min(speed, NEARING * max(0.0, left))
-        return self._command(self._along(speed, -GAIN * aside, -GAIN * turned), now)
+        return self._command(self._along(speed, -GAIN * aside, -GAIN * turned, time + HALF), now)
 
     def _command(self, velocity: Velocity, now: float) -> Step:
         self._now = now
         self._given = self._budget.grant(self._eased(velocity, now - self._given_at), now)
         self._given_at = now
-        return Step(self._given, self._budget.lasts)
+        return Step(self._given, self.lasts)
 
     def _eased(self, wanted: Velocity, time: float) -> Velocity:
         """``wanted``, no more sped up since ``time`` s ago than it may be; braking is free."""
@@ -235,16 +245,16 @@ class Motion:
             _sped_up(given.wz, wanted.wz, turning),
         )
 
-    def _along(self, speed: float, lateral: float, turn: float) -> Velocity:
-        """``speed`` is along the step; against it goes only what was driven, until it is braked."""
-        limits, driven, time = self._limits, self._driven, self._given_at - self._driven_at
-        ahead = _slowed(driven.vx, limits.acceleration * time)
-        turning = _slowed(driven.wz, limits.turn_acceleration * time)
-        against = min(0.0, self._sign * (turning if self._turns else ahead))
+    def _along(self, speed: float, lateral: float, turn: float, time: float) -> Velocity:
+        """``speed`` is along the step, and never against it; across it, what was driven ``time``
+        seconds ago comes to an end."""
+        limits, driven = self._limits, self._driven
         if self._turns:
-            return Velocity(ahead, wz=self._sign * _clip(max(against, speed), limits.turn_speed))
+            ahead = _slowed(driven.vx, limits.acceleration * time)
+            return Velocity(ahead, wz=self._sign * min(max(0.0, speed), limits.turn_speed))
+        turning = _slowed(driven.wz, limits.turn_acceleration * time)
         return Velocity(
-            self._sign * _clip(max(against, speed), limits.speed),
+            self._sign * min(max(0.0, speed), limits.speed),
             _clip(lateral, limits.lateral_speed),
             _clip(turn + turning, limits.turn_speed),
         )
@@ -293,31 +303,31 @@ def _slowed(value: float, less: float) -> float:
     return math.copysign(max(0.0, abs(value) - less), value)
 
 
-def _braking(speed: float, acceleration: float, response: float) -> float:
-    """The way that a base makes from this speed, if it is braked from now on."""
-    return abs(speed) * response + speed * speed / (2 * acceleration)
+def _braking(speed: float, acceleration: float) -> float:
+    """What commands add up to from this speed, if it is braked from the next one on."""
+    return abs(speed) * PERIOD + speed * speed / (2 * acceleration)
 
 
 class Profile:
     """A speed over time with area ``length``, which ends at rest: speeding up, cruising, braking.
 
-    It begins with the speed ``begins``; one from which it cannot brake within ``length`` is braked
-    at once, and one against the way is braked first.
+    It begins with the speed ``begins`` >= 0; one from which it cannot brake within ``length`` is
+    braked at once.
     """
 
     def __init__(
         self, length: float, speed: float, acceleration: float, begins: float = 0.0
     ) -> None:
-        self._begins, square = begins, begins * abs(begins)
-        peak = begins
+        self._begins = peak = begins
+        square = begins * begins
         if square < 2 * acceleration * length:
             peak = max(begins, min(speed, math.sqrt(length * acceleration + square / 2)))
-        ramps = (2 * peak * abs(peak) - square) / (2 * acceleration)
-        cruising = max(0.0, length - ramps) / peak if peak > 0 else 0.0
+        ramps = (2 * peak * peak - square) / (2 * acceleration)
+        cruising = max(0.0, length - ramps) / peak if peak else 0.0
         self._phases = (  # of each: how long it lasts, the speed that it begins with, acceleration
             ((peak - begins) / acceleration, begins, acceleration),
             (cruising, peak, 0.0),
-            (abs(peak) / acceleration, peak, -math.copysign(acceleration, peak)),
+            (peak / acceleration, peak, -acceleration),
         )
 
     @property
@@ -361,16 +371,19 @@ class Budget:
         commanded ``now``."""
         self._turns = angle != 0.0
         if self._turns:
-            most = (PATH if any(used) else 0.0, 0.0, SHARE * abs(angle) + MORE[1])
+            rolled = PATH if any(used) else 0.0
+            most = (rolled, rolled, SHARE * abs(angle) + MORE[1])
         else:
             most = (SHARE * abs(distance) + MORE[0], ASIDE, BEND)
+        self._overdrawn = any(b > a for a, b in zip(most, used, strict=True))
         path, aside, turn = (max(0.0, a - b) for a, b in zip(most, used, strict=True))
         self._most = self._left = path, aside, turn
         self._given, self._since = driven, now
 
     def allows(self, path: float, turn: float) -> bool:
-        """Whether so many metres and radians are left."""
-        return path <= self._left[0] + LEFT[0] and turn <= self._left[2] + LEFT[1]
+        """Whether so many metres and radians are left, and nothing was used that was not there."""
+        fits = path <= self._left[0] + LEFT[0] and turn <= self._left[2] + LEFT[1]
+        return fits and not self._overdrawn
 
     @property
     def path(self) -> float:
@@ -431,7 +444,7 @@ class Ledger:
     """What was commanded lately, whatever step it was for. Times are steady seconds."""
 
     def __init__(self) -> None:
-        self._given: deque[tuple[float, Velocity]] = deque([(-math.inf, STILL)])
+        self._given: deque[tuple[float, Velocity]] = deque([(-math.inf, STILL)], REMEMBERED)
 
     @property
     def driven(self) -> Velocity:
@@ -440,26 +453,30 @@ class Ledger:
 
     def command(self, velocity: Velocity, now: float) -> None:
         """This is commanded from ``now`` on."""
-        while len(self._given) > 1 and self._given[1][0] < now - REMEMBERED:
-            self._given.popleft()
-        self._given.append((now, velocity))
+        if velocity != self.driven:
+            self._given.append((now, velocity))
 
-    def since(self, time: float, now: float) -> Use:
-        """What commands from ``time`` to ``now`` add up to."""
-        uses = [
-            [rate * lasted for rate in _rates(velocity)]
-            for velocity, lasted in self._between(time, now)
-        ]
-        path, aside, turn = (sum(each) for each in zip(NOTHING, *uses, strict=True))
+    def since(self, time: float, now: float, response: float = 0.0) -> Use:
+        """What commands from ``time`` to ``now`` add up to, and what a base that follows with this
+        time constant (s) makes after ``time`` of those before it."""
+        path = aside = turn = 0.0
+        for velocity, begin, end in self._spans(now):
+            lasted = max(0.0, end - max(begin, time))
+            if response:
+                began, ended = (math.exp(min(0.0, at - time) / response) for at in (begin, end))
+                lasted += response * (ended - began)
+            path += velocity.speed * lasted
+            aside += abs(velocity.vy) * lasted
+            turn += abs(velocity.wz) * lasted
         return path, aside, turn
 
     def driven_since(self, time: float, now: float) -> float:
         """Seconds of them in which the base was not commanded to stand."""
-        return sum(lasted for velocity, lasted in self._between(time, now) if velocity != STILL)
+        return sum(end - max(begin, time) for _, begin, end in self._spans(now) if end > time)
 
-    def _between(self, time: float, now: float) -> Iterator[tuple[Velocity, float]]:
-        """What was commanded from ``time`` to ``now``, and for how long."""
+    def _spans(self, now: float) -> Iterator[tuple[Velocity, float, float]]:
+        """What was commanded but to stand, from when to when."""
         ends = [*[at for at, _ in self._given][1:], now]
         for (begin, velocity), end in zip(self._given, ends, strict=True):
-            if end > time:
-                yield velocity, end - max(begin, time)
+            if velocity != STILL:
+                yield velocity, begin, end

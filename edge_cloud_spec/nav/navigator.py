@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop, normalized
@@ -26,7 +26,7 @@ from .events import (
     Tick,
     Words,
 )
-from .motion import BEND, BLOCKED, NOTHING, PERIOD, Goal, Ledger, Motion, Use, goal_of
+from .motion import BEND, BLOCKED, LEFT, NOTHING, PERIOD, Goal, Ledger, Motion, Use, goal_of
 from .motion import FAR as JUMP
 from .odometer import FAR, MOVED_AWAY, Odometer
 from .pose import STILL, wrap
@@ -35,8 +35,6 @@ from .status import E_STOP, INSTRUCTION, NOBODY, TOLD_TO_STOP, Holds, Status, is
 
 FUTURE = 0.5  # s that a frame's stamp may lie ahead of the clock
 STALL = 0.5  # s without a tick, after which a motion is not taken up again
-
-
 PROGRESS_S = 2.0  # s in which a base that drives must make some way,
 PROGRESS = 0.25  # of what is commanded
 YOUNG = 1.0  # s of driving since its frame, after which nothing begins on it
@@ -83,10 +81,11 @@ class FrameTime:
 
 @dataclass(frozen=True)
 class Run:
-    """A motion under way: whose it is, until when, and from when on (steady seconds) the next
-    decision may begin meanwhile."""
+    """A motion under way. ``expiry``: until when, steady seconds.
 
-    request: str
+    ``look_at``: from when on the next decision may begin, and replace it; infinite: at its end.
+    """
+
     action: Action
     motion: Motion
     expiry: float
@@ -119,13 +118,17 @@ class Navigator:
 
     One motion runs; what stops it is an event (e_stop, ``stop``, hold, another instruction, other
     settings), its own end or expiry, odometry that went missing or jumped, or a gap between ticks.
-    A decision made meanwhile waits for its end, is judged then, and counts from its frame's place.
+    Where odometry tells the place of a frame, the next decision is made while it runs, and replaces
+    it: the next tick drives on from the speed of the last, and all that was commanded since the
+    frame (``Ledger``) is off the new action's budget. One that does not fit into that has the robot
+    stand first. On words that nobody has verified nothing begins, or is decided, on the move.
 
     After a stop (``Holds``) it moves only for an instruction from after the release, on a frame
     from after that: words say the count of stops that was heard before their frame came, and only
     those of this very count move. (That the frame is no older than the count is asked as well; it
     takes clocks that agree.) Once an instruction was heard, only words for it move, and none once
-    they have said that it is done. What says ``stop`` stops, whatever it was decided for.
+    they have said that it is done. What says ``stop`` stops, whatever it was decided for, and
+    whoever has spoken since.
     ``counts`` tells what was dropped.
     """
 
@@ -145,7 +148,9 @@ class Navigator:
         self._run: Run | None = None
         self._ledger = Ledger()
         self._decision_time = DecisionTime()
-        self._yaw = 0.0
+        self._given = Drive(STILL, 0.0)  # the last command
+        self._set_off = -math.inf  # when the robot last began to move from standing
+        self._yaw = 0.0  # at the last tick
         self._swept = 0.0  # rad that searches one after another have turned, since one was counted
         self._latest = NOBODY
         self._instruction: str | None = None  # that was heard last; None: none
@@ -169,11 +174,13 @@ class Navigator:
         return self._run is not None
 
     def configure(self, settings: Settings, now: float) -> list[Effect]:
-        """Take other settings; a motion that began under others ends."""
-        changed = settings != self.settings
-        self.settings = self.odometer.settings = settings
-        if self._run is None or not changed:
+        """Take other settings; what began under others ends, a decision as well as a motion."""
+        if settings == self.settings:
             return []
+        self.settings = self.odometer.settings = settings
+        self.holds.tally(now)
+        if self._run is None:
+            return self._show(self.status.state, self.status.detail)
         ended = self._end(f"gave up {self._run.action}: the parameters were changed")
         return self._noted(ended, now)
 
@@ -183,8 +190,11 @@ class Navigator:
 
     def _noted(self, effects: list[Effect], now: float) -> list[Effect]:
         for effect in effects:
-            if isinstance(effect, Drive | Halt):
-                self._ledger.command(effect.velocity if isinstance(effect, Drive) else STILL, now)
+            if isinstance(effect, Drive):
+                self._given = effect
+                self._ledger.command(effect.velocity, now)
+            elif isinstance(effect, Halt):
+                self._ledger.command(STILL, now)
         return effects
 
     def _on(self, event: Event, now: float) -> list[Effect]:
@@ -262,8 +272,8 @@ class Navigator:
         return self._start(settled, settled.action, now)
 
     def _refuse(self, settled: Settled, problem: str) -> list[Effect]:
-        """It moves nothing. A motion under way goes on, but where the target wants another that
-        cannot begin at this speed."""
+        """It moves nothing. A motion under way goes on, unless its place is out of the next one's
+        reach: then the robot stands, and the next is decided there."""
         self._refused["refused"] += 1
         report = Report(f"request {settled.words.request} moves nothing: {problem}")
         if self._run is not None and problem != MOVED_AWAY:
@@ -295,20 +305,21 @@ class Navigator:
             return problem
         if settled.action is not None and settled.action.verb == "stop":
             return ""  # that harms nobody, whenever it was decided
-        if self._run is not None and now < self._run.look_at - PERIOD / 2:
+        if self._run is not None and not (settled.verified and self._drives_on(self._run, now)):
             return "the robot moves, and nothing else is decided now"
         if self._instruction not in (None, normalized(settled.words.instruction)):
             return f"it was decided for another instruction, {settled.words.instruction[:80]!r}"
         if self._completed == normalized(settled.words.instruction):
             return "its instruction is done; publish it again to go on"
         if settled.words.stops != self.stops or frame.taken < self.holds.since:
-            return "its frame is from before the robot was stopped, or released"
+            return "its frame is from before the robot was stopped or released, or set anew"
         moves = settled.action is not None and settled.action.verb == "move"
-        moving = self._on_the_move(frame, now)
+        path, _, turn = self._used_since(frame, now)
+        on_the_move = path > LEFT[0] or turn > LEFT[1]
         driven = self._ledger.driven_since(frame.taken, now)
-        if driven > YOUNG:
+        if on_the_move and driven > YOUNG:
             return f"its frame is from {driven:.1f} s of driving ago"
-        return self.odometer.lost_since(frame.at, now, BEND if moves else FAR, moving)
+        return self.odometer.lost_since(frame.at, now, BEND if moves else FAR, on_the_move)
 
     def _start(self, settled: Settled, action: Action, now: float) -> list[Effect]:
         settings, limits = self.settings, self.settings.limits
@@ -317,40 +328,44 @@ class Navigator:
             limits, goal = settings.unverified.limits(limits), settings.unverified.goal(goal)
         closed_loop = self.odometer.locates(now)
         pose = self.odometer.track.newest if closed_loop else None
-        frame, used = self._frame_time(settled), NOTHING
+        frame = self._frame_time(settled)
+        used = self._used_since(frame, now)
         anchor = self.odometer.track.at(frame.at) if closed_loop else None
-        if self._on_the_move(frame, now):
-            used = self._used_since(frame, now)
         motion = Motion(goal, limits, now, pose, anchor, self._ledger.driven, used)
         if not motion.in_reach:
             return self._refuse(settled, MOVED_AWAY)
         expiry = min(motion.deadline, now + settings.command_lifetime)
-        drives_on = anchor is not None and settings.drive == ON
-        before, request = self._run, settled.words.request
-        look_at = now + settings.look_period if drives_on else math.inf
-        if drives_on and self._decision_time.seconds > QUICK:
-            look_at = max(look_at, motion.ends - LAST[bool(goal.angle)])
-        self._run = Run(request, action, motion, expiry, closed_loop, look_at)
-        announce = self._announce(settled, goal, expiry - now)
-        effects = [announce, *self._show("moving", str(action))]
+        look_at = math.inf
+        if settings.drive == ON and anchor is not None and settled.verified:
+            late = self._decision_time.seconds > QUICK
+            last = motion.ends - LAST[bool(goal.angle)] if late else -math.inf
+            look_at = max(now + settings.look_period, last)
+        before, self._run = self._run, Run(action, motion, expiry, closed_loop, look_at)
         if before is None or (before.action.verb, action.verb) != ("search", "search"):
             self._swept, self._yaw = 0.0, 0.0 if pose is None else pose.yaw
-        if before is not None:
-            return effects  # the next tick drives: no decision stands in for one
-        self._ticked = now
+        announce = self._announce(settled, goal, expiry - now)
+        effects = [announce, *self._show("moving", str(action))]
+        if before is not None:  # the next tick drives: no decision stands in for one
+            stop_by = min(self._given.stop_by, now + motion.lasts)
+            return [*effects, replace(self._given, stop_by=stop_by)]
+        self._ticked = self._set_off = now
         return [*effects, *self._go_on(self._run, now)]
 
-    def _on_the_move(self, frame: FrameTime, now: float) -> bool:
-        """Whether the base may have moved since a frame that may be taken on the move."""
-        since = frame.taken - self.settings.limits.response
-        drives_on = self.settings.drive == ON and self.odometer.track.begun
-        return drives_on and self._ledger.driven_since(since, now) > 0.0
+    def _drives_on(self, run: Run, now: float) -> bool:
+        """Whether another action may replace this one: not where its last command ran out."""
+        in_time = now - self._ticked <= STALL and now < self._given.stop_by
+        return in_time and now >= run.look_at - PERIOD / 2
 
     def _used_since(self, frame: FrameTime, now: float) -> Use:
-        """What was commanded since then, and what the base made where that is more."""
-        path, aside, turn = self._ledger.since(frame.taken - self.settings.limits.response, now)
-        made, turned = self.odometer.track.made_since(frame.at)
-        return max(path, made), aside, max(turn, turned)
+        """What the base makes of commands from then on, or how far it has moved from there where
+        that is more; where odometry tells where that was."""
+        if not self.odometer.locates(now):
+            return NOTHING
+        path, aside, turn = self._ledger.since(frame.taken, now, self.settings.limits.response)
+        if path <= LEFT[0] and turn <= LEFT[1]:
+            return path, aside, turn
+        metres, radians = self.odometer.track.moved_since(frame.at)
+        return max(path, metres), aside, max(turn, radians)
 
     def _announce(self, settled: Settled, goal: Goal, lasts: float) -> Announce:
         assert settled.action is not None
@@ -391,7 +406,7 @@ class Navigator:
         drive = Drive(step.velocity, min(run.expiry, now + PERIOD), now + step.lasts)
         if run.look_at == math.inf:
             return [drive]
-        if self._is_blocked(now):
+        if now - self._set_off >= PROGRESS_S and self._is_blocked(now):
             self._refused["not_arrived"] += 1
             return self._end(f"{run.action} {BLOCKED}")
         effects = [drive, *self._count_searches(run)]
@@ -400,8 +415,8 @@ class Navigator:
         return effects
 
     def _is_blocked(self, now: float) -> bool:
-        """Whether the base makes little of what is commanded: motions that replace each other are
-        each too young to tell."""
+        """Whether the base makes little of what is commanded; of motions that replace each other
+        none lasts long enough to tell."""
         path, _, turn = self._ledger.since(now - PROGRESS_S, now)
         made, turned = self.odometer.track.made_lately(PROGRESS_S)
         return any(
@@ -414,10 +429,10 @@ class Navigator:
         if run.action.verb != "search":
             return []
         yaw = self.odometer.track.newest.yaw
-        self._swept, self._yaw = self._swept + abs(wrap(yaw - self._yaw)), yaw
-        if self._swept < math.radians(abs(self.settings.steps.search)):
+        self._swept, self._yaw = self._swept + wrap(yaw - self._yaw), yaw
+        if abs(self._swept) < (step := math.radians(abs(self.settings.steps.search))):
             return []
-        self._swept, state = 0.0, self.status.state
+        self._swept, state = math.fmod(self._swept, step), self.status.state
         return [*self._show(state, f"done: {run.action}"), *self._show(state, str(run.action))]
 
     def _end(self, problem: str, detail: str = "") -> list[Effect]:

@@ -170,16 +170,12 @@ class Track:
         here = self.newest
         return math.hypot(here.x - then.x, here.y - then.y), abs(wrap(here.yaw - then.yaw))
 
-    def made_since(self, time: int) -> tuple[float, float]:
-        """Metres of path and radians of turning, to either side, since ``time``."""
-        poses = [pose for at, pose in self._poses if at >= time]
-        pairs = list(pairwise(poses))
+    def made_lately(self, seconds: float) -> tuple[float, float]:
+        """Metres of path and radians of turning, to either side, in the last ``seconds``."""
+        since = self._poses[-1][0] - round(seconds * 1e9)
+        pairs = list(pairwise(pose for at, pose in self._poses if at >= since))
         path = sum(math.hypot(b.x - a.x, b.y - a.y) for a, b in pairs)
         return path, sum(abs(wrap(b.yaw - a.yaw)) for a, b in pairs)
-
-    def made_lately(self, seconds: float) -> tuple[float, float]:
-        """The same for the last ``seconds`` before the newest pose."""
-        return self.made_since(self._poses[-1][0] - round(seconds * 1e9))
 
     def _began_anew(self, stamp: int, missing: bool) -> bool:
         """Whether a stamp that is no later than the newest begins the track anew."""

@@ -23,8 +23,9 @@ class Status:
     ``idle``: standing still, a decision is welcome. ``ready``: still moving, but the next decision
     may start. ``moving``: carrying out an action. ``stopped``: no action is taken until the detail
     is mended. ``request`` is the last one that the navigator settled (moved on, or refused), ``-``
-    before the first. ``stops`` counts the stops and the releases, from a number that is another for
-    each navigator: words that were decided under another count move nothing. Raises ValueError for
+    before the first. ``stops`` counts the stops, the releases and the changes of the settings, from
+    a number that is another for each navigator: words that were decided under another count move
+    nothing. Raises ValueError for
     another state, or a request that is not one word.
     """
 
@@ -102,13 +103,13 @@ class Holds:
         """Hold the robot because of ``why``; its ``cause`` must be released."""
         self._causes[cause] = why
         self._awaits = True
-        self._tally(now)
+        self.tally(now)
 
     def release(self, cause: str, now: float) -> bool:
         """This cause is gone; whether there was one."""
         if self._causes.pop(cause, None) is None:
             return False
-        self._tally(now)
+        self.tally(now)
         return True
 
     def instruct(self, now: float) -> bool:
@@ -117,9 +118,10 @@ class Holds:
             return False
         self._causes.pop(INSTRUCTION, None)
         self._awaits = False
-        self._tally(now)
+        self.tally(now)
         return True
 
-    def _tally(self, now: float) -> None:
+    def tally(self, now: float) -> None:
+        """What was decided before counts for nothing."""
         self.count += 1
         self.since = now

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,19 @@ import pytest
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.bench.mission.rows import (
+    RoomResult,
+    baseline_of,
+    driving_baseline_of,
+    rows_of,
+)
 from edge_cloud_spec.lab.bench.mission.suite import DoneShifts
+from edge_cloud_spec.lab.harness.mission.embedded_pair import loaded_pair
+from edge_cloud_spec.lab.harness.mission.virtual_robot import SeenRoom, Variant
+from edge_cloud_spec.lab.sim.camera import Eye
 from edge_cloud_spec.lab.sim.episode import CYCLE
+from edge_cloud_spec.models.prompt import Request
+from edge_cloud_spec.nav.settings import Settings
 
 
 def measure(folder: Path, *options: str) -> list[dict[str, Any]]:
@@ -23,10 +36,14 @@ def measure(folder: Path, *options: str) -> list[dict[str, Any]]:
     return rows
 
 
+SAID = ("explain=full", "drive=stop_and_go")
+STANDING = ("--explain", "full", "--drive", "stop_and_go")
+
+
 @pytest.fixture(scope="module")
 def two_rooms(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("mission")
-    return measure(folder, "--scenes", "2", "--presets", "cloud_ar,auto")
+    return measure(folder, "--scenes", "2", "--presets", "cloud_ar,auto", *STANDING)
 
 
 def test_every_room_is_decided_as_the_target_alone_decides(
@@ -56,21 +73,124 @@ def test_a_second_run_gives_the_same_rows_whoever_shares_it(
     two_rooms: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     done = tmp_path / "done.jsonl"
-    again = measure(
-        tmp_path, "--scenes", "2", "--presets", "auto,dsd,cloud_ar", "--resume", str(done)
-    )
+    asked = ("--scenes", "2", *STANDING, "--resume", str(done))
+    again = measure(tmp_path, *asked, "--presets", "auto,dsd,cloud_ar")
     by_preset = {row["preset"]: row for row in again}
     assert [by_preset["cloud_ar"], by_preset["auto"]] == two_rooms
     kept = done.read_text()
     report = tmp_path / "report"
-    known = ("--resume", str(done), "--out", str(report))
-    resumed = measure(tmp_path, "--scenes", "2", "--presets", "dsd,auto", *known)
+    resumed = measure(tmp_path, *asked, "--presets", "dsd,auto", "--out", str(report))
     assert resumed[0]["mission_s_mean"] == by_preset["dsd"]["mission_s_mean"]
     assert done.read_text() == kept, "what was done is done again"
+    speeds = json.loads((report / "speeds.json").read_text())["auto " + " ".join(SAID)]
+    assert len(speeds["s"]) == len(speeds["m_s"]) == len(speeds["rad_s"])
+    assert 0 < max(speeds["m_s"]) <= 1.1 * Settings().limits.speed
     page = (report / "index.html").read_text()
     pictures = re.findall(r'<img src="([^"]+)"', page)
     assert {"beginning.png", "mission.png", "times.png", "frame-00.jpg"} <= set(pictures)
     assert all((report / name).stat().st_size > 1000 for name in pictures)
+
+
+@pytest.fixture(scope="module")
+def driving(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """A room as shipped, at the costs of a model of 7 B, beside both ways of the target alone."""
+    folder = tmp_path_factory.mktemp("driving")
+    costs = ["--draft-ms", "14", "--verify-ms", "12", "--ar-ms", "12", "--exit-hit", "0"]
+    return measure(folder, "--scenes", "1", "--seed", "7", "--rtt", "40", *costs)
+
+
+def test_as_shipped_the_robot_drives_on_and_is_over_the_target_that_stops(
+    driving: list[dict[str, Any]],
+) -> None:
+    alone, other, auto = driving
+    modes = [(row["preset"], row["explain"], row["drive"]) for row in driving]
+    assert modes == [
+        ("cloud_ar", "full", "stop_and_go"),
+        ("cloud_ar", "none", "on"),
+        ("auto", "until_next", "on"),
+    ]
+    for row in driving:
+        assert row["baseline"] == "cloud_ar explain=full drive=stop_and_go"
+        over = row["mission_s_mean"] / alone["mission_s_mean"]
+        assert row["mission_over_cloud_ar"] == pytest.approx(over)
+        assert row["mission_p50_over_cloud_ar"] == pytest.approx(over), "of a single room"
+        over = row["mission_s_mean"] / other["mission_s_mean"]
+        assert row["mission_over_driving_cloud_ar"] == pytest.approx(over)
+    for row in (other, auto):
+        assert row["mission_over_cloud_ar"] < 1
+        assert row["standing_after_first_motion"] < alone["standing_after_first_motion"]
+        assert row["same_decisions_as_cloud_ar"] is None and row["passed"]
+
+
+def test_a_motions_frame_is_young_and_near_and_the_robot_that_stops_moved_none_since(
+    driving: list[dict[str, Any]],
+) -> None:
+    alone, other, auto = driving
+    assert alone["way_since_frame_m_worst"] == alone["turn_since_frame_rad_worst"] == 0
+    speed = Settings().limits.speed
+    for row in (other, auto):
+        assert 0 < row["frame_age_s_p50"] <= row["frame_age_s_p99"] <= row["frame_age_s_worst"] < 1
+        assert 0 < row["way_since_frame_m_worst"] < speed * row["frame_age_s_worst"] + 0.01
+    # an action has several tokens, so the target alone needs as many passes
+    assert alone["one_pass"] == other["one_pass"] == 0 < auto["one_pass"] <= 1
+
+
+def result(room: int, success: bool, seconds: float = 10.0, **others: Any) -> RoomResult:
+    plain: dict[str, Any] = {each.name: 0 for each in fields(RoomResult)}
+    some = {"first_motion_s": 1.0, "actions": ("stop",), "answers": ((1,),), "motions": ()}
+    named = {"room": room, "success": success, "mission_s": seconds}
+    return RoomResult(**(plain | some | named | others))
+
+
+def test_lost_rooms_are_paired_and_standing_counts_from_the_first_motion() -> None:
+    alone = [result(1, True, 8.0), result(2, True, 8.0), result(3, False, 8.0), result(4, False)]
+    ours = [
+        result(1, False, 2.0, moving_s=1.0),
+        result(2, False, 4.0, moving_s=1.5),
+        result(3, True, 6.0, moving_s=4.5),
+        result(4, False, 8.0, first_motion_s=None),
+    ]
+    rows = rows_of("r", {Variant("auto"): ours, STOPPING: alone, Variant("cloud_ar"): ours})
+    auto, stopping, _ = rows
+    assert (auto["net_lost_rooms"], stopping["net_lost_rooms"]) == (1, 0)
+    assert auto["standing_after_first_motion"] == pytest.approx(1 - 7.0 / 9.0)
+    assert auto["mission_over_cloud_ar"] == pytest.approx(20 / 34)
+    assert auto["mission_p50_over_cloud_ar"] == pytest.approx(5 / 8)
+    assert auto["frame_age_s_worst"] is None, "nothing began to move on a frame"
+    assert "mission_over_driving_cloud_ar" not in auto, "the other one explains, too"
+
+
+STOPPING = Variant("cloud_ar", explain="full", drive="stop_and_go")
+
+
+def test_rows_are_over_the_target_that_stops_on_the_same_link() -> None:
+    auto = Variant("auto", 40.0)
+    driving = [Variant("cloud_ar", 40.0, explain=each) for each in ("until_next", "none")]
+    stopping = [
+        replace(STOPPING, rtt_ms=rtt, explain=explain)
+        for rtt, explain in ((0.0, "full"), (40.0, "none"), (40.0, "full"))
+    ]
+    assert baseline_of(auto, [auto, *driving, *stopping]) == stopping[2]
+    assert baseline_of(auto, [auto, *driving, *stopping[:2]]) == stopping[1]
+    assert baseline_of(auto, [auto, *reversed(driving)]) == driving[0], "as auto itself"
+    assert baseline_of(auto, [auto, stopping[0]]) is None
+    assert driving_baseline_of(auto, [*stopping, *driving]) == driving[1]
+    assert driving_baseline_of(auto, [*stopping, driving[0]]) is None
+
+
+def test_rows_of_a_tree_computed_together_have_the_bits_of_rows_by_themselves() -> None:
+    pair, eye = loaded_pair(), Eye(0.5, 0.5, 0.3, 0.0)
+    with closing(SeenRoom(3, "rays")) as seen:
+        request = Request(seen.room.instruction, seen.frame(eye))
+    model = pair.target
+    prompt = model.prompt(request, pair.spec)
+    states = [(prompt, *tokens) for tokens in ((5, 6), (5, 6, 7, 8), (5, 6, 9), (5, 6, 7))]
+    together = model.rows(states)
+    for of in (states, [(prompt,), (prompt, 5), *reversed(states)]):
+        pair.forget()
+        alone = {state: model.row(state) for state in of}
+        assert all((alone[state] == row).all() for state, row in zip(states, together, strict=True))
+    pair.forget()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +198,8 @@ def test_a_second_run_gives_the_same_rows_whoever_shares_it(
     [
         "auto:explain=loudly",
         "auto:speed=1",
-        "auto:lead_time=x",
+        "auto:lead_time=-1",
+        "auto:drive=off",
         "auto:grammar=all",
         "auto:look=0",
         "auto:explain",

@@ -149,4 +149,4 @@ def test_the_suite_writes_its_rows(tmp_path: Path) -> None:
 def test_an_unknown_regime_names_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"no regime 'mars'.*fsd-go2"):
         load_regime("mars")
-    assert len(regime_names()) == 12
+    assert len(regime_names()) == 16

@@ -12,9 +12,14 @@ pytest.importorskip("mujoco")
 
 from helpers.graph.topic_messages import message, outcome, said, settled
 
-from edge_cloud_spec.lab.demo.run_result import PERMANENT_FAILURES, result_of
+from edge_cloud_spec.lab.demo.run_result import (
+    PERMANENT_FAILURES,
+    result_of,
+    seconds_spent,
+    spent_text,
+)
 from edge_cloud_spec.lab.demo.timeline import spans
-from edge_cloud_spec.observe.decision import ShownRound
+from edge_cloud_spec.observe.decision import Decision, ShownRound
 from edge_cloud_spec.observe.run_log import RunLog
 
 
@@ -119,3 +124,32 @@ def test_a_cloud_that_was_never_reached_ends_the_run_with_the_first_decision() -
 def test_a_pass_is_drawn_where_it_was(times: dict[str, float], parts: dict[str, Any]) -> None:
     drawn = spans(ShownRound(1, 0, **times)).items()
     assert {name: [pytest.approx(span) for span in found] for name, found in drawn} == parts
+
+
+def standing(at: float, still: bool, run_log: RunLog) -> None:
+    run_log.on_message("sim/outcome", outcome(standing=still), at)
+
+
+def test_the_seconds_of_a_run_are_driving_deciding_and_standing() -> None:
+    run_log = RunLog()
+    standing(-3.0, True, run_log)  # before the instruction
+    run_log.decisions = {
+        "a": Decision(1, "a", 0.5, acting=1.5),
+        "b": Decision(2, "b", 3.0, acting=4.5),  # half of it while the robot drives
+        "c": Decision(3, "c", 7.0, ended=7.5),  # it held no action
+        "d": Decision(4, "d", 8.0),  # was given up for the next one
+        "e": Decision(5, "e", 8.5),  # and this one by the end
+    }
+    standing(2.0, False, run_log)
+    standing(4.0, True, run_log)
+    standing(5.0, False, run_log)
+    standing(6.0, True, run_log)
+    standing(9.5, False, run_log)  # after the end
+    spent = seconds_spent(run_log, 9.0)
+    assert spent == pytest.approx({"driving": 3.0, "deciding": 3.0, "standing": 3.0})
+    assert spent_text({"seconds": 9.0, **spent}).startswith("9.0 s: driving 3.0, deciding 3.0")
+
+
+def test_a_run_without_outcomes_only_stood() -> None:
+    spent = seconds_spent(RunLog(), 2.0)
+    assert spent == {"driving": 0.0, "deciding": 0.0, "standing": 2.0}

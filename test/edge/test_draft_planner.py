@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edge_cloud_spec.decoding.cost_model import rate
-from edge_cloud_spec.decoding.mean import Mean
+from edge_cloud_spec.decoding.mean import Mean, PassYield
 from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Preset, Speculation
 from edge_cloud_spec.decoding.shape import BestFirst, chain
 from edge_cloud_spec.edge.draft_planner import (
@@ -272,3 +272,35 @@ def test_auto_gives_up_drafting_at_a_crowded_cloud_and_drafts_again_later() -> N
     assert sum(drafted["quiet"]) > 0.9 * len(drafted["quiet"])
     assert not any(drafted["crowded"][-3:])
     assert all(drafted["quiet again"][-3:])
+
+
+def test_hints_are_tried_before_anything_is_promised() -> None:
+    """Working promises out takes tens of ms, which a first short answer does not have."""
+    measures = known()
+    measures.server_yields[True] = PassYield()
+    auto = AutoPlanner(AUTO, measures)
+    assert auto.plan(0.0, 0) == DraftPlan(AUTO.shape, AUTO.speculation, HINTED)
+    assert not measures.promises
+    for _ in range(HINTED):
+        measures.generated(0, 1, 0.2, hints=True)
+    assert auto.plan(1.0, HINTED).shape in candidate_shapes()
+    assert len(measures.promises) == 1
+
+
+@pytest.mark.parametrize(("given", "leads"), [(1, True), (8, False)])
+def test_a_robot_that_leads_looks_now_and_then_what_the_server_gives_by_itself(
+    given: int, leads: bool
+) -> None:
+    """``given``: tokens of its pass, of late. The look costs a hundredth of the time."""
+    measures = known()
+    for _ in range(500):
+        measures.generated(0, 1, 0.2, hints=False)
+    auto, now, tokens, led = AutoPlanner(AUTO, measures), 0.0, 0, []
+    for _ in range(2000):
+        led.append(auto.plan(now, tokens).leads)
+        if not led[-1]:
+            measures.generated(given - 1, given, 0.2, hints=False)
+        now, tokens = (now + 0.3, tokens + 3) if led[-1] else (now + 0.2, tokens + given)
+    assert led[0] and not all(led)
+    assert led[-1] == leads
+    assert tokens / now > 0.98 * 10

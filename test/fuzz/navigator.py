@@ -9,7 +9,10 @@ promises are checked from what it heard and what it did, by none of its own logi
    was taken after that instruction.
 2. Never outside the limits of speed and acceleration, and of unverified motion.
 3. Never later than 0.5 s after the last valid command, nor after the expiry of its decision.
-4. A decision's step begins once, and not before the one under way has ended.
+4. A decision's step begins once; before the one under way has ended only with `drive: on`, where
+   both are verified, and on a frame of the last second.
+5. What is commanded since a step's frame adds up to no more than the step may take, even where the
+   watchdog has to stop it, and nothing is commanded against its direction.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from random import Random
 
 from edge_cloud_spec.lab.bench.motion import MORE, OVERRUN, RATIO
 from edge_cloud_spec.nav.answer import every_action
+from edge_cloud_spec.nav.clock_offset import SAME_CLOCK
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
@@ -36,14 +40,13 @@ from edge_cloud_spec.nav.events import (
     Hold,
     Instruction,
     Odometry,
-    Show,
     Tick,
     Words,
 )
-from edge_cloud_spec.nav.motion import Limits
-from edge_cloud_spec.nav.navigator import Navigator
+from edge_cloud_spec.nav.motion import BEND, PATH, Goal, Limits
+from edge_cloud_spec.nav.navigator import YOUNG, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
-from edge_cloud_spec.nav.settings import Settings, Unverified
+from edge_cloud_spec.nav.settings import DRIVES, ON, Settings, Unverified
 from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION
 from edge_cloud_spec.nav.watchdog import Watchdog
 
@@ -70,19 +73,19 @@ class Decision:
     taken: float
     instruction: str
     verified: bool
-    honest: bool  # whether the camera's clock was measured as it is
+    honest: bool  # whether its age and the camera's clock are told as they are
 
 
 class Clock:
     """A source's clock: seconds ahead of ours, set to another time now and then."""
 
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self.ahead = self._any()
+    def __init__(self, random: Random, calm: bool) -> None:
+        self._random, self._calm = random, calm
+        self.ahead = 0.0 if calm else self._any()
 
     def step(self) -> None:
         """Maybe set it."""
-        if self._random.random() < 0.0005:
+        if not self._calm and self._random.random() < 0.0005:
             self.ahead = self._any()
 
     def stamp(self, now: float) -> int:
@@ -97,11 +100,14 @@ class Clock:
 
 
 class Scene:
-    """Draws the next event and what is true about it; ``heard`` tells it what came of the last."""
+    """Draws the next event and what is true about it; ``heard`` tells it what came of the last.
 
-    def __init__(self, random: Random, now: float) -> None:
-        self._random, self.now = random, now
-        self._camera, self._base = Clock(random), Clock(random)
+    A ``calm`` one has good clocks, and while the robot moves only further decisions come.
+    """
+
+    def __init__(self, random: Random, now: float, calm: bool) -> None:
+        self._random, self.now, self._calm = random, now, calm
+        self._camera, self._base = Clock(random, calm), Clock(random, calm)
         self._pose, self._velocity = Pose(), Velocity()
         self._published = ""  # the instruction that was last
         self._past: deque[tuple[float, int, str]] = deque(maxlen=200)  # time, stops, instruction
@@ -124,7 +130,8 @@ class Scene:
             self._base.step()
             for _ in range(self._random.choice((0, 1, 1, 1, 2))):
                 yield self._pass(self._random.uniform(0.0, 0.02), self._odometry())
-            if self._random.random() < (0.04 if self._moving else 0.8):
+            chance = 0.3 if self._calm else 0.04
+            if self._random.random() < (chance if self._moving else 0.8):
                 yield self._pass(self._random.uniform(0.0, 0.03), self._disturbance())
 
     def _pause(self) -> float:
@@ -159,7 +166,7 @@ class Scene:
             return self._pieces.pop(0)
         if self._waiting and random.random() < 0.4:
             return self._instruct(random.choice(INSTRUCTIONS))
-        kind = random.random()
+        kind = 0.0 if self._calm and self._moving else random.random()
         if kind < 0.80:
             return self._words()
         if kind < 0.87:
@@ -194,8 +201,8 @@ class Scene:
         offset = self._camera.ahead - 0.03 if honest else random.choice((0.0, 4.0, -4.0, math.nan))
         age = self.now - taken - self._camera.ahead
         if random.random() < 0.05:
-            age = random.choice((math.inf, math.nan, -0.4, 11.0, 0.0))
-        verified = random.random() < 0.7
+            honest, age = False, random.choice((math.inf, math.nan, -0.4, 11.0, 0.0))
+        verified = random.random() < (0.95 if self._calm else 0.7)
         words = Words(
             request=name,
             position=0,
@@ -252,7 +259,8 @@ def settings(random: Random) -> Settings:
         odometry=random.choice(("auto", "auto", "required", "off")),
         clock_offset_limit=random.choice((0.0, 5.0, 1e10, 1e10)),
         command_lifetime=random.choice((0.6, 5.0)),
-        lead_time=random.choice((0.0, -1.0, 0.5, 2.0)),
+        drive=random.choice(DRIVES),
+        look_period=random.choice((0.0, 0.2)),
     )
 
 
@@ -270,9 +278,17 @@ class _Step:
     """What is under way."""
 
     verified: bool
-    goal: float  # m of a move, else 0
+    goal: Goal
     expiry: float
-    path: float = 0.0
+    used: tuple[float, float]  # path and turn, since its frame
+    took_over: bool  # from another, and commands what that did until the next tick
+
+    @property
+    def most(self) -> tuple[float, float]:
+        """Path and turn that it may take."""
+        if self.goal.angle:
+            return PATH + MORE[0], RATIO * abs(self.goal.angle) + MORE[1]
+        return RATIO * abs(self.goal.distance) + MORE[0], BEND + MORE[1]
 
 
 class Checker:
@@ -286,9 +302,10 @@ class Checker:
         self._since = -math.inf  # when that instruction came
         self._instruction: str | None = None
         self._begun: set[str] = set()
-        self._ready_since = math.inf  # when a decision was first welcome in the motion under way
         self._step: _Step | None = None
         self._last, self._last_at, self._until = STILL, -math.inf, -math.inf
+        self._stop_by = math.inf
+        self._given = deque[tuple[float, float, Velocity]](maxlen=200)  # from, to, what
         self._now = 0.0
         self._watchdog = Watchdog(lambda repeat: None, GRACE, lambda: self._now)
 
@@ -324,8 +341,25 @@ class Checker:
             return
         self._require(self._watchdog.due(now), "no watchdog 0.5 s after a command's end")
         self._watchdog.calm()
-        self._last = STILL
+        self._command(STILL, now)
         self.counts["watchdog"] += 1
+
+    def _command(self, velocity: Velocity, now: float) -> None:
+        """This is commanded from ``now`` on, and the last was until the watchdog came."""
+        if self._last != STILL:
+            self._given.append((self._last_at, self._last_at + self._lasted(now), self._last))
+        self._last, self._last_at = velocity, now
+
+    def _lasted(self, now: float) -> float:
+        end = min(now, self._until + GRACE, self._stop_by)
+        return max(0.0, end - self._last_at) if self._last != STILL else 0.0
+
+    def _commanded_since(self, time: float) -> tuple[float, float, float]:
+        """Metres, radians and seconds of driving that were commanded since then."""
+        lasted = [(max(0.0, end - max(time, begin)), given) for begin, end, given in self._given]
+        path = sum(seconds * given.speed for seconds, given in lasted)
+        turn = sum(seconds * abs(given.wz) for seconds, given in lasted)
+        return path, turn, sum(seconds for seconds, _ in lasted)
 
     def _stops(self, event: Event) -> bool:
         if isinstance(event, EStop):
@@ -359,11 +393,9 @@ class Checker:
 
     def _carried_out(self, effects: list[Effect], now: float) -> None:
         for effect in effects:
-            if isinstance(effect, Show):
-                if effect.status.state == "ready":
-                    self._ready_since = now
-            elif isinstance(effect, Halt):
-                self._step, self._last, self._last_at = None, STILL, now
+            if isinstance(effect, Halt):
+                self._step = None
+                self._command(STILL, now)
                 self._watchdog.calm()
             elif isinstance(effect, Announce):
                 self._announced(effect, now)
@@ -375,12 +407,18 @@ class Checker:
         decision = self._decisions[effect.request]
         if effect.action.verb == "stop":
             return
-        self._require(self._step is None, "a step before the end of another")
+        before, used = self._step, (0.0, 0.0)
+        if before is not None:
+            both = before.verified and effect.verified and self.settings.drive == ON
+            self._require(both, "a step before the end of another")
+            if decision.honest:
+                self._command(self._last, now)
+                *used, driven = self._commanded_since(decision.taken)
+                self._require(driven <= YOUNG + SAME_CLOCK, "a step on an old frame of the move")
         self._require(effect.request not in self._begun, "a step that is carried out again")
         self._begun.add(effect.request)
         self.counts["steps"] += 1
-        self.counts["steps decided on the move"] += decision.taken > self._ready_since
-        self._ready_since = math.inf
+        self.counts["steps that took over"] += before is not None
         self.counts["unverified steps"] += not effect.verified
         self._require(self._armed, "a step after a stop without a newer instruction")
         self._require(decision.taken >= self._since, "a step on a frame from before the release")
@@ -393,8 +431,11 @@ class Checker:
             self._require(far, "a long move on unverified words")
         lasts = effect.lasts <= self.settings.command_lifetime + SLACK
         self._require(lasts, "a step that lasts too long")
-        self._step = _Step(effect.verified, abs(effect.goal.distance), now + effect.lasts)
-        self._until = now
+        expiry = now + effect.lasts
+        path, turn = used
+        self._step = _Step(effect.verified, effect.goal, expiry, (path, turn), before is not None)
+        if before is None:
+            self._until = now
 
     def _drove(self, effect: Drive, now: float) -> None:
         self.counts["commands"] += 1
@@ -405,12 +446,25 @@ class Checker:
         self._require(now <= step.expiry + SLACK, "a command after its step's expiry")
         end = min(now + PERIOD, step.expiry) + SLACK
         self._require(effect.until <= end, "a command that is valid for too long")
-        self._in_limits(velocity, step, now)
-        step.path += self._last.speed * (now - self._last_at) if self._last != STILL else 0.0
-        if step.goal:
-            bound = RATIO * step.goal + MORE[0]
-            self._require(step.path <= bound, f"{step.path:.3f} m of a step of {step.goal} m")
-        self._last, self._last_at, self._until = velocity, now, effect.until
+        if step.took_over:
+            kept = velocity == self._last and effect.until <= self._until
+            self._require(kept, "a decision that stands in for a tick")
+        else:
+            self._in_limits(velocity, step, now)
+            goal = step.goal
+            ahead = velocity.vx * goal.distance + velocity.wz * goal.angle
+            self._require(ahead >= -SLACK, "a command against the step's direction")
+        lasted = 0.0 if step.took_over else self._lasted(now)
+        step.took_over = False
+        path, turn = step.used
+        path, turn = path + lasted * self._last.speed, turn + lasted * abs(self._last.wz)
+        step.used = path, turn
+        stands = min(effect.until + GRACE, effect.stop_by) - now  # s until the watchdog acts
+        path, turn = path + stands * velocity.speed, turn + stands * abs(velocity.wz)
+        fits = path <= step.most[0] + SLACK and turn <= step.most[1] + SLACK
+        self._require(fits, f"{path:.3f} m, {turn:.3f} rad of a step that may {step.most}")
+        self._command(velocity, now)
+        self._until, self._stop_by = effect.until, effect.stop_by
         self._watchdog.feed(effect.until, effect.stop_by)
 
     def _in_limits(self, velocity: Velocity, step: _Step, now: float) -> None:
@@ -455,14 +509,14 @@ def run(events: int, seed: int, progress: bool = False) -> Counter[str]:
 def episode(seed: str, events: int) -> Counter[str]:
     """One navigator, and what it is sent."""
     random = Random(seed)
-    scene = Scene(random, now=random.uniform(10.0, 1000.0))
+    scene = Scene(random, now=random.uniform(10.0, 1000.0), calm=random.random() < 0.5)
     first = settings(random) if random.random() < 0.5 else Settings(allow_unverified=True)
     navigator = Navigator(first, random.getrandbits(32))
     checker = Checker(first, scene.decisions)
     scene.heard(navigator.stops, False, False, checker.velocity)
     for event in islice(scene.events(), events):
         if isinstance(event, Settings):
-            checker.set(event, navigator.configure(event), scene.now)
+            checker.set(event, navigator.configure(event, scene.now), scene.now)
         else:
             checker.saw(event, navigator.on(event, scene.now), scene.now)
         waiting = navigator.status.detail == AWAITS_INSTRUCTION

@@ -171,6 +171,17 @@ def test_what_no_paper_prints_is_as_the_regimes_assume_it() -> None:
         replace(published, prefill_ms=-1.0)
 
 
+def test_a_regime_of_today_says_what_a_prompt_takes() -> None:
+    """In ms, the parts of a model added up; what is assumed of others does not go before it."""
+    for name, prefill_ms in (("today-7b", 60.0), ("today-32b", 200.0), ("today-72b", 450.0)):
+        regime = load_regime(name)
+        assert regime.with_assumed() == regime
+        assert (regime.prefill_ms, regime.draft_prefill_ms) == (prefill_ms, 500.0)
+        assert regime.verify_pass_ms(regime.flat_tokens) == regime.ar_ms
+        assert regime.verify_pass_ms(regime.flat_tokens + 10) == pytest.approx(1.05 * regime.ar_ms)
+    assert load_regime("instant").with_assumed().prefill_ms == pytest.approx(1.5 * 0.2)
+
+
 def test_a_scripted_prompt_takes_its_time_layer_by_layer() -> None:
     regime = replace(load_regime("fsd-go2"), draft_prefill_ms=280.0)
     slept: list[float] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from helpers.drill import words
 
@@ -52,7 +53,7 @@ class Step:
     seen: Seen
     begin: Pose
     begun: float
-    end: Pose | None = None
+    end: Pose | None = None  # where it arrived; none that was replaced, or given up, has
 
     def covered(self, settings: Settings) -> tuple[float, float, float]:
         """(size of the step, covered of it since its frame, covered when it began): m or rad."""
@@ -62,7 +63,7 @@ class Step:
         return abs(goal.distance or goal.angle), covered, before
 
     def _along(self, pose: Pose, goal: Goal) -> float:
-        origin = self.begin if self.action.verb == "search" else self.seen.pose
+        origin = self.seen.pose
         if goal.angle:
             return wrap(pose.yaw - origin.yaw) * math.copysign(1.0, goal.angle)
         dx, dy = pose.x - origin.x, pose.y - origin.y
@@ -78,11 +79,14 @@ class Rover:
     takes: Callable[[int], float]
     settings: Settings = field(default_factory=Settings)
     lag: float = 0.1
+    late: float = 0.0  # s from a picture to its stamp
+    camera_lag: float = 0.0  # s, what the drafter takes it for
 
     def __post_init__(self) -> None:
         self.now, self.ticks = 100.0, 0
         self.navigator, self.base = Navigator(self.settings), Base(self.lag, self.now)
-        self.loop: DecisionLoop[Seen] = DecisionLoop(LoopSettings(mission=ENDLESS))
+        loop = LoopSettings(lag=self.camera_lag, mission=ENDLESS)
+        self.loop: DecisionLoop[Seen] = DecisionLoop(loop)
         self.steps: dict[str, Step] = {}
         self.reports: list[str] = []
         self.requests: list[str] = []
@@ -90,7 +94,11 @@ class Rover:
         self.said: list[Words] = []
         self.camera_ahead = 0.0  # s, of its clock
         self.odometry = True
+        self.blocked = False
         self.stood = 0.0  # s
+        self.way: list[tuple[float, Pose]] = []  # of the base, by time
+        self.pictures: list[Seen] = []  # that have not arrived
+        self.searched = 0  # searches that were done
         self.frames: dict[str, Seen] = {}
         for _ in range(5):  # odometry comes first
             self.run(PERIOD)
@@ -116,9 +124,10 @@ class Rover:
 
     def _shown(self, effect: Show) -> None:
         self.loop.on(effect.status, self.now)
-        if effect.status.state not in ("moving", "ready"):
-            for step in self.steps.values():
-                step.end = step.end or self.base.pose
+        arrived = effect.status.detail.startswith("done: ")
+        self.searched += effect.status.detail == "done: search"
+        if arrived and effect.status.state == "idle":
+            self.steps[list(self.steps)[-1]].end = self.base.pose
 
     def run(self, seconds: float) -> list[Effect]:
         """Time goes on; what the navigator did."""
@@ -126,17 +135,22 @@ class Rover:
         for _ in range(round(seconds / PERIOD)):
             self.ticks += 1
             for part in range(1, 6):  # odometry at 100 Hz
-                at = self.now + PERIOD / 5
+                at, pose = self.now + PERIOD / 5, self.base.pose
                 for _ in self.base.run(at):
                     pass
+                if self.blocked:
+                    self.base.pose = pose
                 self.now = at
+                self.way.append((at, self.base.pose))
                 if self.odometry:
                     stamp = round((EPOCH + self.now) * 1e9)
                     effects += self.on(Odometry(self.base.pose, stamp))
                 if part == 3 and self.ticks % CAMERA == 0:
-                    stamp = round((EPOCH + self.now + self.camera_ahead) * 1e9)
-                    seen = Seen(self.base.pose, stamp, self.now)
-                    self.loop.on(FrameSeen(seen), self.now)
+                    ahead = self.camera_ahead + self.late - self.camera_lag
+                    stamp = round((EPOCH + self.now + ahead) * 1e9)
+                    self.pictures.append(Seen(self.base.pose, stamp, self.now))
+                while self.pictures and self.now >= self.pictures[0].taken + self.late - 1e-9:
+                    self.loop.on(FrameSeen(self.pictures.pop(0)), self.now)
             effects += self._decide()
             effects += self.on(Tick())
             self.stood += PERIOD if self.base.stands else 0.0
@@ -174,3 +188,10 @@ class Rover:
         while not condition():
             assert self.now < end, f"never: {self.navigator.status}"
             self.run(PERIOD)
+
+    def made(self, since: float, until: float) -> tuple[float, float]:
+        """Metres of path and radians of turning that the base really made in this time."""
+        poses = [pose for at, pose in self.way if since - 1e-9 <= at <= until + 1e-9]
+        pairs = list(pairwise(poses))
+        path = sum(math.hypot(b.x - a.x, b.y - a.y) for a, b in pairs)
+        return path, sum(abs(wrap(b.yaw - a.yaw)) for a, b in pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from random import Random
 
@@ -158,15 +159,30 @@ def test_one_piece_that_is_not_verified_makes_the_answer_so(place: int) -> None:
 def test_words_of_an_older_frame_or_of_a_request_that_was_replaced_are_stale() -> None:
     listener = AnswerAssembler()
     listener.hear(words("a", age=0.5), 100.0)  # a frame of 99.5
-    assert listener.hear(words("b", text="action: stop;", age=1.0), 100.0) is None
+    assert listener.hear(words("b", text="action: search;", age=1.0), 100.0) is None
     assert listener.counts["stale"] == 1
     same = words("c", text="action: stop;", age=0.5 + SAME_FRAME / 2)
     assert listener.hear(same, 100.0) is not None  # of the same frame, up to rounding
     assert listener.hear(words("a", age=0.0), 101.0) is None
     assert listener.counts["stale"] == 2
-    late = words("d", text="action: stop;", age=0.5 + SAME_FRAME * 3)
+    late = words("d", text="action: search;", age=0.5 + SAME_FRAME * 3)
     assert listener.hear(late, 100.0) is None
     assert listener.counts["stale"] == 3
+
+
+@pytest.mark.parametrize("age", [1.0, math.nan])
+def test_a_stop_is_heard_from_an_older_request_too_and_once(age: float) -> None:
+    listener = AnswerAssembler()
+    assert listener.hear(words("a", text="action: st"), 100.0) is None
+    assert listener.hear(words("b", text="action: tu"), 100.5) is None
+    end = words("a", position=1, text="op;")
+    stop = listener.hear(end, 101.0)
+    assert stop is not None and stop.action == parse_action("stop")
+    assert listener.hear(end, 101.0) is None and listener.counts["stale"] == 1
+    older = listener.hear(words("c", text="action: stop;", age=age), 100.5)
+    assert older is not None and older.action == parse_action("stop")
+    one = listener.hear(words("b", position=1, text="rn left small;"), 101.0)
+    assert one is not None and str(one.action) == "turn left small", "the newest goes on"
 
 
 def test_a_stamp_from_the_future_does_not_make_the_next_ones_old() -> None:

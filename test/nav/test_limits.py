@@ -47,7 +47,7 @@ RANGES: list[tuple[type[Any], str, float, float]] = [
     (Settings, "clock_offset_limit", 0.0, 1e10),
     (Settings, "frame_age", 0.1, 600.0),
     (Settings, "command_lifetime", 0.5, 30.0),
-    (Settings, "lead_time", -1.0, 2.0),
+    (Settings, "look_period", 0.0, 5.0),
 ]
 
 
@@ -61,11 +61,6 @@ def test_a_parameter_is_taken_up_to_its_bounds_and_refused_beyond(
     for bad in (least - beyond, most + beyond, math.nan, math.inf, -math.inf, "1", None, True):
         with pytest.raises(ValueError, match=name):
             kind(**{name: bad})
-
-
-def test_a_lead_time_below_zero_is_minus_one() -> None:
-    with pytest.raises(ValueError, match="lead_time must be -1, or 0 to 2"):
-        Settings(lead_time=-0.5)
 
 
 def test_every_number_that_moves_the_robot_has_a_range_here() -> None:
@@ -91,27 +86,41 @@ def test_the_shipped_parameters_are_the_defaults() -> None:
 # A step's speed
 
 
-@given(st.floats(0.01, 4), st.floats(0.05, 2.5), st.floats(0.1, 20))
+@given(st.floats(0.01, 4), st.floats(0.05, 2.5), st.floats(0.1, 20), st.floats(0.0, 1.0))
 def test_a_profile_covers_its_length_and_is_never_faster_than_allowed(
-    length: float, speed: float, acceleration: float
+    length: float, speed: float, acceleration: float, share: float
 ) -> None:
-    profile = Profile(length, speed, acceleration)
-    total, parts = profile.duration, 1000
+    """Where it begins with a speed from which it can brake within its length."""
+    begins = share * min(speed, math.sqrt(2 * acceleration * length))
+    profile = Profile(length, speed, acceleration, begins)
+    total, parts = profile.duration, 300
     h = total / parts
-    covered, before = 0.0, 0.0
+    covered, before = 0.0, begins
     for n in range(parts + 1):
         place, pace = profile.at(n * h)
-        assert 0.0 <= pace <= speed + 1e-9
+        assert -1e-9 <= pace <= speed + 1e-9
         assert abs(pace - before) <= acceleration * h * (1 + 1e-6)
         covered += h * (pace + before) / 2 if n else 0.0
         assert place == pytest.approx(covered, abs=2 * acceleration * h * h)
         before = pace
     assert covered == pytest.approx(length, abs=2 * acceleration * h * h)
-    assert profile.at(-1.0) == (0.0, 0.0)
-    assert profile.at(total + 1.0) == (length, 0.0)
-    slowest = length / speed
-    assert total == pytest.approx(slowest + speed / acceleration) or profile.peak < speed
-    assert profile.peak == min(speed, math.sqrt(length * acceleration))
+    assert profile.at(-1.0) == (-begins, begins)
+    assert profile.at(total + 1.0) == (pytest.approx(length), 0.0)
+    ramps = (2 * speed * speed - begins * begins) / (2 * acceleration)
+    if ramps <= length:
+        ramping = (2 * speed - begins) / acceleration
+        assert total == pytest.approx((length - ramps) / speed + ramping)
+
+
+@given(st.floats(-1.0, 1.0), st.floats(0.1, 2.5), st.floats(0.1, 20))
+def test_a_profile_that_cannot_brake_within_its_length_brakes_at_once(
+    length: float, begins: float, acceleration: float
+) -> None:
+    profile = Profile(length, 2.5, acceleration, begins)
+    braking = begins * begins / (2 * acceleration)
+    if length <= braking:
+        assert profile.duration == pytest.approx(begins / acceleration)
+        assert profile.at(9e9) == (pytest.approx(braking), 0.0)
 
 
 def test_a_step_of_nothing_lasts_no_time() -> None:
@@ -153,22 +162,6 @@ def test_what_was_moved_against_a_step_is_in_reach_as_far_as_its_budget_goes(siz
         motion = Motion(Goal(distance=size), Limits(), 0.0, Pose(-back), anchor=Pose())
         assert motion.in_reach == (size + back <= REACH * size + MORE[0])
         assert not motion.in_reach or size + back <= SHARE * size + MORE[0]
-
-
-@given(
-    length=st.floats(0.01, 3.0),
-    share=st.floats(0.0, 1.5),
-    speed=st.floats(0.05, 1.5),
-    acceleration=st.floats(0.1, 5.0),
-)
-def test_the_time_of_the_last_of_a_profile(
-    length: float, share: float, speed: float, acceleration: float
-) -> None:
-    profile = Profile(length, speed, acceleration)
-    left = profile.time_of_last(share * length)
-    assert 0.0 <= left <= profile.duration
-    covered, _ = profile.at(profile.duration - left)
-    assert covered == pytest.approx(max(0.0, 1.0 - share) * length, abs=1e-6 * (1 + length))
 
 
 def test_a_motion_that_waits_stands_and_goes_on_where_it_was() -> None:

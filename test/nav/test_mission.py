@@ -107,9 +107,9 @@ def test_a_verified_action_counts_whatever_became_of_the_rest(
 
 def test_a_robot_that_is_held_says_why_until_it_is_released() -> None:
     mission = Mission()
-    mission.on_status(Status("stopped", detail="parameter lead_time is -2"))
+    mission.on_status(Status("stopped", detail="parameter look_period is -2"))
     mission.follow(BALL, 1.0)
-    assert mission.held == "the robot is held: parameter lead_time is -2"
+    assert mission.held == "the robot is held: parameter look_period is -2"
     mission.on_status(Status("idle", detail="released"))
     assert mission.held == ""
 
@@ -200,6 +200,34 @@ def test_turning_back_and_forth_ends_by_the_number_of_decisions() -> None:
     assert story.ends[0] == f"given_up {BALL}: not reached after 100 decisions"
 
 
+def drive_on(story: Story, *actions: str) -> str:
+    """Motions, each of which is replaced by the next; the request of the last."""
+    for action in actions:
+        request = story.decide(action)
+        story.tell(Status("moving", request, action), Status("ready", request, action))
+    return request
+
+
+def test_a_motion_that_is_replaced_has_neither_arrived_nor_failed_and_is_counted_as_one() -> None:
+    story = Story(MissionSettings(blocked_after=1, max_decisions=4))
+    drive_on(story, *["turn left small"] * 20, *[SEARCH] * 20, *[FORWARD] * 20)
+    assert story.ends == [], "three motions, the last of which goes on"
+    refused = story.decide("turn right small")  # on the move: the one before goes on
+    story.tell(Status("ready", refused, FORWARD), Status("idle", refused, f"done: {FORWARD}"))
+    assert story.ends == []
+    drive_on(story, "turn left small", FORWARD)
+    assert story.ends == [f"given_up {BALL}: not reached after 4 decisions"]
+
+
+def test_searches_that_replace_each_other_count_as_often_as_one_is_done() -> None:
+    story = Story()
+    for _ in range(SEEN):
+        assert not story.ends
+        request = drive_on(story, *[SEARCH] * 3)
+        story.tell(Status("ready", request, f"done: {SEARCH}"), Status("ready", request, SEARCH))
+    assert story.ends[0].startswith("not_found")
+
+
 def test_a_new_instruction_begins_anew_and_nothing_older_counts() -> None:
     story = Story()
     for _ in range(SEEN - 1):
@@ -277,7 +305,8 @@ def test_the_navigators_own_words_tell_a_turn_that_arrived_from_one_that_did_not
     for number in range(SEEN):
         request = f"r{number}"
         story.mission.begin(request)
-        effects = run() + drill.on(drill.current("action: search;", request))
+        stamp = round((drill.now - 0.15) * 1e9)
+        effects = run() + drill.on(drill.current("action: search;", request, stamp=stamp))
         while drill.navigator.moving:
             effects += run()
         story.tell(*(effect.status for effect in effects if isinstance(effect, Show)))

@@ -8,9 +8,8 @@ import time
 
 import pytest
 from helpers.drill import FORWARD, Drill, drives, reports, words
-from helpers.rover import Rover
 
-from edge_cloud_spec.nav.answer import Action, every_action
+from edge_cloud_spec.nav.answer import every_action
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
@@ -19,12 +18,10 @@ from edge_cloud_spec.nav.events import (
     Halt,
     Tick,
 )
-from edge_cloud_spec.nav.motion import PERIOD, Limits, Motion, Steps, goal_of
+from edge_cloud_spec.nav.motion import PERIOD, Limits, goal_of
 from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nav.watchdog import REPEATS, Watchdog
-
-LARGE = Action("move", "forward", "large")
 
 
 @pytest.fixture
@@ -86,15 +83,18 @@ def test_e_stop_halts_at_once_and_latches(moving: Drill) -> None:
     assert isinstance(moving.on(EStop(True))[0], Halt), "pressed again it is said again"
 
 
-def test_an_action_that_comes_in_motion_begins_at_its_end_and_the_newest_counts(
-    moving: Drill,
+@pytest.mark.parametrize("settings", [Settings(), Settings(drive="stop_and_go")])
+def test_an_action_that_nobody_asked_for_in_motion_is_refused_and_the_motion_goes_on(
+    settings: Settings,
 ) -> None:
-    assert moving.on(words("action: move backward small;", "r2", age=0.1), 0.5) == []
-    assert moving.on(words("action: turn left small;", "r3", age=0.1), 0.5) == []
-    assert moving.status == "moving r1 0 move forward large"
-    effects = moving.run(2.0)
-    begun = [effect.request for effect in effects if isinstance(effect, Announce)]
-    assert begun == ["r3"] and moving.status == "idle r3 0 done: turn left small"
+    """Without odometry, or where it decides standing."""
+    drill = Drill(settings)
+    drill.on(words(FORWARD))
+    drill.run(0.3)
+    effects = drill.on(words("action: turn left small;", "r2", age=0.1), 0.02)
+    assert "nothing else is decided" in reports(effects)
+    assert drill.status == "moving r2 0 move forward large"
+    assert drill.run(2.0) and drill.status == "idle r2 0 done: move forward large"
 
 
 def test_the_action_stop_ends_a_motion_and_says_so(moving: Drill) -> None:
@@ -115,15 +115,6 @@ def test_a_command_expires() -> None:
 def test_a_motion_is_not_taken_up_again_after_a_gap_between_ticks(moving: Drill) -> None:
     effects = moving.on(Tick(), 0.8)
     assert isinstance(effects[0], Halt) and not drives(effects + moving.run(0.5))
-
-
-def test_the_next_decision_is_welcome_lead_time_before_the_end() -> None:
-    rover = Rover(lambda seen: "move forward large", lambda n: 9.0, Settings(lead_time=0.4))
-    rover.until(lambda: rover.navigator.moving)
-    begun, planned = rover.now, Motion(goal_of(LARGE, Steps()), Limits(), 0.0).duration
-    rover.until(lambda: rover.navigator.status.state == "ready")
-    assert rover.now - begun == pytest.approx(planned - 0.4, abs=0.06)
-    rover.until(lambda: rover.navigator.status.state == "idle")
 
 
 def test_a_status_is_read_back_from_its_line() -> None:
@@ -177,18 +168,29 @@ def test_a_motion_ends_when_its_permission_is_withdrawn() -> None:
     drill = Drill(Settings(allow_unverified=True))
     drill.on(words("action: move forward large;", verified=False))
     drill.run(0.2)
-    drill.navigator.configure(Settings(allow_unverified=True))
+    drill.navigator.configure(Settings(allow_unverified=True), drill.now)
     assert drill.navigator.moving, "nothing has changed"
-    drill.navigator.configure(Settings())
+    begun = drill.current(FORWARD, "begun", age=0.0)
+    drill.navigator.configure(Settings(), drill.now)
     assert not drill.navigator.moving and not drives(drill.run(0.5))
+    assert "released" in reports(drill.on(begun)), "nor does a decision that began under them"
+    assert drives(drill.on(drill.current(FORWARD, "new", age=0.0), 0.1))
 
 
-def test_a_stop_that_does_not_count_is_judged_when_the_motion_has_ended(moving: Drill) -> None:
-    """Or the status would say ``idle`` of a robot that moves."""
-    assert moving.on(words("action: stop;", "r2", age=0.1, verified=False)) == []
-    assert moving.navigator.moving and moving.status.startswith("moving r1")
+def test_a_stop_that_does_not_count_ends_no_motion(moving: Drill) -> None:
+    effects = moving.on(words("action: stop;", "r2", age=0.1, verified=False))
+    assert "not verified" in reports(effects)
+    assert moving.navigator.moving and moving.status.startswith("moving r2")
     moving.run(5.0)
-    assert moving.status.startswith("idle r2 0 refused")
+    assert moving.status == "idle r2 0 done: move forward large"
+
+
+def test_a_stop_counts_whoever_has_spoken_since(moving: Drill) -> None:
+    assert moving.on(words("action: st", "r2", age=0.1)) == []
+    moving.on(words("action: turn", "r3", age=0.05))
+    assert isinstance(moving.on(words("op;", "r2", position=4, age=0.15))[0], Halt)
+    assert isinstance(moving.on(words("action: stop;", "r0", age=3.0))[0], Halt)
+    assert not drives(moving.run(0.5)) and moving.status == "idle r0 0 stop"
 
 
 def test_it_is_due_only_a_grace_after_the_last_command_expired() -> None:

@@ -204,7 +204,7 @@ def test_odometry_that_is_not_a_number_is_not_used() -> None:
 
 
 def test_a_step_counts_from_where_its_frame_was_taken() -> None:
-    drill = Drill(Settings(lead_time=0.5))
+    drill = Drill()
     drill.on(Odometry(Pose(), 1_000_000_000))
     drill.on(Odometry(Pose(x=0.2), 2_000_000_000))
     x, effects = 0.2, drill.on(words("action: move forward medium;", stamp=1_000_000_000))
@@ -414,7 +414,7 @@ def test_a_step_counts_from_where_its_frame_was_taken_whatever_the_clocks_say(
     assert drives(goal)
     run = machine.drill.navigator._run
     assert run is not None
-    ahead = 0.45 - run.motion._profile.length
+    ahead = 0.45 - run.motion._way
     assert ahead == pytest.approx(0.1, abs=0.02), "what it went since the frame counts"
     assert ("odometry's stamps" in machine.said) == (abs(base) > 0.1)
 

@@ -5,36 +5,44 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from helpers.drill import Drill, drives, reports, words
 from helpers.rover import BOX, Rover
-from hypothesis import given
-from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.events import Announce, EStop, Event, Instruction, Odometry
-from edge_cloud_spec.nav.motion import BEND, Goal, Limits, Motion
-from edge_cloud_spec.nav.navigator import REMEMBERED, LeadTime
+from edge_cloud_spec.lab.bench.motion import MORE, RATIO, Base
+from edge_cloud_spec.nav.events import Announce, Drive, EStop, Event, Halt, Instruction, Odometry
+from edge_cloud_spec.nav.motion import BEND, NOTHING, PATH, PERIOD, Ledger, Limits, goal_of
+from edge_cloud_spec.nav.navigator import PROGRESS_S, QUICK, REMEMBERED, STALL, DecisionTime
 from edge_cloud_spec.nav.odometer import Track
-from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.settings import BY_ITSELF, MOST, Settings
+from edge_cloud_spec.nav.pose import Pose, Velocity
+from edge_cloud_spec.nav.settings import DRIVES, ON, Settings
 
+FORWARD, BACK = "move forward large", "move backward large"
+LEFT, RIGHT = "turn left large", "turn right large"
 ACTIONS = (
     *(f"move forward {size}" for size in ("small", "medium", "large")),
     *(f"turn {side} {size}" for side in ("left", "right") for size in ("small", "medium")),
     "search",
 )
-EARLY = Settings(lead_time=BY_ITSELF)
+Patch = pytest.MonkeyPatch
 
 
-def steady(action: str, takes: float = 0.5, settings: Settings = EARLY, **more: float) -> Rover:
-    return Rover(lambda seen: action, lambda number: takes, settings, **more)
+def steady(action: str, takes: float = 0.2, settings: Settings | None = None, **more: Any) -> Rover:
+    return Rover(lambda seen: action, lambda number: takes, settings or Settings(), **more)
 
 
-def anything(seed: int, settings: Settings, lag: float) -> Rover:
+def anything(
+    seed: int, drive: str = ON, lag: float = 0.1, slowest: float = 0.4, odometry: str = "auto"
+) -> Rover:
+    """Any decisions, one after another."""
     random = Random(seed)
     return Rover(
-        lambda seen: random.choice(ACTIONS), lambda number: random.uniform(0.1, 1.2), settings, lag
+        lambda seen: random.choice(ACTIONS),
+        lambda number: random.uniform(0.05, slowest),
+        Settings(drive=drive, odometry=odometry),
+        lag,
     )
 
 
@@ -42,8 +50,16 @@ SLACK = (0.06, math.radians(4))  # m, rad: where a step ends, and what the base 
 
 
 def check(rover: Rover) -> None:
-    """Each step ends where it should, counted from its frame; one that was past it stays there."""
-    for step in rover.steps.values():
+    """Each step that arrives ends where it should, counted from its frame; one that was past it
+    stays there. What the base makes since a step's frame is bounded by the step, arrived or not."""
+    steps = list(rover.steps.values())
+    for step, after in zip(steps, [*steps[1:], None], strict=True):
+        goal = goal_of(step.action, rover.settings.steps)
+        path, turn = rover.made(step.seen.taken, rover.now if after is None else after.begun)
+        most = RATIO * abs(goal.distance) + MORE[0], BEND + SLACK[1] / 2
+        if goal.angle:
+            most = PATH + SLACK[0], RATIO * abs(goal.angle) + MORE[1]
+        assert path <= most[0] and turn <= most[1], (step, path, turn)
         if step.end is None:
             continue
         size, covered, before = step.covered(rover.settings)
@@ -53,50 +69,212 @@ def check(rover: Rover) -> None:
         assert covered <= max(size, before) + slack, step
 
 
-@pytest.mark.parametrize("lead", [0.0, 0.5, MOST, -1.0])
+@pytest.mark.parametrize("drive", DRIVES)
 @pytest.mark.parametrize("lag", [0.05, 0.15])
-def test_nothing_is_left_out_and_nothing_added_twice(lead: float, lag: float) -> None:
-    rover = anything(3, Settings(lead_time=lead), lag)
+@pytest.mark.parametrize("slowest", [0.4, 1.2])
+def test_nothing_is_left_out_and_nothing_added_twice(
+    drive: str, lag: float, slowest: float
+) -> None:
+    rover = anything(3, drive, lag, slowest)
     rover.run(60.0)
-    assert len(rover.steps) > 15
+    arrived = sum(step.end is not None for step in rover.steps.values())
+    assert arrived > 5 and len(rover.steps) > 15
+    assert (len(rover.steps) > 1.5 * arrived) == (drive == ON and slowest < QUICK), "replaced"
     check(rover)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [(Track, "at", lambda self, time: self.newest)],
+        [
+            (Ledger, "since", lambda self, *when: NOTHING),
+            (Track, "moved_since", lambda self, time: (0.0, 0.0)),
+        ],
+    ],
+    ids=["anchored elsewhere", "a fresh budget at each replacement"],
+)
 def test_a_step_that_does_not_count_from_its_frame_is_found_out(
-    monkeypatch: pytest.MonkeyPatch,
+    wrong: list[tuple[Any, str, Any]], monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(Track, "at", lambda self, time: self.newest)
-    rover = steady("move forward large", settings=Settings(lead_time=0.6))
-    rover.run(20.0)
+    for each in wrong:
+        monkeypatch.setattr(*each)
+    rover = anything(3)
+    rover.run(60.0)
     with pytest.raises(AssertionError, match="Step"):
         check(rover)
 
 
-def test_a_robot_that_decides_on_the_move_stands_less() -> None:
-    waiting, leading = (
-        steady("move forward large", takes=0.4, settings=Settings(lead_time=t)) for t in (0.0, -1.0)
-    )
+def test_a_robot_that_decides_on_the_move_does_not_stand() -> None:
+    waiting, driving = (steady(FORWARD, settings=Settings(drive=drive)) for drive in DRIVES[::-1])
     waiting.run(30.0)
-    leading.run(30.0)
-    assert leading.stood < 0.6 * waiting.stood
-    assert leading.base.pose.x > 1.05 * waiting.base.pose.x, "and gets further"
+    driving.run(2.0)
+    stood = driving.stood  # before its first decision
+    driving.run(28.0)
+    assert driving.stood == stood < waiting.stood
+    assert driving.base.pose.x > 1.3 * waiting.base.pose.x, "and gets further"
 
 
-def test_frames_of_a_search_are_as_far_apart_on_the_move_as_at_rest() -> None:
-    rover = steady("search", takes=0.3)
-    rover.until(lambda: len(rover.steps) == 8)
-    seen = [step.seen.pose.yaw for step in rover.steps.values()]
-    apart = [b - a for a, b in pairwise(seen[1:])]  # the first was seen standing
-    assert min(apart) > 0.9 * math.radians(rover.settings.steps.search)
+def test_searches_that_replace_each_other_count_for_what_was_turned() -> None:
+    rover, turned = steady("search"), 0.0
+    while rover.searched < 9:
+        before = rover.base.pose.yaw
+        rover.run(PERIOD)
+        turned += rover.base.pose.yaw - before
+    assert len(rover.steps) > 9, "they replaced each other"
+    assert turned / math.radians(rover.settings.steps.search) == pytest.approx(9.0, abs=0.3)
 
 
-def test_the_first_decisions_are_made_standing_and_the_next_as_early_as_they_take() -> None:
-    rover = steady("move forward large", takes=0.4)
-    rover.until(lambda: len(rover.steps) == 3)
-    first, second, third = (step.seen for step in rover.steps.values())
-    begun = [step.begun for step in rover.steps.values()]
-    assert begun[1] - second.taken == pytest.approx(0.4, abs=0.3), "little before the end"
-    assert second.pose.x - first.pose.x > 0.5 and third.pose.x > second.pose.x
+def moving(first: str, verified: bool = True, settings: Settings | None = None) -> Drill:
+    """A robot with odometry that has moved for 0.4 s by this action, where it was told to be."""
+    drill = Drill(settings or Settings(allow_unverified=True))
+    drill.pose = Pose()  # type: ignore[attr-defined]
+    track(drill)
+    drill.on(words(f"action: {first};", verified=verified, age=0.0, stamp=stamp(drill)))
+    for _ in range(8):
+        step(drill)
+    assert drill.navigator.moving
+    return drill
+
+
+def stamp(drill: Drill) -> int:
+    return round(drill.now * 1e9)
+
+
+def track(drill: Drill) -> None:
+    drill.on(Odometry(drill.pose, stamp(drill)))  # type: ignore[attr-defined]
+
+
+def step(drill: Drill) -> list[Any]:
+    """A tick, and odometry of a base that follows at once."""
+    given, pose = drill.navigator._ledger.driven, drill.pose  # type: ignore[attr-defined]
+    x = pose.x + PERIOD * given.vx * math.cos(pose.yaw)
+    y = pose.y + PERIOD * given.vx * math.sin(pose.yaw)
+    drill.pose = Pose(x, y, pose.yaw + PERIOD * given.wz)  # type: ignore[attr-defined]
+    drill.now += PERIOD
+    track(drill)
+    return drill.run(0.0) + drill.on(TICK)
+
+
+TICK = Event.__args__[-1]()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "goes_on"),
+    [
+        (FORWARD, FORWARD, True),
+        (FORWARD, "move forward small", True),
+        (FORWARD, LEFT, True),
+        (LEFT, LEFT, True),
+        (LEFT, "search", True),
+        (FORWARD, BACK, False),
+        (BACK, FORWARD, False),
+        (LEFT, RIGHT, False),
+        ("search", RIGHT, False),
+        ("search", FORWARD, False),
+    ],
+)
+def test_what_cannot_begin_at_this_speed_has_the_robot_stand_first(
+    first: str, then: str, goes_on: bool
+) -> None:
+    drill = moving(first)
+    driven = drill.navigator._ledger.driven
+    effects = drill.on(words(f"action: {then};", "r2", age=0.0, stamp=stamp(drill)))
+    assert drill.navigator.moving == goes_on
+    assert any(isinstance(effect, Halt) for effect in effects) != goes_on
+    if goes_on:
+        assert drives(effects) == [driven], "no decision stands in for a tick"
+        after = drives(step(drill))[0]
+        for before, now in ((driven.vx, after.vx), (driven.wz, after.wz)):
+            assert before * now >= 0.0
+    else:
+        assert drill.status.startswith("idle r2 0 refused: the robot has moved away")
+
+
+@pytest.mark.parametrize(("driven", "begins"), [(0.9, True), (1.1, False)])
+def test_nothing_begins_on_a_frame_of_more_than_a_second_of_driving_ago(
+    driven: float, begins: bool
+) -> None:
+    drill = moving(FORWARD, settings=Settings(limits=Limits(speed=0.3)))
+    taken, ticks = stamp(drill), round(driven / PERIOD)
+    for _ in range(ticks):
+        step(drill)
+    late = words(f"action: {FORWARD};", "r2", age=ticks * PERIOD, stamp=taken)
+    effects = drill.on(late)
+    assert any(isinstance(effect, Announce) for effect in effects) == begins
+    assert drill.navigator.moving and ("of driving ago" in reports(effects)) != begins
+
+
+@pytest.mark.parametrize("then", ["move forward large", "turn left small"])
+@pytest.mark.parametrize("drive", DRIVES)
+def test_what_was_turned_since_the_frame_is_off_the_next_budget_though_the_robot_stands(
+    drive: str, then: str
+) -> None:
+    drill = moving("turn left large", settings=Settings(drive=drive))
+    seen, at = drill.now, stamp(drill)
+    for _ in range(30):  # the rest of it is far more than the next may turn, to whichever side
+        step(drill)
+    assert not drill.navigator.moving
+    effects = drill.on(words(f"action: {then};", "r2", stamp=at, age=drill.now - seen))
+    assert not any(isinstance(effect, Announce) for effect in effects)
+    effects = drill.on(words(f"action: {then};", "r3", stamp=stamp(drill), age=0.0))
+    assert any(isinstance(effect, Announce) for effect in effects), "it is decided on a new frame"
+
+
+def test_what_a_base_still_rolls_counts_for_a_frame_that_is_taken_meanwhile() -> None:
+    base, ledger = Base(lag=0.1, now=0.0), Ledger()
+    for begin, end, velocity in (
+        (0.0, 0.5, Velocity(vx=0.6)),
+        (0.5, 0.8, Velocity(vx=-0.2, wz=1.2)),
+        (0.8, 2.0, Velocity()),
+    ):
+        base.obey(Drive(velocity, end, end))
+        ledger.command(velocity, begin)
+        for _ in base.run(end):
+            pass
+    for taken in (0.4, 0.55, 0.75, 0.85, 1.0, 1.3):
+        made = [base.made(2.0).turned - base.made(taken).turned]
+        path, _, turn = ledger.since(taken, 2.0, 0.1)
+        made.append(base.made(2.0).path - base.made(taken).path)
+        assert turn == pytest.approx(made[0], abs=2e-3) and path >= made[1] - 1e-6
+        faster = ledger.since(taken, 2.0, 0.05)
+        assert faster <= (path, 0.0, turn), "a base that follows sooner rolls less"
+    assert ledger.since(1.3, 2.0) == NOTHING
+
+
+@pytest.mark.parametrize(("first", "then"), [(True, False), (False, True), (False, False)])
+def test_what_nobody_has_verified_neither_inherits_speed_nor_leaves_any(
+    first: bool, then: bool
+) -> None:
+    drill = moving(LEFT, verified=first)
+    effects = drill.on(words(f"action: {LEFT};", "r2", age=0.0, stamp=stamp(drill), verified=then))
+    assert "nothing else is decided" in reports(effects) and not drives(effects)
+    assert drill.navigator.moving and drill.status.startswith(("ready r2", "moving r2"))
+
+
+def test_a_decision_resets_no_clock_and_loosens_no_bound() -> None:
+    """The watchdog's, until which the last command may stand, and that of the ticks."""
+    drill = moving(FORWARD)
+    last = drill.navigator._given
+    effects = drill.on(
+        words("action: move forward small;", "r2", age=0.0, stamp=stamp(drill)), PERIOD
+    )
+    [again] = [effect for effect in effects if isinstance(effect, Drive)]
+    assert (again.velocity, again.until) == (last.velocity, last.until)
+    assert again.stop_by < last.stop_by
+    assert again.velocity.vx * (again.stop_by - drill.now) <= 1.4 * 0.2 + 0.04
+    effects = drill.on(TICK, STALL)
+    assert "stood still" in reports(effects) and not drives(effects)
+
+
+def test_a_navigator_that_stood_still_lets_no_decision_take_over() -> None:
+    drill = moving(FORWARD)
+    drill.now += STALL + 0.02
+    track(drill)
+    late = words(f"action: {FORWARD};", "r2", age=0.0, stamp=stamp(drill))
+    effects = drill.on(late)
+    assert not drives(effects) and "nothing else is decided" in reports(effects)
+    assert not drives(drill.on(TICK))
 
 
 @pytest.mark.parametrize(
@@ -119,53 +297,47 @@ def test_what_is_out_of_a_steps_reach_is_refused(action: str, moves: bool) -> No
     assert moves or "moved away" in reports(effects)
 
 
-def test_a_decision_that_would_take_far_longer_than_what_is_left_is_made_standing() -> None:
-    rover = steady("turn left large", takes=1.5)
-    for _ in range(200):
-        rover.run(0.05)
-        assert rover.navigator.status.state != "ready"
-
-
 @pytest.mark.parametrize("slow", [4.0, 30.0])
 def test_decisions_that_suddenly_take_ten_times_as_long_leave_the_robot_standing(
     slow: float,
 ) -> None:
-    rover = Rover(lambda seen: "search", lambda n: 0.4 if n < 4 else slow, EARLY)
+    rover = Rover(lambda seen: "search", lambda n: 0.4 if n < 4 else slow)
     rover.until(lambda: rover.deciding is not None and len(rover.requests) > 4)
     rover.run(3.0)
     assert rover.base.stands and rover.navigator.status.state == "idle"
     rover.until(lambda: len(rover.requests) > 6, 200.0)
     late = slow > rover.settings.frame_age
-    assert ("r4" in rover.steps) != late, "too old a frame moves nothing"
+    assert ("r4" not in rover.steps) == late, "too old a frame moves nothing"
     assert late == any("old (parameter frame_age)" in said for said in rover.reports)
 
 
-def deciding_on_the_move(action: str = "move forward large") -> Rover:
+def deciding_on_the_move() -> Rover:
     """A robot in motion, whose next decision is under way."""
-    rover = steady(action, takes=0.3, settings=Settings(lead_time=0.6))
+    rover = steady(FORWARD, takes=0.3)
     rover.until(lambda: rover.navigator.status.state == "ready" and rover.deciding is not None)
     return rover
 
 
-STOPS: dict[str, Event] = {
+STOPS: dict[str, Event | Settings] = {
     "e_stop": EStop(True),
     "stop": Instruction("stop"),
     "another": Instruction("find the door"),
+    "settings": Settings(look_period=0.1),
 }
 
 
-@pytest.mark.parametrize("when", ["deciding", "waiting"])
 @pytest.mark.parametrize("stop", STOPS)
-def test_what_stops_the_robot_voids_what_was_decided_on_the_move(stop: str, when: str) -> None:
-    rover = deciding_on_the_move()
-    if when == "waiting":  # its words are there, and the motion has not ended
-        rover.until(lambda: rover.deciding is None)
-        assert rover.navigator.moving
+def test_what_stops_the_robot_voids_what_was_decided_on_the_move(stop: str) -> None:
+    rover, event = deciding_on_the_move(), STOPS[stop]
     steps = len(rover.steps)
-    rover.on(STOPS[stop])
+    if isinstance(event, Settings):
+        for effect in rover.navigator.configure(event, rover.now):
+            rover.base.obey(effect)
+    else:
+        rover.on(event)
     assert not rover.navigator.moving
-    if rover.deciding is not None:
-        rover.say(rover.deciding[1])
+    assert rover.deciding is not None
+    rover.say(rover.deciding[1])
     rover.deciding = math.inf, "none", None  # type: ignore[assignment]
     rover.on(EStop(False))
     rover.on(Instruction(BOX if stop != "another" else "find the door"))
@@ -182,91 +354,95 @@ def test_the_targets_stop_does_not_wait_for_the_motion() -> None:
 
 def test_odometry_that_goes_missing_ends_both_the_motion_and_what_follows_it() -> None:
     rover = deciding_on_the_move()
-    steps = len(rover.steps)
     rover.odometry = False
+    rover.run(0.6)
+    steps = len(rover.steps)
     rover.run(3.0)
     assert len(rover.steps) == steps and rover.base.stands
     assert any("odometry is missing" in said for said in rover.reports)
 
 
-def test_a_frame_of_the_move_whose_place_is_not_known_moves_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_frame_of_the_move_whose_place_is_not_known_moves_nothing(monkeypatch: Patch) -> None:
     rover = deciding_on_the_move()
     steps = len(rover.steps)
     monkeypatch.setattr(Track, "at", lambda self, time: None)
-    rover.until(lambda: not rover.navigator.moving)
-    rover.deciding = math.inf, "none", None  # type: ignore[assignment]
-    rover.run(1.0)
+    rover.until(lambda: rover.deciding is None)
     assert len(rover.steps) == steps and "on the move" in rover.reports[-1]
 
 
 @pytest.mark.parametrize("ahead", [3600.0, -3600.0])
 def test_a_camera_whose_clock_is_set_on_the_move_moves_nothing(ahead: float) -> None:
-    rover = steady("move forward large", takes=0.3, settings=Settings(lead_time=0.6))
-    rover.until(lambda: rover.navigator.status.state == "moving")
+    rover = deciding_on_the_move()
     rover.camera_ahead = ahead
+    rover.until(lambda: rover.deciding is None)
     steps = len(rover.steps)
     rover.run(6.0)
     assert len(rover.steps) == steps and rover.base.stands
 
 
-def test_without_odometry_nobody_decides_on_the_move() -> None:
-    rover = steady("search", settings=Settings(lead_time=0.6, odometry="off"))
-    for _ in range(200):
-        rover.run(0.05)
-        assert rover.navigator.status.state != "ready"
-    assert len(rover.steps) > 3
+@pytest.mark.parametrize(("camera_lag", "right"), [(0.3, True), (0.0, False)])
+def test_a_camera_that_stamps_on_arrival_anchors_rightly_with_its_lag(
+    camera_lag: float, right: bool
+) -> None:
+    """And wrongly, by speed times lag, without."""
+    rover = steady(FORWARD, late=0.3, camera_lag=camera_lag)
+    rover.run(10.0)
+    rover.answer = lambda seen: "move forward small"
+    rover.run(20.0)
+    if right:
+        check(rover)
+    else:
+        with pytest.raises(AssertionError, match="Step"):
+            check(rover)
 
 
-LARGE = Motion(Goal(0.9), Limits(), 0.0)
+def test_without_odometry_nobody_decides_on_the_move_and_all_is_as_it_is_standing() -> None:
+    did = []
+    for drive in DRIVES:
+        rover = anything(5, drive, odometry="off")
+        did.append(drives(rover.run(30.0)))
+        assert len(rover.steps) > 8 and not rover.reports
+    assert did[0] == did[1]
 
 
-def test_nothing_is_led_before_a_decision_was_made() -> None:
-    assert LeadTime().seconds == 0.0
+def test_a_wall_ends_motions_that_replace_each_other_as_blocked() -> None:
+    rover = steady(FORWARD)
+    rover.run(5.0)
+    before = len(rover.steps)
+    rover.blocked = True
+    rover.until(lambda: rover.navigator.status.detail.endswith("is the way blocked?"), 4.0)
+    assert len(rover.steps) >= before + 3, "each was replaced before it could tell"
+    begun = rover.now
+    rover.until(lambda: rover.navigator.moving)
+    rover.blocked = False
+    rover.run(PROGRESS_S + 1.0)
+    assert rover.navigator.counts["not_arrived"] == 1, "what was before it stood counts no more"
+    assert rover.now > begun
 
 
-def test_most_actions_are_there_in_time_and_one_slow_decision_changes_little() -> None:
-    lead = LeadTime()
-    for seconds in (0.5, 0.6, 0.7, 0.8, 0.5, 0.6, 0.7, 30.0):
-        lead.took(seconds)
-    assert lead.seconds == 0.7
+def test_what_is_slow_decides_near_a_motions_end_and_what_is_quick_while_it_drives() -> None:
+    for takes, quick in ((0.2, True), (0.6, False)):
+        rover = steady(FORWARD, takes)
+        rover.run(20.0)
+        steps = list(rover.steps.values())[3:]
+        way = [now.seen.pose.x - before.seen.pose.x for before, now in pairwise(steps)]
+        assert (max(way) < 0.6) == quick
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
-    lead = LeadTime()
-    for seconds in [9.0] * REMEMBERED + [0.3] * REMEMBERED:
-        lead.took(seconds)
-    assert lead.seconds == 0.3
-
-
-@given(st.lists(st.floats()), st.sampled_from([BY_ITSELF, 0.0, 0.3, MOST]))
-def test_whatever_it_is_told_it_stays_within_its_bounds(took: list[float], set_to: float) -> None:
-    lead = LeadTime()
-    for seconds in took:
-        lead.took(seconds)
-    assert 0.0 <= lead.before_end(LARGE, set_to) <= min(LARGE.duration, MOST)
-    assert set_to == BY_ITSELF or lead.before_end(LARGE, set_to) <= set_to
-
-
-def test_by_itself_a_decision_begins_early_only_where_enough_of_it_falls_into_the_motion() -> None:
-    most = LARGE.leads(MOST)
-    for seconds, expected in ((0.1, 0.1), (most, most), (2 * most, most), (10 * most, 0.0)):
-        lead = LeadTime()
-        lead.took(seconds)
-        assert lead.before_end(LARGE, BY_ITSELF) == pytest.approx(expected)
-        assert lead.before_end(LARGE, 0.2) == 0.2, "what was set is not argued with"
-
-
-def test_little_of_a_step_is_left_where_the_next_frame_is_taken() -> None:
-    for goal, rest in ((Goal(0.9), 0.18), (Goal(angle=1.0), BEND), (Goal(angle=0.1), 0.02)):
-        motion = Motion(goal, Limits(), 0.0)
-        left = goal.distance + goal.angle - motion._profile.at(motion.duration - motion.leads(9))[0]
-        assert left == pytest.approx(rest)
-
-
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf])
-def test_what_is_no_time_is_not_learned_from(seconds: float) -> None:
-    lead = LeadTime()
-    lead.took(seconds)
-    assert lead.seconds == 0.0
+@pytest.mark.parametrize(
+    ("took", "seconds"),
+    [
+        ([], math.inf),
+        ([math.nan, math.inf, -math.inf], math.inf),
+        ([0.5, 0.6, 0.7, 0.8, 0.5, 0.6, 0.7, 30.0], 0.7),  # one slow decision changes little
+        ([9.0] * REMEMBERED + [0.3] * REMEMBERED, 0.3),
+        ([-1.0], 0.0),
+    ],
+)
+def test_what_decisions_take_is_what_most_of_the_last_ones_took(
+    took: list[float], seconds: float
+) -> None:
+    time = DecisionTime()
+    for each in took:
+        time.took(each)
+    assert time.seconds == seconds

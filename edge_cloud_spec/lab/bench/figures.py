@@ -109,6 +109,30 @@ def mission(folder: Path) -> None:
     _save(figure, folder / "mission.png")
 
 
+STOPPING = "cloud_ar explain=full drive=stop_and_go"
+SPEEDS = {  # by label of the variant
+    STOPPING: ("cloud_ar, which stops to decide", COLORS["cloud_ar"]),
+    "auto": ("auto, which drives on", AUTO),
+}
+
+
+def speed(folder: Path) -> None:
+    """Speed over time in one room, stopping for each decision and driving on."""
+    data = read(folder, "speeds")
+    figure, panels = pyplot.subplots(len(SPEEDS), 1, figsize=(9, 3.6), sharex=True, sharey=True)
+    for axes, (label, (name, color)) in zip(panels, SPEEDS.items(), strict=True):
+        seconds, driven, turned = (data[label][column] for column in ("s", "m_s", "rad_s"))
+        axes.fill_between(seconds, driven, color=color, lw=0, label="drives, m/s")
+        turns = [abs(rate) for rate in turned]
+        axes.plot(seconds, turns, color=PAPERS, lw=1.2, label="turns, rad/s")
+        axes.set_title(f"{name}: {seconds[-1]:.1f} s", loc="left", fontsize=9)
+        axes.legend(loc="upper right", frameon=False, fontsize=8)
+    panels[-1].set_xlim(left=0)
+    panels[-1].set_ylim(bottom=0)
+    panels[-1].set_xlabel("seconds since the instruction")
+    _save(figure, folder / "speed.png")
+
+
 def fleet(folder: Path) -> None:
     """Many robots and one server: throughput, and the time between tokens."""
     figure, both = pyplot.subplots(1, 2, figsize=(9, 3.8))
@@ -159,7 +183,7 @@ def _save(figure: Any, path: Path) -> None:
     pyplot.close(figure)
 
 
-PICTURES: tuple[Callable[[Path], None], ...] = (published, round_trip, mission, fleet)
+PICTURES: tuple[Callable[[Path], None], ...] = (published, round_trip, mission, speed, fleet)
 
 if __name__ == "__main__":
     for picture in PICTURES:

@@ -1,13 +1,20 @@
 """``bench motion``: random events to the navigator, with odometry that fails, over a base.
 
 Prints the worst step under each fault. The base follows with a lag of 50 to 100 ms and has the
-watchdog's half second. Measured is what each step's own commands made the base do, until it stood
-or the next step began:
+watchdog's half second. Measured is what the base really made *since the frame* of each step, with
+what drove before, until another step replaced it or it ended, and what the base would roll from
+there; most episodes are sequences on the move, as a quick drafter makes them:
 
 - a move's path and a turn's angle, over the step's size (``worst_ratio``, at most 1.5);
-- whether it ever went against its direction (``reversed``: steps that did, by more than 1 cm/s or
-  1 degree/s; commands do not brake by reversing, so only rounding errors are tolerated);
-- how far a move turned (10 degrees at most) and drifted aside (10 cm at most), and a turn moved.
+- how far a move turned (10 degrees at most) and drifted aside (10 cm at most), and a turn moved
+  (``turn_moved_m`` where the base stood at its frame, else ``turn_rolled_m``, at most 25 cm);
+- how far from its goal, counted from where its frame was taken, a step under right odometry was
+  when it said that it had arrived (``missed_m``, ``missed_deg``);
+- of its frame when it began: the age in s and in s of driving (1 s at most), and what the base had
+  made since then (``way_m``, ``way_deg``): p50, p99 and worst;
+- ``reversed``: steps against whose direction base or commands went faster than what was driven
+  before, or faster again (by more than 1 cm/s or 1 degree/s);
+- ``broken``: motions that were not to be (see `WorstStep`).
 
 Standing is below 3 cm/s and 3 degrees/s; ``longest_overrun_s`` is how long the base moved after a
 Halt, the watchdog's stop, or the end of usable odometry (at most 0.5 s). While the navigator itself
@@ -19,6 +26,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -35,26 +43,40 @@ from ...nav.events import (
     Hold,
     Instruction,
     Odometry,
+    Show,
     Tick,
     Words,
 )
-from ...nav.motion import ASIDE, BEND, PERIOD, Goal
-from ...nav.navigator import Navigator
-from ...nav.pose import STILL, Pose, Velocity
-from ...nav.settings import DRIVES, Settings
+from ...nav.motion import ASIDE, BEND, PATH, PERIOD
+from ...nav.navigator import YOUNG, Navigator
+from ...nav.pose import STILL, Pose, Velocity, between
+from ...nav.settings import DRIVES, ON, Settings
 from .command import Options, Row
 
 GRACE = 0.5  # s after a command's end at which the watchdog stops the base
 STANDING = (0.03, 0.05)  # m/s, rad/s under which it stands
 PART = 0.01  # s, integrated at once
+REMEMBERED = 2000  # parts; more than ten seconds
 
 Components = tuple[float, float, float]  # m/s ahead, m/s left, rad/s
 
 
-class Base:
-    """Pose and velocity; ``own`` is the part of the velocity that is the current step's.
+@dataclass(frozen=True)
+class Made:
+    """What a base has made until ``at`` (s): m of path, m sideways and rad of turning to either
+    side, and s in which it was commanded to move."""
 
-    A step begins with its Announce: what the base still rolls from the one before is not its own.
+    at: float
+    pose: Pose
+    path: float = 0.0
+    aside: float = 0.0
+    turned: float = 0.0
+    driven: float = 0.0
+
+
+class Base:
+    """Pose and velocity, and what it made.
+
     ``stopped_at`` is when it was commanded to stand, by a Halt or by the watchdog; infinite from
     the next command that moves.
     """
@@ -62,10 +84,10 @@ class Base:
     def __init__(self, lag: float, now: float) -> None:
         self.pose, self.lag, self.now = Pose(), lag, now
         self.velocity: Components = (0.0, 0.0, 0.0)
-        self.own = self.velocity
+        self.command = STILL
         self.stopped_at = now
-        self._command = STILL
         self._deadline = math.inf
+        self._made = deque([Made(now, self.pose)], maxlen=REMEMBERED)
 
     @property
     def stands(self) -> bool:
@@ -73,58 +95,79 @@ class Base:
         vx, vy, wz = self.velocity
         return max(abs(vx), abs(vy)) <= STANDING[0] and abs(wz) <= STANDING[1]
 
+    def made(self, until: float) -> Made:
+        """What it had made until then."""
+        after = self._made[-1]
+        for before in reversed(self._made):
+            if before.at <= until:
+                break
+            after = before
+        share = (until - before.at) / (after.at - before.at) if after.at > before.at else 0.0
+        share = min(1.0, max(0.0, share))
+        sums = (
+            getattr(before, name) + share * (getattr(after, name) - getattr(before, name))
+            for name in ("path", "aside", "turned", "driven")
+        )
+        return Made(until, between(before.pose, after.pose, share), *sums)
+
     def obey(self, effect: Effect) -> None:
         """Take the navigator's effect."""
         if isinstance(effect, Drive):
-            self._command, self.stopped_at = effect.velocity, math.inf
+            self.command, self.stopped_at = effect.velocity, math.inf
             self._deadline = min(effect.until + GRACE, effect.stop_by)
         elif isinstance(effect, Halt):
             self._stand(self.now)
-        elif isinstance(effect, Announce):
-            self.own = (0.0, 0.0, 0.0)
 
     def run(self, until: float) -> Iterator[tuple[float, float, float, float]]:
-        """Move until then: (m/s ahead, m/s left, rad/s, seconds) of the step's own, in parts."""
+        """Move until then: (m/s ahead, m/s left, rad/s, seconds), in parts."""
         while self.now < until - 1e-9:
             end = min(until, self.now + PART)
             if self.now >= self._deadline:
                 self._stand(self._deadline)
             elif self._deadline < end:
                 end = self._deadline
-            dt = end - self.now
+            dt, before = end - self.now, self.velocity
             self.now = end
-            before = self.own
-            self.velocity = self._follow(self.velocity, dt)
-            self.own = self._follow(before, dt)
-            self._move(dt)
+            self.velocity = self._follow(dt)
             # The mean over dt is exact for the sum of them: what is commanded is what is covered.
-            command = _components(self._command)
             vx, vy, wz = (
-                c - self.lag * (after - own) / dt if dt > 0 else own
-                for c, after, own in zip(command, self.own, before, strict=True)
+                c - self.lag * (after - v) / dt if dt > 0 else v
+                for c, after, v in zip(components(self.command), self.velocity, before, strict=True)
             )
+            self._move(vx, vy, wz, dt)
             yield vx, vy, wz, dt
 
     def _stand(self, at: float) -> None:
-        self._command, self._deadline, self.stopped_at = STILL, math.inf, at
+        self.command, self._deadline, self.stopped_at = STILL, math.inf, at
 
-    def _follow(self, velocity: Components, dt: float) -> Components:
+    def _follow(self, dt: float) -> Components:
         keep = math.exp(-dt / self.lag)
         vx, vy, wz = (
-            c + (v - c) * keep for c, v in zip(_components(self._command), velocity, strict=True)
+            c + (v - c) * keep for c, v in zip(components(self.command), self.velocity, strict=True)
         )
         return vx, vy, wz
 
-    def _move(self, dt: float) -> None:
+    def _move(self, vx: float, vy: float, wz: float, dt: float) -> None:
         x, y, yaw = self.pose.x, self.pose.y, self.pose.yaw
-        vx, vy, wz = self.velocity
         cos, sin = math.cos(yaw), math.sin(yaw)
         self.pose = Pose(
             x + dt * (vx * cos - vy * sin), y + dt * (vx * sin + vy * cos), yaw + dt * wz
         )
+        last = self._made[-1]
+        self._made.append(
+            Made(
+                self.now,
+                self.pose,
+                last.path + math.hypot(vx, vy) * dt,
+                last.aside + abs(vy) * dt,
+                last.turned + abs(wz) * dt,
+                last.driven + (dt if self.command != STILL else 0.0),
+            )
+        )
 
 
-def _components(velocity: Velocity) -> Components:
+def components(velocity: Velocity) -> Components:
+    """The velocity as numbers."""
     return velocity.vx, velocity.vy, velocity.wz
 
 
@@ -238,17 +281,40 @@ class FaultyOdometry:
 
 
 RATIO, MORE = 1.5, (0.05, math.radians(5))  # of the size, and m or rad beyond
+MISSED = (0.06, math.radians(5))  # m, rad from its goal when it has arrived
 OVERRUN = 0.5  # s
 AGAINST = (0.01, math.radians(1))  # m/s, rad/s against the direction that are none
+ROLLS = 0.005  # m that a base which stands may still roll
 SLACK = 1e-6  # m, rad of the arithmetic
-DISTURBED = {"idle": 0.5, "stopped": 0.5, "ready": 0.2, "moving": 0.01}  # chance a tick, by state
-EPISODE = 400  # events, then another navigator and base
+DISTURBED = {"idle": 0.3, "stopped": 0.5, "ready": 0.03, "moving": 0.01}  # chance a tick, by state
+DECIDES = {"idle": 0.5, "ready": 1.0}  # chance a tick that a quick drafter begins
+EPISODE = 1000  # events, then another navigator and base
 ANSWERS = [f"action: {action};" for action in every_action()]
+MOVING = [answer for answer in ANSWERS if "stop" not in answer]
 ASKED = ("find the red box", "find the door", " find the red box \n")
+FRAME = ("age_s", "driving_s", "way_m", "way_deg")  # what is told of a step's frame
+SHARES = {"p50": 0.5, "p99": 0.99, "worst": 1.0}
 
 
 OPTIONS: Options = {
     "--events": {"type": int, "default": 100_000, "help": "of all faults (%(default)s)"},
+}
+COLUMNS = {
+    "fault": "fault",
+    "events": "events",
+    "steps": "steps",
+    "worst_ratio": "worst ratio",
+    "reversed": "reversed",
+    "broken": "broken",
+    "longest_overrun_s": "overrun s",
+    "move_turned_deg": "move turned deg",
+    "move_aside_m": "aside m",
+    "turn_moved_m": "turn moved m",
+    "turn_rolled_m": "rolled m",
+    "driving_s_worst": "frame's age, s of driving",
+    "way_m_worst": "way m",
+    "way_deg_worst": "way deg",
+    "passed": "passed",
 }
 
 
@@ -259,8 +325,10 @@ def run(args: argparse.Namespace) -> list[Row]:
     rows = []
     for number, fault in enumerate(FAULTS):
         events = args.events // len(FAULTS) + (number < args.events % len(FAULTS))
-        rows.append(measure(fault, events, args.seed).row(fault))
-        print(f"{fault}: {rows[-1]['steps']} steps", file=sys.stderr, flush=True)
+        worst = measure(fault, events, args.seed)
+        rows.append(worst.row(fault))
+        broken = ", ".join(f"{count} {what}" for what, count in worst.broken.items() if count)
+        print(f"{fault}: {worst.steps} steps; broken: {broken or 'none'}", file=sys.stderr)
     return rows
 
 
@@ -275,17 +343,27 @@ def measure(fault: str, events: int, seed: int) -> WorstStep:
 
 @dataclass
 class WorstStep:
-    """Counts, and the worst of each kind, so far."""
+    """Counts, and the worst of each kind, so far.
+
+    ``broken``, motions that were not to be: on words that were ``not verified``, or decided
+    ``before a stop``; ``unbraked``, of a direction against one that was not braked;
+    ``inherited``, on unverified words with the speed of those before; ``two at once``; and
+    commands of ``no step``.
+    """
 
     events: int = 0
     steps: int = 0
     ratio: float = 0.0
     reversed: int = 0
+    broken: Counter[str] = field(default_factory=Counter)
     overrun: float = 0.0
     turned: float = 0.0  # rad, of a move
     aside: float = 0.0  # m, of a move
     moved: float = 0.0  # m, of a turn
+    rolled: float = 0.0  # m, of a turn that began on the move
     late: float = 0.0  # s that a command was valid beyond a period
+    missed: list[float] = field(default_factory=lambda: [0.0, 0.0])  # m, rad
+    frames: list[tuple[float, ...]] = field(default_factory=list)  # age, driving s; way m, rad
 
     @property
     def passed(self) -> bool:
@@ -293,65 +371,121 @@ class WorstStep:
         return (
             self.ratio <= RATIO + SLACK
             and self.reversed == 0
+            and not self.broken.total()
             and self.overrun <= OVERRUN
             and self.turned <= BEND + SLACK
             and self.aside <= ASIDE + SLACK
-            and self.moved <= SLACK
+            and self.moved <= ROLLS
+            and self.rolled <= PATH + SLACK
             and self.late <= SLACK
+            and all(each <= most for each, most in zip(self.missed, MISSED, strict=True))
+            and max((driven for _, driven, *_ in self.frames), default=0.0) <= YOUNG + PART
         )
 
     def row(self, fault: str) -> Row:
         """The row that ``--json`` writes."""
-        return {
+        row: Row = {
             "fault": fault,
             "events": self.events,
             "steps": self.steps,
             "worst_ratio": self.ratio,
             "reversed": self.reversed,
+            "broken": self.broken.total(),
             "longest_overrun_s": self.overrun,
             "move_turned_deg": math.degrees(self.turned),
             "move_aside_m": self.aside,
             "turn_moved_m": self.moved,
-            "passed": self.passed,
+            "turn_rolled_m": self.rolled,
+            "missed_m": self.missed[0],
+            "missed_deg": math.degrees(self.missed[1]),
         }
+        for name, values in zip(FRAME, zip(*self.frames, strict=True), strict=bool(self.frames)):
+            for share, rank in SHARES.items():
+                row[f"{name}_{share}"] = sorted(values)[math.ceil(rank * len(values)) - 1]
+        return {**row, "passed": self.passed}
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Decision:
+    """What the robot knew when it decided: its frame, the stops and the instruction until then."""
+
+    taken: float
+    due: float
+    stops: int
+    instruction: str
+
+
 class _Step:
-    """What the base did of one step."""
+    """What the base makes of one step, whose frame was taken at ``taken``."""
 
-    goal: Goal = field(default_factory=Goal)
-    begun: float = math.inf
-    located: bool = False  # whether odometry was available
-    path: float = 0.0
-    aside: float = 0.0
-    turned: float = 0.0
-    against: bool = False
+    def __init__(self, effect: Announce, base: Base, taken: float) -> None:
+        self.goal, self._base, self.begun = effect.goal, base, base.now
+        self.turns = bool(effect.goal.angle)
+        size = effect.goal.angle or effect.goal.distance
+        self.size, self._sign = abs(size), math.copysign(1.0, size)
+        self.frame, now = base.made(taken), base.made(base.now)
+        self.on_the_move = now.driven > base.made(taken - GRACE).driven or not base.stands
+        self._past = self._along + self._rolls[2 * self.turns]  # where it is with no command more
+        self._against = max(0.0, self._backwards)
+        self.reversed = self.located = False
 
-    def add(self, vx: float, vy: float, wz: float, dt: float) -> None:
-        self.path += math.hypot(vx, vy) * dt
-        self.aside += abs(vy) * dt
-        self.turned += abs(wz) * dt
-        if self.goal.distance:
-            self.against |= vx * math.copysign(1.0, self.goal.distance) < -AGAINST[0]
-        elif self.goal.angle:
-            self.against |= wz * math.copysign(1.0, self.goal.angle) < -AGAINST[1]
+    @property
+    def way(self) -> tuple[float, ...]:
+        """What the base made since the frame: m of path, m aside, rad."""
+        now, then = self._base.made(self._base.now), self.frame
+        return now.path - then.path, now.aside - then.aside, now.turned - then.turned
 
-    def judge(self, base: Base, worst: WorstStep) -> None:
+    @property
+    def driven(self) -> float:
+        """Seconds of them in which it was commanded to move."""
+        return self._base.made(self._base.now).driven - self.frame.driven
+
+    @property
+    def _rolls(self) -> Components:
+        """What it covers yet if it is commanded to stand now."""
+        vx, vy, wz = (abs(v) * self._base.lag for v in self._base.velocity)
+        return vx, vy, wz
+
+    @property
+    def _along(self) -> float:
+        """How far it is in the step's direction from where the frame was taken, m or rad."""
+        here, then = self._base.pose, self.frame.pose
+        if self.turns:
+            return self._sign * (here.yaw - then.yaw)
+        dx, dy = here.x - then.x, here.y - then.y
+        return self._sign * (dx * math.cos(then.yaw) + dy * math.sin(then.yaw))
+
+    @property
+    def _backwards(self) -> float:
+        """How fast base or command go against the step's direction."""
+        axis = 2 * self.turns
+        velocities = self._base.velocity, components(self._base.command)
+        return max(-self._sign * velocity[axis] for velocity in velocities)
+
+    def watch(self) -> None:
+        """What goes against it may only slow down: the base follows, so the faster of both."""
+        backwards = max(0.0, self._backwards)
+        self.reversed |= backwards > self._against + AGAINST[self.turns]
+        self._against = min(self._against, backwards)
+
+    def judge(self, worst: WorstStep, arrived: bool) -> None:
         """Add it to the worst, with the distance that the base still rolls."""
-        vx, vy, wz = (abs(v) * base.lag for v in base.own)
-        path, aside, turned = self.path + math.hypot(vx, vy), self.aside + vy, self.turned + wz
-        distance, angle = abs(self.goal.distance), abs(self.goal.angle)
-        worst.steps += bool(distance or angle)
-        worst.reversed += self.against
-        if distance:
-            worst.ratio = max(worst.ratio, (path - MORE[0]) / distance)
+        vx, vy, wz = self._rolls
+        path, aside, turned = self.way
+        path, aside, turned = path + math.hypot(vx, vy), aside + vy, turned + wz
+        worst.reversed += self.reversed
+        covered = turned if self.turns else path
+        worst.ratio = max(worst.ratio, (covered - MORE[self.turns]) / self.size)
+        if not self.turns:
             worst.turned, worst.aside = max(worst.turned, turned), max(worst.aside, aside)
-        elif angle:
-            worst.ratio = max(worst.ratio, (turned - MORE[1]) / angle)
-            worst.moved = max(worst.moved, path)
+        elif self.on_the_move:
+            worst.rolled = max(worst.rolled, path)
         else:
-            worst.moved = max(worst.moved, path, turned)
+            worst.moved = max(worst.moved, path)
+        if arrived:
+            along = self._along + self._rolls[2 * self.turns]
+            missed = max(self.size - along, along - max(self.size, self._past))
+            worst.missed[self.turns] = max(worst.missed[self.turns], missed)
 
 
 class _Episode:
@@ -361,13 +495,27 @@ class _Episode:
         self._random, self._worst = random, worst
         self._now = self._tick_at = self._odometry_at = random.uniform(10.0, 1000.0)
         self._base = Base(random.uniform(0.05, 0.1), self._now)
-        drive = random.choice(DRIVES)
-        settings = Settings(drive=drive, clock_offset_limit=random.choice((5.0, 1e10, 1e10)))
-        self._navigator = Navigator(settings, random.getrandbits(32))
-        self._odometry = FaultyOdometry(random, fault, self._now)
+        self._settings = Settings(
+            drive=random.choice((*DRIVES, ON, ON)),
+            look_period=random.choice((0.0, 0.2, 0.2, 0.5)),
+            allow_unverified=random.random() < 0.5,
+            clock_offset_limit=random.choice((5.0, 1e10, 1e10)),
+        )
+        self._navigator = Navigator(self._settings, random.getrandbits(32))
+        self._odometry, self._lies = FaultyOdometry(random, fault, self._now), fault != "none"
+        self._period = random.uniform(0.02, 0.05)  # s, of odometry
+        self._takes = random.random() ** 2 if random.random() < 0.8 else math.inf  # s
+        self._answers = random.sample(MOVING, random.choice((1, 2, 2, 3, len(MOVING))))
         self._instruction, self._requests = "", 0
-        self._step = _Step()
+        self._decision: _Decision | None = None
+        self._past: deque[_Decision] = deque(maxlen=20)
+        self._taken: dict[str, tuple[float, bool]] = {}  # frame's time and verified, by request
+        self._held: set[str] = set()
+        self._armed = -math.inf  # when an instruction came after the last stop
+        self._step: _Step | None = None
+        self._last: _Step | None = None
         self._hung_until = -math.inf
+        self._driven_at = self._now
         self._left = 0
 
     def run(self, events: int) -> None:
@@ -378,17 +526,17 @@ class _Episode:
                 self._advance(self._tick_at)
                 self._send(Tick())
                 self._tick_at += self._pause()
+                self._decide()
                 self._disturb()
             else:
                 self._advance(self._odometry_at)
                 message = self._odometry.read(self._base.pose, self._now)
-                self._odometry_at += self._random.uniform(0.03, 0.06)
+                self._odometry_at += self._period * self._random.uniform(0.8, 1.2)
                 if message is not None:
                     self._send(message)
         self._left = 1
         self._send(Hold("the end"))
         self._advance(self._now + 2.0)
-        self._step.judge(self._base, self._worst)
 
     def _pause(self) -> float:
         """Seconds to the next tick: mostly a period, sometimes a hang of the navigator."""
@@ -397,6 +545,20 @@ class _Episode:
             self._hung_until = self._now + hang
             return hang
         return self._random.uniform(0.7, 1.3) * PERIOD
+
+    def _decide(self) -> None:
+        """A quick drafter's decisions: each on what was known when it began."""
+        random, decision, state = self._random, self._decision, self._navigator.status.state
+        if self._left and decision is not None and self._now >= decision.due:
+            self._decision = None
+            self._send(self._words(decision))
+        elif decision is None and random.random() < DECIDES.get(state, 0.0):
+            due = self._now + self._takes * random.uniform(0.7, 1.2)
+            taken = self._now - random.uniform(0.0, 0.15)
+            if due < math.inf:
+                stops = self._navigator.stops
+                self._decision = _Decision(taken, due, stops, self._instruction)
+                self._past.append(self._decision)
 
     def _disturb(self) -> None:
         """Sometimes, an event other than a tick."""
@@ -410,8 +572,14 @@ class _Episode:
         if "publish" in self._navigator.status.detail and kind < 0.5:  # what it waits for
             self._instruction = random.choice(ASKED)
             return Instruction(self._instruction)
+        if kind < 0.15 and self._past:  # again, however long ago
+            return self._words(random.choice(self._past))
         if kind < 0.85:
-            return self._words()
+            careless = random.random() < 0.1
+            age = random.uniform(-1.0, 12.0) if careless else random.uniform(0.0, 0.4)
+            stops = self._navigator.stops - (random.random() < 0.05)
+            instruction = "find it" if careless else self._instruction
+            return self._words(_Decision(self._now - age, self._now, stops, instruction))
         if kind < 0.92:
             return EStop(random.random() < 0.3)
         if kind < 0.96:
@@ -419,45 +587,100 @@ class _Episode:
             return Instruction(self._instruction)
         return Hold(random.choice(("", "", "a parameter")))
 
-    def _words(self) -> Words:
-        random = self._random
+    def _words(self, decision: _Decision) -> Words:
+        random, ahead = self._random, self._odometry.camera_ahead
         self._requests += 1
-        age = random.uniform(0.0, 0.4)
-        careless = random.random() < 0.1
-        ahead = self._odometry.camera_ahead
+        request, verified = str(self._requests), random.random() < 0.9
+        self._taken[request] = decision.taken, verified
+        taken = decision.taken
+        if decision.stops != self._navigator.stops and random.random() < 0.5:
+            taken = self._now  # what a wrong clock says of a decision from before a stop
+        answers = ANSWERS if random.random() < 0.1 else self._answers
         return Words(
-            request=str(self._requests),
+            request=request,
             position=0,
             count=4,
-            text=random.choice(ANSWERS),
-            verified=random.random() < 0.95,
+            text=random.choice(answers),
+            verified=verified,
             finished=True,
-            stamp=self._odometry.stamp_at(self._now - age),
-            age=random.uniform(-1.0, 12.0) if careless else age - ahead,
-            instruction="find it" if careless else self._instruction,
-            stops=self._navigator.stops - (random.random() < 0.05),
+            stamp=self._odometry.stamp_at(taken),
+            age=self._now - taken - ahead,
+            instruction=decision.instruction,
+            stops=decision.stops,
             camera_offset=ahead,
         )
 
     def _send(self, event: Event) -> None:
         self._worst.events += 1
         self._left -= 1
-        for effect in self._navigator.on(event, self._now):
-            if isinstance(effect, Announce):
-                self._step.judge(self._base, self._worst)
-                self._step = _Step(effect.goal, self._now, self._odometry.begun)
+        self._order(event)
+        effects = self._navigator.on(event, self._now)
+        shown = [effect.status.text for effect in effects if isinstance(effect, Show)]
+        arrived = any(text.startswith("idle done") for text in shown)
+        for effect in effects:
+            if isinstance(effect, Halt | Announce) and self._step is not None:
+                if isinstance(effect, Announce) and self._settings.drive != ON:
+                    self._worst.broken["two at once"] += 1
+                sure = not self._lies and self._hung_until < self._step.begun
+                self._step.judge(self._worst, arrived and sure)
+                self._step = None
+            if isinstance(effect, Announce) and effect.action.verb != "stop":
+                self._announced(effect)
             elif isinstance(effect, Drive):
-                self._worst.late = max(self._worst.late, effect.until - self._now - PERIOD)
+                self._drove(effect)
             self._base.obey(effect)
+
+    def _order(self, event: Event) -> None:
+        """Keep what an operator knows: what holds the robot, and since when it may move."""
+        causes = {EStop: "e_stop", Hold: "parameter", Instruction: "told"}
+        cause = causes.get(type(event), "")
+        if event in (EStop(True), Instruction("stop")) or (isinstance(event, Hold) and event.why):
+            self._held.add(cause)
+            self._armed = math.inf
+        elif isinstance(event, Instruction) and not self._held - {cause}:
+            self._held.clear()
+            self._armed = self._now if self._armed == math.inf else self._armed
+        elif not isinstance(event, Instruction):
+            self._held.discard(cause)
+
+    def _announced(self, effect: Announce) -> None:
+        base, worst = self._base, self._worst
+        taken, verified = self._taken[effect.request]
+        before, step = self._last, _Step(effect, base, min(taken, self._now))
+        step.located = self._odometry.begun
+        if before is not None and before.located and not base.stands:
+            step.begun = before.begun  # no decision begins the time anew
+        self._step = self._last = step
+        worst.steps += 1
+        path, _, turned = step.way
+        worst.frames.append((self._now - taken, step.driven, path, math.degrees(turned)))
+        worst.broken["before a stop"] += taken < self._armed
+        allowed = verified or (self._settings.allow_unverified and not effect.verified)
+        worst.broken["not verified"] += not allowed
+        worst.broken["inherited"] += not verified and base.command != STILL
+
+    def _drove(self, effect: Drive) -> None:
+        worst, limits = self._worst, self._settings.limits
+        worst.late = max(worst.late, effect.until - self._now - PERIOD)
+        time, self._driven_at = self._now - self._driven_at + PERIOD, self._now
+        if self._step is None:
+            worst.broken["no step"] += 1
+            return
+        axis, rate = 2 * self._step.turns, limits.acceleration
+        if self._step.turns:
+            rate = limits.turn_acceleration
+        before, after = (components(v)[axis] for v in (self._base.command, effect.velocity))
+        worst.broken["unbraked"] += before * after < 0.0 and abs(before) > rate * time
 
     def _advance(self, until: float) -> None:
         """Let the base follow, and measure how long it moves when it must stand."""
-        base, step, odometry = self._base, self._step, self._odometry
-        for part in base.run(until):
-            step.add(*part)
+        base, step, odometry = self._base, self._last, self._odometry
+        for _ in base.run(until):
+            if self._step is not None:
+                self._step.watch()
             if not base.stands:
                 since = base.stopped_at
-                if step.located:
+                if step is not None and step.located:
                     silent = max(odometry.silent_since, step.begun, self._hung_until)
                     since = min(since, silent)
                 self._worst.overrun = max(self._worst.overrun, base.now - since)

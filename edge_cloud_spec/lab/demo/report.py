@@ -23,7 +23,7 @@ from ...observe.run_log import RunLog
 from ..reports import write_page
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
-from .run_result import RunResult
+from .run_result import RunResult, seconds_spent
 from .timeline import draw_timeline, motions
 
 _SUMS = ("tokens", "rounds", "drafted", "accepted", "stale", "up_bytes", "down_bytes")
@@ -44,6 +44,8 @@ def figures(
         "outcome": run_log.outcome,
         "start_ms": round(1e3 * started),
         "drive_ms": round(1e3 * result.seconds),
+        "seconds": round(result.seconds, 2),
+        **{name: round(s, 2) for name, s in seconds_spent(run_log, result.seconds).items()},
         "decisions": len(decisions),
         **total,
         "acceptance": round(total["accepted"] / total["drafted"], 4) if total["drafted"] else None,
@@ -236,17 +238,21 @@ def write_report(
     run_log: RunLog,
     result: RunResult,
     started: float,
-) -> Path:
-    """Write everything but the bag, which is in ``folder`` already; returns the page's path."""
+    beside: dict[str, Any] | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """Write everything but the bag, which is in ``folder`` already; returns the page's path, and
+    the figures. beside: those of another run, whose report is in the folder of its preset's name.
+    """
     numbers = figures(run, run_log, result, started)
-    (folder / "figures.json").write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
     path = [_pose(outcome) for _, outcome in run_log.outcomes]
     stops = [_pose(d.pose) for d in run_log.decisions.values() if d.pose]
     Image.fromarray(draw_plan(room, path, stops=stops)).save(folder / "path.png")
     draw_timeline(folder / "timeline.png", run_log)
-    film = write_film(folder, run_log, run["instruction"], result)
+    numbers["film"] = write_film(folder, run_log, run["instruction"], result).name
+    (folder / "figures.json").write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
     title = f"Room {run['seed']}: {run['instruction']}"
-    return write_page(folder, "demo", title=title, film=film.name, size=size, **numbers)
+    both = [beside, numbers] if beside is not None else []
+    return write_page(folder, "demo", title=title, size=size, both=both, **numbers), numbers
 
 
 def _pose(outcome: dict[str, Any]) -> Pose:

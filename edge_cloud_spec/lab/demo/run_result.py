@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 from ...observe.run_log import RunLog
 
@@ -52,6 +55,34 @@ def result_of(run_log: RunLog, instruction: str, now: float, timeout: float) -> 
     if now > timeout:
         return RunResult(False, f"not done after {timeout:g} s: {_where(run_log)}", now)
     return None
+
+
+def seconds_spent(run_log: RunLog, end: float) -> dict[str, float]:
+    """What the seconds until ``end`` went to: driving, deciding while it stood, other standing."""
+    outcomes = [(0.0, {"standing": True}), *run_log.outcomes]
+    times = [min(max(0.0, at), end) for at, _ in outcomes] + [end]
+    still = [
+        span
+        for span, (_, outcome) in zip(pairwise(times), outcomes, strict=True)
+        if outcome["standing"]
+    ]
+    decisions = list(run_log.decisions.values())
+    begun = [decision.begun for decision in decisions] + [end]
+    deciding = [
+        (decision.begun, min(t for t in (decision.acting, decision.ended, after) if t == t))
+        for decision, after in zip(decisions, begun[1:], strict=True)
+    ]
+    stood = sum(b - a for a, b in still)
+    decided = sum(max(0.0, min(b, d) - max(a, c)) for a, b in still for c, d in deciding)
+    return {"driving": end - stood, "deciding": decided, "standing": stood - decided}
+
+
+def spent_text(seconds: Mapping[str, Any]) -> str:
+    """The same as a line, with the run's ``seconds`` in all."""
+    return (
+        f"{seconds['seconds']:.1f} s: driving {seconds['driving']:.1f}, "
+        f"deciding {seconds['deciding']:.1f}, standing {seconds['standing']:.1f}"
+    )
 
 
 def _permanent_failure(run_log: RunLog) -> str:

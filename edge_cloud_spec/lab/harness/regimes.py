@@ -14,6 +14,7 @@ from ...share import share
 
 CUSTOM = "custom"
 COSTS = ("draft_ms", "verify_ms", "ar_ms", "alpha")  # what a regime must give
+PREFILLS = ("prefill_ms", "draft_prefill_ms")  # what one of today gives, by part of the model
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,9 @@ class Regime:
     ``runner_up``: share of the draft's misses in which its second choice is the target's.
     ``exit_hit``: share of rounds in which an exit after ``exit_depth`` of the pass gives the
     verdict (0: there are no exits). Papers print neither the target's and the draft model's
-    ``prefill_ms`` and ``draft_prefill_ms``, nor what a pass whose exits are not asked for takes, as
-    a share ``without_exits`` of ``ar_ms`` (0: as long as any); see ``with_assumed``.
+    ``prefill_ms`` and ``draft_prefill_ms`` of a frame (0: unknown), nor what a pass whose exits are
+    not asked for takes, as a share ``without_exits`` of ``ar_ms`` (0: as long as any); see
+    ``with_assumed``.
     """
 
     name: str
@@ -134,11 +136,13 @@ def load_regime(name: str) -> Regime:
         )
     entry = _content()[name]
     return _regime(
+        entry,
         name=name,
         one_way_ms=entry["one_way_ms"],
         exit_hit=1 - entry["cache_miss"] if "cache_miss" in entry else 0.0,
         published=entry.get("published", {}),
-        **{field: entry[field] for field in (*COSTS, "gamma", "runner_up") if field in entry},
+        **{prefill: sum(entry[prefill].values()) for prefill in PREFILLS if prefill in entry},
+        **{field: entry[field] for field in (*COSTS, "gamma") if field in entry},
     )
 
 
@@ -170,10 +174,9 @@ def load_server_regime(name: str) -> ServerRegime:
     factors, width = content["costs"]["draft_by_width"], entry["width"]
     wider = {w: factor / factors[width] for w, factor in factors.items() if w >= width}
     regime = _regime(
+        entry,
         name=name,
         one_way_ms=entry["rtt_ms"] / 2,
-        flat_tokens=entry["verify_flat_tokens"],
-        per_token=entry["verify_per_token"],
         width_factors={1: 1.0, **wider},
         gamma=entry["server_only"]["depth"],
         published=entry["published"],
@@ -200,11 +203,12 @@ def custom_regime(rtt_ms: float | None, **given: Any) -> Regime:
             f"a regime of your own needs {flags} too; or name a published --regime to change"
         )
     assert rtt_ms is not None
-    return _regime(name=CUSTOM, one_way_ms=rtt_ms / 2, **given)
+    return _regime({}, name=CUSTOM, one_way_ms=rtt_ms / 2, **given)
 
 
-def _regime(**given: Any) -> Regime:
-    costs = _content()["costs"]
+def _regime(entry: dict[str, Any], **given: Any) -> Regime:
+    """entry: of the file; what it does not give is as all regimes have it."""
+    costs = _content()["costs"] | entry
     assumed = {
         "runner_up": costs["runner_up"],
         "exit_depth": costs["exit_depth"],

@@ -25,6 +25,7 @@ from ...bounds import field_error, wanted
 from ...errors import UserError
 
 T = TypeVar("T")
+RENAMED = {"lead_time": "drive"}  # what is gone, and what took its place
 
 
 class Parameters(Generic[T]):
@@ -108,7 +109,7 @@ def refuse_unknown_parameters(node: Node) -> None:
         return
     said = []
     for name in sorted(unknown):
-        near = get_close_matches(name, known, 1)
+        near = [RENAMED[name]] if name in RENAMED else get_close_matches(name, known, 1)
         said.append(f"{name} (did you mean {near[0]}?)" if near else name)
     where = node.get_fully_qualified_name()
     raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ....nav.answer import DELIMITER, action_of
+from ....nav.settings import Settings
 from ....wire.messages import ClientMessage
 from ...harness.mission.embedded_pair import loaded_pair
 from ...harness.mission.virtual_robot import MissionRecord, SeenRoom, Variant, VirtualRobot
@@ -117,7 +119,8 @@ def _draw_mission(axes: Axes, mission: ShownMission, length: float, written: boo
                 [hop.left - begun, hop.arrived - begun], ends, color=UP if up else DOWN, lw=0.7
             )
     moves = [(begin - begun, end - begin) for begin, end in record.moves]
-    axes.broken_barh(moves, (MOTION, TALL), facecolors=COLOURS["moving"])
+    axes.broken_barh(moves, (MOTION, TALL), facecolors=COLOURS["moving"], alpha=0.5)
+    axes.plot(*_speed_line(mission, length), color=ACTION, lw=0.9)
     _words(axes, mission, length, written)
     axes.set_title(mission.name, loc="left", fontsize=10)
     axes.set_yticks(
@@ -126,6 +129,20 @@ def _draw_mission(axes: Axes, mission: ShownMission, length: float, written: boo
     )
     axes.set_ylim(-0.15, WORDS + 1.75)
     plain(axes)
+
+
+def _speed_line(mission: ShownMission, length: float) -> tuple[list[float], list[float]]:
+    """Speed over time as a line in its lane, as high as the lane where the base may not be faster.
+
+    It drives or turns: what is drawn is the larger share of either limit.
+    """
+    limits, begun = Settings().limits, mission.record.begun
+    shares = [
+        (at - begun, max(speed / limits.speed, abs(turn) / limits.turn_speed))
+        for at, speed, turn in mission.record.speeds
+        if at - begun <= length
+    ]
+    return [at for at, _ in shares], [MOTION + TALL * min(share, 1.2) for _, share in shares]
 
 
 def _words(axes: Axes, mission: ShownMission, length: float, written: bool) -> None:
@@ -201,6 +218,8 @@ def write_report(
     draw_times(folder / "times.png", {_name(v, variants): each for v, each in results.items()})
     for frame, decision in enumerate(shown[-1].record.decisions):
         (folder / f"frame-{frame:02d}.jpg").write_bytes(decision.jpeg)
+    speeds = {each.variant.label: _speeds(each) for each in shown}
+    (folder / "speeds.json").write_text(json.dumps(speeds) + "\n", "utf-8")
     write(folder / "rows.json", "mission", seed, list(rows))
     return write_page(
         folder,
@@ -212,6 +231,14 @@ def write_report(
         columns=columns,
         delimiter=DELIMITER,
     )
+
+
+def _speeds(mission: ShownMission) -> dict[str, list[float]]:
+    """Speed (m/s) and turning speed (rad/s) of the base over seconds since the instruction."""
+    begun, ended = mission.record.begun, mission.record.ended
+    rows = [(at - begun, *speeds) for at, *speeds in mission.record.speeds if at <= ended]
+    columns = ([round(value, 4) for value in column] for column in zip(*rows, strict=True))
+    return dict(zip(("s", "m_s", "rad_s"), columns, strict=True))
 
 
 def _name(variant: Variant, variants: Sequence[Variant]) -> str:

@@ -11,6 +11,7 @@ from statistics import mean
 
 import numpy as np
 
+from ....nav.decision_loop import FULL, NONE
 from ...harness.mission.virtual_robot import MissionRecord, Variant
 from ..command import Row
 
@@ -34,7 +35,9 @@ class RoomResult:
     """One room under one variant; times in seconds, those of decisions their sums.
 
     ``first_motion_s``: None where the robot never moved. ``answers``: the tokens of each decision;
-    ``actions``: what was done on them.
+    ``actions``: what was done on them. ``one_pass``: how many of them took one pass of the target
+    after the prompt's, or none. ``motions``: as each began, the age of its frame (s), and way (m)
+    and turn (rad) since.
     """
 
     room: int
@@ -46,12 +49,14 @@ class RoomResult:
     action_s: float
     answer_s: float
     target_passes: int
+    one_pass: int
     up_bytes: int
     down_bytes: int
     collisions: int
     joules: float
     actions: tuple[str, ...]
     answers: tuple[tuple[int, ...], ...]
+    motions: tuple[tuple[float, float, float], ...]
 
     @classmethod
     def of(cls, record: MissionRecord) -> RoomResult:
@@ -68,12 +73,14 @@ class RoomResult:
             action_s=sum((d.settled or d.ended) - d.begun for d in decisions),
             answer_s=sum(d.ended - d.begun for d in decisions),
             target_passes=record.target_passes,
+            one_pass=sum(d.passes <= 1 for d in decisions),
             up_bytes=record.up_bytes,
             down_bytes=record.down_bytes,
             collisions=record.contacts,
             joules=spent,
             actions=tuple(d.action for d in decisions),
             answers=tuple(d.tokens for d in decisions),
+            motions=tuple(d.since for d in decisions if d.since is not None),
         )
 
 
@@ -84,16 +91,29 @@ BASELINE = "cloud_ar"
 
 
 def baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None:
-    """The target alone under the same conditions, or at least over the same link."""
+    """The target alone over the same link: that stops and says all, or else as similar as any."""
     alone = [v for v in variants if v.preset == BASELINE and v.link == variant.link]
-    same = [v for v in alone if replace(v, preset=variant.preset, lookup=variant.lookup) == variant]
-    return next(iter(same or alone), None)
+
+    def likeness(other: Variant) -> tuple[bool, ...]:
+        same = replace(other, preset=variant.preset, lookup=variant.lookup) == variant
+        return other.stops, other.explain == FULL, same
+
+    return max(alone, key=likeness, default=None)
+
+
+def driving_baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None:
+    """The target alone over the same link that drives on and explains nothing."""
+    alone = (v for v in variants if v.preset == BASELINE and v.link == variant.link)
+    return next((v for v in alone if not v.stops and v.explain == NONE), None)
 
 
 def rows_of(regime: str, results: Results) -> list[Row]:
     """A row a variant."""
     return [
-        _row(regime, variant, rooms, baseline_of(variant, results), results)
+        {
+            **_row(regime, variant, rooms, baseline_of(variant, results), results),
+            **_over_driving(rooms, driving_baseline_of(variant, results), results),
+        }
         for variant, rooms in results.items()
     ]
 
@@ -106,7 +126,9 @@ def _row(
     results: Results,
 ) -> Row:
     alone = results[baseline] if baseline is not None else None
-    same = None if alone is None else same_decisions(rooms, alone)
+    same = None
+    if baseline is not None and alone is not None and variant.stops and baseline.stops:
+        same = same_decisions(rooms, alone)
     decisions = sum(len(room.actions) for room in rooms)
     tokens = sum(len(answer) for room in rooms for answer in room.answers)
     passes = sum(room.target_passes for room in rooms)
@@ -128,9 +150,11 @@ def _row(
         "mission_s_p90": _percentile(seconds, 90),
         "mission_s_mean": mean(seconds),
         "first_motion_s_p50": first_motion(rooms),
+        "standing_after_first_motion": standing_after_first_motion(rooms),
         "standing": 1 - sum(room.moving_s for room in rooms) / sum(seconds),
         "decisions": decisions / len(rooms),
         "target_passes": passes / len(rooms),
+        "one_pass": sum(room.one_pass for room in rooms) / decisions,
         "tokens_per_pass": tokens / passes if passes else None,
         "up_bytes": mean(room.up_bytes for room in rooms),
         "down_bytes": mean(room.down_bytes for room in rooms),
@@ -139,6 +163,8 @@ def _row(
         "first_word_s_mean": sum(room.first_word_s for room in rooms) / decisions,
         "action_s_mean": sum(room.action_s for room in rooms) / decisions,
         "answer_s_mean": sum(room.answer_s for room in rooms) / decisions,
+        **_spreads(rooms),
+        "baseline": None if baseline is None else baseline.label,
         "same_decisions_as_cloud_ar": same,
         **({} if alone is None else _ratios(rooms, alone)),
         "passed": same in (None, 1.0) or baseline is None or not variant.repeats(baseline),
@@ -165,10 +191,53 @@ def first_motion(rooms: Iterable[RoomResult]) -> float | None:
     return _percentile(moved, 50) if moved else None
 
 
+def standing_after_first_motion(rooms: Iterable[RoomResult]) -> float | None:
+    """The share of the time from its first motion on in which the robot stood; None: no motion."""
+    moved = [room for room in rooms if room.first_motion_s is not None]
+    seconds = sum(room.mission_s - (room.first_motion_s or 0.0) for room in moved)
+    return 1 - sum(room.moving_s for room in moved) / seconds if seconds else None
+
+
+def _spreads(rooms: Iterable[RoomResult]) -> Row:
+    """p50, p99 and the worst of what ``motions`` says."""
+    begun = np.array([motion for room in rooms for motion in room.motions]).reshape(-1, 3)
+    names = "frame_age_s", "way_since_frame_m", "turn_since_frame_rad"
+    parts = {"p50": 50, "p99": 99, "worst": 100}
+    return {
+        f"{name}_{part}": _percentile(values.tolist(), percent) if len(values) else None
+        for name, values in zip(names, begun.T, strict=True)
+        for part, percent in parts.items()
+    }
+
+
+def net_lost(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> int:
+    """Rooms that only the target alone reaches, less those that only this one does."""
+    return sum(b.success - a.success for a, b in zip(rooms, alone, strict=True))
+
+
+def _over_driving(rooms: Sequence[RoomResult], baseline: Variant | None, results: Results) -> Row:
+    if baseline is None:
+        return {}
+    mean_over, p50_over = _over(rooms, results[baseline])
+    return {
+        "mission_over_driving_cloud_ar": mean_over,
+        "mission_p50_over_driving_cloud_ar": p50_over,
+    }
+
+
+def _over(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> tuple[float, float]:
+    """The means' ratio of mission times, and the medians'."""
+    ours, theirs = ([room.mission_s for room in each] for each in (rooms, alone))
+    return sum(ours) / sum(theirs), _percentile(ours, 50) / _percentile(theirs, 50)
+
+
 def _ratios(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> Row:
     ours, theirs = first_motion(rooms), first_motion(alone)
+    mean_over, p50_over = _over(rooms, alone)
     return {
-        "mission_over_cloud_ar": sum(r.mission_s for r in rooms) / sum(r.mission_s for r in alone),
+        "mission_over_cloud_ar": mean_over,
+        "mission_p50_over_cloud_ar": p50_over,
+        "net_lost_rooms": net_lost(rooms, alone),
         "first_motion_over_cloud_ar": ours / theirs if ours and theirs else None,
         "passes_over_cloud_ar": sum(r.target_passes for r in rooms)
         / max(1, sum(r.target_passes for r in alone)),

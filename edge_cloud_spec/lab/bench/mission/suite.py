@@ -24,8 +24,8 @@ import edge_cloud_spec
 from ....errors import UserError
 from ....models import EMBEDDED
 from ....nav.answer import GRAMMARS
-from ....nav.decision_loop import EXPLAIN, FULL
-from ....nav.settings import DRIVES, STOP_AND_GO
+from ....nav.decision_loop import EXPLAIN
+from ....nav.settings import DRIVES
 from ....share import share
 from ...harness.mission.embedded_pair import loaded_pair
 from ...harness.mission.virtual_robot import SeenRoom, Variant, VirtualRobot
@@ -121,8 +121,8 @@ def _code() -> str:
 
 
 def _result(fields: dict[str, Any]) -> RoomResult:
-    answers = tuple(tuple(answer) for answer in fields["answers"])
-    return RoomResult(**{**fields, "actions": tuple(fields["actions"]), "answers": answers})
+    nested = {name: tuple(map(tuple, fields[name])) for name in ("answers", "motions")}
+    return RoomResult(**{**fields, "actions": tuple(fields["actions"]), **nested})
 
 
 COLUMNS = {
@@ -140,19 +140,27 @@ COLUMNS = {
     "mission_s_p90": "p90",
     "mission_s_mean": "mean",
     "mission_over_cloud_ar": "of cloud_ar",
+    "mission_p50_over_cloud_ar": "p50",
+    "mission_over_driving_cloud_ar": "of driving",
+    "mission_p50_over_driving_cloud_ar": "p50",
+    "net_lost_rooms": "lost",
     "first_motion_s_p50": "first motion",
     "first_motion_over_cloud_ar": "of cloud_ar",
     "standing": "standing",
+    "standing_after_first_motion": "later",
     "decisions": "decisions",
     "first_word_s_mean": "first word s",
     "action_s_mean": "action s",
     "answer_s_mean": "answer s",
     "target_passes": "passes",
     "passes_over_cloud_ar": "of cloud_ar",
+    "one_pass": "one pass",
     "tokens_per_pass": "tokens/pass",
     "up_bytes": "up",
     "down_bytes": "down",
     "collisions": "collisions",
+    "frame_age_s_p99": "frame age s",
+    "way_since_frame_m_p99": "way since m",
     "joules": "J",
     "same_decisions_as_cloud_ar": "same",
 }
@@ -169,12 +177,12 @@ OPTIONS: Options = {
     "--scenes": {"type": int, "default": 25, "help": "rooms (default %(default)s)"},
     "--regime": {"default": "fsd-go2", "help": "names, or custom (%(default)s)"},
     "--presets": {
-        "default": "cloud_ar,fsd,auto",
-        "help": "with options of their own: auto:explain=none:drive=on:lookup=off (%(default)s)",
+        "default": "cloud_ar:explain=full:drive=stop_and_go,cloud_ar:explain=none,auto",
+        "help": "each with options of its own, the first as what others are over (%(default)s)",
     },
     "--rtt": {"type": _times, "help": "ms with commas, in place of the regime's"},
-    "--explain": {"choices": EXPLAIN, "default": FULL, "help": "(%(default)s)"},
-    "--drive": {"choices": DRIVES, "default": STOP_AND_GO, "help": "(%(default)s)"},
+    "--explain": {"choices": EXPLAIN, "default": Variant.explain, "help": "(%(default)s)"},
+    "--drive": {"choices": DRIVES, "default": Variant.drive, "help": "(%(default)s)"},
     "--grammar": {"choices": GRAMMARS, "default": GRAMMARS[0], "help": "(%(default)s)"},
     "--renderer": {"default": "auto", "help": "auto, egl or rays"},
     "--shift": {"type": int, "default": 25, "help": "rooms after which all is forgotten"},

@@ -45,20 +45,38 @@ class MemoizedRows(FakeVlm):
 
     def row(self, state: tuple[Any, ...]) -> np.ndarray:
         """Logits float32 [V] after the prefix with this state."""
-        prompt, *tokens = state
-        key = (prompt.digest, *tokens)
-        if key not in self._rows:
-            self._rows[key] = self._compute(prompt, tokens)
-        return self._rows[key]
+        row: np.ndarray = self.rows([state])[0]
+        return row
 
-    def _compute(self, prompt: Prompt, tokens: Sequence[int]) -> np.ndarray:
+    def rows(self, states: Sequence[tuple[Any, ...]]) -> np.ndarray:
+        """Logits float32 [n, V] after each of these, which are of one prompt."""
+        prompt = states[0][0]
+        keys = [(prompt.digest, *tokens) for _, *tokens in states]
+        if missing := [key[1:] for key in keys if key not in self._rows]:
+            self._compute(prompt, missing)
+        return np.stack([self._rows[key] for key in keys])
+
+    def _compute(self, prompt: Prompt, answers: Sequence[tuple[int, ...]]) -> None:
+        """The rows after these answers, and after what they have in common, in one pass."""
         if prompt.digest not in self._sessions:
             self._sessions[prompt.digest] = self.vlm.open(prompt)
         session = self._sessions[prompt.digest]
-        shared = common_prefix(session.tokens, tuple(tokens))
-        session.truncate(shared)
-        session.extend(tokens[shared:])
-        return session.logits_after(-1).copy()
+        base = answers[0]
+        for answer in answers:
+            base = base[: common_prefix(base, answer)]
+        known = common_prefix(session.tokens, base)
+        session.truncate(known)
+        session.extend(base[known:])
+        nodes = {base: -1}
+        for answer in answers:
+            for end in range(len(base) + 1, len(answer) + 1):
+                nodes.setdefault(answer[:end], len(nodes) - 1)
+        tree = list(nodes)[1:]
+        rows = session.forward([node[-1] for node in tree], [nodes[node[:-1]] for node in tree])
+        for node, row in zip(nodes, rows, strict=True):
+            self._rows[(prompt.digest, *node)] = row.copy()
+        longest = max(nodes, key=len)
+        session.commit([nodes[longest[:end]] for end in range(len(base) + 1, len(longest) + 1)])
 
 
 MAX_TOKENS = 48  # of an answer

@@ -20,7 +20,7 @@ from ....models.tokenizer import TextStream
 from ....nav.answer import GRAMMARS, action_of, answer_grammar
 from ....nav.decision_loop import (
     EXPLAIN,
-    FULL,
+    UNTIL_NEXT,
     Abandon,
     Answered,
     Decide,
@@ -33,12 +33,13 @@ from ....nav.decision_loop import (
 from ....nav.decision_loop import Event as LoopEvent
 from ....nav.events import Instruction, Words
 from ....nav.mission import End, MissionSettings
+from ....nav.pose import wrap
 from ....nav.settings import DRIVES, STOP_AND_GO, Settings
 from ....nav.status import Status
 from ....presets import load_preset
 from ...sim.camera import Camera, Eye, encode_jpeg
 from ...sim.episode import thing_in_front
-from ...sim.room import make_room
+from ...sim.room import Pose, make_room
 from ...sim.scene import Scene
 from ..emulated_link import LinkProfile
 from ..regimes import Regime
@@ -59,15 +60,15 @@ class Variant:
 
     ``rtt_ms`` and ``outage`` (every, for; s) are the link's. ``lookup``: empty for what the preset
     says. ``look``: the share of a picture's tokens that the draft model keeps, and of the time that
-    it needs to read them. Raises UserError.
+    it needs to read them. ``explain`` and ``drive`` are as shipped. Raises UserError.
     """
 
     preset: str
     rtt_ms: float = 0.0
     outage: tuple[float, float] = (0.0, 0.0)
     rule: str = "greedy"
-    explain: str = FULL
-    drive: str = STOP_AND_GO
+    explain: str = UNTIL_NEXT
+    drive: str = Settings().drive
     lookup: str = ""
     grammar: str = "none"
     look: float = 1.0
@@ -102,11 +103,14 @@ class Variant:
 
     def repeats(self, other: Variant) -> bool:
         """Whether its decisions are to be those of the other, on the same frames."""
-        exact = all(
-            each.loaded_preset.exact and each.drive == STOP_AND_GO for each in (self, other)
-        )
+        exact = self.loaded_preset.exact and other.loaded_preset.exact
         same = (self.rule, self.grammar) == (other.rule, other.grammar)
-        return exact and same and self.rule != "rejection"
+        return exact and same and self.rule != "rejection" and self.stops and other.stops
+
+    @property
+    def stops(self) -> bool:
+        """Whether it stands for each decision, so that its frames do not depend on times."""
+        return self.drive == STOP_AND_GO
 
     @property
     def link(self) -> tuple[float, float, float]:
@@ -119,7 +123,8 @@ class DecisionRecord:
     """One decision: when its frame was taken, what it said, and what the robot did on it.
 
     ``said``: when which words were emitted. ``settled``: when the navigator took its action, or
-    refused it.
+    refused it; ``passes`` of the target after the prompt's that had ended until then. ``since``:
+    where a motion began on it, the age of its frame (s), and way (m) and turn (rad) since.
     """
 
     begun: float
@@ -129,6 +134,8 @@ class DecisionRecord:
     action: str = ""
     settled: float = 0.0
     ended: float = 0.0
+    passes: int = 0
+    since: tuple[float, float, float] | None = None
 
     @property
     def first_word(self) -> float:
@@ -141,6 +148,7 @@ class MissionRecord:
     """One room: how it ended and what was spent on it, by the robot's and by the cloud's models.
 
     ``stopped_at``: the thing that the robot stood at in the end. Bytes are those of messages.
+    ``speeds``: of the base, in each cycle: when, m/s along the ground, rad/s.
     """
 
     room: int
@@ -151,6 +159,7 @@ class MissionRecord:
     stopped_at: str = ""
     first_motion: float | None = None
     moves: list[tuple[float, float]] = field(default_factory=list)
+    speeds: list[tuple[float, float, float]] = field(default_factory=list)
     contacts: int = 0
     decisions: list[DecisionRecord] = field(default_factory=list)
     target_passes: int = 0
@@ -172,10 +181,11 @@ class MissionRecord:
 
 @dataclass(frozen=True)
 class TakenFrame:
-    """When a picture was taken, s, and from where."""
+    """When a picture was taken, s, from where, and where the base was."""
 
     taken: float
     eye: Eye
+    pose: Pose
 
 
 class SeenRoom:
@@ -283,7 +293,8 @@ class VirtualRobot:
     def _decide(self, seen: SeenRoom, decide: Decide[TakenFrame]) -> None:
         record, variant = self._record, self.variant
         self._decided += 1
-        self._request = decide.request
+        self._request, self._frame = decide.request, decide.frame
+        self._passes_before = len(self._trace.cloud)
         decision = DecisionRecord(decide.frame.taken, seen.frame(decide.frame.eye))
         request = Request(decide.instruction, decision.jpeg)
         policy = SamplingPolicy(
@@ -349,17 +360,40 @@ class VirtualRobot:
 
     def _on_cycle(self) -> None:
         """The camera takes a picture; of a robot that is to stand, when it stands."""
-        if self._base.resting or self._base.navigator.status.state == "ready":
-            self._hear(Seen(TakenFrame(self.timeline.now, self._base.world.eye)))
+        now, world = self.timeline.now, self._base.world
+        vx, vy, wz = world.velocity
+        self._record.speeds.append((now, math.hypot(vx, vy), wz))
+        if world.resting or self._base.navigator.status.state == "ready":
+            self._hear(Seen(TakenFrame(now, world.eye, world.pose)))
 
     def _on_status(self, status: Status) -> None:
         record, now = self._record, self.timeline.now
         current = record.decisions[-1] if record.decisions else None
         if current is not None and status.request == self._request:
-            current.settled = current.settled or now
+            if not current.settled:
+                current.settled = now
+                current.passes = self._passes_until(now)
+                if status.state == "moving":
+                    current.since = self._since_frame(now)
             if status.state == "idle" and status.detail == "stop":
                 record.ended = now
         self._hear(status)
+
+    def _passes_until(self, now: float) -> int:
+        """Passes of the target on this decision's answer of which the robot can have heard."""
+        count, heard = 0, now - self.variant.rtt_ms / 2e3
+        for one in self._trace.cloud[self._passes_before :]:
+            if one.kind == "prefill":
+                count = 0  # what came before was another decision's
+            elif one.kind == "verify" and one.end <= heard:
+                count += 1
+        return count
+
+    def _since_frame(self, now: float) -> tuple[float, float, float]:
+        """Age of the decision's frame, and how far the base is from where that was taken."""
+        then, here = self._frame.pose, self._base.world.pose
+        way = math.hypot(here.x - then.x, here.y - then.y)
+        return now - self._frame.taken, way, abs(wrap(here.yaw - then.yaw))
 
     def _hear(self, event: LoopEvent[TakenFrame]) -> None:
         """Tell the loop, and do what it answers."""

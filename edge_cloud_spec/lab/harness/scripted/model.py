@@ -135,6 +135,10 @@ class FakeVlm:
         """Logits float32 [V] after the prefix with this state."""
         raise NotImplementedError
 
+    def rows(self, states: Sequence[State]) -> np.ndarray:
+        """Logits float32 [n, V] after each of these."""
+        return np.stack([self.row(state) for state in states])
+
     def session(self, prompt: Any) -> ScriptedSession:
         """A session at the beginning of the answer, without the time of a prefill."""
         return ScriptedSession(self, self.start(prompt))
@@ -272,7 +276,7 @@ class ScriptedSession:
         self._nodes = []
         states = self._append(*_tree(tokens, parents))
         self._computed = len(self._tokens)
-        return np.stack([self._model.row(at) for at in (self._states[-1], *states)])
+        return self._model.rows([self._states[-1], *states])
 
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
@@ -281,7 +285,7 @@ class ScriptedSession:
         if self.pending_rows > 0:
             return self.forward(tokens, parents, on_layer)[1:]
         self._compute(len(tokens), on_layer)
-        return np.stack([self._model.row(at) for at in self._append(tokens, parents)])
+        return self._model.rows(self._append(tokens, parents))
 
     def _compute(self, rows: int, on_layer: OnLayer | None) -> None:
         if rows:
@@ -462,7 +466,7 @@ class CostedVlm(FakeVlm):
 
     def __init__(self, regime: Regime, sleep: Sleep, language: FakeVlm, prefill_ms: float) -> None:
         self.regime, self._sleep, self._prefill_ms = regime, sleep, prefill_ms
-        self.speak_as(language, "crop", "prompt", "grammar", "start", "after", "row")
+        self.speak_as(language, "crop", "prompt", "grammar", "start", "after", "row", "rows")
         self.on_pass: OnPass = ignore_pass
 
     def session(self, prompt: Any) -> ScriptedSession:
