@@ -32,7 +32,6 @@ MODEL_LOADS_S = 600.0  # of a verifier that is started here; the end of its proc
 
 MAX_SEED = 2**31 - 1  # of a room
 LEAD_TIME = "lead_time is no more: drive (on or stop_and_go) takes its place"
-LEAD_TIME = "lead_time is no more: drive (on or stop_and_go) takes its place"
 NODES = (  # those that a parameter file may name
     "drafter",
     "cloud_bridge",
@@ -86,8 +85,6 @@ class GraphSettings:
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
             raise UserError(f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}")
         load_preset(self.preset_name)
-        if self._in_file("navigator", "lead_time", ""):
-            raise UserError(f"{self.parameter_file}: {LEAD_TIME}")
         if self._in_file("navigator", "lead_time", ""):
             raise UserError(f"{self.parameter_file}: {LEAD_TIME}")
         if self.driving[0] not in DRIVES:

@@ -62,8 +62,6 @@ def refuse_mistyped(argv: Iterable[str], parameters: Collection[str] = ()) -> No
         near = get_close_matches(name, ARGUMENTS, 1, 0.75)
         if given and name == "lead_time":
             raise UserError(LEAD_TIME)
-        if given and name == "lead_time":
-            raise UserError(LEAD_TIME)
         if given and name in parameters:
             raise UserError(
                 f"{name} is a node's parameter, no launch argument: copy config/go2_nav.yaml, set "
