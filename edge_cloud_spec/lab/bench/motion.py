@@ -524,9 +524,11 @@ class _Episode:
         while self._left:
             if self._tick_at <= self._odometry_at:
                 self._advance(self._tick_at)
+                early = self._random.random() < 0.5  # also after a hang words may come first
+                self._decide(early)
                 self._send(Tick())
                 self._tick_at += self._pause()
-                self._decide()
+                self._decide(not early)
                 self._disturb()
             else:
                 self._advance(self._odometry_at)
@@ -546,14 +548,17 @@ class _Episode:
             return hang
         return self._random.uniform(0.7, 1.3) * PERIOD
 
-    def _decide(self) -> None:
+    def _decide(self, now: bool) -> None:
         """A quick drafter's decisions: each on what was known when it began."""
         random, decision, state = self._random, self._decision, self._navigator.status.state
-        if self._left and decision is not None and self._now >= decision.due:
+        if not now:
+            return
+        if self._left > 1 and decision is not None and self._now >= decision.due:
             self._decision = None
             self._send(self._words(decision))
         elif decision is None and random.random() < DECIDES.get(state, 0.0):
-            due = self._now + self._takes * random.uniform(0.7, 1.2)
+            slow = 4.0 if random.random() < 0.1 else random.uniform(0.7, 1.2)
+            due = self._now + self._takes * slow
             taken = self._now - random.uniform(0.0, 0.15)
             if due < math.inf:
                 stops = self._navigator.stops
@@ -572,7 +577,7 @@ class _Episode:
         if "publish" in self._navigator.status.detail and kind < 0.5:  # what it waits for
             self._instruction = random.choice(ASKED)
             return Instruction(self._instruction)
-        if kind < 0.15 and self._past:  # again, however long ago
+        if kind < 0.3 and self._past:  # again, however long ago
             return self._words(random.choice(self._past))
         if kind < 0.85:
             careless = random.random() < 0.1
