@@ -132,7 +132,8 @@ def standing(at: float, still: bool, run_log: RunLog) -> None:
 
 def test_the_seconds_of_a_run_are_driving_deciding_and_standing() -> None:
     run_log = RunLog()
-    standing(-3.0, True, run_log)  # before the instruction
+    for at, still in ((-3.0, True), (-1.0, False), (-0.5, True)):  # before the instruction
+        standing(at, still, run_log)
     run_log.decisions = {
         "a": Decision(1, "a", 0.5, acting=1.5),
         "b": Decision(2, "b", 3.0, acting=4.5),  # half of it while the robot drives

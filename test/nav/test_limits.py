@@ -22,7 +22,7 @@ from edge_cloud_spec.nav.motion import (
     Profile,
     Steps,
 )
-from edge_cloud_spec.nav.pose import STILL, Pose
+from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import Settings, Unverified
 from edge_cloud_spec.share import share
 
@@ -171,6 +171,12 @@ def test_a_motion_that_waits_stands_and_goes_on_where_it_was() -> None:
     assert motion.wait(0.05).velocity == STILL
     assert motion.wait(0.45).velocity == STILL
     assert motion.deadline == pytest.approx(before + 0.45)
+
+
+def test_what_was_driven_before_a_wait_is_not_taken_up_after_it() -> None:
+    turn = Motion(Goal(angle=1.0), Limits(), 0.0, Pose(), None, Velocity(0.3), (0.01, 0.0, 0.0))
+    turn.wait(0.05)
+    assert turn.step(0.1, Pose()).velocity.vx == 0.0
 
 
 def test_a_motion_that_began_by_the_clock_goes_on_by_it_when_odometry_comes() -> None:
