@@ -156,14 +156,17 @@ def test_a_neighbours_velocities_are_its_own() -> None:
 
 
 def test_a_frame_from_too_much_driving_ago_is_counted_and_standing_makes_none_old() -> None:
-    def before(moves: bool, seconds: float) -> list[Event]:
-        return [BaseMotion(100.0 - seconds + n / 20, moves) for n in range(round(20 * seconds))]
+    def before(moves: bool, foreign: bool, seconds: float) -> list[Event]:
+        steps = range(round(20 * seconds) + 1)
+        return [BaseCommand(99.99 - seconds + n / 20, moves, foreign) for n in steps]
 
-    for moves, seconds, sound in ((True, 1.0, True), (False, 3.0, True), (True, 1.8, False)):
-        events = [*run(), *before(moves, seconds)]
-        found = judge(events, {5: 97.0}.get, decode).unverified
-        assert (found == []) == sound, found
-        assert sound or "from 1.8 s of driving ago" in found[0]
+    for moves, foreign, seconds in ((True, False, 1.1), (False, False, 3.0), (True, True, 3.0)):
+        events = [*run(), *before(moves, foreign, seconds)]
+        assert judge(events, {5: 97.0}.get, decode, since=99.995).unverified == []
+    events = [*run(), *before(True, False, 2.0)]
+    assert judge(events, {5: 99.0}.get, decode, since=99.995).unverified == []
+    (problem, _) = judge(events, {5: 98.5}.get, decode, since=99.995).unverified
+    assert "from 1.5 s of driving ago" in problem
 
 
 def test_a_motion_that_takes_anothers_place_is_told_from_one_that_begins_standing() -> None:

@@ -90,7 +90,7 @@ Event = Asked | OnWire | Command | BaseCommand | BaseMotion | Instructed | Repor
 
 
 FRAME_AGE = 10.0  # s; the navigator's parameter frame_age
-DRIVEN = 1.4  # s that the base itself may have moved since a frame: 1 s of commands, and braking
+DRIVEN = 1.0  # s of driving since its frame, after which nothing begins on it
 PERIOD = 0.05  # s that a velocity command is valid
 BASE_TIMEOUT = 0.5  # s of silence after which the base stops by itself
 UNSEEN = 0.5  # s without the base's own word of its motion
@@ -256,10 +256,15 @@ def _problem(
 
 
 def _drove(events: Sequence[Event], taken: float | None, now: float) -> str:
-    """That the base, by its own word, has moved for too long since a frame was taken; or empty."""
-    base = [e for e in events if isinstance(e, BaseMotion) and (taken or now) <= e.at <= now]
-    moved = sum(min(UNSEEN, after.at - e.at) for e, after in pairwise(base) if e.moves)
-    return f"its frame is from {moved:.1f} s of driving ago" if moved > DRIVEN else ""
+    """That the base was commanded to move for too long since a frame was taken; else empty."""
+    own = [e for e in events if isinstance(e, BaseCommand) and not e.foreign and e.at <= now]
+    times = [
+        min(BASE_TIMEOUT, after.at - max(command.at, taken or now))
+        for command, after in pairwise(own)
+        if command.moves
+    ]
+    driven = sum(max(0.0, seconds) for seconds in times)
+    return f"its frame is from {driven:.1f} s of driving ago" if driven > DRIVEN + SLACK else ""
 
 
 @dataclass
