@@ -352,9 +352,10 @@ class Navigator:
         return [*effects, *self._go_on(self._run, now)]
 
     def _drives_on(self, run: Run, now: float) -> bool:
-        """Whether another action may replace this one: not where its last command ran out."""
+        """Whether another action may replace this one: not where its last command ran out, nor
+        while odometry falters."""
         in_time = now - self._ticked <= STALL and now < self._given.stop_by
-        return in_time and now >= run.look_at - PERIOD / 2
+        return in_time and not self.odometer.track.falters(now) and now >= run.look_at - PERIOD / 2
 
     def _used_since(self, frame: FrameTime, now: float) -> Use:
         """What the base makes of commands from then on, or how far it has moved from there where

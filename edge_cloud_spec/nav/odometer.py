@@ -127,8 +127,8 @@ class Track:
                 return False
             self._poses.clear()
         self._behind, self._stamp = None, stamp
-        if silence <= timeout:
-            self._period += (LEARNING if self._period else 1.0) * (silence - self._period)
+        if silence <= timeout:  # a gap is no period, but odometry may have become slower
+            self._period += LEARNING * (min(silence, self._patience) - self._period)
         if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < APART:
             self._poses.pop()
         self._poses.append((stamp if at is None else at, pose))
@@ -141,7 +141,7 @@ class Track:
 
     def falters(self, now: float) -> bool:
         """Whether a message that was due has not come."""
-        return self.silence(now) > max(SOONEST, PERIODS * self._period)
+        return self.silence(now) > self._patience
 
     def hangs(self, now: float, timeout: float) -> bool:
         """Whether messages come without going on."""
@@ -176,6 +176,10 @@ class Track:
         pairs = list(pairwise(pose for at, pose in self._poses if at >= since))
         path = sum(math.hypot(b.x - a.x, b.y - a.y) for a, b in pairs)
         return path, sum(abs(wrap(b.yaw - a.yaw)) for a, b in pairs)
+
+    @property
+    def _patience(self) -> float:
+        return max(SOONEST, PERIODS * self._period)
 
     def _began_anew(self, stamp: int, missing: bool) -> bool:
         """Whether a stamp that is no later than the newest begins the track anew."""

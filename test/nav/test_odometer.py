@@ -106,8 +106,10 @@ def test_odometry_falters_when_a_message_that_was_due_has_not_come(every: float)
 
 def test_the_period_is_learned_slowly_and_not_from_a_silence() -> None:
     made = track([n * 10 * MS for n in range(60)], 0.1)
-    made.add(Pose(), 700 * MS, 5.9 + 0.4, TIMEOUT)  # one that is late counts for a fifth
-    limit = PERIODS * (0.1 + 0.2 * 0.3)
+    made.add(
+        Pose(), 700 * MS, 5.9 + 0.4, TIMEOUT
+    )  # one that is late counts for a fifth, and as no more than on time
+    limit = PERIODS * (0.1 + 0.2 * (PERIODS * 0.1 - 0.1))
     assert not made.falters(6.3 + limit * 0.99) and made.falters(6.3 + limit * 1.01)
     made.add(Pose(), 800 * MS, 6.3 + 9.0, TIMEOUT)  # a silence is no period
     assert not made.falters(15.3 + limit * 0.99) and made.falters(15.3 + limit * 1.01)
