@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .decoding.draft import Draft, parents_or_none
@@ -90,6 +90,17 @@ def with_looked_up(draft: Draft, looked_up: Draft, nodes: int, open_at: int | No
     )
 
 
+def tree_of(sequences: Iterable[Sequence[int]]) -> Draft:
+    """The smallest tree that has each of these token sequences as a path."""
+    places: dict[tuple[int, int], int] = {}  # by parent and token
+    for sequence in sequences:
+        node = -1
+        for token in sequence:
+            node = places.setdefault((node, token), len(places))
+    parents = parents_or_none([parent for parent, _ in places])
+    return Draft(tuple(token for _, token in places), parents)
+
+
 @dataclass(frozen=True, eq=False)
 class SaidBefore:
     """A credential's verified answers, and what looked-up nodes gained it lately.
@@ -112,20 +123,28 @@ class AnswerLookup:
         words: Sequence[int],
         most: int,
         seconds: Callable[[int], float],
+        beginnings: Sequence[Sequence[int]] = (),
     ) -> None:
         """pattern, words: the instruction's, the words as tokens. most: nodes of a pass. seconds:
-        of a pass, by its rows."""
+        of a pass, by its rows. beginnings: with one of which the answer should begin."""
         self._said, self._pattern, self._words = said, pattern, words
-        self._most, self._seconds = most, seconds
+        self._most, self._seconds, self._beginnings = most, seconds, beginnings
+        self._found = 0  # nodes of the last draft that its budget is for
 
     def draft(self, tokens: Sequence[int], depth: int, rows: int = 1) -> Draft:
         """A draft of what followed text like this, ``depth`` levels at most; empty if known not to
-        pay.
+        pay. At first with all beginnings: where the robot changes its mind, its last answers do not
+        say to what.
 
         rows: the pass's rows without it.
         """
         nodes = self._said.by_itself.nodes(rows, self._seconds)
-        return self._said.index.look_up(self._pattern, tokens, nodes, depth, self._words)
+        found = self._said.index.look_up(self._pattern, tokens, nodes, depth, self._words)
+        self._found = len(found)
+        if tokens or not nodes:
+            return found
+        all_of_them = tree_of(beginning[:depth] for beginning in self._beginnings)
+        return with_looked_up(found, all_of_them, len(found) + len(all_of_them))
 
     def beside(
         self, draft: Draft, tokens: Sequence[int], depth: int, open_at: int | None = None
@@ -142,7 +161,8 @@ class AnswerLookup:
         looked up."""
         budget = self._said.beside if given else self._said.by_itself
         accepted = tuple(node - given for node in path if node >= given)
-        budget.judged(len(draft) - given, accepted, tokens)
+        nodes = len(draft) - given
+        budget.judged(nodes if given else min(nodes, self._found), accepted, tokens)
 
     def learn(self, tokens: Sequence[int]) -> None:
         """This is a verified answer, or its beginning."""
@@ -167,8 +187,10 @@ class Lookups:
         instructions: re.Pattern[str] | None,
         seconds: Callable[[int], float],
         vocabulary: int = MAX_TOKEN + 1,
+        beginnings: Mapping[str, Sequence[Sequence[int]]] | None = None,
     ) -> None:
-        """suffixes: kept in each index; 0: no lookups. nodes: most looked-up ones in a pass.
+        """suffixes: kept in each index; 0: no lookups. nodes: most looked-up ones in a pass, beside
+        the beginnings: by the order that is asked for, all that an answer should begin with.
         instructions: those that the target was trained on, if it names them; answers to all of
         these begin alike. seconds: time of a pass, by its rows. vocabulary: both models'; an
         instruction with other tokens is not looked into. ValueError: a negative number."""
@@ -179,6 +201,7 @@ class Lookups:
         self._suffixes, self._most = suffixes, nodes
         self._instructions, self._seconds = instructions, seconds
         self._vocabulary = vocabulary
+        self._beginnings = beginnings or {}
         self._said: OrderedDict[str, SaidBefore] = OrderedDict()
 
     def __len__(self) -> int:
@@ -201,7 +224,8 @@ class Lookups:
         if any(word >= self._vocabulary for word in words):
             words = ()
         pattern = pattern_of(opening.order, opening.instruction, self._instructions)
-        return AnswerLookup(said, pattern, words, self._most, self._seconds)
+        beginnings = self._beginnings.get(opening.order, ())
+        return AnswerLookup(said, pattern, words, self._most, self._seconds, beginnings)
 
 
 def pattern_of(order: str, instruction: str, known: re.Pattern[str] | None) -> str:

@@ -20,7 +20,7 @@ import yaml
 from ..bounds import check_namespace
 from ..errors import UserError, one_line
 from ..models import EMBEDDED
-from ..nav.settings import DRIVES, ON, STOP_AND_GO
+from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
 from ..presets import load_preset
 from ..share import share
 from .exits import Role
@@ -119,14 +119,16 @@ class GraphSettings:
     @property
     def driving(self) -> tuple[str, str]:
         """The navigator's ``drive``, and why: to drive on it must be known how old a picture is."""
-        in_file = self._in_file("navigator", "drive", "")
-        if given := self.drive or {"True": ON}.get(in_file, in_file):  # YAML takes on for true
+        if given := self.drive or self._in_file("navigator", "drive", ""):
             return given, "as it was given"
         if self.sim:
-            return ON, "the simulator's pictures are as old as their stamps say"
+            return CONTINUOUS, "the simulator's pictures are as old as their stamps say"
         if self._in_file("drafter", "camera_lag", "0") not in ("0", "0.0"):
-            return ON, "camera_lag says how old a picture is"
-        return STOP_AND_GO, "measure the drafter's camera_lag to drive on, or give drive:=on"
+            return CONTINUOUS, "camera_lag says how old a picture is"
+        return (
+            STOP_AND_GO,
+            "measure the drafter's camera_lag to drive on, or give drive:=continuous",
+        )
 
     @property
     def parameter_file(self) -> str:

@@ -440,11 +440,10 @@ class Prefill:
     def draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
         """Score these nodes after the prompt in the pass over its last rows, if that is to come.
 
-        The session's next ``forward`` of the same nodes needs no pass. Not so under fixed passes,
-        whose rows have the same bits whatever else is in the pass.
+        The session's next ``forward`` of the same nodes needs no pass.
         """
         usable = all(0 <= token < self._session.vocabulary for token in tokens)
-        if usable and not self._ended and not self._transformer.masks_itself:
+        if usable and not self._ended:
             self._nodes = NodeTree().grown(tokens, parents)
 
     def finish(self) -> Session:

@@ -30,7 +30,7 @@ from .motion import BEND, BLOCKED, LEFT, NOTHING, PERIOD, Goal, Ledger, Motion, 
 from .motion import FAR as JUMP
 from .odometer import FAR, MOVED_AWAY, Odometer
 from .pose import STILL, wrap
-from .settings import ON, Settings
+from .settings import CONTINUOUS, Settings
 from .status import E_STOP, INSTRUCTION, NOBODY, TOLD_TO_STOP, Holds, Status, is_request
 
 FUTURE = 0.5  # s that a frame's stamp may lie ahead of the clock
@@ -336,7 +336,7 @@ class Navigator:
             return self._refuse(settled, MOVED_AWAY)
         expiry = min(motion.deadline, now + settings.command_lifetime)
         look_at = math.inf
-        if settings.drive == ON and anchor is not None and settled.verified:
+        if settings.drive == CONTINUOUS and anchor is not None and settled.verified:
             late = self._decision_time.seconds > QUICK
             last = motion.ends - LAST[bool(goal.angle)] if late else -math.inf
             look_at = max(now + settings.look_period, last)

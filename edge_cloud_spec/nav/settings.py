@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ..bounds import Bounded, bounded, chosen, described
 from .motion import Goal, Limits, Steps
 
-DRIVES = ON, STOP_AND_GO = "on", "stop_and_go"
+DRIVES = CONTINUOUS, STOP_AND_GO = "continuous", "stop_and_go"
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Settings(Bounded):
     frame_age: float = bounded(10.0, 0.1, 600.0, "a decision on an older frame is refused, s")
     command_lifetime: float = bounded(5.0, 0.5, 30.0, "a command expires at the latest after, s")
     drive: str = chosen(
-        ON,
+        CONTINUOUS,
         DRIVES,
-        "on: decide while driving, where decisions are quick; stop_and_go: decide standing",
+        "continuous: decide while driving; stop_and_go: decide standing",
     )
     look_period: float = bounded(
         0.2, 0.0, 5.0, "s at least between the beginnings of decisions while it drives"

@@ -111,8 +111,8 @@ def test_as_shipped_the_robot_drives_on_and_is_over_the_target_that_stops(
     modes = [(row["preset"], row["explain"], row["drive"]) for row in driving]
     assert modes == [
         ("cloud_ar", "full", "stop_and_go"),
-        ("cloud_ar", "none", "on"),
-        ("auto", "until_next", "on"),
+        ("cloud_ar", "none", "continuous"),
+        ("auto", "until_next", "continuous"),
     ]
     for row in driving:
         assert row["baseline"] == "cloud_ar explain=full drive=stop_and_go"

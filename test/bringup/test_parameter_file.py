@@ -101,15 +101,15 @@ LAG = "/**/drafter: {ros__parameters: {camera_lag: %s}}\n"
 @pytest.mark.parametrize(
     ("given", "text", "drive", "why"),
     [
-        ({}, "", "on", "the simulator's"),
+        ({}, "", "continuous", "the simulator's"),
         ({"sim": False}, "", "stop_and_go", "measure the drafter's camera_lag"),
         ({"sim": False}, LAG % "0.00", "stop_and_go", "measure the drafter's camera_lag"),
-        ({"sim": False}, LAG % "0.08", "on", "camera_lag says"),
-        ({"sim": False, "drive": "on"}, "", "on", "as it was given"),
-        ({"sim": False}, NAVIGATOR % "on", "on", "as it was given"),
+        ({"sim": False}, LAG % "0.08", "continuous", "camera_lag says"),
+        ({"sim": False, "drive": "continuous"}, "", "continuous", "as it was given"),
+        ({"sim": False}, NAVIGATOR % "continuous", "continuous", "as it was given"),
         ({"sim": False}, NAVIGATOR % "stop_and_go" + LAG % "0.08", "stop_and_go", "as it was"),
-        ({"drive": "on"}, NAVIGATOR % "stop_and_go", "on", "as it was given"),
-        ({"drive": "stop_and_go"}, NAVIGATOR % "'on'", "stop_and_go", "as it was given"),
+        ({"drive": "continuous"}, NAVIGATOR % "stop_and_go", "continuous", "as it was given"),
+        ({"drive": "stop_and_go"}, NAVIGATOR % "continuous", "stop_and_go", "as it was given"),
     ],
 )
 def test_a_robot_drives_on_only_where_it_is_known_how_old_a_picture_is(

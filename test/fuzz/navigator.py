@@ -9,7 +9,7 @@ promises are checked from what it heard and what it did, by none of its own logi
    was taken after that instruction.
 2. Never outside the limits of speed and acceleration, and of unverified motion.
 3. Never later than 0.5 s after the last valid command, nor after the expiry of its decision.
-4. A decision's step begins once; before the one under way has ended only with `drive: on`, where
+4. A decision's step begins once; before the one under way has ended only with `drive: continuous`, where
    both are verified, and on a frame of the last second.
 5. What is commanded since a step's frame adds up to no more than the step may take, even where the
    watchdog has to stop it, and nothing is commanded against its direction.
@@ -46,7 +46,7 @@ from edge_cloud_spec.nav.events import (
 from edge_cloud_spec.nav.motion import BEND, PATH, Goal, Limits
 from edge_cloud_spec.nav.navigator import YOUNG, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
-from edge_cloud_spec.nav.settings import DRIVES, ON, Settings, Unverified
+from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, Settings, Unverified
 from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION
 from edge_cloud_spec.nav.watchdog import Watchdog
 
@@ -409,7 +409,7 @@ class Checker:
             return
         before, used = self._step, (0.0, 0.0)
         if before is not None:
-            both = before.verified and effect.verified and self.settings.drive == ON
+            both = before.verified and effect.verified and self.settings.drive == CONTINUOUS
             self._require(both, "a step before the end of another")
             if decision.honest:
                 self._command(self._last, now)

@@ -10,6 +10,7 @@ from helpers.cloud.verification import BASE, END, VOCABULARY, says
 
 from edge_cloud_spec.cloud.session.events import Score
 from edge_cloud_spec.cloud.session.verification import Verification
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.lookup import MAX_CREDENTIALS, AnswerLookup, Lookups, NodeBudget
@@ -207,3 +208,56 @@ def test_where_nothing_is_ever_right_it_costs_hardly_anything() -> None:
         budget.judged(nodes, (), 1)
         tried.append(nodes)
     assert sum(tried[:100]) < 200 and sum(tried[100:]) < 100
+
+
+BEGINNINGS = [(1, 2, 9), (1, 2, 8), (1, 7)]
+
+
+def beginning(nodes: int = 8, row_s: float = 0.0) -> Lookups:
+    return Lookups(
+        1000, nodes, KNOWN, lambda rows: 1.0 + row_s * rows, beginnings={"action first": BEGINNINGS}
+    )
+
+
+def paths(draft: Draft) -> set[tuple[int, ...]]:
+    """From the root to each node."""
+    every: list[tuple[int, ...]] = []
+    for node, token in enumerate(draft.tokens):
+        parent = draft.parent(node)
+        every.append((*(every[parent] if parent >= 0 else ()), token))
+    return set(every)
+
+
+def test_at_first_all_beginnings_are_proposed_after_what_was_said_before() -> None:
+    them, all_of_them = beginning(), {(1,), (1, 2), (1, 7), (1, 2, 8), (1, 2, 9)}
+    new = of(them).draft((), 8)
+    assert paths(new) == all_of_them and len(new) == new.looked_up == 5
+    of(them).learn(ANSWER)
+    draft = of(them).draft((), 8)
+    assert draft.tokens[: len(ANSWER)] == ANSWER  # the likeliest come first
+    assert paths(draft) == all_of_them | {ANSWER[:end] for end in range(1, 6)}
+    assert len(draft) == draft.looked_up == 8
+    assert found(of(them)) == ANSWER[1:]  # and only at first
+
+
+def test_beginnings_are_no_longer_than_the_answer_may_be_and_of_the_order_asked_for() -> None:
+    assert paths(of(beginning()).draft((), 2)) == {(1,), (1, 2), (1, 7)}
+    other = replace(ASKING, order="reason first")
+    assert of(beginning(), opening=other).draft((), 8).tokens == ()
+
+
+def test_there_are_no_beginnings_where_no_node_pays_or_is_wanted() -> None:
+    for them in (beginning(row_s=100.0), beginning(nodes=0)):
+        assert of(them).draft((), 8).tokens == ()
+
+
+def test_a_budget_is_not_judged_by_the_beginnings_beside_it() -> None:
+    them = beginning()
+    of(them).learn(ANSWER)
+    for _ in range(50):  # another beginning each time, all of them wrong
+        lookup = of(them)
+        draft = lookup.draft((), 8)
+        lookup.judged(draft, 0, tuple(range(len(ANSWER))), 1 + len(ANSWER))
+    gains = of(them)._said.by_itself._gains
+    assert gains[: len(ANSWER)] == pytest.approx([1.0] * len(ANSWER), abs=0.1)
+    assert gains[len(ANSWER)] > 0.5  # as before it was tried

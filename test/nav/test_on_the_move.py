@@ -17,7 +17,7 @@ from edge_cloud_spec.nav.motion import BEND, NOTHING, PATH, PERIOD, Ledger, Limi
 from edge_cloud_spec.nav.navigator import PROGRESS_S, QUICK, REMEMBERED, STALL, DecisionTime
 from edge_cloud_spec.nav.odometer import Track
 from edge_cloud_spec.nav.pose import Pose, Velocity
-from edge_cloud_spec.nav.settings import DRIVES, ON, Settings
+from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, Settings
 
 FORWARD, BACK = "move forward large", "move backward large"
 LEFT, RIGHT = "turn left large", "turn right large"
@@ -34,7 +34,11 @@ def steady(action: str, takes: float = 0.2, settings: Settings | None = None, **
 
 
 def anything(
-    seed: int, drive: str = ON, lag: float = 0.1, slowest: float = 0.4, odometry: str = "auto"
+    seed: int,
+    drive: str = CONTINUOUS,
+    lag: float = 0.1,
+    slowest: float = 0.4,
+    odometry: str = "auto",
 ) -> Rover:
     """Any decisions, one after another."""
     random = Random(seed)
@@ -79,7 +83,9 @@ def test_nothing_is_left_out_and_nothing_added_twice(
     rover.run(60.0)
     arrived = sum(step.end is not None for step in rover.steps.values())
     assert arrived > 5 and len(rover.steps) > 15
-    assert (len(rover.steps) > 1.5 * arrived) == (drive == ON and slowest < QUICK), "replaced"
+    assert (len(rover.steps) > 1.5 * arrived) == (drive == CONTINUOUS and slowest < QUICK), (
+        "replaced"
+    )
     check(rover)
 
 

@@ -72,6 +72,7 @@ class Worker(threading.Thread):
                 instructions,
                 self._scheduler.estimator.seconds,
                 spec.vocabulary,
+                {"action first": self._models.actions()},
             ),
         )
         # Streams of which a message arrived or the robot left, each time; None: the end.

@@ -50,7 +50,7 @@ from ...nav.events import (
 from ...nav.motion import ASIDE, BEND, PATH, PERIOD
 from ...nav.navigator import YOUNG, Navigator
 from ...nav.pose import STILL, Pose, Velocity, between
-from ...nav.settings import DRIVES, ON, Settings
+from ...nav.settings import CONTINUOUS, DRIVES, Settings
 from .command import Options, Row
 
 GRACE = 0.5  # s after a command's end at which the watchdog stops the base
@@ -496,7 +496,7 @@ class _Episode:
         self._now = self._tick_at = self._odometry_at = random.uniform(10.0, 1000.0)
         self._base = Base(random.uniform(0.05, 0.1), self._now)
         self._settings = Settings(
-            drive=random.choice((*DRIVES, ON, ON)),
+            drive=random.choice((*DRIVES, CONTINUOUS, CONTINUOUS)),
             look_period=random.choice((0.0, 0.2, 0.2, 0.5)),
             allow_unverified=random.random() < 0.5,
             clock_offset_limit=random.choice((5.0, 1e10, 1e10)),
@@ -624,7 +624,7 @@ class _Episode:
         arrived = any(text.startswith("idle done") for text in shown)
         for effect in effects:
             if isinstance(effect, Halt | Announce) and self._step is not None:
-                if isinstance(effect, Announce) and self._settings.drive != ON:
+                if isinstance(effect, Announce) and self._settings.drive != CONTINUOUS:
                     self._worst.broken["two at once"] += 1
                 sure = not self._lies and self._hung_until < self._step.begun
                 self._step.judge(self._worst, arrived and sure)

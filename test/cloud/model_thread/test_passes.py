@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 from unittest.mock import Mock
@@ -30,6 +31,7 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exits import Adapter, Exits
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.nav.answer import action_of
 from edge_cloud_spec.share import rules_text
 from edge_cloud_spec.wire.codec import decode_server
 from edge_cloud_spec.wire.messages import (
@@ -525,3 +527,31 @@ def test_who_waits_for_room_gets_it_from_those_that_never_stop() -> None:
         begun = [len(robot.tokens) for robot in robots]
         assert max(begun) <= 45 or min(begun) > 0, "one is nearly done, another has not begun"
     assert [tuple(robot.tokens) for robot in robots] == [OWN] * 3
+
+
+@pytest.mark.parametrize("passes", ["free", "fixed"])
+def test_the_first_verdict_of_the_first_decode_has_the_action_without_a_pass_of_its_own(
+    passes: str,
+) -> None:
+    target = load(EMBEDDED / "target", threads=1, passes=passes)
+    spec = target.spec(rules_text(), 48)
+    actions = {}
+    for n, request in enumerate(sample_requests(3, 6)):
+        for lookup in (True, False):
+            robot = Robot(Worker(target, spec))  # to which nobody has said anything yet
+            asked = Open(n, request.instruction, request.jpeg, "action first", GREEDY, "greedy")
+            robot.ask(
+                replace(
+                    asked,
+                    tokenizer_digest=target.tokenizer_digest,
+                    generation=Generation(until=1),
+                    lookup=lookup,
+                )
+            )
+            verdict = robot.last(Verdict)
+            said = target.tokenizer.decode([*verdict.tokens, verdict.token])
+            assert (str(action_of(said)) != "None") == lookup
+            assert (verdict.drafted > 0) == lookup
+            actions[n, lookup] = said
+    assert len({actions[n, True] for n in range(6)}) > 1  # there are some to choose from
+    assert all(actions[n, True].startswith(actions[n, False]) for n in range(6))

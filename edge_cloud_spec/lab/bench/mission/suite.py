@@ -270,7 +270,7 @@ def _variant(text: str, **usual: object) -> Variant:
         if name not in VARIED or not value:
             raise UserError(
                 f"--presets {text}: {option!r} is no OPTION=VALUE; options are "
-                f"{', '.join(VARIED)}, as in {preset}:explain=none:drive=on"
+                f"{', '.join(VARIED)}, as in {preset}:explain=none:drive=continuous"
             )
         if name in given:
             raise UserError(f"--presets {text}: {name} is given twice")
