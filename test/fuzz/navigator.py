@@ -9,8 +9,8 @@ promises are checked from what it heard and what it did, by none of its own logi
    was taken after that instruction.
 2. Never outside the limits of speed and acceleration, and of unverified motion.
 3. Never later than 0.5 s after the last valid command, nor after the expiry of its decision.
-4. A decision's step begins once; before the one under way has ended only with `drive: continuous`, where
-   both are verified, and on a frame of the last second.
+4. A decision's step begins once; before the one under way has ended only with `drive: continuous`,
+   where both are verified, and on a frame of the last second.
 5. What is commanded since a step's frame adds up to no more than the step may take, even where the
    watchdog has to stop it, and nothing is commanded against its direction.
 """
