@@ -339,7 +339,7 @@ class Navigator:
         if settings.drive == CONTINUOUS and anchor is not None and settled.verified:
             late = self._decision_time.seconds > QUICK
             last = motion.ends - LAST[bool(goal.angle)] if late else -math.inf
-            look_at = max(now + settings.look_period, last)
+            look_at = max(frame.taken + settings.look_period, last)
         before, self._run = self._run, Run(action, motion, expiry, closed_loop, look_at)
         if before is None or (before.action.verb, action.verb) != ("search", "search"):
             self._swept, self._yaw = 0.0, 0.0 if pose is None else pose.yaw
