@@ -34,6 +34,7 @@ from .settings import CONTINUOUS, Settings
 from .status import E_STOP, INSTRUCTION, NOBODY, TOLD_TO_STOP, Holds, Status, is_request
 
 FUTURE = 0.5  # s that a frame's stamp may lie ahead of the clock
+SOONEST = 0.1  # s after a command's end, before which no watchdog stops the base
 STALL = 0.5  # s without a tick, after which a motion is not taken up again
 PROGRESS_S = 2.0  # s in which a base that drives must make some way,
 PROGRESS = 0.25  # of what is commanded
@@ -352,9 +353,9 @@ class Navigator:
         return [*effects, *self._go_on(self._run, now)]
 
     def _drives_on(self, run: Run, now: float) -> bool:
-        """Whether another action may replace this one: not where its last command ran out, nor
-        while odometry falters."""
-        in_time = now - self._ticked <= STALL and now < self._given.stop_by
+        """Whether another action may replace this one: not where the watchdog may have stopped the
+        base, nor while odometry falters."""
+        in_time = now < min(self._given.until + SOONEST, self._given.stop_by)
         return in_time and not self.odometer.track.falters(now) and now >= run.look_at - PERIOD / 2
 
     def _used_since(self, frame: FrameTime, now: float) -> Use:

@@ -286,14 +286,16 @@ def test_a_decision_resets_no_clock_and_loosens_no_bound() -> None:
     assert "stood still" in reports(effects) and not drives(effects)
 
 
-def test_a_navigator_that_stood_still_lets_no_decision_take_over() -> None:
+@pytest.mark.parametrize(("gap", "goes_on"), [(0.16, True), (STALL + 0.02, False)])
+def test_a_navigator_that_stood_still_lets_no_decision_take_over(gap: float, goes_on: bool) -> None:
+    """A watchdog may have stopped the base, at which no decision commands its old speed anew."""
     drill = moving(FORWARD)
-    drill.now += STALL + 0.02
+    drill.now += gap
     track(drill)
     late = words(f"action: {FORWARD};", "r2", age=0.0, stamp=stamp(drill))
     effects = drill.on(late)
     assert not drives(effects) and "nothing else is decided" in reports(effects)
-    assert not drives(drill.on(TICK))
+    assert bool(drives(drill.on(TICK))) == goes_on
 
 
 @pytest.mark.parametrize(
