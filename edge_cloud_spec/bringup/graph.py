@@ -31,7 +31,7 @@ LOCAL_ADDRESS = "127.0.0.1:50151"
 MODEL_LOADS_S = 600.0  # of a verifier that is started here; the end of its process is seen
 
 MAX_SEED = 2**31 - 1  # of a room
-LEAD_TIME = "lead_time is no more: drive (on or stop_and_go) takes its place"
+LEAD_TIME = f"lead_time is no more: drive ({' or '.join(DRIVES)}) takes its place"
 NODES = (  # those that a parameter file may name
     "drafter",
     "cloud_bridge",

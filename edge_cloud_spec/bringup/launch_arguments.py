@@ -24,8 +24,8 @@ ARGUMENTS = {
     "target": ("", "the same for the target model, where the verifier is started here"),
     "drive": (
         "",
-        "on: decide while driving; stop_and_go: standing; empty: the parameter file's, else on "
-        "where it is known how old a picture is",
+        "continuous: decide while driving; stop_and_go: standing; empty: the parameter file's, "
+        "else continuous where it is known how old a picture is",
     ),
     "sim": ("true", "true: the simulated Go2; false: a robot's own camera, odometry and base"),
     "seed": ("", "which simulated room; empty: the parameter file's, else 0"),

@@ -200,7 +200,7 @@ class AutoPlanner(DraftPlanner):
         worth, plan = max(scored_plans(seen, idle), key=lambda scored: scored[0])
         if not plan.leads:
             self._gave_up_at = max(self._gave_up_at, seen.costs.generate)
-        if plan.leads:
+        else:
             slower = REPLAN[-1] * (1 / seen.generated - 1 / worth)
             if self._led > RECHECK * (joining_s(seen.costs, plan.speculation) + slower):
                 plan = DraftPlan(None, idle, REPLAN[-1])

@@ -60,7 +60,7 @@ class AnswerAssembler:
         if answer is None:
             answer = self._answers[words.request] = _Answer(words, now - words.age)
             if len(self._answers) > REMEMBERED + 1:
-                del self._answers[next(iter(self._answers))]
+                del self._answers[next(name for name in self._answers if name != self._newest)]
             order = min(answer.frame_time, now)  # a stamp from the future makes no next one old
             if order >= self._order - SAME_FRAME:
                 self._newest, self._order = words.request, order

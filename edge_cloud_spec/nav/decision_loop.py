@@ -255,8 +255,10 @@ class DecisionLoop(Generic[Frame]):
         """Only a frame that arrives after it shows the robot in that state."""
         self._mission.on_status(status)
         actions = self._judge(now)  # first: after an end no decision is due
-        counted = status.stops != self._stops
-        if counted or (status.welcomes_decision and status.request == self._request):
+        counted, before = status.stops != self._stops, self._status
+        again = before and (before.state, before.request) == (status.state, status.request)
+        welcome = status.welcomes_decision and status.request == self._request
+        if counted or (welcome and not again):
             self._drop_frames(now)
         self._status = status
         if counted:

@@ -29,11 +29,12 @@ from .events import (
 from .motion import BEND, BLOCKED, LEFT, NOTHING, PERIOD, Goal, Ledger, Motion, Use, goal_of
 from .motion import FAR as JUMP
 from .odometer import FAR, MOVED_AWAY, Odometer
-from .pose import STILL, wrap
+from .pose import STILL, Pose, wrap
 from .settings import CONTINUOUS, Settings
 from .status import E_STOP, INSTRUCTION, NOBODY, TOLD_TO_STOP, Holds, Status, is_request
 
 FUTURE = 0.5  # s that a frame's stamp may lie ahead of the clock
+SOONEST = 0.1  # s after a command's end, before which no watchdog stops the base
 STALL = 0.5  # s without a tick, after which a motion is not taken up again
 PROGRESS_S = 2.0  # s in which a base that drives must make some way,
 PROGRESS = 0.25  # of what is commanded
@@ -121,7 +122,7 @@ class Navigator:
     Where odometry tells the place of a frame, the next decision is made while it runs, and replaces
     it: the next tick drives on from the speed of the last, and all that was commanded since the
     frame (``Ledger``) is off the new action's budget. One that does not fit into that has the robot
-    stand first. On words that nobody has verified nothing begins, or is decided, on the move.
+    stand first. Words that nobody has verified replace no motion, and none replaces theirs.
 
     After a stop (``Holds``) it moves only for an instruction from after the release, on a frame
     from after that: words say the count of stops that was heard before their frame came, and only
@@ -150,8 +151,8 @@ class Navigator:
         self._decision_time = DecisionTime()
         self._given = Drive(STILL, 0.0)  # the last command
         self._set_off = -math.inf  # when the robot last began to move from standing
-        self._yaw = 0.0  # at the last tick
-        self._swept = 0.0  # rad that searches one after another have turned, since one was counted
+        self._here = Pose()  # at the last tick
+        self._made = 0.0  # m or rad that one action again and again has made, since it was counted
         self._latest = NOBODY
         self._instruction: str | None = None  # that was heard last; None: none
         self._instructed_at = -math.inf
@@ -315,7 +316,7 @@ class Navigator:
             return "its frame is from before the robot was stopped or released, or set anew"
         moves = settled.action is not None and settled.action.verb == "move"
         path, _, turn = self._used_since(frame, now)
-        on_the_move = path > LEFT[0] or turn > LEFT[1]
+        on_the_move = self._run is not None or path > LEFT[0] or turn > LEFT[1]
         driven = self._ledger.driven_since(frame.taken, now)
         if on_the_move and driven > YOUNG:
             return f"its frame is from {driven:.1f} s of driving ago"
@@ -341,8 +342,8 @@ class Navigator:
             last = motion.ends - LAST[bool(goal.angle)] if late else -math.inf
             look_at = max(frame.taken + settings.look_period, last)
         before, self._run = self._run, Run(action, motion, expiry, closed_loop, look_at)
-        if before is None or (before.action.verb, action.verb) != ("search", "search"):
-            self._swept, self._yaw = 0.0, 0.0 if pose is None else pose.yaw
+        if before is None or before.action != action:
+            self._made, self._here = 0.0, pose or Pose()
         announce = self._announce(settled, goal, expiry - now)
         effects = [announce, *self._show("moving", str(action))]
         if before is not None:  # the next tick drives: no decision stands in for one
@@ -352,9 +353,9 @@ class Navigator:
         return [*effects, *self._go_on(self._run, now)]
 
     def _drives_on(self, run: Run, now: float) -> bool:
-        """Whether another action may replace this one: not where its last command ran out, nor
-        while odometry falters."""
-        in_time = now - self._ticked <= STALL and now < self._given.stop_by
+        """Whether another action may replace this one: not where the watchdog may have stopped the
+        base, nor while odometry falters."""
+        in_time = now < min(self._given.until + SOONEST, self._given.stop_by)
         return in_time and not self.odometer.track.falters(now) and now >= run.look_at - PERIOD / 2
 
     def _used_since(self, frame: FrameTime, now: float) -> Use:
@@ -410,7 +411,7 @@ class Navigator:
         if now - self._set_off >= PROGRESS_S and self._is_blocked(now):
             self._refused["not_arrived"] += 1
             return self._end(f"{run.action} {BLOCKED}")
-        effects = [drive, *self._count_searches(run)]
+        effects = [drive, *self._count_steps(run)]
         if now >= run.look_at - PERIOD / 2:
             effects += self._show("ready", str(run.action))
         return effects
@@ -425,15 +426,16 @@ class Navigator:
             for given, real, least in zip((path, turn), (made, turned), JUMP, strict=True)
         )
 
-    def _count_searches(self, run: Run) -> list[Effect]:
-        """Searches that replace each other are done when the robot has turned as far as one."""
-        if run.action.verb != "search":
+    def _count_steps(self, run: Run) -> list[Effect]:
+        """An action that replaces itself is done each time the robot has made as much as one."""
+        goal, before, here = run.motion.goal, self._here, self.odometer.track.newest
+        ahead = math.cos(here.yaw) * (here.x - before.x) + math.sin(here.yaw) * (here.y - before.y)
+        self._here = here
+        self._made += wrap(here.yaw - before.yaw) if goal.angle else ahead
+        size = abs(goal.angle or goal.distance)
+        if not abs(self._made) >= size > 0.0:
             return []
-        yaw = self.odometer.track.newest.yaw
-        self._swept, self._yaw = self._swept + wrap(yaw - self._yaw), yaw
-        if abs(self._swept) < (step := math.radians(abs(self.settings.steps.search))):
-            return []
-        self._swept, state = math.fmod(self._swept, step), self.status.state
+        self._made, state = math.fmod(self._made, size), self.status.state
         return [*self._show(state, f"done: {run.action}"), *self._show(state, str(run.action))]
 
     def _end(self, problem: str, detail: str = "") -> list[Effect]:

@@ -82,6 +82,7 @@ class Odometer:
 KEPT = 400  # poses, to find the one of a frame
 APART = 25_000_000  # ns between them at least, so that they reach back for ten seconds
 SAME_TIME = 200_000_000  # ns between a frame and the odometry that stands for it
+SWAY = 500_000_000  # ns in which a base that sways or trots is back
 SOONEST = 0.08  # s; no silence shorter than this is one
 PERIODS = 1.8  # of odometry, without which it falters
 LEARNING = 0.2  # weight of the newest period in their mean
@@ -171,9 +172,13 @@ class Track:
         return math.hypot(here.x - then.x, here.y - then.y), abs(wrap(here.yaw - then.yaw))
 
     def made_lately(self, seconds: float) -> tuple[float, float]:
-        """Metres of path and radians of turning, to either side, in the last ``seconds``."""
+        """Metres of path and radians of turning, to either side, in the last ``seconds``.
+
+        By half seconds: a base that sways where it stands makes no way.
+        """
         since = self._poses[-1][0] - round(seconds * 1e9)
-        pairs = list(pairwise(pose for at, pose in self._poses if at >= since))
+        lately = {at // SWAY: pose for at, pose in reversed(self._poses) if at >= since}
+        pairs = list(pairwise([self.newest, *lately.values()]))
         path = sum(math.hypot(b.x - a.x, b.y - a.y) for a, b in pairs)
         return path, sum(abs(wrap(b.yaw - a.yaw)) for a, b in pairs)
 

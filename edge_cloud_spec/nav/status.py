@@ -25,8 +25,7 @@ class Status:
     is mended. ``request`` is the last one that the navigator settled (moved on, or refused), ``-``
     before the first. ``stops`` counts the stops, the releases and the changes of the settings, from
     a number that is another for each navigator: words that were decided under another count move
-    nothing. Raises ValueError for
-    another state, or a request that is not one word.
+    nothing. Raises ValueError for another state, or a request that is not one word.
     """
 
     state: str

@@ -72,7 +72,7 @@ def test_a_nodes_parameter_is_no_argument_unless_another_launch_file_has_it(name
 
 
 def test_an_argument_that_has_another_name_now_is_refused_with_it() -> None:
-    with pytest.raises(UserError, match=r"drive \(on or stop_and_go\) takes its place"):
+    with pytest.raises(UserError, match=r"drive \(continuous or stop_and_go\) takes its place"):
         refuse_mistyped(["lead_time:=-1.0"])
 
 

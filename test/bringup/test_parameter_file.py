@@ -80,8 +80,14 @@ def test_without_a_file_a_verifier_is_started_here() -> None:
         ("/**/cloud_bridge: {ros__parameters: {cloud: here}}", "HOST:PORT"),
         ("\udcff", "cannot be read"),
         ("/**/navigator: {ros__parameters: {lead_time: -1.0}}", "drive .* takes its place"),
-        ("/**/navigator: {ros__parameters: {drive: fast}}", "drive must be on or stop_and_go"),
-        ("/**/navigator: {ros__parameters: {drive: off}}", "drive must be on or stop_and_go"),
+        (
+            "/**/navigator: {ros__parameters: {drive: fast}}",
+            "must be continuous or stop_and_go",
+        ),
+        (
+            "/**/navigator: {ros__parameters: {drive: off}}",
+            "must be continuous or stop_and_go",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(

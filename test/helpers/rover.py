@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from helpers.drill import words
@@ -98,7 +98,8 @@ class Rover:
         self.stood = 0.0  # s
         self.way: list[tuple[float, Pose]] = []  # of the base, by time
         self.pictures: list[Seen] = []  # that have not arrived
-        self.searched = 0  # searches that were done
+        self.sway = 0.0  # m aside that odometry tells of a base that trots where it is
+        self.done = 0  # actions, by what was made of them
         self.frames: dict[str, Seen] = {}
         for _ in range(5):  # odometry comes first
             self.run(PERIOD)
@@ -125,7 +126,7 @@ class Rover:
     def _shown(self, effect: Show) -> None:
         self.loop.on(effect.status, self.now)
         arrived = effect.status.detail.startswith("done: ")
-        self.searched += effect.status.detail == "done: search"
+        self.done += arrived
         if arrived and effect.status.state == "idle":
             self.steps[list(self.steps)[-1]].end = self.base.pose
 
@@ -144,7 +145,9 @@ class Rover:
                 self.way.append((at, self.base.pose))
                 if self.odometry:
                     stamp = round((EPOCH + self.now) * 1e9)
-                    effects += self.on(Odometry(self.base.pose, stamp))
+                    aside = self.sway * math.sin(20.0 * self.now)
+                    pose = replace(self.base.pose, y=self.base.pose.y + aside)
+                    effects += self.on(Odometry(pose, stamp))
                 if part == 3 and self.ticks % CAMERA == 0:
                     ahead = self.camera_ahead + self.late - self.camera_lag
                     stamp = round((EPOCH + self.now + ahead) * 1e9)

@@ -203,6 +203,15 @@ def test_so_many_requests_are_remembered() -> None:
     assert listener.hear(words("0", text="action: stop;", age=0.0), 300.0) is not None
 
 
+def test_what_is_older_never_makes_the_newest_request_forgotten() -> None:
+    listener = AnswerAssembler()
+    newest = words("newest", text="action: search;", age=0.0)
+    assert listener.hear(newest, 100.0) is not None
+    for n in range(REMEMBERED + 2):
+        listener.hear(words(str(n), age=2.0), 101.0)
+    assert listener.hear(replace(newest, age=2.0), 102.0) is None, "it moved the robot once"
+
+
 @pytest.mark.parametrize(
     ("text", "reason", "said"),
     [

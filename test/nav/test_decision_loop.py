@@ -71,6 +71,16 @@ def test_the_next_is_due_on_a_frame_from_after_the_navigator_said_ready() -> Non
     assert loop.take("r2", 3.2) == Decide("r2", IT, "moving", 7)
 
 
+def test_what_is_said_of_a_motion_that_goes_on_drops_no_frame() -> None:
+    loop = deciding()
+    loop.on(Ended(SEARCH), 2.0)
+    loop.on(Status("ready", "r1", "search", 7), 3.0)
+    loop.on(Seen("moving"), 3.1)
+    for detail in ("done: search", "search"):
+        loop.on(Status("ready", "r1", detail, 7), 3.2)
+    assert loop.take("r2", 3.2) == Decide("r2", IT, "moving", 7)
+
+
 def test_a_decision_that_began_on_the_move_is_the_only_one_until_it_is_settled() -> None:
     loop = deciding()
     loop.on(Status("ready", "r1", stops=7), 3.0)

@@ -13,7 +13,7 @@ from helpers.rover import BOX, Rover
 
 from edge_cloud_spec.lab.bench.motion import MORE, RATIO, Base
 from edge_cloud_spec.nav.events import Announce, Drive, EStop, Event, Halt, Instruction, Odometry
-from edge_cloud_spec.nav.motion import BEND, NOTHING, PATH, PERIOD, Ledger, Limits, goal_of
+from edge_cloud_spec.nav.motion import BEND, NOTHING, PATH, PERIOD, Ledger, Limits, Steps, goal_of
 from edge_cloud_spec.nav.navigator import PROGRESS_S, QUICK, REMEMBERED, STALL, DecisionTime
 from edge_cloud_spec.nav.odometer import Track
 from edge_cloud_spec.nav.pose import Pose, Velocity
@@ -121,14 +121,27 @@ def test_a_robot_that_decides_on_the_move_does_not_stand() -> None:
     assert driving.base.pose.x > 1.3 * waiting.base.pose.x, "and gets further"
 
 
-def test_searches_that_replace_each_other_count_for_what_was_turned() -> None:
-    rover, turned = steady("search"), 0.0
-    while rover.searched < 9:
+@pytest.mark.parametrize("action", ["search", RIGHT, FORWARD, BACK])
+def test_actions_that_replace_themselves_count_for_what_was_made(action: str) -> None:
+    rover, turned = steady(action), 0.0
+    while rover.done < 9:
+        assert rover.now < 200.0, rover.done
         before = rover.base.pose.yaw
         rover.run(PERIOD)
         turned += rover.base.pose.yaw - before
     assert len(rover.steps) > 9, "they replaced each other"
-    assert turned / math.radians(rover.settings.steps.search) == pytest.approx(9.0, abs=0.3)
+    made, size = (turned, 48.0) if action in ("search", RIGHT) else (rover.base.pose.x, 0.9)
+    size = math.radians(size) if made == turned else size
+    assert abs(made) / size == pytest.approx(9.0, abs=0.3)
+
+
+def test_a_search_of_no_degrees_counts_nothing() -> None:
+    limits = Limits(speed=0.25, response=0.0)
+    drill = moving(FORWARD, settings=Settings(limits=limits, steps=Steps(search=0.0)))
+    drill.on(words("action: search;", "r2", age=0.0, stamp=stamp(drill)))
+    for _ in range(10):
+        step(drill)
+    assert drill.status == "idle r2 0 done: search"
 
 
 def moving(first: str, verified: bool = True, settings: Settings | None = None) -> Drill:
@@ -273,14 +286,16 @@ def test_a_decision_resets_no_clock_and_loosens_no_bound() -> None:
     assert "stood still" in reports(effects) and not drives(effects)
 
 
-def test_a_navigator_that_stood_still_lets_no_decision_take_over() -> None:
+@pytest.mark.parametrize(("gap", "goes_on"), [(0.16, True), (STALL + 0.02, False)])
+def test_a_navigator_that_stood_still_lets_no_decision_take_over(gap: float, goes_on: bool) -> None:
+    """A watchdog may have stopped the base, at which no decision commands its old speed anew."""
     drill = moving(FORWARD)
-    drill.now += STALL + 0.02
+    drill.now += gap
     track(drill)
     late = words(f"action: {FORWARD};", "r2", age=0.0, stamp=stamp(drill))
     effects = drill.on(late)
     assert not drives(effects) and "nothing else is decided" in reports(effects)
-    assert not drives(drill.on(TICK))
+    assert bool(drives(drill.on(TICK))) == goes_on
 
 
 @pytest.mark.parametrize(
@@ -368,6 +383,15 @@ def test_odometry_that_goes_missing_ends_both_the_motion_and_what_follows_it() -
     assert any("odometry is missing" in said for said in rover.reports)
 
 
+@pytest.mark.parametrize("ahead", [0.3, 0.45])
+def test_a_frame_from_the_future_has_no_place_where_the_robot_drives(ahead: float) -> None:
+    drill = moving(FORWARD)
+    at = stamp(drill) + round(ahead * 1e9)
+    effects = drill.on(words("action: move forward small;", "r2", age=-ahead, stamp=at))
+    assert drill.navigator.moving and not any(isinstance(each, Announce) for each in effects)
+    assert "it is not known where" in reports(effects)
+
+
 def test_a_frame_of_the_move_whose_place_is_not_known_moves_nothing(monkeypatch: Patch) -> None:
     rover = deciding_on_the_move()
     steps = len(rover.steps)
@@ -411,11 +435,12 @@ def test_without_odometry_nobody_decides_on_the_move_and_all_is_as_it_is_standin
     assert did[0] == did[1]
 
 
-def test_a_wall_ends_motions_that_replace_each_other_as_blocked() -> None:
+@pytest.mark.parametrize("sway", [0.0, 0.02])
+def test_a_wall_ends_motions_that_replace_each_other_as_blocked(sway: float) -> None:
     rover = steady(FORWARD)
     rover.run(5.0)
     before = len(rover.steps)
-    rover.blocked = True
+    rover.blocked, rover.sway = True, sway
     rover.until(lambda: rover.navigator.status.detail.endswith("is the way blocked?"), 4.0)
     assert len(rover.steps) >= before + 3, "each was replaced before it could tell"
     begun = rover.now
