@@ -106,7 +106,7 @@ def test_a_step_that_does_not_count_from_its_frame_is_found_out(
     for each in wrong:
         monkeypatch.setattr(*each)
     rover = anything(3)
-    rover.run(60.0)
+    rover.run(150.0)
     with pytest.raises(AssertionError, match="Step"):
         check(rover)
 
