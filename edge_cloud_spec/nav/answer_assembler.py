@@ -30,7 +30,7 @@ class Settled:
     failed: bool = False  # the decode gave no words; nothing was refused
 
 
-@dataclass(eq=False)
+@dataclass
 class _Answer:
     """What a request has said so far; ``first`` are its first words."""
 

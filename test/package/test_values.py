@@ -19,6 +19,7 @@ OWNED = {  # their owners change them
     "DecodeStats",
     "ClientShare",
     "Stopwatch",
+    "_Answer",
     "_Client",
     "_Entry",
     "_Progress",
