@@ -60,6 +60,13 @@ def every_action() -> tuple[Action, ...]:
 
 
 DELIMITER = ";"
+
+
+def clause_of(action: Action) -> str:
+    """The clause with which an answer says this action."""
+    return f"action: {action}{DELIMITER}"
+
+
 _CLAUSE = re.compile(r"\s*(action|reason): (\S[^;]*)")
 
 

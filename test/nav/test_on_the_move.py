@@ -12,7 +12,16 @@ from helpers.drill import Drill, drives, reports, words
 from helpers.rover import BOX, Rover
 
 from edge_cloud_spec.lab.bench.motion import MORE, RATIO, Base
-from edge_cloud_spec.nav.events import Announce, Drive, EStop, Event, Halt, Instruction, Odometry
+from edge_cloud_spec.nav.events import (
+    Announce,
+    Drive,
+    EStop,
+    Event,
+    Halt,
+    Instruction,
+    Odometry,
+    Tick,
+)
 from edge_cloud_spec.nav.motion import BEND, NOTHING, PATH, PERIOD, Ledger, Limits, Steps, goal_of
 from edge_cloud_spec.nav.navigator import PROGRESS_S, QUICK, REMEMBERED, STALL, DecisionTime
 from edge_cloud_spec.nav.odometer import Track
@@ -144,10 +153,17 @@ def test_a_search_of_no_degrees_counts_nothing() -> None:
     assert drill.status == "idle r2 0 done: search"
 
 
-def moving(first: str, verified: bool = True, settings: Settings | None = None) -> Drill:
+class Followed(Drill):
+    """With odometry of a base that follows at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.pose = Pose()
+
+
+def moving(first: str, verified: bool = True, settings: Settings | None = None) -> Followed:
     """A robot with odometry that has moved for 0.4 s by this action, where it was told to be."""
-    drill = Drill(settings or Settings(allow_unverified=True))
-    drill.pose = Pose()  # type: ignore[attr-defined]
+    drill = Followed(settings or Settings(allow_unverified=True))
     track(drill)
     drill.on(words(f"action: {first};", verified=verified, age=0.0, stamp=stamp(drill)))
     for _ in range(8):
@@ -160,22 +176,19 @@ def stamp(drill: Drill) -> int:
     return round(drill.now * 1e9)
 
 
-def track(drill: Drill) -> None:
-    drill.on(Odometry(drill.pose, stamp(drill)))  # type: ignore[attr-defined]
+def track(drill: Followed) -> None:
+    drill.on(Odometry(drill.pose, stamp(drill)))
 
 
-def step(drill: Drill) -> list[Any]:
-    """A tick, and odometry of a base that follows at once."""
-    given, pose = drill.navigator._ledger.driven, drill.pose  # type: ignore[attr-defined]
+def step(drill: Followed) -> list[Any]:
+    """Odometry, and a tick."""
+    given, pose = drill.navigator._ledger.driven, drill.pose
     x = pose.x + PERIOD * given.vx * math.cos(pose.yaw)
     y = pose.y + PERIOD * given.vx * math.sin(pose.yaw)
-    drill.pose = Pose(x, y, pose.yaw + PERIOD * given.wz)  # type: ignore[attr-defined]
+    drill.pose = Pose(x, y, pose.yaw + PERIOD * given.wz)
     drill.now += PERIOD
     track(drill)
-    return drill.run(0.0) + drill.on(TICK)
-
-
-TICK = Event.__args__[-1]()  # type: ignore[attr-defined]
+    return drill.on(Tick())
 
 
 @pytest.mark.parametrize(
@@ -282,7 +295,7 @@ def test_a_decision_resets_no_clock_and_loosens_no_bound() -> None:
     assert (again.velocity, again.until) == (last.velocity, last.until)
     assert again.stop_by < last.stop_by
     assert again.velocity.vx * (again.stop_by - drill.now) <= 1.4 * 0.2 + 0.04
-    effects = drill.on(TICK, STALL)
+    effects = drill.on(Tick(), STALL)
     assert "stood still" in reports(effects) and not drives(effects)
 
 
@@ -295,7 +308,7 @@ def test_a_navigator_that_stood_still_lets_no_decision_take_over(gap: float, goe
     late = words(f"action: {FORWARD};", "r2", age=0.0, stamp=stamp(drill))
     effects = drill.on(late)
     assert not drives(effects) and "nothing else is decided" in reports(effects)
-    assert bool(drives(drill.on(TICK))) == goes_on
+    assert bool(drives(drill.on(Tick()))) == goes_on
 
 
 @pytest.mark.parametrize(

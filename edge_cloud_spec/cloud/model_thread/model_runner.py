@@ -15,7 +15,7 @@ from ...errors import UserError
 from ...models.draft_model import DraftModel
 from ...models.kv_memory import KvMemory
 from ...models.prompt import Prompt, PromptSpec, Request, instruction_tokens
-from ...nav.answer import DELIMITER, every_action
+from ...nav.answer import clause_of, every_action
 from ...wire.messages import Open
 from ..session.events import Predicted
 from .sessions import CloudSession, DuePass
@@ -64,8 +64,8 @@ class ModelRunner:
     def actions(self) -> list[tuple[int, ...]]:
         """Every action as an answer begins with it, as the target writes it; of those that it
         cannot write none."""
-        texts = (f"action: {action}{DELIMITER}" for action in every_action())
-        written = [instruction_tokens(self.target, text) for text in texts]
+        clauses = map(clause_of, every_action())
+        written = [instruction_tokens(self.target, clause) for clause in clauses]
         return [each for each in written if max(each, default=0) < self.spec.vocabulary]
 
     def predictor(

@@ -170,6 +170,7 @@ def judge(
     decodes = _decodes(ordered)
     said = [event for event in ordered if isinstance(event, Instructed)]
     commands = [event for event in ordered if isinstance(event, Command)]
+    driving = _driving(ordered)
     judgement = Judgement()
     valid: list[Command] = []
     for command in commands:
@@ -178,7 +179,7 @@ def judge(
             valid.append(command)  # judged already; or a stop, which harms nobody
             continue
         problem = _problem(command, before, decodes, said, taken_at, decode)
-        problem = problem or _drove(ordered, taken_at(command.stamp), command.at)
+        problem = problem or _drove(driving, taken_at(command.stamp), command.at)
         if problem:
             judgement.unverified.append(f"{command.text!r} of {command.request}: {problem}")
         else:
@@ -255,13 +256,16 @@ def _problem(
     return ""
 
 
-def _drove(events: Sequence[Event], taken: float | None, now: float) -> str:
+def _driving(events: Sequence[Event]) -> list[tuple[float, float]]:
+    """From when until the next command the base was commanded to move."""
+    own = [event for event in events if isinstance(event, BaseCommand) and not event.foreign]
+    return [(command.at, after.at) for command, after in pairwise(own) if command.moves]
+
+
+def _drove(driving: Sequence[tuple[float, float]], taken: float | None, now: float) -> str:
     """That the base was commanded to move for too long since a frame was taken; else empty."""
-    own = [e for e in events if isinstance(e, BaseCommand) and not e.foreign and e.at <= now]
     times = [
-        min(BASE_TIMEOUT, after.at - max(command.at, taken or now))
-        for command, after in pairwise(own)
-        if command.moves
+        min(BASE_TIMEOUT, end - max(begin, taken or now)) for begin, end in driving if end <= now
     ]
     driven = sum(max(0.0, seconds) for seconds in times)
     return f"its frame is from {driven:.1f} s of driving ago" if driven > DRIVEN + SLACK else ""
