@@ -28,7 +28,7 @@ from .image import (
 from .kv_memory import MB, KvMemory, LruCache
 from .passes.target_rows import DeviceRows
 from .passes.transformer import Transformer
-from .prompt import Prompt, PromptSpec, Request, prompt_digest, render
+from .prompt import USER_TEXT, Prompt, PromptSpec, Request, prompt_digest, render
 from .session import EncodedPicture, PassRequest, Prefill, Session, forward_together
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
@@ -130,7 +130,9 @@ class Vlm:
         self._pictures: LruCache[Picture] = LruCache(2)
         self._grids: LruCache[tuple[Grid, Grid]] = LruCache(1024)  # of pictures that are sound
 
-    def spec(self, system_text: str, max_tokens: int) -> PromptSpec:
+    def spec(
+        self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
+    ) -> PromptSpec:
         """How prompts for this model, the target, are made; for the robot to make the same.
 
         UserError: the checkpoint has no chat template.
@@ -148,6 +150,8 @@ class Vlm:
             max_tokens=max_tokens,
             target=self.identity,
             vocabulary=self.vocabulary,
+            user_text=user_text,
+            dialect=dialect,
         )
 
     def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
