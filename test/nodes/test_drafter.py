@@ -18,6 +18,7 @@ import pytest
 import rclpy
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from helpers.checkpoints import vlm
 from helpers.graph.decode_graph import INSTRUCTION, Watcher
 from helpers.graph.peer import PATIENCE, Peer
 from helpers.navigator_bench import Bench
@@ -27,11 +28,13 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, Header, String
 
+from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.events import Cut, Emit
 from edge_cloud_spec.edge.rounds import DecodeStats
 from edge_cloud_spec.edge.runner import Outcome
+from edge_cloud_spec.models.tokenizer import TextStream
 from edge_cloud_spec.nav import decision_loop
-from edge_cloud_spec.nav.answer import answer_grammar
+from edge_cloud_spec.nav.answer import CLAUSES, answer_grammar
 from edge_cloud_spec.nav.decision_loop import FULL, NONE, UNTIL_NEXT
 from edge_cloud_spec.nav.mission import STARTED
 from edge_cloud_spec.nav.status import Status
@@ -158,6 +161,38 @@ def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
     node.status("idle")
     node.frame()
     assert not node._loop.instruction and not node.runner.begun
+
+
+@pytest.mark.parametrize("node", [NONE], indirect=True)
+def test_a_bare_word_is_an_action_once_its_answer_has_ended(node: ScriptedDrafter) -> None:
+    node._loop.settings = replace(node._loop.settings, dialect=load_dialect("uni_navid"))
+    tokens = node._model.tokenizer("stop", add_special_tokens=False)["input_ids"]
+    node.runner.tokens = tuple(tokens)
+    node.begin_decision()
+    assert node._loop.instruction == CUP and not node.runner.ends, "it may go on"
+    node.runner.go_on.set()
+    assert ended(node) == ["end"] and not node._loop.instruction
+
+
+def test_settings_have_the_grammar_and_the_reader_of_their_dialect() -> None:
+    settings = DrafterSettings(dialect="navila", grammar="action")
+    dialect = load_dialect("navila")
+    assert settings.decode_settings(0).policy.grammar == dialect.grammar("action", "action first")
+    assert settings.loop.dialect == dialect != DrafterSettings().loop.dialect == CLAUSES
+    with pytest.raises(ValueError, match="dialect: there is no dialect 'klingon'; choose one of"):
+        DrafterSettings(dialect="klingon")
+
+
+def test_bytes_that_never_became_a_letter_are_told_at_the_end() -> None:
+    """Else "stop" and half of an arrow would be "stop"."""
+    tokenizer = vlm().tokenizer
+    arrow = tokenizer("stop\u2190", add_special_tokens=False)["input_ids"]
+    stream = TextStream(tokenizer)
+    while not stream.text.endswith("stop"):
+        stream.add(arrow[:1])
+        arrow = arrow[1:]
+    assert stream.add(arrow[:1]) == "" and stream.text == "stop"
+    assert stream.add((), ended=True) == "\ufffd" and stream.text == "stop\ufffd"
 
 
 @pytest.fixture
