@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from queue import Empty
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,16 @@ from edge_cloud_spec.edge.events import Cut, Emit
 from edge_cloud_spec.edge.rounds import DecodeStats
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.models.tokenizer import TextStream
+from edge_cloud_spec.msg import VerifiedTokens
 from edge_cloud_spec.nav import decision_loop
 from edge_cloud_spec.nav.answer import CLAUSES, answer_grammar
-from edge_cloud_spec.nav.decision_loop import FULL, NONE, UNTIL_NEXT
+from edge_cloud_spec.nav.decision_loop import FULL, NONE, UNTIL_NEXT, Decide
 from edge_cloud_spec.nav.mission import STARTED
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.drafter import DrafterNode
+from edge_cloud_spec.nodes.drafting.camera import CameraFrame
 from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
+from edge_cloud_spec.nodes.drafting.topics import VerifiedWords
 from edge_cloud_spec.nodes.runtime.heartbeat import HUNG
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
@@ -193,6 +197,18 @@ def test_bytes_that_never_became_a_letter_are_told_at_the_end() -> None:
         arrow = arrow[1:]
     assert stream.add(arrow[:1]) == "" and stream.text == "stop"
     assert stream.add((), ended=True) == "\ufffd" and stream.text == "stop\ufffd"
+
+
+@pytest.mark.parametrize(("reason", "rest"), [("end", "\ufffd"), ("length", ""), ("aborted", "")])
+def test_the_navigator_hears_of_them(reason: str, rest: str) -> None:
+    said, tokenizer = list[VerifiedTokens](), vlm().tokenizer
+    tokens = tuple(tokenizer("stop\u2190", add_special_tokens=False)["input_ids"])
+    decide = Decide("r1", CUP, CameraFrame(b"", Time(), 0.0), 7)
+    words = VerifiedWords(SimpleNamespace(publish=said.append), tokenizer, decide)  # type: ignore[arg-type]
+    words.emit(Emit(0, tokens[:-1], True))
+    words.finish(reason)
+    assert [message.text for message in said] == ["stop", rest]
+    assert words.answer == f"stop{rest}" and said[-1].finish_reason == reason
 
 
 @pytest.fixture
