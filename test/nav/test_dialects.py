@@ -147,6 +147,15 @@ def test_what_is_no_mapping_is_refused_too(text: str, tmp_path: Path) -> None:
         load_dialect("none")
 
 
+def test_the_file_in_the_documents_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs/dialects.md").read_text()
+    text = page.partition("```yaml\n")[2].partition("```")[0]
+    own = made(None, text)
+    assert own.most == 3 and own.action_of("</think>I will go, go, halt!", ended=True) == Action(
+        "move", "forward", amount=1.0
+    )
+
+
 # Reading
 
 
