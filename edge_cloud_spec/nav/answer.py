@@ -253,6 +253,7 @@ class Dialect:
 
 
 def pattern_of(phrase: str) -> str:
+    """The regular expression of a phrase, with a group for its amount."""
     return NUMBER.join(map(_literal, phrase.split(AMOUNT)))
 
 
