@@ -83,15 +83,20 @@ def run_decode(args: argparse.Namespace) -> int:
         replica_hosts=tuple(args.replica_hosts),
     )
     from ..instruction import known_instructions
-    from ..models.image import PictureLimits
-    from ..models.load import load
+    from ..models.drafter import load_drafter
     from ..models.prompt import Request
     from ..models.tokenizer import TextStream
 
     check_instruction(args.instruction, known_instructions(args.drafter))
-    options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}
-    model = load(args.drafter, threads=args.threads, **options)
-    model.limit_picture(PictureLimits(args.max_pixels, args.max_image_tokens))
+    model = load_drafter(
+        args.drafter,
+        device=args.device,
+        dtype=args.dtype,
+        quantize=args.quantize,
+        threads=args.threads,
+        max_pixels=args.max_pixels,
+        max_image_tokens=args.max_image_tokens,
+    )
     words = TextStream(model.tokenizer)
 
     def show(emit: Emit) -> None:

@@ -51,8 +51,7 @@ from .rounds import server_generation
 
 if TYPE_CHECKING:
     from ..lookup import AnswerLookup
-    from ..models.session import Prefill
-    from ..models.vlm import Vlm
+    from ..models.drafter import Drafter, DraftPrefill
 
 OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
 LOOKUP_SUFFIXES = 65_536  # of the answers that a robot keeps, by default
@@ -149,7 +148,7 @@ def opening_of(
 class PromptPass:
     """The draft model's pass over a prompt, whose answers end with one of these tokens."""
 
-    prefill: Prefill
+    prefill: DraftPrefill
     end_ids: tuple[int, ...]
     grammar: Grammar | None
 
@@ -374,7 +373,7 @@ class DecodeRunner:
 
     def __init__(
         self,
-        draft_model: Vlm,
+        draft_model: Drafter,
         local_spec: PromptSpec,
         clock: Callable[[], float] = time.perf_counter,
         lookup_suffixes: int = LOOKUP_SUFFIXES,

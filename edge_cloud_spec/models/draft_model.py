@@ -20,8 +20,7 @@ from ..decoding.shape import Branch
 
 if TYPE_CHECKING:
     from ..lookup import AnswerLookup
-    from .passes.transformer import OnLayer
-    from .session import Session
+    from .drafter import DraftSession, OnLayer
 
 
 Path = tuple[int, ...]  # tokens after the verified prefix
@@ -30,7 +29,7 @@ Path = tuple[int, ...]  # tokens after the verified prefix
 class ScoredPaths:
     """Finds the session's nodes by the tokens that lead to them."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: DraftSession) -> None:
         self._session = session
         self.verified: tuple[int, ...] = ()
         self._nodes: dict[Path, int] = {(): -1}
@@ -130,7 +129,7 @@ class DraftModel:
 
     def __init__(
         self,
-        session: Session,
+        session: DraftSession,
         proposal: ProposalConfig,
         end_tokens: Sequence[int] = (),
         random_source: RandomSource | None = None,

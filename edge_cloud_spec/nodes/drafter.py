@@ -28,8 +28,7 @@ from ..edge.runner import DecodeRunner, Outcome
 from ..errors import UserError
 from ..instruction import known_instructions
 from ..models import EMBEDDED
-from ..models.image import PictureLimits
-from ..models.load import load
+from ..models.drafter import load_drafter
 from ..models.prompt import Request
 from ..models.tokenizer import TokenTexts
 from ..nav.clock_offset import SourceClock
@@ -95,14 +94,15 @@ class DrafterNode(ManagedNode):
         model = settings.model
         path = model.path or str(EMBEDDED / "drafter")
         known = known_instructions(path)
-        self._model = load(
+        self._model = load_drafter(
             path,
             device=model.device,
             dtype=model.dtype,
             quantize=model.quantize,
             threads=model.threads,
+            max_pixels=model.max_pixels,
+            max_image_tokens=model.max_image_tokens,
         )
-        self._model.limit_picture(PictureLimits(model.max_pixels, model.max_image_tokens))
         local_spec = self._model.spec(rules_text(), settings.max_tokens)
         if settings.grammar_text:  # the first decision should not wait
             self._model.grammar(settings.grammar_text, local_spec)
