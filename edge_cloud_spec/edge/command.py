@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import sys
 from pathlib import Path
 
 from ..decoding.policy import RULES, SamplingPolicy, temperature_of
@@ -112,6 +113,8 @@ def run_decode(args: argparse.Namespace) -> int:
     finally:
         client.close()
     print()
+    if outcome.stats.failure:
+        print(f"the cloud went on alone: {outcome.stats.failure}", file=sys.stderr)
     if not outcome.completed:
         raise UserError(outcome.text or outcome.reason)
     figures = figures_of(outcome)

@@ -31,6 +31,7 @@ from .events import (
     Action,
     Cut,
     Drafted,
+    DrafterFailed,
     Event,
     Finish,
     LinkLost,
@@ -155,6 +156,9 @@ class EdgeDecoder:
                 return self._rounds.close(CUT)
             case Unusable(text):
                 return self._rounds.close("bad_request", text)
+            case DrafterFailed(text):
+                self.stats.failure = text
+                return self._rounds.on_drafter_failed(text, now)
             case TimePassed():
                 if self._deadline.is_over(now):
                     return self._rounds.close("timeout", self._deadline.why)

@@ -31,6 +31,7 @@ from .events import (
     ANSWERED,
     Action,
     Connect,
+    DrafterFailed,
     Emit,
     Event,
     Finish,
@@ -288,8 +289,9 @@ class DecodeLoop:
             grown = drafter.step(width, self._on_layer)
         except _Interrupted:
             grown = []
-        except UserError as error:  # verified tokens against the grammar
-            return [Unusable(str(error))]
+        except UserError as error:  # of the library, or verified tokens against the grammar
+            self._drafter = None
+            return [DrafterFailed(str(error))]
         self._in_pass = ()
         ended = robot.clock()
         rows = drafter.rows
@@ -329,7 +331,8 @@ class DecodeLoop:
         except _Interrupted:
             return None
         except UserError as error:
-            return Unusable(str(error))
+            self._prompt = None
+            return DrafterFailed(str(error))
         self._prompt, preset = None, self._settings.preset
         self._drafter = DraftModel(
             prompt.prefill.session,
@@ -337,7 +340,7 @@ class DecodeLoop:
             prompt.end_ids,
             with_likelihoods=preset.speculation.predicts,
             grammar=prompt.grammar,
-            lookup=self._lookup_of(),
+            lookup=None if self._robot.draft_model.chains_only else self._lookup_of(),
         )
         return Prefilled()
 
@@ -408,6 +411,10 @@ class DecodeRunner:
         settled.
         """
         inbox = Inbox() if inbox is None else inbox
+        try:
+            settings = self._fitting(settings)
+        except UserError as error:
+            return Outcome("bad_request", str(error), (), 0.0, DecodeStats())
         known, preset = self._known_spec, settings.preset
         opening = opening_of(request, settings, nonce, self.draft_model, known)
         lookup_of = partial(self._lookup_of, opening)
@@ -425,6 +432,12 @@ class DecodeRunner:
             lookup.learn(tokens)
         stats, retry_after_s = decoder.stats, finish.retry_after_s
         return Outcome(finish.reason, finish.text, tokens, seconds, stats, retry_after_s)
+
+    def _fitting(self, settings: DecodeSettings) -> DecodeSettings:
+        """With drafts that the drafter can make; UserError."""
+        if not self.draft_model.chains_only:
+            return settings
+        return replace(settings, preset=settings.preset.in_chains())
 
     def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
         """The decoder of one decode."""

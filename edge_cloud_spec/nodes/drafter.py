@@ -320,6 +320,8 @@ class DrafterNode(ManagedNode):
         if outcome.reason == "aborted":
             return Ended(abandoned=True)
         problem = ""
+        if outcome.stats.failure:
+            self._report_problem(f"the cloud went on alone: {outcome.stats.failure}")
         if not outcome.completed:
             problem = f"no decision on {instruction!r}: {outcome.text or outcome.reason}"
             self._report_problem(problem)
