@@ -208,6 +208,7 @@ class Rounds:
         """The draft model drafts no more: the server goes on by itself, where there is one."""
         if not self._preset.verified:
             return self.close("drafter_failed", text)
+        self._stats.failure = text
         self._planner = DraftsNothing(self._preset, self._measures)
         return [] if self.request is not None else self._draft(now)
 
