@@ -35,7 +35,12 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="hosts that a fleet's front may send us to beside its own",
     )
-    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="the draft model")
+    about = "the draft model: a directory, a hub name or openai:URL"
+    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help=about)
+    about = "of openai: a checkpoint's directory, for its tokenizer"
+    parser.add_argument("--tokenizer", default="", help=about)
+    parser.add_argument("--model", default="", help="of openai: the server's name of the model")
+    parser.add_argument("--key-file", default="", help="of openai: file with the server's key")
     parser.add_argument(
         "--threads", type=int, default=1, help="torch threads of the draft model (%(default)s)"
     )
@@ -97,6 +102,9 @@ def run_decode(args: argparse.Namespace) -> int:
         threads=args.threads,
         max_pixels=args.max_pixels,
         max_image_tokens=args.max_image_tokens,
+        tokenizer=args.tokenizer,
+        server_model=args.model,
+        key_file=args.key_file,
     )
     words = TextStream(model.tokenizer)
 

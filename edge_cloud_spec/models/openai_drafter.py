@@ -311,7 +311,7 @@ class OpenAiDrafter(Processor):
         answer = self._whole(messages, (), WAYS[-1]).path
         half = (len(answer) + 1) // 2
         end = min(half + PROBED, len(answer))
-        why = "it says something else after the beginning of its own answer"
+        why = ""
         for way in WAYS:
             try:
                 rest = self._whole(messages, answer[:half], way)
@@ -320,6 +320,7 @@ class OpenAiDrafter(Processor):
                 continue
             if rest.path[:end] == answer[:end] and (end > half or rest.ends):
                 return way
+            why = "it says something else after the beginning of its own answer"
         raise UserError(
             f"{self._server.url} does not continue an unfinished answer ({why}): take vLLM, "
             "SGLang, llama-server or Ollama, or a chat template that leaves the last message open"

@@ -102,6 +102,9 @@ class DrafterNode(ManagedNode):
             threads=model.threads,
             max_pixels=model.max_pixels,
             max_image_tokens=model.max_image_tokens,
+            tokenizer=model.tokenizer,
+            server_model=model.name,
+            key_file=model.key_file,
         )
         local_spec = self._model.spec(rules_text(), settings.max_tokens)
         if settings.grammar_text:  # the first decision should not wait
