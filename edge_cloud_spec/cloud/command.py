@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ..decoding.draft import MAX_DRAFTED, MAX_NODES
+from ..dialects import load_dialect
 from ..errors import UserError
 from ..instruction import instruction_pattern
 from ..models import EMBEDDED
 from ..models.prompt import ORDERS
-from ..nav.answer import answer_grammar
-from ..share import rules_text
+from ..nav.answer import CLAUSES_FORM
 from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.secret_files import read_tokens
 from .model_thread.sessions import WorkerLimits
@@ -50,7 +50,8 @@ _OPTIONS: dict[str, tuple[_Option, ...]] = {
         ),
         ("--threads", None, "torch threads", {"type": int}),
         ("--max-tokens", 128, "longest answer", {}),
-        ("--system-text", "", "file with another system text", {}),
+        ("--dialect", CLAUSES_FORM, "of its answers, a name or a YAML file (%(default)s)", {}),
+        ("--system-text", "", "file with another system text than the dialect's", {}),
         (
             "--batch",
             _MOST.batch,
@@ -156,6 +157,7 @@ def run_serve(args: argparse.Namespace) -> int:
     if args.token_file:
         read_tokens(args.token_file)  # before the models: seconds that a wrong file should not cost
     _check(args)
+    load_dialect(args.dialect)
     check_free(args.address)  # before the models, as well
     if args.replicas is not None:
         return _serve_fleet(args, settings)
@@ -210,14 +212,15 @@ def make_worker(args: argparse.Namespace) -> Worker:
     from ..models.exits import Exits  # torch: seconds that a wrong option should not cost
     from ..models.load import load
 
+    dialect = load_dialect(args.dialect)
     options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}
     target = load(args.target, threads=args.threads, passes=args.passes, **options)
     drafter = load(args.drafter, **options) if args.drafter else None
-    text = _read(args.system_text) if args.system_text else rules_text()
-    spec = target.spec(text, args.max_tokens)
+    text = _read(args.system_text) if args.system_text else dialect.system_text
+    spec = target.spec(text, args.max_tokens, dialect.user_text, dialect.identity)
     for order in ORDERS:  # seconds with a large vocabulary, which no robot should wait for
         with suppress(UserError):  # a robot that asks for a grammar is told why there is none
-            target.grammar(answer_grammar("action", order), spec)
+            target.grammar(dialect.grammar("action", order), spec)
     exits = Exits.load(Path(args.target) / "exits", target)
     limits = WorkerLimits(
         sessions=args.sessions,
@@ -232,6 +235,10 @@ def make_worker(args: argparse.Namespace) -> Worker:
         lookup_suffixes=args.lookup_suffixes,
     )
     pattern = instruction_pattern(args.target)
-    worker = Worker(target, spec, drafter, limits, exits=exits, instructions=pattern)
+    worker = Worker(
+        target, spec, drafter, limits, exits=exits, instructions=pattern, dialect=dialect
+    )
     print(f"target {target.identity} on {target.transformer.device}", flush=True)
+    if dialect.several_frames:
+        print(f"{dialect.name} was trained on several pictures: it is shown one", flush=True)
     return worker

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..decoding.grammar import Grammar
 from ..errors import UserError
-from .prompt import Prompt, PromptSpec, Request
+from .prompt import USER_TEXT, Prompt, PromptSpec, Request
 
 # Called between the parts of a pass, with their number, as often as the library lets one in. What
 # it raises ends the pass, which then changes nothing.
@@ -92,7 +92,9 @@ class Drafter(Protocol):
         """Keep so many rows of the logits from now on; ValueError: there are not so many."""
         ...
 
-    def spec(self, system_text: str, max_tokens: int) -> PromptSpec:
+    def spec(
+        self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
+    ) -> PromptSpec:
         """How prompts are made where no cloud says it; UserError."""
         ...
 

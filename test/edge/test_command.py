@@ -83,7 +83,7 @@ def test_it_says_the_targets_own_words_and_what_they_cost(
     assert told["answer"] == own_words(there, policy, order)
     assert said.startswith(told["answer"] + "\n")
     for name, value in told.items():
-        assert name == "answer" or f"{name} {value:g}" in said
+        assert name in ("answer", "action") or f"{name} {value:g}" in said
     assert 0 < told["rounds"] <= told["tokens"] <= 20
     assert 0 <= told["accepted"] <= told["drafted"]
     assert told["tokens"] <= told["accepted"] + told["rounds"]
