@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.grammar import Grammar
+from .byte_drafter import BYTES, ByteDrafter
 from .prompt import Prompt, PromptSpec, Request
 
 # Called between the parts of a pass, with their number, as often as the library lets one in. What
@@ -120,8 +121,11 @@ def load_drafter(
 ) -> Drafter:
     """Load the drafter of this name, in the library that its name asks for; raises UserError.
 
-    A directory or hub name: torch (``load``). max_pixels, max_image_tokens: ``PictureLimits``.
+    ``bytes``: none, for a verifier whose target is behind an API. A directory or hub name: torch
+    (``load``). max_pixels, max_image_tokens: ``PictureLimits``.
     """
+    if name == BYTES:
+        return ByteDrafter()
     from .image import PictureLimits
     from .load import load
 
