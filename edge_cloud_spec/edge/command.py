@@ -94,7 +94,7 @@ def run_decode(args: argparse.Namespace) -> int:
         replica_hosts=tuple(args.replica_hosts),
     )
     from ..instruction import known_instructions
-    from ..models.drafter import load_drafter
+    from ..models.load_drafter import load_drafter
     from ..models.prompt import Request
     from ..models.tokenizer import TextStream
 

@@ -1,4 +1,4 @@
-"""What a drafter is to the robot's decoder, and which library is behind it.
+"""What a drafter is to the robot's decoder.
 
 Whatever computes the logits, drafts are verified: a drafter that is wrong, or that sees the picture
 otherwise than the target, costs acceptance and never exactness.
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.grammar import Grammar
-from ..errors import UserError
 from .prompt import USER_TEXT, Prompt, PromptSpec, Request
 
 # Called between the parts of a pass, with their number, as often as the library lets one in. What
@@ -109,36 +108,3 @@ class Drafter(Protocol):
     def prefill(self, prompt: Prompt) -> DraftPrefill:
         """Begin to read a prompt, for a session after it; UserError."""
         ...
-
-
-def load_drafter(
-    name: str,
-    *,
-    device: str = "cpu",
-    dtype: str = "float32",
-    quantize: str = "none",
-    threads: int | None = None,
-    max_pixels: int = 0,
-    max_image_tokens: int = 0,
-    tokenizer: str = "",
-    server_model: str = "",
-    key_file: str = "",
-) -> Drafter:
-    """Load the drafter of this name, in the library that its name asks for; raises UserError.
-
-    A directory or hub name: torch (``load``). max_pixels, max_image_tokens: ``PictureLimits``.
-    ``openai:URL``: the tokens of a server, whose words become those of the checkpoint ``tokenizer``
-    (its weights are not needed); its model's name and the key's file as in ``OpenAiServer``.
-    """
-    if name.startswith("openai:"):
-        from .openai_drafter import served_drafter
-
-        if quantize != "none" or max_pixels or max_image_tokens:
-            raise UserError("quantize, max_pixels and max_image_tokens are the server's to set")
-        return served_drafter(name, tokenizer, server_model, key_file)
-    from .image import PictureLimits
-    from .load import load
-
-    model = load(name, device=device, dtype=dtype, quantize=quantize, threads=threads)
-    model.limit_picture(PictureLimits(max_pixels, max_image_tokens))
-    return model

@@ -28,7 +28,7 @@ from ..edge.runner import DecodeRunner, Outcome
 from ..errors import UserError
 from ..instruction import known_instructions
 from ..models import EMBEDDED
-from ..models.drafter import load_drafter
+from ..models.load_drafter import load_drafter
 from ..models.prompt import Request
 from ..models.tokenizer import TokenTexts
 from ..nav.clock_offset import SourceClock
