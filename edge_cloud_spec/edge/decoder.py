@@ -153,8 +153,8 @@ class EdgeDecoder:
                 return self._rounds.close("aborted", reason)
             case Cut():
                 return self._rounds.close(CUT)
-            case Unusable(text):
-                return self._rounds.close("bad_request", text)
+            case Unusable(text, drafter):
+                return self._rounds.on_unusable(text, drafter, now)
             case TimePassed():
                 if self._deadline.is_over(now):
                     return self._rounds.close("timeout", self._deadline.why)

@@ -78,6 +78,17 @@ class DraftPlanner:
         return DraftPlan(preset.shape if preset.drafts_on_robot else None, preset.speculation)
 
 
+class ServerAlone(DraftPlanner):
+    """The server generates: there is no draft model any more."""
+
+    @property
+    def rests(self) -> bool:
+        return True
+
+    def plan(self, now: float, tokens: int, generated: bool = False) -> DraftPlan:
+        return DraftPlan(None, self._preset.speculation)
+
+
 class VerifyBoundPlanner(DraftPlanner):
     """Drafting and round trip together take as long as the target's pass (SpecEdge 4.3)."""
 

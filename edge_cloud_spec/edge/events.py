@@ -81,9 +81,13 @@ class Cut:
 
 @dataclass(frozen=True)
 class Unusable:
-    """The robot itself cannot make a prompt of the request; ``text`` is why."""
+    """The robot itself cannot make a prompt of the request; ``text`` is why.
+
+    drafter: it can, but its draft model has failed, and drafts no more in this decode.
+    """
 
     text: str
+    drafter: bool = False
 
 
 @dataclass(frozen=True)

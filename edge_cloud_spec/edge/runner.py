@@ -20,7 +20,7 @@ from ..decoding.grammar import Grammar
 from ..decoding.policy import GREEDY, SamplingPolicy, check_rule
 from ..decoding.preset import Preset
 from ..decoding.shape import Branch
-from ..errors import UserError
+from ..errors import DrafterFailed, UserError
 from ..lookup import Lookups
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
 from ..models.prompt import PromptSpec, Request, instruction_tokens
@@ -288,8 +288,8 @@ class DecodeLoop:
             grown = drafter.step(width, self._on_layer)
         except _Interrupted:
             grown = []
-        except UserError as error:  # verified tokens against the grammar
-            return [Unusable(str(error))]
+        except UserError as error:  # a failure, or verified tokens against the grammar
+            return [self._stop_drafting(error)]
         self._in_pass = ()
         ended = robot.clock()
         rows = drafter.rows
@@ -329,7 +329,7 @@ class DecodeLoop:
         except _Interrupted:
             return None
         except UserError as error:
-            return Unusable(str(error))
+            return self._stop_drafting(error)
         self._prompt, preset = None, self._settings.preset
         self._drafter = DraftModel(
             prompt.prefill.session,
@@ -340,6 +340,10 @@ class DecodeLoop:
             lookup=self._lookup_of(),
         )
         return Prefilled()
+
+    def _stop_drafting(self, error: UserError) -> Unusable:
+        self._prompt = self._drafter = None
+        return Unusable(str(error), drafter=isinstance(error, DrafterFailed))
 
     def _prompt_of(self, data: bytes) -> PromptReady | Unusable:
         model = self._robot.draft_model

@@ -23,7 +23,8 @@ OnLayer = Callable[[int, Any], None]
 class DraftSession(Protocol):
     """One decode: a prefix (the prompt and tokens after it) and a tree of nodes after the prefix.
 
-    Nodes are numbered in the order of their growth. Belongs to one thread.
+    Nodes are numbered in the order of their growth. Belongs to one thread. DrafterFailed: by
+    whatever computes.
     """
 
     @property
@@ -56,7 +57,7 @@ class DraftSession(Protocol):
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> NDArray[np.float32]:
         """Logits [n, V] after n more nodes, of one pass; a parent is an earlier node or -1, the
-        prefix. UserError: the library has failed."""
+        prefix."""
         ...
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
@@ -65,7 +66,7 @@ class DraftSession(Protocol):
 
 
 class DraftPrefill(Protocol):
-    """The pass over a prompt, in steps."""
+    """The pass over a prompt, in steps; DrafterFailed."""
 
     @property
     def session(self) -> DraftSession:
@@ -120,11 +121,20 @@ def load_drafter(
 ) -> Drafter:
     """Load the drafter of this name, in the library that its name asks for; raises UserError.
 
-    A directory or hub name: torch (``load``). max_pixels, max_image_tokens: ``PictureLimits``.
+    A directory or hub name: torch (``load``). A GGUF file: llama.cpp (``load_llama``), where dtype
+    says nothing. max_pixels, max_image_tokens: ``PictureLimits``.
     """
     from .image import PictureLimits
-    from .load import load
 
-    model = load(name, device=device, dtype=dtype, quantize=quantize, threads=threads)
+    model: Any
+    if name.endswith(".gguf"):
+        from .llama import load_llama
+
+        model = load_llama(name, device=device, quantize=quantize, threads=threads)
+    else:
+        from .load import load
+
+        model = load(name, device=device, dtype=dtype, quantize=quantize, threads=threads)
     model.limit_picture(PictureLimits(max_pixels, max_image_tokens))
-    return model
+    drafter: Drafter = model
+    return drafter

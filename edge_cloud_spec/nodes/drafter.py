@@ -309,6 +309,8 @@ class DrafterNode(ManagedNode):
         self._run_info.update(settings, target=self._runner.target)
         if outcome.completed:  # no earlier problem counts any more
             self._problem.clear()
+            if outcome.stats.drafter_lost:
+                self._report_problem(outcome.stats.drafter_lost)
             self._last_decision = {
                 "decision_tokens": stats.tokens,
                 "decision_acceptance": round(stats.accepted / max(1, stats.drafted), 3),
