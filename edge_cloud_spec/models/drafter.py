@@ -23,7 +23,8 @@ OnLayer = Callable[[int, Any], None]
 class DraftSession(Protocol):
     """One decode: a prefix (the prompt and tokens after it) and a tree of nodes after the prefix.
 
-    Nodes are numbered in the order of their growth. Belongs to one thread.
+    Nodes are numbered in the order of their growth. Belongs to one thread. UserError: by
+    whatever computes.
     """
 
     @property
@@ -56,7 +57,7 @@ class DraftSession(Protocol):
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> NDArray[np.float32]:
         """Logits [n, V] after n more nodes, of one pass; a parent is an earlier node or -1, the
-        prefix. UserError: the library has failed."""
+        prefix."""
         ...
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
@@ -65,7 +66,7 @@ class DraftSession(Protocol):
 
 
 class DraftPrefill(Protocol):
-    """The pass over a prompt, in steps."""
+    """The pass over a prompt, in steps; UserError."""
 
     @property
     def session(self) -> DraftSession:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..errors import UserError
 from .byte_drafter import BYTES, ByteDrafter
 from .drafter import Drafter
+from .image import PictureLimits
+
+if TYPE_CHECKING:
+    from .llama import LlamaDrafter
+    from .vlm import Vlm
 
 
 def load_drafter(
@@ -22,10 +29,11 @@ def load_drafter(
 ) -> Drafter:
     """Load the drafter of this name, in the library that its name asks for; raises UserError.
 
-    A directory or hub name: torch (``load``). max_pixels, max_image_tokens: ``PictureLimits``.
-    ``bytes``: none, for a verifier whose target is behind an API. ``openai:URL``: the tokens of a
-    server, whose words become those of the checkpoint ``tokenizer`` (its weights are not needed);
-    its model's name and the key's file as in ``OpenAiServer``.
+    A directory or hub name: torch (``load``). A GGUF file: llama.cpp (``load_llama``), where dtype
+    says nothing. ``bytes``: none, for a verifier whose target is behind an API. ``openai:URL``: the
+    tokens of a server, whose words become those of the checkpoint ``tokenizer`` (its weights are
+    not needed); its model's name and the key's file as in ``OpenAiServer``. max_pixels,
+    max_image_tokens: ``PictureLimits``.
     """
     if name == BYTES:
         return ByteDrafter()
@@ -35,9 +43,14 @@ def load_drafter(
         if quantize != "none" or max_pixels or max_image_tokens:
             raise UserError("quantize, max_pixels and max_image_tokens are the server's to set")
         return served_drafter(name, tokenizer, server_model, key_file)
-    from .image import PictureLimits
-    from .load import load
+    model: Vlm | LlamaDrafter
+    if name.endswith(".gguf"):
+        from .llama import load_llama
 
-    model = load(name, device=device, dtype=dtype, quantize=quantize, threads=threads)
+        model = load_llama(name, device=device, quantize=quantize, threads=threads)
+    else:
+        from .load import load
+
+        model = load(name, device=device, dtype=dtype, quantize=quantize, threads=threads)
     model.limit_picture(PictureLimits(max_pixels, max_image_tokens))
     return model
