@@ -96,10 +96,10 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
         yield f"most must be 1 to {MOST}, not {dialect.most}"
     if dialect.user_text.count(INSTRUCTION) != 1 or dialect.user_text.count(IMAGE) > 1:
         yield f"user_text must hold {INSTRUCTION} once, and {IMAGE} once or never"
-    for phrase, meaning in dialect.actions:
-        yield from _wrong_action(dialect, phrase, meaning)
     if len(dialect.grammar("action", "action first")) > MAX_GRAMMAR:
         yield f"its grammar is longer than {MAX_GRAMMAR} characters: give it fewer actions"
+    for phrase, meaning in dialect.actions:
+        yield from _wrong_action(dialect, phrase, meaning)
     for text, wanted in examples.items():
         found = dialect.action_of(text, ended=True) or ""
         if str(found) != (str(parse_action(wanted)) if wanted else ""):

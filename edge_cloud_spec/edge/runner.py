@@ -279,7 +279,7 @@ class DecodeLoop:
             self._decoder.stats.stale += 1
             return None
         if isinstance(message, Opened) and message.spec:
-            if problem := self._robot.language_problem(message.spec):
+            if problem := self._robot.dialect_problem(message.spec):
                 return Unusable(problem)
             self._robot.remember(message.spec)
         return Received(message)
@@ -452,7 +452,7 @@ class DecodeRunner:
         """The prompt specification to use: the cloud's, else the drafter's own."""
         return PromptSpec.from_bytes(data) if data else self._local_spec
 
-    def language_problem(self, data: bytes) -> str:
+    def dialect_problem(self, data: bytes) -> str:
         """Why answers under this specification cannot be read here; empty where they can.
 
         One that cannot be read itself is told of where the prompt is made of it.
