@@ -135,7 +135,7 @@ def _open_weights(directory: Path) -> list[Path]:
     """The files of a model's weights and exits; raises UserError where one is not whole."""
     from safetensors import SafetensorError, safe_open
 
-    from ..models.load import weight_files
+    from ..models.checkpoint import weight_files
 
     files = [*weight_files(directory), *sorted(directory.glob("exits/*.safetensors"))]
     for file in files:

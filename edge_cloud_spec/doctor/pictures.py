@@ -15,9 +15,8 @@ import numpy as np
 from PIL import Image
 
 from ..errors import UserError, one_line
+from ..models.checkpoint import ImagePreprocessing, image_preprocessing, quiet_libraries
 from ..models.image import patches
-from ..models.load import image_preprocessing, quiet_libraries
-from ..models.vlm import ImagePreprocessing
 from .finding import FAIL, OK, WARN, Finding
 
 Patches = tuple[np.ndarray, tuple[int, int, int]]  # float32 [patches, numbers], the grid (t, h, w)

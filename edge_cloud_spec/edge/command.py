@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import sys
 from pathlib import Path
 
 from ..decoding.policy import RULES, SamplingPolicy, temperature_of
@@ -35,7 +36,12 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="hosts that a fleet's front may send us to beside its own",
     )
-    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="the draft model")
+    about = "the draft model: a directory, a hub name or openai:URL"
+    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help=about)
+    about = "of openai: a checkpoint's directory, for its tokenizer"
+    parser.add_argument("--tokenizer", default="", help=about)
+    parser.add_argument("--model", default="", help="of openai: the server's name of the model")
+    parser.add_argument("--key-file", default="", help="of openai: file with the server's key")
     parser.add_argument(
         "--threads", type=int, default=1, help="torch threads of the draft model (%(default)s)"
     )
@@ -88,15 +94,23 @@ def run_decode(args: argparse.Namespace) -> int:
         replica_hosts=tuple(args.replica_hosts),
     )
     from ..instruction import known_instructions
-    from ..models.image import PictureLimits
-    from ..models.load import load
+    from ..models.load_drafter import load_drafter
     from ..models.prompt import Request
     from ..models.tokenizer import TextStream
 
     check_instruction(args.instruction, known_instructions(args.drafter))
-    options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}
-    model = load(args.drafter, threads=args.threads, **options)
-    model.limit_picture(PictureLimits(args.max_pixels, args.max_image_tokens))
+    model = load_drafter(
+        args.drafter,
+        device=args.device,
+        dtype=args.dtype,
+        quantize=args.quantize,
+        threads=args.threads,
+        max_pixels=args.max_pixels,
+        max_image_tokens=args.max_image_tokens,
+        tokenizer=args.tokenizer,
+        server_model=args.model,
+        key_file=args.key_file,
+    )
     words = TextStream(model.tokenizer)
 
     def show(emit: Emit) -> None:
@@ -113,6 +127,8 @@ def run_decode(args: argparse.Namespace) -> int:
     finally:
         client.close()
     print()
+    if outcome.stats.failure:
+        print(f"the cloud went on alone: {outcome.stats.failure}", file=sys.stderr)
     if not outcome.completed:
         raise UserError(outcome.text or outcome.reason)
     ended = outcome.reason == ENDED

@@ -22,6 +22,7 @@ from ..decoding.preset import Preset
 from ..decoding.shape import Branch
 from ..errors import UserError
 from ..lookup import Lookups
+from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
 from ..models.prompt import PromptSpec, Request, instruction_tokens
 from ..wire.codec import decode_server
@@ -31,6 +32,7 @@ from .events import (
     ANSWERED,
     Action,
     Connect,
+    DrafterFailed,
     Emit,
     Event,
     Finish,
@@ -51,8 +53,7 @@ from .rounds import server_generation
 
 if TYPE_CHECKING:
     from ..lookup import AnswerLookup
-    from ..models.session import Prefill
-    from ..models.vlm import Vlm
+    from ..models.drafter import Drafter, DraftPrefill
 
 OURS = "clauses"  # the dialect that a specification does not name
 OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
@@ -123,6 +124,7 @@ def opening_of(
 ) -> Open:
     """The message that starts this decode; known_spec: the prompt specification that is known."""
     preset, rule = settings.preset, settings.rule
+    in_bytes = drafter.tokenizer_digest == BYTES_DIGEST
     generates = preset.drafter == "lookup" or preset.pacing == "auto"
     return Open(
         nonce=nonce,
@@ -135,7 +137,7 @@ def opening_of(
         tokenizer_digest=drafter.tokenizer_digest,
         draft_identity=drafter.identity if preset.drafts_on_robot else "",
         spec_digest=spec_digest(known_spec),
-        max_tokens=settings.max_tokens,
+        max_tokens=settings.max_tokens * (BYTES_A_TOKEN if in_bytes else 1),
         draft_length=preset.draft_length,
         split=preset.split_of(rule),
         replacement=preset.replacement,
@@ -150,7 +152,7 @@ def opening_of(
 class PromptPass:
     """The draft model's pass over a prompt, whose answers end with one of these tokens."""
 
-    prefill: Prefill
+    prefill: DraftPrefill
     end_ids: tuple[int, ...]
     grammar: Grammar | None
 
@@ -292,8 +294,9 @@ class DecodeLoop:
             grown = drafter.step(width, self._on_layer)
         except _Interrupted:
             grown = []
-        except UserError as error:  # verified tokens against the grammar
-            return [Unusable(str(error))]
+        except UserError as error:  # of the library, or verified tokens against the grammar
+            self._drafter = None
+            return [DrafterFailed(str(error))]
         self._in_pass = ()
         ended = robot.clock()
         rows = drafter.rows
@@ -333,7 +336,8 @@ class DecodeLoop:
         except _Interrupted:
             return None
         except UserError as error:
-            return Unusable(str(error))
+            self._prompt = None
+            return DrafterFailed(str(error))
         self._prompt, preset = None, self._settings.preset
         self._drafter = DraftModel(
             prompt.prefill.session,
@@ -341,7 +345,7 @@ class DecodeLoop:
             prompt.end_ids,
             with_likelihoods=preset.speculation.predicts,
             grammar=prompt.grammar,
-            lookup=self._lookup_of(),
+            lookup=None if self._robot.draft_model.chains_only else self._lookup_of(),
         )
         return Prefilled()
 
@@ -377,7 +381,7 @@ class DecodeRunner:
 
     def __init__(
         self,
-        draft_model: Vlm,
+        draft_model: Drafter,
         local_spec: PromptSpec,
         clock: Callable[[], float] = time.perf_counter,
         lookup_suffixes: int = LOOKUP_SUFFIXES,
@@ -412,6 +416,10 @@ class DecodeRunner:
         settled.
         """
         inbox = Inbox() if inbox is None else inbox
+        try:
+            settings = self._fitting(settings)
+        except UserError as error:
+            return Outcome("bad_request", str(error), (), 0.0, DecodeStats())
         known, preset = self._known_spec, settings.preset
         opening = opening_of(request, settings, nonce, self.draft_model, known)
         lookup_of = partial(self._lookup_of, opening)
@@ -429,6 +437,12 @@ class DecodeRunner:
             lookup.learn(tokens)
         stats, retry_after_s = decoder.stats, finish.retry_after_s
         return Outcome(finish.reason, finish.text, tokens, seconds, stats, retry_after_s)
+
+    def _fitting(self, settings: DecodeSettings) -> DecodeSettings:
+        """With drafts that the drafter can make; UserError."""
+        if not self.draft_model.chains_only:
+            return settings
+        return replace(settings, preset=settings.preset.in_chains())
 
     def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
         """The decoder of one decode."""

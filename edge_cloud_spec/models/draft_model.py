@@ -20,8 +20,7 @@ from ..decoding.shape import Branch
 
 if TYPE_CHECKING:
     from ..lookup import AnswerLookup
-    from .passes.transformer import OnLayer
-    from .session import Session
+    from .drafter import DraftSession, OnLayer
 
 
 Path = tuple[int, ...]  # tokens after the verified prefix
@@ -30,7 +29,7 @@ Path = tuple[int, ...]  # tokens after the verified prefix
 class ScoredPaths:
     """Finds the session's nodes by the tokens that lead to them."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: DraftSession) -> None:
         self._session = session
         self.verified: tuple[int, ...] = ()
         self._nodes: dict[Path, int] = {(): -1}
@@ -130,7 +129,7 @@ class DraftModel:
 
     def __init__(
         self,
-        session: Session,
+        session: DraftSession,
         proposal: ProposalConfig,
         end_tokens: Sequence[int] = (),
         random_source: RandomSource | None = None,
@@ -252,9 +251,12 @@ class DraftModel:
         """The logits [V] after a path, of allowed tokens."""
         if allowed is None:
             return self._scored.row(path)
-        forced = forced_token(allowed) is not None
         known = allowed.astype(np.float32)  # any finite logit: there is no other token
-        return masked(known if forced else self._scored.row(path), allowed)
+        if forced_token(allowed) is not None:
+            return masked(known, allowed)
+        row = masked(self._scored.row(path), allowed)
+        # A model that knows one token only may know none that is allowed: then all are alike.
+        return masked(known, allowed) if row.max() == -np.inf else row
 
     # What was said before
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import UserError, library_errors
-from .image import ImageSpec
+from .checkpoint import (
+    checkpoint_directory,
+    checkpoint_files,
+    quiet_libraries,
+    read_json,
+    weight_files,
+    weights_digest,
+)
 from .passes.layer import PatchLinear, check_quantization, pack_linears
 from .passes.transformer import PASSES, Transformer
-from .vlm import ImagePreprocessing, Vlm
+from .vlm import Vlm
 
 AUTO = "auto"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -45,9 +47,7 @@ FAMILIES = {
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
 }
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 PROGRESS_BAR_BYTES = 1 << 30  # of weights; with more a progress bar is shown
-_FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
 
 
 def load(
@@ -68,8 +68,8 @@ def load(
     device, dtype = choose(device, dtype)
     if passes not in PASSES:
         raise UserError(f"passes {passes!r} is unknown: choose one of {', '.join(PASSES)}")
-    directory = _directory(str(name_or_dir))
-    config = _read_json(directory, "config.json")
+    directory = checkpoint_directory(str(name_or_dir))
+    config = read_json(directory, "config.json")
     family = config.get("model_type", "nothing")
     if family not in FAMILIES:
         raise UserError(
@@ -77,9 +77,7 @@ def load(
         )
     check_quantization(quantize, device, dtype, config)
     weights = weight_files(directory)
-    preprocessing = image_preprocessing(directory)
-    if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
-        raise _missing(directory, "tokenizer.json")
+    files = checkpoint_files(directory)
     if threads is not None:
         if threads < 1:
             raise UserError(f"threads is {threads}: give 1 or more")
@@ -87,9 +85,6 @@ def load(
     whole = f"the model in {directory} cannot be loaded"
     long = sum(path.stat().st_size for path in weights) > PROGRESS_BAR_BYTES
     with library_errors(whole, "fetch its files again"), quiet_libraries(long):
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(directory)
         model = _model(directory, family, config, device, DTYPES[dtype])
     with library_errors(whole, "choose another device, dtype or quantization"), quiet_libraries():
         if "quantization_config" not in config:
@@ -98,119 +93,7 @@ def load(
         visual = model.model.visual
         visual.patch_embed.proj = PatchLinear(visual.patch_embed.proj)
         pack_linears(visual)
-    if tokenizer.convert_ids_to_tokens(model.config.image_token_id) is None:
-        raise UserError(
-            f"the tokenizer in {directory} has no image token {model.config.image_token_id}: "
-            "its files belong to another model"
-        )
-    return Vlm(
-        model,
-        transformer,
-        tokenizer,
-        preprocessing,
-        identity=identity(directory, dtype, quantize),
-        chat_template=_chat_template(directory, tokenizer),
-        end_ids=_end_ids(directory, config, tokenizer),
-    )
-
-
-@contextmanager
-def quiet_libraries(long: bool = False) -> Iterator[None]:
-    """Hide progress bars unless loading takes ``long``."""
-    from transformers.utils import logging as bars
-
-    shown = bars.is_progress_bar_enabled()
-    if not long:
-        bars.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            bars.enable_progress_bar()
-
-
-def _directory(name: str) -> Path:
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists() or not _HUB_NAME.fullmatch(name):
-        raise UserError(
-            f"{name} is not a model directory: give a directory or a hub name owner/name"
-        )
-    from huggingface_hub import snapshot_download
-
-    with library_errors(
-        f"there is no directory {name}, and the hub has not given it",
-        "check the name and the network, or download the model and give its directory",
-    ):
-        return Path(snapshot_download(name, allow_patterns=list(_FILES)))
-
-
-def _missing(directory: Path, name: str) -> UserError:
-    return UserError(
-        f"{name} is missing in the model directory {directory}: copy it there from the checkpoint"
-    )
-
-
-def _read_json(directory: Path, name: str, needed: bool = True) -> dict[str, Any]:
-    """What is in a file; nothing where it is missing, unless it is needed."""
-    try:
-        content = json.loads((directory / name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if needed:
-            raise _missing(directory, name) from None
-        return {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{directory / name} cannot be read ({error}): fetch it again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{directory / name} is not a JSON object: fetch it again")
-    return content
-
-
-def weight_files(directory: Path) -> list[Path]:
-    """The files that hold a checkpoint's weights; raises UserError where one is not there."""
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        names = sorted(set(_read_json(directory, index.name).get("weight_map", {}).values()))
-    else:
-        names = ["model.safetensors"]
-    for name in names:
-        if not (directory / name).is_file():
-            raise _missing(directory, name)
-    return [directory / name for name in names]
-
-
-def image_preprocessing(directory: str | Path) -> ImagePreprocessing:
-    """The settings of preprocessor_config.json, or of processor_config.json, which replaced it.
-
-    Raises UserError.
-    """
-    directory = Path(directory).expanduser()
-    name, newer = "preprocessor_config.json", "processor_config.json"
-    if not (directory / name).is_file() and (directory / newer).is_file():
-        name = newer
-    content = _read_json(directory, name)
-    content = content.get("image_processor", content)
-    size = content.get("size") or {}
-    low = content.get("min_pixels") or size.get("shortest_edge") or size.get("min_pixels")
-    high = content.get("max_pixels") or size.get("longest_edge") or size.get("max_pixels")
-    try:
-        return ImagePreprocessing(
-            ImageSpec(
-                min_pixels=int(low or 56 * 56),
-                max_pixels=int(high or 28 * 28 * 1280),
-                patch_size=int(content["patch_size"]),
-                merge_size=int(content["merge_size"]),
-                temporal_patch_size=int(content["temporal_patch_size"]),
-            ),
-            mean=tuple(float(value) for value in content["image_mean"]),
-            std=tuple(float(value) for value in content["image_std"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{directory / name} does not describe a Qwen image processor ({error}): "
-            "copy it from the checkpoint"
-        ) from error
+    return Vlm(model, transformer, files, identity(directory, dtype, quantize))
 
 
 def _model(
@@ -235,32 +118,9 @@ def _model(
 
 
 def identity(name_or_dir: str | Path, dtype: str = AUTO, quantize: str = "none") -> str:
-    """Names a model's weights and arithmetic, as it has them once loaded; raises UserError.
-
-    Files are hashed by size, first and last megabyte.
-    """
-    directory = _directory(str(name_or_dir))
-    family = str(_read_json(directory, "config.json").get("model_type", "nothing"))
+    """Names a model's weights and arithmetic, as it has them once loaded; raises UserError."""
+    directory = checkpoint_directory(str(name_or_dir))
+    family = str(read_json(directory, "config.json").get("model_type", "nothing"))
     _, dtype = choose(AUTO, dtype)
-    whole = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=8)
-    for path in weight_files(directory):
-        with path.open("rb") as file:
-            whole.update(file.read(1 << 20))
-            size = file.seek(0, 2)
-            file.seek(max(0, size - (1 << 20)))
-            whole.update(file.read() + size.to_bytes(8, "little"))
-    return f"{family}:{whole.hexdigest()}:{dtype}" + (f":{quantize}" if quantize != "none" else "")
-
-
-def _chat_template(directory: Path, tokenizer: Any) -> str | None:
-    older = _read_json(directory, "chat_template.json", needed=False)  # Qwen2-VL's place
-    template = older.get("chat_template") if older else tokenizer.chat_template
-    return template if isinstance(template, str) else None
-
-
-def _end_ids(directory: Path, config: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
-    ids = _read_json(directory, "generation_config.json", needed=False).get("eos_token_id")
-    ids = ids if ids is not None else config.get("eos_token_id", tokenizer.eos_token_id)
-    if ids is None:
-        raise UserError(f"the model in {directory} names no end token: add generation_config.json")
-    return tuple(int(index) for index in (ids if isinstance(ids, list) else [ids]))
+    weights = weights_digest(directory, weight_files(directory))
+    return f"{family}:{weights}:{dtype}" + (f":{quantize}" if quantize != "none" else "")

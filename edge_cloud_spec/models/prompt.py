@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -141,9 +141,18 @@ def prompt_digest(ids: np.ndarray, grid: Grid, image_digest: bytes) -> bytes:
     return digest.digest()
 
 
-def messages_of(spec: PromptSpec, instruction: str, order: str) -> list[dict[str, Any]]:
-    """The chat that a chat template is given; without a system text its own default counts."""
-    before, _, after = spec.user_text.replace(ORDER, order).rpartition(IMAGE)
+def messages_of(
+    request: Request, spec: PromptSpec, control: Iterable[str] = ()
+) -> list[dict[str, Any]]:
+    """The request as chat messages, the picture as a part without its data.
+
+    Without a system text the chat template's own counts. control: tokens that no instruction may
+    hold. UserError: instruction or order cannot be used.
+    """
+    instruction = check_instruction(request.instruction, control=control)
+    if request.order not in ORDERS:
+        raise UserError(f"the order {request.order!r} is unknown: use one of {', '.join(ORDERS)}")
+    before, _, after = spec.user_text.replace(ORDER, request.order).rpartition(IMAGE)
     texts = [
         [{"type": "text", "text": part.replace(INSTRUCTION, instruction)}] if part else []
         for part in (before, after)
@@ -160,14 +169,9 @@ def render(
     UserError: the instruction, the order or the template cannot be used.
     """
     control = [token.content for token in tokenizer.added_tokens_decoder.values()]
-    instruction = check_instruction(request.instruction, control=control)
-    if request.order not in ORDERS:
-        raise UserError(f"the order {request.order!r} is unknown: use one of {', '.join(ORDERS)}")
+    messages = messages_of(request, spec, control)
     text = tokenizer.apply_chat_template(
-        messages_of(spec, instruction, request.order),
-        chat_template=spec.chat_template,
-        tokenize=False,
-        add_generation_prompt=True,
+        messages, chat_template=spec.chat_template, tokenize=False, add_generation_prompt=True
     )
     if text.count(image_token) != 1:
         raise UserError(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,25 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import UserError
 from .cache import KeyValueCache, PrefixStore, prompt_parts
-from .image import (
-    Grid,
-    ImageSpec,
-    PictureLimits,
-    decode_image,
-    grid_of,
-    patches,
-    picture_positions,
-    positions_of,
-)
+from .checkpoint import CheckpointFiles
+from .image import picture_positions, positions_of
 from .kv_memory import MB, KvMemory, LruCache
 from .passes.target_rows import DeviceRows
 from .passes.transformer import Transformer
-from .prompt import USER_TEXT, Prompt, PromptSpec, Request, prompt_digest, render
+from .processor import Processor
+from .prompt import Prompt
 from .session import EncodedPicture, PassRequest, Prefill, Session, forward_together
-from .token_grammar import GrammarCompiler, TokenGrammar
-from .tokenizer import tokenizer_digest, tokens_of
 
 
 def diverse_tokens(features: Tensor, count: int) -> NDArray[np.int64]:
@@ -60,147 +48,20 @@ CPU_KV_BYTES = 2048 * MB
 CUDA_KV_SHARE = 0.7  # the rest is for what a pass computes
 
 
-@dataclass(frozen=True)
-class ImagePreprocessing:
-    """A checkpoint's image sizes, and the mean and standard deviation of each colour, 0 to 1."""
+class Vlm(Processor):
+    """A model of one of the three families. `open` and its sessions belong to one thread (the
+    model's); `prompt` and `spec` may be called by another."""
 
-    spec: ImageSpec
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Picture:
-    """A picture as preprocessed for this model: pixel values and grid, and the target's grid."""
-
-    pixels: np.ndarray
-    grid: Grid
-    target_grid: Grid
-
-
-class Vlm:
-    """A model of one of the three families with its tokenizer. `open` and its sessions belong to
-    one thread (the model's); `prompt` and `spec` may be called by another."""
+    chains_only = False
 
     def __init__(
-        self,
-        model: Any,
-        transformer: Transformer,
-        tokenizer: Any,
-        preprocessing: ImagePreprocessing,
-        *,
-        identity: str,
-        chat_template: str | None,
-        end_ids: tuple[int, ...],
+        self, model: Any, transformer: Transformer, files: CheckpointFiles, identity: str
     ) -> None:
-        self._config = model.config
+        super().__init__(files, identity)
         self._image_features = model.model.get_image_features
-        self.transformer, self.tokenizer = transformer, tokenizer
-        self.preprocessing, self._merge = preprocessing, preprocessing.spec.merge_size
-        self.identity = identity
-        self.chat_template, self.end_ids = chat_template, end_ids
-        self._image_id: int = model.config.image_token_id
-        self._image_token: str = tokenizer.convert_ids_to_tokens(self._image_id)
-        rows = model.config.text_config.vocab_size
-        self.vocabulary: int = min(rows, len(tokens_of(tokenizer)))
-        self.tokenizer_digest: bytes = tokenizer_digest(tokenizer)
+        self.transformer = transformer
         self._features: LruCache[EncodedPicture] = LruCache(2)
-        self._weights = identity
-        self.limit_picture(PictureLimits())
-        self._grammars = GrammarCompiler(tokenizer)
         self.use_memory(KvMemory())
-
-    def crop(self, vocabulary: int) -> None:
-        """Keep this many rows of the logits (the common vocabulary) in sessions opened from now.
-
-        ValueError: the model has no such number of rows.
-        """
-        if not 1 < vocabulary <= self._config.text_config.vocab_size:
-            raise ValueError(f"cannot crop the vocabulary of {self.identity} to {vocabulary}")
-        self.vocabulary = vocabulary
-
-    def limit_picture(self, limits: PictureLimits) -> None:
-        """Look at pictures so closely in prompts made from now; their digests stay the same.
-
-        What is drafted depends on it, so the identity names it. UserError: too few pixels.
-        """
-        limits.resized(self.preprocessing.spec)
-        self._limits = limits
-        self.identity = self._weights + limits.name
-        self._pictures: LruCache[Picture] = LruCache(2)
-        self._grids: LruCache[tuple[Grid, Grid]] = LruCache(1024)  # of pictures that are sound
-
-    def spec(
-        self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
-    ) -> PromptSpec:
-        """How prompts for this model, the target, are made; for the robot to make the same.
-
-        UserError: the checkpoint has no chat template.
-        """
-        if not self.chat_template:
-            raise UserError(
-                f"{self.identity} has no chat template: add chat_template.jinja to its directory, "
-                "or take an instruction-tuned checkpoint"
-            )
-        return PromptSpec(
-            chat_template=self.chat_template,
-            system_text=system_text,
-            image=self.preprocessing.spec,
-            end_ids=self.end_ids,
-            max_tokens=max_tokens,
-            target=self.identity,
-            vocabulary=self.vocabulary,
-            user_text=user_text,
-            dialect=dialect,
-        )
-
-    def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
-        """The prompt of `spec` with this model's tokenizer and image statistics.
-
-        UserError: damaged picture, unusable instruction, a patch size this model cannot read.
-        """
-        ours = self.preprocessing.spec
-        for name in ("patch_size", "merge_size", "temporal_patch_size"):
-            if getattr(ours, name) != getattr(spec.image, name):
-                raise UserError(
-                    f"{self.identity} has {name} {getattr(ours, name)} and the target "
-                    f"{spec.target} has {getattr(spec.image, name)}: choose models of one family"
-                )
-        picture = partial(self._picture, request, spec.image)
-        grid, target_grid = self._grids.get(
-            (request.image_digest, spec.image), lambda: (picture().grid, picture().target_grid)
-        )
-        ids = render(self.tokenizer, request, spec, target_grid, self._image_token)
-        if ids.max() >= self._config.text_config.vocab_size:
-            raise UserError(
-                f"{self.identity} has no embedding for token {ids.max()} of its own tokenizer: "
-                "its directory mixes files of two models"
-            )
-        image = np.flatnonzero(ids == self._image_id)
-        kept = self._limits.kept(math.prod(grid) // self._merge**2)
-        return Prompt(
-            np.delete(ids, image[kept:]),
-            lambda: picture().pixels,
-            grid,
-            request.image_digest,
-            prompt_digest(ids, target_grid, request.image_digest),
-        )
-
-    def grammar(self, text: str, spec: PromptSpec) -> TokenGrammar:
-        """The grammar of this text in this model's tokens; an answer ends with the first end token.
-
-        UserError: it cannot be used, or llguidance is not there.
-        """
-        return self._grammars.grammar(text, spec.end_ids[0], spec.vocabulary)
-
-    def _picture(self, request: Request, spec: ImageSpec) -> Picture:
-        def made() -> Picture:
-            image = decode_image(request.jpeg, spec.max_frame_pixels)
-            ours = self.preprocessing
-            pixels, grid = patches(image, self._limits.resized(spec), ours.mean, ours.std)
-            return Picture(pixels, grid, grid_of(image.height, image.width, spec))
-
-        return self._pictures.get((request.image_digest, spec), made)
 
     @property
     def default_kv_bytes(self) -> int:

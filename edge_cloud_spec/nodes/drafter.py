@@ -28,8 +28,7 @@ from ..edge.runner import DecodeRunner, Outcome
 from ..errors import UserError
 from ..instruction import known_instructions
 from ..models import EMBEDDED
-from ..models.image import PictureLimits
-from ..models.load import load
+from ..models.load_drafter import load_drafter
 from ..models.prompt import Request
 from ..models.tokenizer import TokenTexts
 from ..nav.clock_offset import SourceClock
@@ -94,14 +93,18 @@ class DrafterNode(ManagedNode):
         model = settings.model
         path = model.path or str(EMBEDDED / "drafter")
         known = known_instructions(path)
-        self._model = load(
+        self._model = load_drafter(
             path,
             device=model.device,
             dtype=model.dtype,
             quantize=model.quantize,
             threads=model.threads,
+            max_pixels=model.max_pixels,
+            max_image_tokens=model.max_image_tokens,
+            tokenizer=model.tokenizer,
+            server_model=model.name,
+            key_file=model.key_file,
         )
-        self._model.limit_picture(PictureLimits(model.max_pixels, model.max_image_tokens))
         dialect = settings.loaded_dialect
         local_spec = self._model.spec(
             dialect.system_text, settings.max_tokens, dialect.user_text, dialect.identity
@@ -322,6 +325,8 @@ class DrafterNode(ManagedNode):
         if outcome.reason == "aborted":
             return Ended(abandoned=True)
         problem = ""
+        if outcome.stats.failure:
+            self._report_problem(f"the cloud went on alone: {outcome.stats.failure}")
         if not outcome.completed:
             problem = f"no decision on {instruction!r}: {outcome.text or outcome.reason}"
             self._report_problem(problem)

@@ -124,7 +124,7 @@ def test_a_picture_that_is_known_is_not_decoded_again(monkeypatch: pytest.Monkey
     model = vlm()
     prompts = [prompt_of(model, seed) for seed in range(40, 44)]
     with monkeypatch.context() as patch:
-        patch.setattr("edge_cloud_spec.models.vlm.decode_image", None)
+        patch.setattr("edge_cloud_spec.models.processor.decode_image", None)
         again = prompt_of(model, 40)
         assert again.digest == prompts[0].digest
         with pytest.raises(TypeError):

@@ -26,8 +26,8 @@ from edge_cloud_spec.doctor.pictures import (
     sample,
 )
 from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.checkpoint import image_preprocessing
 from edge_cloud_spec.models.image import patches
-from edge_cloud_spec.models.load import image_preprocessing
 
 TARGET = str(EMBEDDED / "target")
 

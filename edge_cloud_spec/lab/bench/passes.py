@@ -27,9 +27,10 @@ import torch
 
 from ...errors import UserError
 from ...models.cache import KeyValueCache
+from ...models.checkpoint import quiet_libraries
 from ...models.exits import Adapter, Exits
 from ...models.kv_memory import KvMemory
-from ...models.load import DTYPES, choose, quiet_libraries
+from ...models.load import DTYPES, choose
 from ...models.passes.target_rows import on_host
 from ...models.passes.transformer import Transformer
 from ...models.session import PassRequest, Session, forward_together

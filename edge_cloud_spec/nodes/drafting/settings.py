@@ -27,7 +27,12 @@ WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
 class ModelSettings:
     """The draft model on this robot."""
 
-    path: str = described("", "directory or hub name; empty: the embedded drafter", fixed=True)
+    path: str = described(
+        "", "directory, hub name or openai:URL; empty: the embedded drafter", fixed=True
+    )
+    tokenizer: str = described("", "of openai: a checkpoint's directory, for its own", fixed=True)
+    name: str = described("", "of openai: what the server calls the model", fixed=True)
+    key_file: str = described("", "of openai: file with the server's key", fixed=True)
     quantize: str = chosen("none", ("none", "int8", "int4", "dynamic-int8"), "weights", fixed=True)
     device: str = described("auto", "auto: cuda where it is usable; cpu or cuda", fixed=True)
     dtype: str = chosen(

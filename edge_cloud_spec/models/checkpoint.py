@@ -1,0 +1,197 @@
+"""A checkpoint's directory, and what its files say beside the weights; no model is made here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError, library_errors
+from .image import ImageSpec
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
+
+
+@dataclass(frozen=True)
+class ImagePreprocessing:
+    """A checkpoint's image sizes, and the mean and standard deviation of each colour, 0 to 1."""
+
+    spec: ImageSpec
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointFiles:
+    """What a checkpoint's files say beside its weights.
+
+    rows: of its embedding. chat_template: None where it has none, then it cannot be a target.
+    """
+
+    tokenizer: Any
+    preprocessing: ImagePreprocessing
+    chat_template: str | None
+    end_ids: tuple[int, ...]
+    image_id: int
+    rows: int
+
+
+def checkpoint_files(directory: Path) -> CheckpointFiles:
+    """The processor's part of a checkpoint; UserError names what is missing or does not fit."""
+    config = read_json(directory, "config.json")
+    preprocessing = image_preprocessing(directory)
+    if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+        raise missing(directory, "tokenizer.json")
+    whole = f"the tokenizer in {directory} cannot be loaded"
+    with library_errors(whole, "fetch its files again"):
+        from transformers import AutoConfig, AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+        parsed = AutoConfig.from_pretrained(directory)
+        image_id, rows = int(parsed.image_token_id), int(parsed.text_config.vocab_size)
+    if tokenizer.convert_ids_to_tokens(image_id) is None:
+        raise UserError(
+            f"the tokenizer in {directory} has no image token {image_id}: "
+            "its files belong to another model"
+        )
+    return CheckpointFiles(
+        tokenizer,
+        preprocessing,
+        _chat_template(directory, tokenizer),
+        _end_ids(directory, config, tokenizer),
+        image_id,
+        rows,
+    )
+
+
+@contextmanager
+def quiet_libraries(long: bool = False) -> Iterator[None]:
+    """Hide progress bars unless loading takes ``long``."""
+    from transformers.utils import logging as bars
+
+    shown = bars.is_progress_bar_enabled()
+    if not long:
+        bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()
+
+
+def checkpoint_directory(name: str) -> Path:
+    """The directory of this name, or the hub's copy of this model; raises UserError."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists() or not _HUB_NAME.fullmatch(name):
+        raise UserError(
+            f"{name} is not a model directory: give a directory or a hub name owner/name"
+        )
+    from huggingface_hub import snapshot_download
+
+    with library_errors(
+        f"there is no directory {name}, and the hub has not given it",
+        "check the name and the network, or download the model and give its directory",
+    ):
+        return Path(snapshot_download(name, allow_patterns=list(_FILES)))
+
+
+def missing(directory: Path, name: str) -> UserError:
+    """What to raise where this file is not there."""
+    return UserError(
+        f"{name} is missing in the model directory {directory}: copy it there from the checkpoint"
+    )
+
+
+def read_json(directory: Path, name: str, needed: bool = True) -> dict[str, Any]:
+    """What is in a file; nothing where it is missing, unless it is needed."""
+    try:
+        content = json.loads((directory / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if needed:
+            raise missing(directory, name) from None
+        return {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{directory / name} cannot be read ({error}): fetch it again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{directory / name} is not a JSON object: fetch it again")
+    return content
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The files that hold a checkpoint's weights; raises UserError where one is not there."""
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(read_json(directory, index.name).get("weight_map", {}).values()))
+    else:
+        names = ["model.safetensors"]
+    for name in names:
+        if not (directory / name).is_file():
+            raise missing(directory, name)
+    return [directory / name for name in names]
+
+
+def weights_digest(directory: Path, weights: Sequence[Path]) -> str:
+    """Names a checkpoint's config.json and weights, files by size, first and last megabyte."""
+    whole = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=8)
+    for path in weights:
+        with path.open("rb") as file:
+            whole.update(file.read(1 << 20))
+            size = file.seek(0, 2)
+            file.seek(max(0, size - (1 << 20)))
+            whole.update(file.read() + size.to_bytes(8, "little"))
+    return whole.hexdigest()
+
+
+def image_preprocessing(directory: str | Path) -> ImagePreprocessing:
+    """The settings of preprocessor_config.json, or of processor_config.json, which replaced it.
+
+    Raises UserError.
+    """
+    directory = Path(directory).expanduser()
+    name, newer = "preprocessor_config.json", "processor_config.json"
+    if not (directory / name).is_file() and (directory / newer).is_file():
+        name = newer
+    content = read_json(directory, name)
+    content = content.get("image_processor", content)
+    size = content.get("size") or {}
+    low = content.get("min_pixels") or size.get("shortest_edge") or size.get("min_pixels")
+    high = content.get("max_pixels") or size.get("longest_edge") or size.get("max_pixels")
+    try:
+        return ImagePreprocessing(
+            ImageSpec(
+                min_pixels=int(low or 56 * 56),
+                max_pixels=int(high or 28 * 28 * 1280),
+                patch_size=int(content["patch_size"]),
+                merge_size=int(content["merge_size"]),
+                temporal_patch_size=int(content["temporal_patch_size"]),
+            ),
+            mean=tuple(float(value) for value in content["image_mean"]),
+            std=tuple(float(value) for value in content["image_std"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{directory / name} does not describe a Qwen image processor ({error}): "
+            "copy it from the checkpoint"
+        ) from error
+
+
+def _chat_template(directory: Path, tokenizer: Any) -> str | None:
+    older = read_json(directory, "chat_template.json", needed=False)  # Qwen2-VL's place
+    template = older.get("chat_template") if older else tokenizer.chat_template
+    return template if isinstance(template, str) else None
+
+
+def _end_ids(directory: Path, config: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
+    ids = read_json(directory, "generation_config.json", needed=False).get("eos_token_id")
+    ids = ids if ids is not None else config.get("eos_token_id", tokenizer.eos_token_id)
+    if ids is None:
+        raise UserError(f"the model in {directory} names no end token: add generation_config.json")
+    return tuple(int(index) for index in (ids if isinstance(ids, list) else [ids]))

@@ -1,0 +1,135 @@
+"""A checkpoint's processor: its tokenizer, chat template and image sizes make requests prompts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ..errors import UserError
+from .checkpoint import CheckpointFiles
+from .image import Grid, ImageSpec, PictureLimits, decode_image, grid_of, patches
+from .kv_memory import LruCache
+from .prompt import USER_TEXT, Prompt, PromptSpec, Request, prompt_digest, render
+from .token_grammar import GrammarCompiler, TokenGrammar
+from .tokenizer import tokenizer_digest, tokens_of
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A picture as preprocessed for this model: pixel values and grid, and the target's grid."""
+
+    pixels: np.ndarray
+    grid: Grid
+    target_grid: Grid
+
+
+class Processor:
+    """Makes prompts and grammars in a checkpoint's tokens, whatever computes its logits."""
+
+    def __init__(self, files: CheckpointFiles, identity: str) -> None:
+        """identity: names the weights and their arithmetic."""
+        self.tokenizer, self.preprocessing = files.tokenizer, files.preprocessing
+        self.chat_template, self.end_ids = files.chat_template, files.end_ids
+        self._merge, self._rows = self.preprocessing.spec.merge_size, files.rows
+        self._image_id = files.image_id
+        self._image_token: str = self.tokenizer.convert_ids_to_tokens(self._image_id)
+        self.vocabulary: int = min(self._rows, len(tokens_of(self.tokenizer)))
+        self.tokenizer_digest: bytes = tokenizer_digest(self.tokenizer)
+        self.identity = self._weights = identity
+        self.limit_picture(PictureLimits())
+        self._grammars = GrammarCompiler(self.tokenizer)
+
+    def crop(self, vocabulary: int) -> None:
+        """Keep this many rows of the logits (the common vocabulary) in sessions opened from now.
+
+        ValueError: the model has no such number of rows.
+        """
+        if not 1 < vocabulary <= self._rows:
+            raise ValueError(f"cannot crop the vocabulary of {self.identity} to {vocabulary}")
+        self.vocabulary = vocabulary
+
+    def limit_picture(self, limits: PictureLimits) -> None:
+        """Look at pictures so closely in prompts made from now; their digests stay the same.
+
+        What is drafted depends on it, so the identity names it. UserError: too few pixels.
+        """
+        limits.resized(self.preprocessing.spec)
+        self._limits = limits
+        self.identity = self._weights + limits.name
+        self._pictures: LruCache[Picture] = LruCache(2)
+        self._grids: LruCache[tuple[Grid, Grid]] = LruCache(1024)  # of pictures that are sound
+
+    def spec(
+        self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
+    ) -> PromptSpec:
+        """How prompts for this model, the target, are made; for the robot to make the same.
+
+        UserError: the checkpoint has no chat template.
+        """
+        if not self.chat_template:
+            raise UserError(
+                f"{self.identity} has no chat template: add chat_template.jinja to its directory, "
+                "or take an instruction-tuned checkpoint"
+            )
+        return PromptSpec(
+            chat_template=self.chat_template,
+            system_text=system_text,
+            image=self.preprocessing.spec,
+            end_ids=self.end_ids,
+            max_tokens=max_tokens,
+            target=self.identity,
+            vocabulary=self.vocabulary,
+            user_text=user_text,
+            dialect=dialect,
+        )
+
+    def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
+        """The prompt of `spec` with this model's tokenizer and image statistics.
+
+        UserError: damaged picture, unusable instruction, a patch size this model cannot read.
+        """
+        ours = self.preprocessing.spec
+        for name in ("patch_size", "merge_size", "temporal_patch_size"):
+            if getattr(ours, name) != getattr(spec.image, name):
+                raise UserError(
+                    f"{self.identity} has {name} {getattr(ours, name)} and the target "
+                    f"{spec.target} has {getattr(spec.image, name)}: choose models of one family"
+                )
+        picture = partial(self._picture, request, spec.image)
+        grid, target_grid = self._grids.get(
+            (request.image_digest, spec.image), lambda: (picture().grid, picture().target_grid)
+        )
+        ids = render(self.tokenizer, request, spec, target_grid, self._image_token)
+        if ids.max() >= self._rows:
+            raise UserError(
+                f"{self.identity} has no embedding for token {ids.max()} of its own tokenizer: "
+                "its directory mixes files of two models"
+            )
+        image = np.flatnonzero(ids == self._image_id)
+        kept = self._limits.kept(math.prod(grid) // self._merge**2)
+        return Prompt(
+            np.delete(ids, image[kept:]),
+            lambda: picture().pixels,
+            grid,
+            request.image_digest,
+            prompt_digest(ids, target_grid, request.image_digest),
+        )
+
+    def grammar(self, text: str, spec: PromptSpec) -> TokenGrammar:
+        """The grammar of this text in this model's tokens; an answer ends with the first end token.
+
+        UserError: it cannot be used, or llguidance is not there.
+        """
+        return self._grammars.grammar(text, spec.end_ids[0], spec.vocabulary)
+
+    def _picture(self, request: Request, spec: ImageSpec) -> Picture:
+        def made() -> Picture:
+            image = decode_image(request.jpeg, spec.max_frame_pixels)
+            ours = self.preprocessing
+            pixels, grid = patches(image, self._limits.resized(spec), ours.mean, ours.std)
+            return Picture(pixels, grid, grid_of(image.height, image.width, spec))
+
+        return self._pictures.get((request.image_digest, spec), made)
