@@ -378,6 +378,7 @@ def _row(measured: PairMeasures, costs: Costs) -> Row:
 def _check(args: argparse.Namespace) -> None:
     if args.frames < 1 or args.max_tokens < 2:
         raise UserError("--frames is at least 1, --max-tokens at least 2")
+    load_dialect(args.dialect)
     if args.preset and not (preset := load_preset(args.preset)).verified:
         raise UserError(f"the preset {preset.name} needs no link: give one that is verified")
     if args.rtt < 0 or args.up_mbps <= 0:
