@@ -98,7 +98,6 @@ class Allowance:
 class Completion:
     """One completion, as a target's session and its prefill: tokens arrive, and are committed."""
 
-    known_row = None
     resident = True
     scored_with_prompt = False
 
@@ -216,7 +215,7 @@ class OpenAiModels(ModelRunner):
         ours = "this verifier's target is behind an API"
         if opening.tokenizer_digest not in (b"", BYTES_DIGEST):
             raise UserError(
-                f"{ours} and speaks bytes: set the robot's model.path (drafter_model:=, --drafter) "
+                f"{ours} and speaks bytes: set the robot's model.path (drafter:=, --drafter) "
                 "to bytes"
             )
         super().check(opening)

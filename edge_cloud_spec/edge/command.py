@@ -34,7 +34,9 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="hosts that a fleet's front may send us to beside its own",
     )
-    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="the draft model")
+    parser.add_argument(
+        "--drafter", default=str(EMBEDDED / "drafter"), help="the draft model, or bytes: none"
+    )
     parser.add_argument(
         "--threads", type=int, default=1, help="torch threads of the draft model (%(default)s)"
     )

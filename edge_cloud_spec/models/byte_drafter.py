@@ -14,10 +14,10 @@ import numpy as np
 
 from ..decoding.grammar import Allowed
 from ..errors import UserError
+from . import BYTES
 from .image import ImageSpec
 from .prompt import Prompt, PromptSpec, Request, messages_of, prompt_digest
 
-BYTES = "bytes"  # the name of such a drafter
 END = 256
 VOCABULARY = 257
 BYTES_A_TOKEN = 4  # about, of English: a limit on tokens is one on so many bytes

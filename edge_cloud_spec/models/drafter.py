@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.grammar import Grammar
-from .byte_drafter import BYTES, ByteDrafter
+from . import BYTES
+from .byte_drafter import ByteDrafter
 from .prompt import Prompt, PromptSpec, Request
 
 # Called between the parts of a pass, with their number, as often as the library lets one in. What

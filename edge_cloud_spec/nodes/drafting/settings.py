@@ -26,7 +26,9 @@ WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
 class ModelSettings:
     """The draft model on this robot."""
 
-    path: str = described("", "directory or hub name; empty: the embedded drafter", fixed=True)
+    path: str = described(
+        "", "directory, hub name or bytes; empty: the embedded drafter", fixed=True
+    )
     quantize: str = chosen("none", ("none", "int8", "int4", "dynamic-int8"), "weights", fixed=True)
     device: str = described("auto", "auto: cuda where it is usable; cpu or cuda", fixed=True)
     dtype: str = chosen(
