@@ -88,12 +88,6 @@ class Allowance:
         """Let nothing be asked before the server wants to be."""
         self._closed, self._why = self._clock() + error.retry_s, str(error)
 
-    @property
-    def total(self) -> tuple[int, int]:
-        """Requests and tokens of the last hour; from any thread."""
-        asked = list(self._asked)
-        return len(asked), int(sum(tokens for _, tokens in asked))
-
 
 class Completion:
     """One completion, as a target's session and its prefill: tokens arrive, and are committed."""
