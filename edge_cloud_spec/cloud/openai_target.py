@@ -267,8 +267,9 @@ class OpenAiModels(ModelRunner):
         messages[1]["content"][0] = {"type": "image_url", "image_url": picture}
         room = min(opening.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
         usual = {"temperature": 0, "max_tokens": room, "stream_options": {"include_usage": True}}
-        grammar = self._structured(opening.policy.grammar) if opening.policy.grammar else {}
-        forms = ({**usual, **grammar}, usual, {"max_completion_tokens": room})
+        forms = [usual, {"max_completion_tokens": room}]
+        if opening.policy.grammar:
+            forms.insert(0, {**usual, **self._structured(opening.policy.grammar)})
         first = self._form.get(opening.policy.grammar, 0)
         number = first
         while True:
