@@ -25,6 +25,11 @@ ARGUMENTS = {
         "the draft model's directory or hub name, or bytes; empty: the file's",
     ),
     "target": ("", "the same for the target model, where the verifier is started here"),
+    "dialect": (
+        "",
+        "of the target's answers: a name of config/dialects, or the path of its YAML file; "
+        "empty: the parameter file's, else clauses",
+    ),
     "drive": (
         "",
         "continuous: decide while driving; stop_and_go: standing; empty: the parameter file's, "

@@ -87,6 +87,13 @@ class Unusable:
 
 
 @dataclass(frozen=True)
+class DrafterFailed:
+    """The draft model drafts nothing more for this decode; ``text`` is why."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class TimePassed:
     """The decoder's deadline may have passed."""
 
@@ -101,6 +108,7 @@ Event = (
     | Abort
     | Cut
     | Unusable
+    | DrafterFailed
     | TimePassed
 )
 

@@ -39,7 +39,7 @@ from .answer import (
     row_request,
     settled_by,
 )
-from .draft_planner import DraftPlan, planner_of
+from .draft_planner import DraftPlan, DraftsNothing, planner_of
 from .drafts import Drafts
 from .events import Action, Drafted, Emit, Finish, PromptReady, Send
 from .measures import DecodeStats, Measures, Stopwatch
@@ -203,6 +203,14 @@ class Rounds:
         """The draft model has read the prompt: begin a round, or draft beside the server."""
         self._trigger(Trigger.PROMPT_READ)
         return self._draft_beside(now) if self.server_generates else self._draft(now)
+
+    def on_drafter_failed(self, text: str, now: float) -> list[Action]:
+        """The draft model drafts no more: the server goes on by itself, where there is one."""
+        if not self._preset.verified:
+            return self.close("drafter_failed", text)
+        self._stats.failure = text
+        self._planner = DraftsNothing(self._preset, self._measures)
+        return [] if self.request is not None else self._draft(now)
 
     def follow(self, now: float) -> list[Action]:
         """The server generates from its own prefill, as ``Open`` asked: await its verdicts."""
