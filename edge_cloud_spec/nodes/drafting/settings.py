@@ -28,7 +28,7 @@ class ModelSettings:
     """The draft model on this robot."""
 
     path: str = described(
-        "", "directory, hub name or openai:URL; empty: the embedded drafter", fixed=True
+        "", "directory, hub name, openai:URL or bytes; empty: the embedded one", fixed=True
     )
     tokenizer: str = described("", "of openai: a checkpoint's directory, for its own", fixed=True)
     name: str = described("", "of openai: what the server calls the model", fixed=True)
