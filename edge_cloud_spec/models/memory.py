@@ -74,9 +74,7 @@ def run_memory(args: argparse.Namespace) -> int:
         "kv_mb_per_1000_tokens": found.kv_bytes / 1e3,
     }
     for name, value in row.items():
-        print(
-            f"{name:22} {value:>12,.1f}" if isinstance(value, float) else f"{name:22} {value:>12}"
-        )
+        print(f"{name:22}", f"{value:12,.1f}" if isinstance(value, float) else f"{value:>12}")
     if args.json:
         write_json(args.json, row)
     return 0
