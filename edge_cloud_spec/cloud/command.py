@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from ..decoding.draft import MAX_DRAFTED, MAX_NODES
 from ..errors import UserError
 from ..instruction import instruction_pattern
 from ..models import EMBEDDED
+from ..models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from ..models.prompt import ORDERS
 from ..nav.answer import answer_grammar
 from ..share import rules_text
@@ -23,6 +26,9 @@ from .model_thread.worker import Worker
 from .serving.logs import FORMATS, set_up_logging
 from .serving.server import ServerSettings, check_free, serve
 
+log = logging.getLogger(__name__)
+
+API = "openai:"
 ENDED = 1  # exit status of what ran and cannot go on; another start may help
 MAX_LOOKUP_SUFFIXES = 2**24  # 0.74 GB for each credential
 
@@ -32,7 +38,7 @@ _MOST = WorkerLimits()
 _Option = tuple[str, Any, str, dict[str, Any]]
 _OPTIONS: dict[str, tuple[_Option, ...]] = {
     "models": (
-        ("--target", str(EMBEDDED / "target"), "directory or hub name of the target", {}),
+        ("--target", str(EMBEDDED / "target"), "directory or hub name, or openai:URL", {}),
         ("--drafter", "", "a drafter beside it, for cloud_sd and auto", {}),
         ("--device", "auto", "auto (cuda where it is usable), cpu or cuda (%(default)s)", {}),
         (
@@ -74,6 +80,19 @@ _OPTIONS: dict[str, tuple[_Option, ...]] = {
             _MOST.lookup_suffixes,
             "of answers to draft from, for each credential; 0: none (%(default)s)",
             {},
+        ),
+    ),
+    "a target behind an OpenAI-compatible API (extra openai)": (
+        ("--model", "", "its name there; with --target openai:http://HOST:PORT/v1", {}),
+        ("--api-key-file", "", f"its key (or in the environment: {KEY_VARIABLE})", {}),
+        ("--api-timeout", 30.0, "s for an answer, from request to end (%(default)s)", {}),
+        ("--requests-per-hour", 0, "at most; 0: no bound", {}),
+        ("--tokens-per-hour", 0, "at most, of pictures, prompts and answers; 0: no bound", {}),
+        (
+            "--structured",
+            "auto",
+            "how a grammar is sent: auto, vllm, llguidance, sglang or none (%(default)s)",
+            {"choices": ("auto", "vllm", "llguidance", "sglang", "none")},
         ),
     ),
     "link": (
@@ -166,7 +185,27 @@ def run_serve(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     """Raise UserError for a number that cannot be."""
     per_robot = args.sessions_per_robot, args.bytes_per_robot, args.passes_per_robot
+    remote = args.target.startswith(API)
+    others = {
+        "--drafter": args.drafter,
+        "--replicas": args.replicas is not None,
+        "--quantize": args.quantize != "none",
+        "--passes": args.passes != "free",
+    }
+    wrong = [name for name, given in others.items() if given]
     for good, text in (
+        (
+            not (remote and wrong),
+            f"with --target {API}URL the model runs elsewhere: leave out {', '.join(wrong)}",
+        ),
+        (
+            remote or not (args.model or args.api_key_file),
+            f"--model and --api-key-file go with --target {API}http://HOST:PORT/v1",
+        ),
+        (
+            args.api_timeout > 0 and min(args.requests_per_hour, args.tokens_per_hour) >= 0,
+            "--api-timeout must be above 0, --requests- and --tokens-per-hour 0 or more",
+        ),
         (
             min(args.max_tokens, args.sessions) >= 1 and args.keep >= 0,
             "--max-tokens and --sessions must be at least 1, --keep 0 or more",
@@ -207,19 +246,46 @@ def _serve_fleet(args: argparse.Namespace, settings: ServerSettings) -> int:
 
 def make_worker(args: argparse.Namespace) -> Worker:
     """The worker that these options ask for."""
+    text = _read(args.system_text) if args.system_text else rules_text()
+    if args.target.startswith(API):
+        return _make_remote(args, text)
     from ..models.exits import Exits  # torch: seconds that a wrong option should not cost
     from ..models.load import load
 
     options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}
     target = load(args.target, threads=args.threads, passes=args.passes, **options)
     drafter = load(args.drafter, **options) if args.drafter else None
-    text = _read(args.system_text) if args.system_text else rules_text()
     spec = target.spec(text, args.max_tokens)
     for order in ORDERS:  # seconds with a large vocabulary, which no robot should wait for
         with suppress(UserError):  # a robot that asks for a grammar is told why there is none
             target.grammar(answer_grammar("action", order), spec)
     exits = Exits.load(Path(args.target) / "exits", target)
-    limits = WorkerLimits(
+    pattern = instruction_pattern(args.target)
+    worker = Worker(target, spec, drafter, _limits(args), exits=exits, instructions=pattern)
+    print(f"target {target.identity} on {target.transformer.device}", flush=True)
+    return worker
+
+
+def _make_remote(args: argparse.Namespace, system_text: str) -> Worker:
+    """The worker of a target behind an API; one that is away now may come."""
+    from .openai_target import Allowance, OpenAiModels
+
+    url = args.target.removeprefix(API)
+    server = OpenAiServer(url, args.model, args.api_key_file, timeout_s=args.api_timeout)
+    try:
+        server.check()
+    except Unavailable as error:
+        log.warning("%s", error)
+    allowance = Allowance(args.requests_per_hour, args.tokens_per_hour)
+    models = OpenAiModels(server, system_text, args.max_tokens, allowance, args.structured)
+    limits = replace(_limits(args), draft_tokens=0, lookup_suffixes=0)
+    worker = Worker(models, models.spec, limits=limits)
+    print(f"target {models.spec.target}", flush=True)
+    return worker
+
+
+def _limits(args: argparse.Namespace) -> WorkerLimits:
+    return WorkerLimits(
         sessions=args.sessions,
         keep_s=args.keep,
         draft_tokens=args.draft_tokens,
@@ -231,7 +297,3 @@ def make_worker(args: argparse.Namespace) -> Worker:
         kv_bytes=args.kv_memory * 2**20,
         lookup_suffixes=args.lookup_suffixes,
     )
-    pattern = instruction_pattern(args.target)
-    worker = Worker(target, spec, drafter, limits, exits=exits, instructions=pattern)
-    print(f"target {target.identity} on {target.transformer.device}", flush=True)
-    return worker

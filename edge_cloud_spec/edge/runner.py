@@ -22,6 +22,7 @@ from ..decoding.preset import Preset
 from ..decoding.shape import Branch
 from ..errors import UserError
 from ..lookup import Lookups
+from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
 from ..models.prompt import PromptSpec, Request, instruction_tokens
 from ..wire.codec import decode_server
@@ -122,6 +123,7 @@ def opening_of(
 ) -> Open:
     """The message that starts this decode; known_spec: the prompt specification that is known."""
     preset, rule = settings.preset, settings.rule
+    in_bytes = drafter.tokenizer_digest == BYTES_DIGEST
     generates = preset.drafter == "lookup" or preset.pacing == "auto"
     return Open(
         nonce=nonce,
@@ -134,7 +136,7 @@ def opening_of(
         tokenizer_digest=drafter.tokenizer_digest,
         draft_identity=drafter.identity if preset.drafts_on_robot else "",
         spec_digest=spec_digest(known_spec),
-        max_tokens=settings.max_tokens,
+        max_tokens=settings.max_tokens * (BYTES_A_TOKEN if in_bytes else 1),
         draft_length=preset.draft_length,
         split=preset.split_of(rule),
         replacement=preset.replacement,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..decoding.grammar import Grammar
 from ..errors import UserError
+from .byte_drafter import BYTES, ByteDrafter
 from .prompt import Prompt, PromptSpec, Request
 
 # Called between the parts of a pass, with their number, as often as the library lets one in. What
@@ -124,10 +125,13 @@ def load_drafter(
 ) -> Drafter:
     """Load the drafter of this name, in the library that its name asks for; raises UserError.
 
-    A directory or hub name: torch (``load``). max_pixels, max_image_tokens: ``PictureLimits``.
-    ``openai:URL``: the tokens of a server, whose words become those of the checkpoint ``tokenizer``
-    (its weights are not needed); its model's name and the key's file as in ``OpenAiServer``.
+    ``bytes``: none, for a verifier whose target is behind an API. A directory or hub name: torch
+    (``load``). max_pixels, max_image_tokens: ``PictureLimits``. ``openai:URL``: the tokens of a
+    server, whose words become those of the checkpoint ``tokenizer`` (its weights are not needed);
+    its name of the model and the key's file as in ``OpenAiServer``.
     """
+    if name == BYTES:
+        return ByteDrafter()
     if name.startswith("openai:"):
         from .openai_drafter import served_drafter
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -125,6 +125,23 @@ def prompt_digest(ids: np.ndarray, grid: Grid, image_digest: bytes) -> bytes:
     return digest.digest()
 
 
+def messages_of(
+    request: Request, spec: PromptSpec, control: Iterable[str] = ()
+) -> list[dict[str, Any]]:
+    """The request as chat messages, the picture as a part without its data.
+
+    control: tokens that no instruction may hold. UserError: instruction or order cannot be used.
+    """
+    instruction = check_instruction(request.instruction, control=control)
+    if request.order not in ORDERS:
+        raise UserError(f"the order {request.order!r} is unknown: use one of {', '.join(ORDERS)}")
+    text = {"type": "text", "text": f"{instruction}\n{request.order}"}
+    return [
+        {"role": "system", "content": spec.system_text},
+        {"role": "user", "content": [{"type": "image"}, text]},
+    ]
+
+
 def render(
     tokenizer: Any, request: Request, spec: PromptSpec, grid: Grid, image_token: str
 ) -> np.ndarray:
@@ -133,19 +150,7 @@ def render(
     UserError: the instruction, the order or the template cannot be used.
     """
     control = [token.content for token in tokenizer.added_tokens_decoder.values()]
-    instruction = check_instruction(request.instruction, control=control)
-    if request.order not in ORDERS:
-        raise UserError(f"the order {request.order!r} is unknown: use one of {', '.join(ORDERS)}")
-    messages = [
-        {"role": "system", "content": spec.system_text},
-        {
-            "role": "user",
-            "content": [
-                {"type": "image"},
-                {"type": "text", "text": f"{instruction}\n{request.order}"},
-            ],
-        },
-    ]
+    messages = messages_of(request, spec, control)
     text = tokenizer.apply_chat_template(
         messages, chat_template=spec.chat_template, tokenize=False, add_generation_prompt=True
     )

@@ -18,10 +18,12 @@ from ...models.prompt import Prompt, PromptSpec, Request, instruction_tokens
 from ...nav.answer import clause_of, every_action
 from ...wire.messages import Open
 from ..session.events import Predicted
+from ..session.validation import check_opening
 from .sessions import CloudSession, DuePass
 
 if TYPE_CHECKING:
     from ...models.exits import ExitPrediction, ExitPredictor, Exits
+    from ...models.session import Prefill
     from ...models.vlm import Vlm
 
 OnPredicted = Callable[[CloudSession, Predicted], None]
@@ -29,6 +31,9 @@ OnPredicted = Callable[[CloudSession, Predicted], None]
 
 class ModelRunner:
     """Target and drafter under one prompt specification, which has their common vocabulary."""
+
+    # Called, from any thread, with a session whose pass raised NotArrived and may be tried again.
+    on_news: Callable[[CloudSession], None] = staticmethod(lambda _: None)
 
     def __init__(
         self,
@@ -49,9 +54,17 @@ class ModelRunner:
                 model.crop(spec.vocabulary)
                 model.use_memory(self.memory)
 
+    def check(self, opening: Open) -> None:
+        """Raise UserError where the target cannot serve this request."""
+        check_opening(opening, self.target.tokenizer_digest)
+
+    def begin(self, opening: Open, prompt: Prompt) -> Callable[[], Prefill]:
+        """What begins to compute this prompt; raises UserError where it may not now."""
+        return lambda: self.target.prefill(prompt)
+
     def prompt(self, opening: Open) -> Prompt:
         """The target's prompt of a request."""
-        return self.target.prompt(_request(opening), self.spec)
+        return self.target.prompt(request_of(opening), self.spec)
 
     def grammar(self, opening: Open) -> Grammar | None:
         """The grammar of a request, in the target's tokens; raises UserError."""
@@ -127,7 +140,7 @@ class ModelRunner:
             if self.drafter is None:
                 raise UserError("cloud_sd needs a drafter in the cloud; serve with --drafter")
             opening = session.opening
-            draft_session = self.drafter.open(self.drafter.prompt(_request(opening), self.spec))
+            draft_session = self.drafter.open(self.drafter.prompt(request_of(opening), self.spec))
             proposal = ProposalConfig(opening.rule, opening.policy)
             session.drafter = DraftModel(
                 draft_session,
@@ -148,5 +161,5 @@ def _allowed_after(session: CloudSession, draft: Draft) -> AllowedAfter | None:
     return allowed_after(verification.grammar, verification.tokens, draft)
 
 
-def _request(opening: Open) -> Request:
+def request_of(opening: Open) -> Request:
     return Request(opening.instruction, opening.jpeg, opening.order)
