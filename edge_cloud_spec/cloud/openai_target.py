@@ -220,8 +220,7 @@ class OpenAiModels(ModelRunner):
                 "to bytes"
             )
         super().check(opening)
-        how = opening.generation
-        if opening.draft_identity or opening.lookup or (how is not None and how.speculative):
+        if opening.draft_identity or opening.draft_length or opening.lookup:
             raise UserError(
                 f"{ours} and judges no drafts: take preset cloud_ar, or a verifier with a "
                 "checkpoint (serve --target DIRECTORY)"

@@ -111,7 +111,13 @@ class OpenAiServer:
             ) from error
         self.url, self.model, self.timeout_s = url.rstrip("/"), model, timeout_s
         self._key = key
-        for library in ("openai", "httpx", "httpx2", "httpcore"):  # a line a request, or headers
+        for library in (
+            "openai",
+            "httpx",
+            "httpx2",
+            "httpcore",
+            "httpcore2",
+        ):  # a line a request, or headers
             logging.getLogger(library).setLevel(logging.WARNING)
         self.client: AsyncOpenAI = openai.AsyncOpenAI(
             base_url=self.url,
