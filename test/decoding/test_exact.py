@@ -13,6 +13,7 @@ from helpers.exactness import (
     ONE,
     Joint,
     Model,
+    OneWord,
     as_it_is,
     continued,
     distance,
@@ -184,15 +185,6 @@ def test_greedy_and_coupled_give_the_targets_own_tokens(
     assert list(both.emitted) == own_tokens(target, policy, 0, len(both.emitted))
     if not stray and name != "best_first":  # the same model: nothing is ever rejected
         assert len(both.emitted) == 4 * (depth(PRESETS[name]) + 1)
-
-
-class OneWord(Model):
-    """A server that says one token, and nothing of the others; ``spread`` is ignored."""
-
-    def logits(self, prefix: tuple[int, ...]) -> NDArray[np.float32]:
-        row = np.full(self.vocabulary, -np.inf, np.float32)
-        row[int(super().logits(prefix).argmax())] = 0.0
-        return row
 
 
 CHAINS = [name for name, preset in PRESETS.items() if preset.shape.is_chain]
