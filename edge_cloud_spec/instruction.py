@@ -93,11 +93,13 @@ FILE = "edge_cloud_spec.json"
 
 
 def known_instructions(directory: str | Path) -> KnownInstructions | None:
-    """The instructions that a checkpoint understands; None where it does not say.
+    """The instructions that a checkpoint (a directory, or a file in it) understands; None where it
+    does not say.
 
     Raises UserError when the file is damaged.
     """
-    path = Path(directory) / FILE
+    path = Path(directory)
+    path = (path.parent if path.is_file() else path) / FILE
     if not path.is_file():
         return None
     try:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ..decoding.draft import MAX_DRAFTED, MAX_NODES
+from ..dialects import load_dialect
 from ..errors import UserError
 from ..instruction import instruction_pattern
 from ..models import EMBEDDED
 from ..models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from ..models.prompt import ORDERS
-from ..nav.answer import answer_grammar
-from ..share import rules_text
+from ..nav.answer import CLAUSES_FORM, Dialect
 from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.secret_files import read_tokens
 from .model_thread.sessions import WorkerLimits
@@ -56,7 +56,8 @@ _OPTIONS: dict[str, tuple[_Option, ...]] = {
         ),
         ("--threads", None, "torch threads", {"type": int}),
         ("--max-tokens", 128, "longest answer", {}),
-        ("--system-text", "", "file with another system text", {}),
+        ("--dialect", CLAUSES_FORM, "of its answers, a name or a YAML file (%(default)s)", {}),
+        ("--system-text", "", "file with another system text than the dialect's", {}),
         (
             "--batch",
             _MOST.batch,
@@ -175,6 +176,7 @@ def run_serve(args: argparse.Namespace) -> int:
     if args.token_file:
         read_tokens(args.token_file)  # before the models: seconds that a wrong file should not cost
     _check(args)
+    load_dialect(args.dialect)
     check_free(args.address)  # before the models, as well
     if args.replicas is not None:
         return _serve_fleet(args, settings)
@@ -246,28 +248,35 @@ def _serve_fleet(args: argparse.Namespace, settings: ServerSettings) -> int:
 
 def make_worker(args: argparse.Namespace) -> Worker:
     """The worker that these options ask for."""
-    text = _read(args.system_text) if args.system_text else rules_text()
+    dialect = load_dialect(args.dialect)
+    if dialect.several_frames:
+        print(f"{dialect.name} was trained on several pictures: it is shown one", flush=True)
+    text = _read(args.system_text) if args.system_text else dialect.system_text
     if args.target.startswith(API):
-        return _make_remote(args, text)
+        return _make_remote(args, text, dialect)
     from ..models.exits import Exits  # torch: seconds that a wrong option should not cost
     from ..models.load import load
 
     options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}
     target = load(args.target, threads=args.threads, passes=args.passes, **options)
     drafter = load(args.drafter, **options) if args.drafter else None
-    spec = target.spec(text, args.max_tokens)
+    spec = target.spec(text, args.max_tokens, dialect.user_text, dialect.identity)
     for order in ORDERS:  # seconds with a large vocabulary, which no robot should wait for
         with suppress(UserError):  # a robot that asks for a grammar is told why there is none
-            target.grammar(answer_grammar("action", order), spec)
+            target.grammar(dialect.grammar("action", order), spec)
     exits = Exits.load(Path(args.target) / "exits", target)
     pattern = instruction_pattern(args.target)
-    worker = Worker(target, spec, drafter, _limits(args), exits=exits, instructions=pattern)
+    limits = _limits(args)
+    worker = Worker(
+        target, spec, drafter, limits, exits=exits, instructions=pattern, dialect=dialect
+    )
     print(f"target {target.identity} on {target.transformer.device}", flush=True)
     return worker
 
 
-def _make_remote(args: argparse.Namespace, system_text: str) -> Worker:
+def _make_remote(args: argparse.Namespace, system_text: str, dialect: Dialect) -> Worker:
     """The worker of a target behind an API; one that is away now may come."""
+    from ..models.byte_drafter import byte_spec
     from .openai_target import Allowance, OpenAiModels
 
     url = args.target.removeprefix(API)
@@ -277,10 +286,17 @@ def _make_remote(args: argparse.Namespace, system_text: str) -> Worker:
     except Unavailable as error:
         log.warning("%s", error)
     allowance = Allowance(args.requests_per_hour, args.tokens_per_hour)
-    models = OpenAiModels(server, system_text, args.max_tokens, allowance, args.structured)
+    spec = byte_spec(
+        system_text,
+        args.max_tokens,
+        f"openai:{server.model} at {server.url}, exact: false",
+        dialect.user_text,
+        dialect.identity,
+    )
+    models = OpenAiModels(server, spec, allowance, args.structured)
     limits = replace(_limits(args), draft_tokens=0, lookup_suffixes=0)
-    worker = Worker(models, models.spec, limits=limits)
-    print(f"target {models.spec.target}", flush=True)
+    worker = Worker(models, spec, limits=limits, dialect=dialect)
+    print(f"target {spec.target}", flush=True)
     return worker
 
 

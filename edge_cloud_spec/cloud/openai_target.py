@@ -20,11 +20,11 @@ from ..decoding.draft import MAX_DRAFTED, Draft
 from ..decoding.policy import SamplingPolicy
 from ..decoding.target_rows import TargetRow
 from ..errors import UserError
-from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END, ByteDrafter, byte_spec
+from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END, ByteDrafter
 from ..models.image import decode_image
 from ..models.kv_memory import KvMemory
 from ..models.openai_server import OpenAiServer, Unavailable
-from ..models.prompt import Prompt, messages_of
+from ..models.prompt import Prompt, PromptSpec, messages_of
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, request_of
 from .model_thread.sessions import CloudSession, DuePass, NotArrived
@@ -198,14 +198,11 @@ class OpenAiModels(ModelRunner):
     def __init__(
         self,
         server: OpenAiServer,
-        system_text: str,
-        max_tokens: int,
+        spec: PromptSpec,
         allowance: Allowance,
         structured: str = "auto",
     ) -> None:
-        """structured: one of ``STRUCTURED``."""
-        name = f"openai:{server.model} at {server.url}, exact: false"
-        spec = byte_spec(system_text, max_tokens, name)
+        """spec: a ``byte_spec``. structured: one of ``STRUCTURED``."""
         self.target = ByteDrafter()  # type: ignore[assignment]
         self.memory, self.spec, self.drafter = KvMemory(1), spec, None
         self.server, self.allowance, self._structured = server, allowance, STRUCTURED[structured]
@@ -244,6 +241,10 @@ class OpenAiModels(ModelRunner):
         cost = self.allowance.spend(asked + width * height // TOKEN_PIXELS)
         return partial(Completion, self, opening, cost)
 
+    def actions(self) -> list[tuple[int, ...]]:
+        """None: nothing is scored ahead."""
+        return []
+
     def grammar(self, opening: Open) -> None:
         """None: the server keeps to it, or the robot reads strictly."""
 
@@ -271,7 +272,9 @@ class OpenAiModels(ModelRunner):
         data = base64.b64encode(opening.jpeg).decode()
         kind = "jpeg" if opening.jpeg[:2] == b"\xff\xd8" else "png"
         picture = {"url": f"data:image/{kind};base64,{data}"}
-        messages[1]["content"][0] = {"type": "image_url", "image_url": picture}
+        for part in messages[-1]["content"]:
+            if part["type"] == "image":
+                part |= {"type": "image_url", "image_url": picture}
         room = min(opening.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
         usual = {"temperature": 0, "max_tokens": room, "stream_options": {"include_usage": True}}
         grammar = self._structured(opening.policy.grammar) if opening.policy.grammar else {}

@@ -44,7 +44,7 @@ def request_digest(*parts: bytes | str | float) -> PrefixDigest:
     return PrefixDigest(0, int.from_bytes(hashed.digest(), "little"))
 
 
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix(one: Sequence[object], other: Sequence[object]) -> int:
     """How many tokens two sequences begin with alike."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

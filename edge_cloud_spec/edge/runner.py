@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ..lookup import AnswerLookup
     from ..models.drafter import Drafter, DraftPrefill
 
+OURS = "clauses"  # the dialect that a specification does not name
 OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
 LOOKUP_SUFFIXES = 65_536  # of the answers that a robot keeps, by default
 MAX_HEARD = 1024  # messages, before the draft model goes on: a flood does not keep it from its work
@@ -278,6 +279,8 @@ class DecodeLoop:
             self._decoder.stats.stale += 1
             return None
         if isinstance(message, Opened) and message.spec:
+            if problem := self._robot.dialect_problem(message.spec):
+                return Unusable(problem)
             self._robot.remember(message.spec)
         return Received(message)
 
@@ -448,6 +451,21 @@ class DecodeRunner:
     def spec_of(self, data: bytes) -> PromptSpec:
         """The prompt specification to use: the cloud's, else the drafter's own."""
         return PromptSpec.from_bytes(data) if data else self._local_spec
+
+    def dialect_problem(self, data: bytes) -> str:
+        """Why answers under this specification cannot be read here; empty where they can.
+
+        One that cannot be read itself is told of where the prompt is made of it.
+        """
+        with contextlib.suppress(UserError):
+            there, here = PromptSpec.from_bytes(data).dialect, self._local_spec.dialect
+            if there != here:
+                return (
+                    f"the cloud answers in the dialect {there or OURS} and this robot reads "
+                    f"{here or OURS}: give both the same (serve --dialect, and dialect:= or "
+                    "--dialect here)"
+                )
+        return ""
 
     @property
     def target(self) -> str:

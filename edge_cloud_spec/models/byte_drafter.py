@@ -15,7 +15,7 @@ import numpy as np
 from ..decoding.grammar import Allowed
 from ..errors import UserError
 from .image import ImageSpec
-from .prompt import Prompt, PromptSpec, Request, messages_of, prompt_digest
+from .prompt import USER_TEXT, Prompt, PromptSpec, Request, messages_of, prompt_digest
 
 BYTES = "bytes"  # the name of such a drafter
 END = 256
@@ -35,11 +35,15 @@ class ByteTokenizer:
         return bytes(token for token in tokens if token < END).decode("utf-8", "replace")
 
 
-def byte_spec(system_text: str, max_tokens: int, target: str) -> PromptSpec:
+def byte_spec(
+    system_text: str, max_tokens: int, target: str, user_text: str = USER_TEXT, dialect: str = ""
+) -> PromptSpec:
     """A specification for prompts in bytes; max_tokens: a model's, made bytes here."""
     whole = ImageSpec(1, 1, 1, 1, 1)  # the picture goes as it is, whatever its size
     room = max_tokens * BYTES_A_TOKEN
-    return PromptSpec(BYTES, system_text, whole, (END,), room, target, VOCABULARY)
+    return PromptSpec(
+        BYTES, system_text, whole, (END,), room, target, VOCABULARY, user_text, dialect
+    )
 
 
 class ByteDrafter:
@@ -59,9 +63,11 @@ class ByteDrafter:
                 "that has the same"
             )
 
-    def spec(self, system_text: str, max_tokens: int) -> PromptSpec:
+    def spec(
+        self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
+    ) -> PromptSpec:
         """How prompts are made where no cloud says it."""
-        return byte_spec(system_text, max_tokens, BYTES)
+        return byte_spec(system_text, max_tokens, BYTES, user_text, dialect)
 
     def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
         """The instruction's and the rules' bytes; UserError: they cannot be used."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +136,18 @@ def weight_files(directory: Path) -> list[Path]:
         if not (directory / name).is_file():
             raise missing(directory, name)
     return [directory / name for name in names]
+
+
+def weights_digest(directory: Path, weights: Sequence[Path]) -> str:
+    """Names a checkpoint's config.json and weights, files by size, first and last megabyte."""
+    whole = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=8)
+    for path in weights:
+        with path.open("rb") as file:
+            whole.update(file.read(1 << 20))
+            size = file.seek(0, 2)
+            file.seek(max(0, size - (1 << 20)))
+            whole.update(file.read() + size.to_bytes(8, "little"))
+    return whole.hexdigest()
 
 
 def image_preprocessing(directory: str | Path) -> ImagePreprocessing:

@@ -1,4 +1,4 @@
-"""What a drafter is to the robot's decoder, and which library is behind it.
+"""What a drafter is to the robot's decoder.
 
 Whatever computes the logits, drafts are verified: a drafter that is wrong, or that sees the picture
 otherwise than the target, costs acceptance and never exactness.
@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.grammar import Grammar
-from ..errors import UserError
-from .byte_drafter import BYTES, ByteDrafter
-from .prompt import Prompt, PromptSpec, Request
+from .prompt import USER_TEXT, Prompt, PromptSpec, Request
 
 # Called between the parts of a pass, with their number, as often as the library lets one in. What
 # it raises ends the pass, which then changes nothing.
@@ -25,7 +23,8 @@ OnLayer = Callable[[int, Any], None]
 class DraftSession(Protocol):
     """One decode: a prefix (the prompt and tokens after it) and a tree of nodes after the prefix.
 
-    Nodes are numbered in the order of their growth. Belongs to one thread.
+    Nodes are numbered in the order of their growth. Belongs to one thread. UserError: by
+    whatever computes.
     """
 
     @property
@@ -58,7 +57,7 @@ class DraftSession(Protocol):
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> NDArray[np.float32]:
         """Logits [n, V] after n more nodes, of one pass; a parent is an earlier node or -1, the
-        prefix. UserError: the library has failed."""
+        prefix."""
         ...
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
@@ -67,7 +66,7 @@ class DraftSession(Protocol):
 
 
 class DraftPrefill(Protocol):
-    """The pass over a prompt, in steps."""
+    """The pass over a prompt, in steps; UserError."""
 
     @property
     def session(self) -> DraftSession:
@@ -93,7 +92,9 @@ class Drafter(Protocol):
         """Keep so many rows of the logits from now on; ValueError: there are not so many."""
         ...
 
-    def spec(self, system_text: str, max_tokens: int) -> PromptSpec:
+    def spec(
+        self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
+    ) -> PromptSpec:
         """How prompts are made where no cloud says it; UserError."""
         ...
 
@@ -108,39 +109,3 @@ class Drafter(Protocol):
     def prefill(self, prompt: Prompt) -> DraftPrefill:
         """Begin to read a prompt, for a session after it; UserError."""
         ...
-
-
-def load_drafter(
-    name: str,
-    *,
-    device: str = "cpu",
-    dtype: str = "float32",
-    quantize: str = "none",
-    threads: int | None = None,
-    max_pixels: int = 0,
-    max_image_tokens: int = 0,
-    tokenizer: str = "",
-    server_model: str = "",
-    key_file: str = "",
-) -> Drafter:
-    """Load the drafter of this name, in the library that its name asks for; raises UserError.
-
-    ``bytes``: none, for a verifier whose target is behind an API. A directory or hub name: torch
-    (``load``). max_pixels, max_image_tokens: ``PictureLimits``. ``openai:URL``: the tokens of a
-    server, whose words become those of the checkpoint ``tokenizer`` (its weights are not needed);
-    its name of the model and the key's file as in ``OpenAiServer``.
-    """
-    if name == BYTES:
-        return ByteDrafter()
-    if name.startswith("openai:"):
-        from .openai_drafter import served_drafter
-
-        if quantize != "none" or max_pixels or max_image_tokens:
-            raise UserError("quantize, max_pixels and max_image_tokens are the server's to set")
-        return served_drafter(name, tokenizer, server_model, key_file)
-    from .image import PictureLimits
-    from .load import load
-
-    model = load(name, device=device, dtype=dtype, quantize=quantize, threads=threads)
-    model.limit_picture(PictureLimits(max_pixels, max_image_tokens))
-    return model

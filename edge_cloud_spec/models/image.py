@@ -208,6 +208,18 @@ def patches(
     return cut.reshape(grid_h * grid_w, -1), (1, grid_h, grid_w)
 
 
+def picture_of(
+    pixels: np.ndarray, grid: Grid, spec: ImageSpec, mean: tuple[float, ...], std: tuple[float, ...]
+) -> np.ndarray:
+    """The picture uint8 [H, W, 3] of these ``patches``: what they were cut from, exactly."""
+    patch, merge = spec.patch_size, spec.merge_size
+    high, wide = grid[1] // merge, grid[2] // merge
+    cut = pixels.reshape(high, wide, merge, merge, 3, spec.temporal_patch_size, patch, patch)
+    whole = cut[:, :, :, :, :, 0].transpose(0, 2, 5, 1, 3, 6, 4)
+    colours = whole.reshape(grid[1] * patch, grid[2] * patch, 3) * np.asarray(std) + mean
+    return np.asarray((255 * colours).round(), np.uint8)
+
+
 def positions_of(ids: np.ndarray, grid: Grid, image_id: int, merge: int) -> tuple[np.ndarray, int]:
     """Rotary positions int64 [3, n] (time, height, width) of a prompt with one picture, and the
     position of the first row after it minus that row's index (transformers' `get_rope_index`).

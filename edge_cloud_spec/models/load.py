@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from .checkpoint import (
     quiet_libraries,
     read_json,
     weight_files,
+    weights_digest,
 )
 from .passes.layer import PatchLinear, check_quantization, pack_linears
 from .passes.transformer import PASSES, Transformer
@@ -118,18 +118,9 @@ def _model(
 
 
 def identity(name_or_dir: str | Path, dtype: str = AUTO, quantize: str = "none") -> str:
-    """Names a model's weights and arithmetic, as it has them once loaded; raises UserError.
-
-    Files are hashed by size, first and last megabyte.
-    """
+    """Names a model's weights and arithmetic, as it has them once loaded; raises UserError."""
     directory = checkpoint_directory(str(name_or_dir))
     family = str(read_json(directory, "config.json").get("model_type", "nothing"))
     _, dtype = choose(AUTO, dtype)
-    whole = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=8)
-    for path in weight_files(directory):
-        with path.open("rb") as file:
-            whole.update(file.read(1 << 20))
-            size = file.seek(0, 2)
-            file.seek(max(0, size - (1 << 20)))
-            whole.update(file.read() + size.to_bytes(8, "little"))
-    return f"{family}:{whole.hexdigest()}:{dtype}" + (f":{quantize}" if quantize != "none" else "")
+    weights = weights_digest(directory, weight_files(directory))
+    return f"{family}:{weights}:{dtype}" + (f":{quantize}" if quantize != "none" else "")

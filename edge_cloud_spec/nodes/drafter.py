@@ -28,7 +28,7 @@ from ..edge.runner import DecodeRunner, Outcome
 from ..errors import UserError
 from ..instruction import known_instructions
 from ..models import EMBEDDED
-from ..models.drafter import load_drafter
+from ..models.load_drafter import load_drafter
 from ..models.prompt import Request
 from ..models.tokenizer import TokenTexts
 from ..nav.clock_offset import SourceClock
@@ -44,10 +44,9 @@ from ..nav.decision_loop import (
     Seen,
     StopAnswering,
 )
-from ..nav.events import EStop, Instruction, Report, Tick
+from ..nav.events import ENDED, EStop, Instruction, Report, Tick
 from ..nav.mission import INACTIVE, STARTED
 from ..nav.status import Status
-from ..share import rules_text
 from .drafting.camera import COMPRESSED, RAW, CameraFrame, CameraWatch, encode_frame, topics_of
 from .drafting.settings import CREEP, DrafterSettings
 from .drafting.topics import BridgeTopics, RunInfo, VerifiedWords, to_decode_stats
@@ -106,7 +105,10 @@ class DrafterNode(ManagedNode):
             server_model=model.name,
             key_file=model.key_file,
         )
-        local_spec = self._model.spec(rules_text(), settings.max_tokens)
+        dialect = settings.loaded_dialect
+        local_spec = self._model.spec(
+            dialect.system_text, settings.max_tokens, dialect.user_text, dialect.identity
+        )
         if settings.grammar_text:  # the first decision should not wait
             self._model.grammar(settings.grammar_text, local_spec)
         self._runner = DecodeRunner(
@@ -328,7 +330,8 @@ class DrafterNode(ManagedNode):
         if not outcome.completed:
             problem = f"no decision on {instruction!r}: {outcome.text or outcome.reason}"
             self._report_problem(problem)
-        return Ended(words, problem, outcome.out_of_reach, outcome.retry_after_s)
+        whole = outcome.reason == ENDED
+        return Ended(words, problem, outcome.out_of_reach, outcome.retry_after_s, whole=whole)
 
     def _failed(self, decide: Decide[CameraFrame], problem: str) -> Ended:
         self._stats.publish(DecodeStats(request_id=decide.request, finish_reason="failed"))

@@ -28,7 +28,7 @@ from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.drafter import load_drafter
+from edge_cloud_spec.models.load_drafter import load_drafter
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.openai_drafter import AHEAD, QUESTION, Continuation
 from edge_cloud_spec.models.prompt import PromptSpec, Request

@@ -15,7 +15,7 @@ from ...errors import UserError
 from ...models.draft_model import DraftModel
 from ...models.kv_memory import KvMemory
 from ...models.prompt import Prompt, PromptSpec, Request, instruction_tokens
-from ...nav.answer import clause_of, every_action
+from ...nav.answer import CLAUSES_FORM, Dialect
 from ...wire.messages import Open
 from ..session.events import Predicted
 from ..session.validation import check_opening
@@ -41,13 +41,16 @@ class ModelRunner:
         spec: PromptSpec,
         drafter: Vlm | None,
         exits: Exits | None,
+        dialect: Dialect,
         kv_bytes: int = 0,
     ) -> None:
-        """kv_bytes: bound for the keys and values of both models; 0 for the device's default."""
+        """dialect: of the target's answers.
+        kv_bytes: bound for the keys and values of both models; 0 for the device's default."""
         self.target = target
         self.memory = KvMemory(kv_bytes or target.default_kv_bytes)
         self.spec = spec
         self.drafter = drafter
+        self._dialect = dialect
         self._exits = exits
         for model in (target, drafter):
             if model is not None:
@@ -76,10 +79,11 @@ class ModelRunner:
 
     def actions(self) -> list[tuple[int, ...]]:
         """Every action as an answer begins with it, as the target writes it; of those that it
-        cannot write none."""
-        clauses = map(clause_of, every_action())
-        written = [instruction_tokens(self.target, clause) for clause in clauses]
-        return [each for each in written if max(each, default=0) < self.spec.vocabulary]
+        cannot write none. An answer that is no clause ends there."""
+        end = () if self._dialect.form == CLAUSES_FORM else self.spec.end_ids[:1]
+        written = [instruction_tokens(self.target, words) for words in self._dialect.answers]
+        known = self.spec.vocabulary
+        return [(*each, *end) for each in written if each and max(each) < known]
 
     def predictor(
         self, session: CloudSession, draft: Draft, on_predicted: Callable[[Predicted], None]

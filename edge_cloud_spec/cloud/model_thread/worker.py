@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ParamSpec
 from ...lookup import Lookups
 from ...models.kv_memory import KvMemory
 from ...models.prompt import PromptSpec
+from ...nav.answer import CLAUSES, Dialect
 from ..session.counters import Counters
 from ..session.events import Scored
 from .engine import Engine
@@ -49,16 +50,17 @@ class Worker(threading.Thread):
         clock: Callable[[], float] = time.perf_counter,
         exits: Exits | None = None,
         instructions: re.Pattern[str] | None = None,
+        dialect: Dialect = CLAUSES,
     ) -> None:
         """target: the model, or what runs all of them. exits: the target's; they predict a verdict
         while its pass is under way. instructions: those that the target was trained on, if it names
-        them."""
+        them. dialect: of its answers."""
         super().__init__(name="model", daemon=True)
         self.limits = limits or WorkerLimits()
         if isinstance(target, ModelRunner):
             self._models = target
         else:
-            self._models = ModelRunner(target, spec, drafter, exits, self.limits.kv_bytes)
+            self._models = ModelRunner(target, spec, drafter, exits, dialect, self.limits.kv_bytes)
         self._clock = clock
         self.held = Sessions(self.limits)
         self.counters = Counters()

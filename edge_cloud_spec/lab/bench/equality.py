@@ -18,8 +18,8 @@ from ...decoding.preset import Preset
 from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
 from ...models import EMBEDDED
-from ...models.drafter import load_drafter
 from ...models.load import load
+from ...models.load_drafter import load_drafter
 from ...models.prompt import PromptSpec
 from ...models.vlm import Vlm
 from ...presets import load_preset, preset_names

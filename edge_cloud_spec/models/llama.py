@@ -1,0 +1,497 @@
+"""A drafter in llama.cpp: GGUF files of any bits (the extra ``llama``), with trees and rollback.
+
+The model runs in a process of its own (``llama_process``). Its memory holds the prefix of one
+session, which is sequence 0, and nodes after it, each the end of a sequence.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..decoding.digest import common_prefix
+from ..errors import UserError
+from .checkpoint import CheckpointFiles, checkpoint_files, missing, weights_digest
+from .image import picture_of, picture_positions, positions_of
+from .kv_memory import LruCache
+from .llama_process import SEQUENCES, Edit, Failure, Loaded
+from .passes.attention import NodeTree
+from .passes.target_rows import on_host
+from .processor import Processor
+from .prompt import Prompt
+from .session import ALL_ROWS
+from .tokenizer import tokens_of
+from .vlm import diverse_tokens
+
+OnLayer = Callable[[int, Any], None]
+OnWait = Callable[[], None] | None  # called while the process computes
+
+LOAD_S = 600.0  # for gigabytes from a card
+PASS_S = 60.0  # more than any pass takes: what takes longer hangs
+START_S = 0.02  # of that in one step, so that messages are handled, and deadlines kept
+POLL_S = 0.002  # how often messages are handled during a pass
+RESTARTS, RESTART_S = 3, 600.0  # so often in so long is it worth another start
+PART = 256  # rows of a prompt in one request: what is not wanted any more is computed to its end
+ROOM = 2048  # rows for an answer and the nodes after it
+
+
+class LlamaProcess:
+    """The process of one model, started again after it has ended; belongs to one thread."""
+
+    def __init__(self, path: Path, vision: Path, gpu_layers: int, threads: int) -> None:
+        """gpu_layers: -1 for all. threads: 0 for llama.cpp's own number."""
+        self.path, self._load = path, ("load", str(path), str(vision), gpu_layers, threads)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._ended: deque[float] = deque(maxlen=RESTARTS)  # when it did, s
+        self._why = ""  # it ended last
+        self.lives = 0  # begun and ended: nothing in its memory outlasts one
+
+    def start(self, patience: float = LOAD_S) -> Loaded | None:
+        """What is loaded, once it is; None: not after so many s. UserError: it cannot
+        be."""
+        now = time.monotonic()
+        if self._child is None:
+            if len(self._ended) == RESTARTS and now - self._ended[0] < RESTART_S:
+                raise UserError(f"{self._why}; it did so {RESTARTS} times in a short while")
+            self._spawn()
+            self._since, self._loaded = now, None
+            self._send(self._load)
+        if self._loaded is None:
+            left = self._since + LOAD_S - now
+            if patience < left and not self._connection.poll(patience):
+                return None
+            self._loaded = self._reply(left, None)
+        loaded: Loaded = self._loaded
+        return loaded
+
+    def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        for bound in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # of what stops within a message
+            ours.setsockopt(socket.SOL_SOCKET, bound, struct.pack("ll", int(PASS_S), 0))
+        with theirs:
+            code = f"from {__package__}.llama_process import main; main({theirs.fileno()})"
+            self._child = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=os.environ | {"GGML_NO_BACKTRACE": "1"},
+            )
+        self._connection, self._owed = Connection(ours.detach()), False
+        self._end = weakref.finalize(self, _end, self._child, self._connection)
+
+    def ask(self, *request: object, on_wait: OnWait = None) -> Any:
+        """The reply of what has started. on_wait is called meanwhile; what it raises is raised, and
+        the reply is not wanted then. UserError: it has ended, hangs, or has refused."""
+        if self._owed:  # to who did not want it any more
+            self._reply(PASS_S, on_wait)
+        self._send(request)
+        return self._reply(PASS_S, on_wait)
+
+    def _send(self, request: Sequence[object]) -> None:
+        with self._watched():
+            self._connection.send(request)
+            self._owed = True
+
+    def _reply(self, patience: float, on_wait: OnWait) -> Any:
+        deadline = time.monotonic() + patience
+        with self._watched():
+            while not self._connection.poll(POLL_S if on_wait else 1.0):
+                if time.monotonic() > deadline:
+                    raise TimeoutError
+                if on_wait is not None:
+                    on_wait()
+            reply, self._owed = self._connection.recv(), False
+        if not isinstance(reply, Failure):
+            return reply
+        if self._loaded is None:
+            raise self._lost(f"cannot load it ({reply.text}): fetch the file again")
+        raise UserError(f"llama.cpp has failed with {self.path}: {reply.text}")
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Make a sentence of how it ended."""
+        try:
+            yield
+        except (TimeoutError, BlockingIOError):
+            raise self._lost("does not answer: it is started again") from None
+        except (EOFError, OSError):
+            assert self._child is not None
+            status = self._child.wait(PASS_S)
+            how = f"has ended with status {status}: the log may say why"
+            if status == -signal.SIGKILL:
+                how = "was killed, maybe for want of memory: free some, or take a smaller file"
+            raise self._lost(how) from None
+
+    def _lost(self, how: str) -> UserError:
+        """End what is left of it; the sentence that says how that came."""
+        self._child = None
+        self._end()
+        self.lives += 1
+        self._ended.append(time.monotonic())
+        self._why = f"the process of the draft model {self.path} {how}"
+        return UserError(self._why)
+
+
+def _end(child: subprocess.Popen[bytes], connection: Connection) -> None:
+    connection.close()
+    child.kill()
+    child.wait()
+
+
+Row = tuple[Any, int]  # what stands there (a token, or whose picture), and its rotary position
+
+
+class LlamaMemory:
+    """What the process holds: the rows of a session's prefix, and sequences of its nodes."""
+
+    def __init__(self, process: LlamaProcess) -> None:
+        self.process = process
+        self.rows: list[Row] = []
+        self._session: object = None  # whose they are
+        self._life, self._capacity = -1, 0  # of the process, and the rows that it has room for
+        self._edits: list[Edit] = []  # that the next pass makes first
+        self.free: list[int] = []  # sequences
+
+    def is_of(self, session: object) -> bool:
+        """Whether it holds what it held for this session."""
+        return self._session is session and self._life == self.process.lives
+
+    def hold(self, session: object, rows: Sequence[Row], on_wait: OnWait) -> None:
+        """Hold this session's prefix from now on: as much as is there of the last one's."""
+        if self._life != self.process.lives or self._capacity < len(rows) + ROOM // 2:
+            self._life, self._capacity, self.rows = -1, len(rows) + ROOM, []
+            self.process.ask("begin", self._capacity, on_wait=on_wait)
+            self._life, self._edits = self.process.lives, []
+            self.free = list(range(1, SEQUENCES))
+        self.release(set(range(1, SEQUENCES)).difference(self.free))
+        same = common_prefix(self.rows, rows)
+        if same < len(self.rows):
+            self.cut(self.rows[same][1])
+        self._session = session
+
+    def cut(self, position: int) -> None:
+        """Drop the prefix from this position on: a picture's rows all have the same."""
+        self._edits.append((0, 0, position))
+        while self.rows and self.rows[-1][1] >= position:
+            self.rows.pop()
+
+    def copy(self, sequence: int, source: int, position: int = 0) -> None:
+        """Make the source's rows from this position on the sequence's, too."""
+        self._edits.append((sequence, source, position))
+
+    def release(self, sequences: Iterable[int]) -> None:
+        """Drop these nodes' rows; 0: a node that has none."""
+        for sequence in filter(None, sequences):
+            self._edits.append((sequence, sequence, 0))
+            self.free.append(sequence)
+
+    def decode(
+        self,
+        values: NDArray[Any],
+        positions: NDArray[Any],
+        sequences: Sequence[Sequence[int]],
+        wanted: int,
+        on_wait: OnWait,
+    ) -> NDArray[np.float32]:
+        """Logits of the last ``wanted`` rows; see ``Server.decode``."""
+        if len(self.rows) + SEQUENCES + len(sequences) > self._capacity:
+            raise UserError(f"an answer has no room beyond {ROOM} tokens: decode fewer")
+        edits, self._edits = self._edits, []
+        arguments = edits, values, positions, sequences, wanted
+        try:
+            logits: NDArray[np.float32] = self.process.ask("decode", *arguments, on_wait=on_wait)
+        except UserError:
+            self._life = -1  # what it holds is not known
+            raise
+        return logits
+
+
+class LlamaSession:
+    """A ``DraftSession``, and before that the ``DraftPrefill`` of its prompt.
+
+    What the memory holds no more, since it serves another session or is a new process's, the next
+    pass computes again.
+    """
+
+    def __init__(self, drafter: LlamaDrafter, prompt: Prompt) -> None:
+        self._drafter, self._memory, self._prompt = drafter, drafter.memory, prompt
+        self._vocabulary, ids, grid = drafter.vocabulary, prompt.input_ids, prompt.image_grid_thw
+        image = np.flatnonzero(ids == drafter.image_id)
+        self._first, self._end = int(image[0]), int(image[-1]) + 1  # of the picture's rows
+        names: list[Any] = ids.tolist()
+        names[self._first : self._end] = [(prompt.image_digest, grid, len(image))] * len(image)
+        merge = drafter.preprocessing.spec.merge_size
+        positions, _ = positions_of(ids, grid, drafter.image_id, merge)
+        self._rows: list[Row] = list(zip(names, positions[0].tolist(), strict=True))
+        self.prompt_rows = len(self._rows)
+        self._nodes, self._sequences = NodeTree(), list[int]()  # a node's; 0: it is not held
+        self._row: NDArray[np.float32] | None = None  # logits after the prefix
+
+    @property
+    def session(self) -> LlamaSession:
+        """Itself, once the prompt is read; ValueError before."""
+        if self._row is None and not self.length:
+            raise ValueError("the prompt is not read yet")
+        return self
+
+    def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
+        """Compute so many rows at most, or the vision part alone; True: the prompt is read."""
+        on_wait = None if on_layer is None else partial(on_layer, 0, None)
+        if not self._fill(rows, on_wait):
+            return False
+        self.logits_after(-1, on_layer)  # not known where all rows were there
+        return True
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The prefix after the prompt."""
+        return tuple(token for token, _ in self._rows[self.prompt_rows :])
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prefix after the prompt."""
+        return len(self._rows) - self.prompt_rows
+
+    @property
+    def pending_rows(self) -> int:
+        """Rows of the prefix that the next pass computes before its nodes."""
+        held = len(self._memory.rows) if self._memory.is_of(self) else 0
+        return max(len(self._rows) - held, int(self._row is None))
+
+    def truncate(self, length: int) -> None:
+        """Roll the prefix back to so many tokens after the prompt; ValueError: it has fewer."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cannot truncate {self.length} tokens to {length}")
+        self._keep_nodes(NodeTree(), ())
+        end = self.prompt_rows + length
+        if end < len(self._rows):
+            if self._memory.is_of(self):
+                self._memory.cut(self._rows[end][1])
+            self._row = None
+        del self._rows[end:]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Add tokens to the prefix, which the next pass computes. ValueError: there is no such."""
+        if not all(0 <= token < self._vocabulary for token in tokens):
+            raise ValueError(f"tokens {list(tokens)} are not all below {self._vocabulary}")
+        self._keep_nodes(NodeTree(), ())
+        self._rows += [(int(token), self._next + i) for i, token in enumerate(tokens)]
+        self._row = None if tokens else self._row
+
+    def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
+        """Make the nodes of ``path`` part of the prefix; see ``DraftSession``."""
+        nodes, start = self._nodes, self._next
+        kept = nodes.below(path, keep)
+        self._rows += [(nodes.tokens[node], start + i) for i, node in enumerate(path)]
+        if path:
+            self._row = on_host(nodes.logits[path[-1]])
+        memory = self._memory
+        is_held = memory.is_of(self) and len(memory.rows) + len(path) == len(self._rows)
+        if path and is_held and self._sequences[path[-1]]:
+            memory.copy(0, self._sequences[path[-1]], start)
+            memory.rows += self._rows[-len(path) :]
+        self._keep_nodes(kept, keep)
+
+    def _keep_nodes(self, nodes: NodeTree, keep: Sequence[int]) -> None:
+        if self._memory.is_of(self):
+            others = set(range(len(self._nodes))).difference(keep)
+            self._memory.release(self._sequences[node] for node in others)
+        self._nodes, self._sequences = nodes, [self._sequences[node] for node in keep]
+
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
+    ) -> NDArray[np.float32]:
+        """Logits [n, V] after more nodes; see ``DraftSession``."""
+        on_wait = None if on_layer is None else partial(on_layer, 0, None)
+        nodes, memory, before = self._nodes.grown(tokens, parents), self._memory, len(self._nodes)
+        while not self._fill(ALL_ROWS, on_wait):
+            pass
+        if self._row is None and len(memory.rows) == len(self._rows):
+            memory.cut(self._rows[-1][1])
+        tail, start = self._rows[len(memory.rows) :], self._next
+        due = self._due(nodes, before)
+        if len(due) > len(memory.free):
+            memory.release(self._sequences)
+            self._sequences = [0] * before
+            due = self._due(nodes, before)
+        if not tail and not due:
+            return np.zeros((0, self._vocabulary), np.float32)
+        rows = [*tail, *((nodes.tokens[node], start + nodes.depths[node]) for node in due)]
+        of_rows = [[0] for _ in tail] + [[memory.free.pop()] for _ in due]
+        places = {node: len(tail) + place for place, node in enumerate(due)}
+        for node in due:
+            sequence, above = of_rows[places[node]][0], nodes.parents[node]
+            while above in places:  # computed in the same pass
+                of_rows[places[above]].append(sequence)
+                above = nodes.parents[above]
+            memory.copy(sequence, self._sequences[above] if above >= 0 else 0)
+            for row in of_rows[: len(tail) if above < 0 else 0]:
+                row.append(sequence)
+        values, positions = (np.asarray(each) for each in zip(*rows, strict=True))
+        try:
+            wanted = len(due) + bool(tail)
+            logits = memory.decode(values, positions, of_rows, wanted, on_wait)
+        except BaseException:
+            memory.release(each[0] for each in of_rows)
+            memory.cut(rows[0][1] if tail else start)
+            raise
+        memory.rows += tail
+        new = list(logits[:, : self._vocabulary])
+        if tail:
+            self._row = new.pop(0)
+        self._nodes, self._sequences = nodes, [*self._sequences, *[0] * len(tokens)]
+        nodes.logits += new[len(new) - len(tokens) :]
+        for node in due:
+            self._sequences[node] = of_rows[places[node]][0]
+        return np.reshape(new[len(new) - len(tokens) :], (len(tokens), self._vocabulary))
+
+    def _due(self, nodes: NodeTree, before: int) -> list[int]:
+        """The nodes from ``before`` on, and those on the way to them that are not held."""
+        due: set[int] = set()
+        for node in range(before, len(nodes)):
+            while node >= 0 and node not in due and (node >= before or not self._sequences[node]):
+                due.add(node)
+                node = nodes.parents[node]
+        return sorted(due)
+
+    def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
+        """Logits [V] after a node, or after the prefix (-1), which may take a pass."""
+        if node >= 0:
+            return on_host(self._nodes.logits[node])
+        if self.pending_rows:
+            self.grow((), (), on_layer)
+        assert self._row is not None
+        return self._row
+
+    @property
+    def _next(self) -> int:
+        """The rotary position after the prefix."""
+        return self._rows[-1][1] + 1
+
+    def _fill(self, rows: int, on_wait: OnWait) -> bool:
+        """Have the memory hold the prompt: compute so many rows more at most, or the vision part
+        alone; True: it does."""
+        drafter, memory, first = self._drafter, self._memory, self._first
+        if not memory.is_of(self):
+            if memory.process.start(LOAD_S if on_wait is None else START_S) is None:
+                return False
+            self._sequences = [0] * len(self._nodes)
+            memory.hold(self, self._rows, on_wait)
+        while rows > 0 and len(memory.rows) < self.prompt_rows:
+            start = len(memory.rows)
+            part = next(at for at in (first, self._end, self.prompt_rows) if at > start)
+            end = min(part, start + min(rows, PART))
+            values: NDArray[Any] = self._prompt.input_ids[start:end]
+            positions = np.asarray([position for _, position in self._rows[start:end]])
+            if part == self._end:
+                name = self._rows[start][0]
+                seen = drafter.pictures.find(name)
+                if seen is None:
+                    encode = partial(drafter.encode, self._prompt, self._end - first, on_wait)
+                    drafter.pictures.get(name, encode)
+                    return False
+                values, positions = (each[start - first : end - first] for each in seen)
+                positions = np.pad(first + positions.T, ((0, 1), (0, 0)))
+            is_last = end == len(self._rows)
+            try:
+                zeros = [[0]] * (end - start)
+                logits = memory.decode(values, positions, zeros, is_last, on_wait)
+            except BaseException:
+                memory.cut(self._rows[start][1])
+                raise
+            memory.rows += self._rows[start:end]
+            if is_last:
+                self._row = logits[0, : self._vocabulary]
+            rows -= end - start
+        return len(memory.rows) >= self.prompt_rows
+
+
+class LlamaDrafter(Processor):
+    """A ``Drafter`` of two GGUF files; it and its sessions belong to one thread."""
+
+    chains_only = False
+
+    def __init__(
+        self, files: CheckpointFiles, identity: str, process: LlamaProcess, hidden: int
+    ) -> None:
+        super().__init__(files, identity)
+        self.image_id, self._hidden = files.image_id, hidden
+        self.memory = LlamaMemory(process)
+        self.pictures: LruCache[tuple[NDArray[np.float32], NDArray[np.int64]]] = LruCache(2)
+
+    def prefill(self, prompt: Prompt) -> LlamaSession:
+        """Begin to read a prompt, for a session after it."""
+        return LlamaSession(self, prompt)
+
+    def encode(
+        self, prompt: Prompt, kept: int, on_wait: OnWait
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """So many rows [kept, width] of the picture's, and their positions [kept, 3] after its
+        first. The vision part gets the picture in its own size: it has nothing to resize."""
+        spec, grid = self.preprocessing.spec, prompt.image_grid_thw
+        pixels = picture_of(
+            prompt.pixel_values, grid, spec, self.preprocessing.mean, self.preprocessing.std
+        )
+        rows = self.memory.process.ask("encode", pixels, on_wait=on_wait)
+        positions = picture_positions(grid, spec.merge_size)
+        if len(rows) != positions.shape[1]:
+            raise UserError(
+                f"the vision part beside {self.memory.process.path} makes {len(rows)} rows of a "
+                f"picture that has {positions.shape[1]}: take the mmproj file of this model"
+            )
+        places = diverse_tokens(torch.from_numpy(rows[:, : self._hidden]), kept)
+        return rows[places], positions[:, places].T
+
+
+def load_llama(
+    name: str, *, device: str = "cpu", quantize: str = "none", threads: int | None = None
+) -> LlamaDrafter:
+    """Load X.gguf and its vision part, mmproj-X.gguf or the only mmproj*.gguf, in whose directory
+    are the checkpoint's files but its weights. device: cpu, or whatever llama.cpp was built for.
+    UserError names what is missing or does not fit."""
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise UserError(f"{name} is not a file: give the path of a GGUF file")
+    if quantize != "none":
+        raise UserError(
+            f"quantize is {quantize!r}, and a GGUF file has its bits already: give the file of the "
+            "bits that you want, and none"
+        )
+    directory = path.parent
+    files, vision = checkpoint_files(directory), directory / f"mmproj-{path.name}"
+    if not vision.is_file():
+        found = sorted(directory.glob("mmproj*.gguf"))
+        if len(found) != 1:
+            raise missing(directory, vision.name)
+        vision = found[0]
+    process = LlamaProcess(path, vision, 0 if device == "cpu" else -1, threads or 0)
+    loaded = process.start()
+    assert loaded is not None
+    names = [*loaded.tokens, *[None] * len(tokens_of(files.tokenizer))]
+    for token, text in enumerate(tokens_of(files.tokenizer)):
+        if text not in (None, names[token]):
+            raise UserError(
+                f"token {token} is {text!r} for the tokenizer in {directory} and {names[token]!r} "
+                f"in {path.name}: copy the tokenizer of the checkpoint that it was made of"
+            )
+    files = replace(files, rows=len(loaded.tokens))
+    weights = weights_digest(directory, [path, vision])
+    return LlamaDrafter(files, f"gguf:{weights}", process, loaded.hidden)

@@ -1,0 +1,214 @@
+"""The process that llama.cpp runs in: what fails an assertion in C ends this one, not the robot.
+
+``llama.LlamaProcess`` starts it. A request is the name of a method of ``Server`` and its arguments;
+the reply is what that returns, or a ``Failure``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SEQUENCES = 128  # paths of a tree that may be told apart, and the prefix
+BATCH = 512  # rows that go through the layers together
+NEAR_ALL = 1 << 20  # a bound that binds nobody: pictures come in the size that is wanted
+
+# A change of the memory: a sequence gets another's rows, or loses its own where both are the same,
+# from a position on.
+Edit = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a request was not answered."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a GGUF file says: the text of each token, the width of an embedding, and of a picture's
+    row, which has the rows for the first layers (deepstack) behind it."""
+
+    tokens: list[str]
+    hidden: int
+    width: int
+
+
+class LlamaError(Exception):
+    """llama.cpp has refused; the text is what it said last."""
+
+
+class Server:
+    """A model, its vision part and a context; each method is a request."""
+
+    def __init__(self) -> None:
+        import llama_cpp
+        from llama_cpp import mtmd_cpp
+
+        self._llama, self._mtmd = llama_cpp, mtmd_cpp
+        self._said: list[str] = []  # errors of the request under way
+
+        @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+        def log(level: int, text: bytes, _: object) -> None:
+            if level >= 4:  # GGML_LOG_LEVEL_ERROR, and what continues it
+                self._said.append(text.decode(errors="replace"))
+
+        self._log = log  # for as long as C calls it
+        llama_cpp.llama_log_set(log, ctypes.c_void_p())
+        mtmd_cpp.mtmd_log_set(log, ctypes.c_void_p())
+        mtmd_cpp.mtmd_helper_log_set(log, ctypes.c_void_p())
+        llama_cpp.llama_backend_init()
+        self._context: Any = None
+
+    def _checked(self, result: Any) -> Any:
+        if not result:
+            raise LlamaError(" ".join("".join(self._said[-4:]).split()) or "no reason is given")
+        return result
+
+    def load(self, path: str, vision: str, gpu_layers: int, threads: int) -> Loaded:
+        """Load both files; gpu_layers: -1 for all. threads: 0 for llama.cpp's own number."""
+        llama, mtmd, self._threads = self._llama, self._mtmd, threads
+        options = llama.llama_model_default_params()
+        options.n_gpu_layers = gpu_layers
+        self._model = self._checked(llama.llama_model_load_from_file(os.fsencode(path), options))
+        looks = mtmd.mtmd_context_params_default()
+        looks.use_gpu, looks.warmup, looks.print_timings = gpu_layers != 0, False, False
+        looks.image_min_tokens, looks.image_max_tokens = 1, NEAR_ALL
+        looks.n_threads = threads or looks.n_threads
+        self._vision = self._checked(
+            mtmd.mtmd_init_from_file(os.fsencode(vision), self._model, looks)
+        )
+        vocabulary = llama.llama_model_get_vocab(self._model)
+        self._rows = llama.llama_vocab_n_tokens(vocabulary)
+        texts = (llama.llama_vocab_get_text(vocabulary, token) for token in range(self._rows))
+        self._width = llama.llama_model_n_embd_inp(self._model)
+        return Loaded(
+            [text.decode(errors="replace") for text in texts],
+            llama.llama_model_n_embd(self._model),
+            self._width,
+        )
+
+    def begin(self, rows: int) -> None:
+        """Have an empty memory for so many rows."""
+        llama = self._llama
+        if self._context is not None:
+            llama.llama_free(self._context)
+        options = llama.llama_context_default_params()
+        options.n_ctx = options.n_batch = rows
+        options.n_ubatch, options.n_outputs_max = min(rows, BATCH), SEQUENCES
+        options.n_seq_max, options.kv_unified = SEQUENCES, True
+        options.n_threads = options.n_threads_batch = self._threads or options.n_threads
+        self._context = llama.llama_init_from_model(self._model, options)
+        self._checked(self._context)
+
+    def encode(self, picture: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """The vision part's rows [m, width] of a picture [height, width, 3]."""
+        mtmd, (high, wide, _) = self._mtmd, picture.shape
+        pixels = np.ascontiguousarray(picture).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        marker = mtmd.mtmd_default_marker()
+        text = mtmd.mtmd_input_text(marker, len(marker), False, True)
+        bitmap, chunks = mtmd.mtmd_bitmap_init(wide, high, pixels), mtmd.mtmd_input_chunks_init()
+        bitmaps = (mtmd.mtmd_bitmap_p_ctypes * 1)(bitmap)
+        try:
+            split = mtmd.mtmd_tokenize(self._vision, chunks, ctypes.byref(text), bitmaps, 1)
+            self._checked(split == 0)
+            for index in range(mtmd.mtmd_input_chunks_size(chunks)):
+                chunk = mtmd.mtmd_input_chunks_get(chunks, index)
+                if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_IMAGE:
+                    self._checked(mtmd.mtmd_encode_chunk(self._vision, chunk) == 0)
+                    count = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
+                    rows = self._checked(mtmd.mtmd_get_output_embd(self._vision))
+                    return np.ctypeslib.as_array(rows, shape=(count, self._width)).copy()
+        finally:
+            mtmd.mtmd_input_chunks_free(chunks)
+            mtmd.mtmd_bitmap_free(bitmap)
+        raise LlamaError("it has made no rows of the picture")
+
+    def decode(
+        self,
+        edits: Sequence[Edit],
+        rows: NDArray[Any],
+        positions: NDArray[np.int64],
+        sequences: Sequence[Sequence[int]],
+        wanted: int,
+    ) -> NDArray[np.float32]:
+        """Logits [wanted, V] of the last of these rows, after the edits.
+
+        rows: token ids [n] or embeddings [n, width]. positions: [n] of tokens, [4, n] of
+        embeddings. sequences: those that each row belongs to.
+        """
+        llama, memory = self._llama, self._llama.llama_get_memory(self._context)
+        for sequence, source, start in edits:
+            if source == sequence:
+                llama.llama_memory_seq_rm(memory, sequence, start, -1)
+            else:
+                llama.llama_memory_seq_cp(memory, source, sequence, start, -1)
+        logits = []
+        size = len(rows) if wanted <= SEQUENCES else SEQUENCES  # there is room for their logits
+        for first in range(0, len(rows), size):
+            part = slice(first, first + size)
+            asked = [row >= len(rows) - wanted for row in range(len(rows))][part]
+            self._decode(rows[part], positions[..., part], sequences[part], asked)
+            if any(asked):
+                found, shape = llama.llama_get_logits(self._context), (sum(asked), self._rows)
+                logits.append(np.ctypeslib.as_array(found, shape=shape).copy())
+        return np.concatenate(logits or [np.zeros((0, self._rows), np.float32)])
+
+    def _decode(
+        self,
+        rows: NDArray[Any],
+        positions: NDArray[np.int64],
+        sequences: Sequence[Sequence[int]],
+        wanted: Sequence[bool],
+    ) -> None:
+        llama, batch, kept = self._llama, self._llama.llama_batch(), []
+
+        def pointer(values: object, kind: Any) -> Any:
+            kept.append(np.ascontiguousarray(values, kind))
+            return kept[-1].ctypes.data_as(ctypes.POINTER(kind))
+
+        if rows.ndim == 1:
+            batch.token = pointer(rows, ctypes.c_int32)
+        else:
+            batch.embd = pointer(rows, ctypes.c_float)
+        batch.n_tokens = len(rows)
+        batch.pos = pointer(positions, ctypes.c_int32)
+        batch.logits = pointer(wanted, ctypes.c_int8)
+        batch.n_seq_id = pointer([len(each) for each in sequences], ctypes.c_int32)
+        of_rows: Any = [pointer(each, ctypes.c_int32) for each in sequences]
+        batch.seq_id = (ctypes.POINTER(ctypes.c_int32) * len(of_rows))(*of_rows)
+        self._checked(llama.llama_decode(self._context, batch) == 0)
+
+    def answer(self, name: str, *arguments: Any) -> Any:
+        """The reply to a request."""
+        self._said.clear()
+        return getattr(self, name)(*arguments)
+
+
+def main(descriptor: int) -> None:
+    """Answer until the other side is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the robot ends us
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("500")  # where memory is short, this process goes and not the robot
+    server: Server | None = None
+    with Connection(descriptor) as robot, suppress(EOFError, OSError):
+        while True:
+            request = robot.recv()
+            try:
+                server = server or Server()
+                reply = server.answer(*request)
+            except ImportError:
+                reply = Failure("it needs llama-cpp-python: pip install 'edge-cloud-spec[llama]'")
+            except Exception as error:  # whatever the library raises: the robot says it
+                reply = Failure(" ".join(str(error).split())[:300] or type(error).__name__)
+            robot.send(reply)

@@ -1,0 +1,227 @@
+"""Checkpoints of the three families as GGUF files: for tests, and for a way through llama.cpp here.
+
+``python -m edge_cloud_spec.lab.harness.gguf_checkpoint CHECKPOINT DIRECTORY``. Names of keys and
+tensors are those of the package gguf. Owners of a published model take its own GGUF files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from safetensors.numpy import load_file
+
+from ...models.checkpoint import weight_files
+
+Weights = dict[str, np.ndarray]
+
+ARCHITECTURES = {
+    "qwen2_vl": (gguf.MODEL_ARCH.QWEN2VL, "qwen2vl_merger"),
+    "qwen2_5_vl": (gguf.MODEL_ARCH.QWEN2VL, "qwen2.5vl_merger"),
+    "qwen3_vl": (gguf.MODEL_ARCH.QWEN3VL, "qwen3vl_merger"),
+}
+ROPE_BASE = 10_000  # of every vision part in llama.cpp
+DEEPSTACK = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
+MERGER = {
+    "merger.norm": "v.post_ln",
+    "merger.linear_fc1": "mm.0",
+    "merger.linear_fc2": "mm.2",
+}
+Q4_0 = 2  # LLAMA_FTYPE_MOSTLY_Q4_0
+
+
+def convert(source: Path, directory: Path) -> Path:
+    """Write f16.gguf, q4_0.gguf, their mmproj.gguf and the small files of a checkpoint; the first.
+
+    Blocks of four bits (Q4_0) are 32 wide, those of the K-quants 256.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        if file.is_file() and file.suffix != ".safetensors":
+            shutil.copy(file, directory)
+    config = json.loads((source / "config.json").read_text("utf-8"))
+    weights: Weights = {}
+    for file in weight_files(source):
+        weights |= load_file(file)
+    seen, said = "model.visual.", "model.language_model."
+    vision = {name[len(seen) :]: each for name, each in weights.items() if name.startswith(seen)}
+    text = {
+        name.replace(said, "model."): each for name, each in weights.items() if seen not in name
+    }
+    _write_vision(directory / "mmproj.gguf", source, config, vision)
+    _write_text(directory / "f16.gguf", source, config, text)
+    quantize(directory / "f16.gguf", directory / "q4_0.gguf")
+    return directory / "f16.gguf"
+
+
+def quantize(source: Path, path: Path) -> None:
+    """Write the same model in blocks of four bits."""
+    import llama_cpp
+
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype = Q4_0
+    status = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(path), options)
+    if status:
+        raise ValueError(f"llama.cpp cannot quantize {source}: {status}")
+
+
+def _write(writer: gguf.GGUFWriter, weights: Weights) -> None:
+    for name, weight in weights.items():
+        wide = weight.ndim == 1 or "position" in name
+        writer.add_tensor(name, np.ascontiguousarray(weight, np.float32 if wide else np.float16))
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _write_text(path: Path, source: Path, config: dict[str, Any], weights: Weights) -> None:
+    text, (kind, _) = config["text_config"], ARCHITECTURES[config["model_type"]]
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
+    writer.add_block_count(text["num_hidden_layers"])
+    writer.add_context_length(text["max_position_embeddings"])
+    writer.add_embedding_length(text["hidden_size"])
+    writer.add_feed_forward_length(text["intermediate_size"])
+    writer.add_head_count(text["num_attention_heads"])
+    writer.add_head_count_kv(text["num_key_value_heads"])
+    writer.add_rope_dimension_sections([*text["rope_parameters"]["mrope_section"], 0])
+    writer.add_rope_freq_base(text["rope_parameters"]["rope_theta"])
+    writer.add_layer_norm_rms_eps(text["rms_norm_eps"])
+    if "head_dim" in text:
+        writer.add_key_length(text["head_dim"])
+        writer.add_value_length(text["head_dim"])
+    layers = config["vision_config"].get("deepstack_visual_indexes")
+    if layers:
+        writer.add_num_deepstack_layers(len(layers))
+    _add_words(writer, json.loads((source / "tokenizer.json").read_text("utf-8")), text)
+    names = gguf.get_tensor_name_map(kind, text["num_hidden_layers"])
+    _write(writer, {_named(names, name): weight for name, weight in weights.items()})
+
+
+def _add_words(writer: gguf.GGUFWriter, words: dict[str, Any], text: dict[str, Any]) -> None:
+    special = {token["id"]: token["content"] for token in words["added_tokens"]}
+    tokens = {index: token for token, index in words["model"]["vocab"].items()} | special
+    rows, kinds = range(text["vocab_size"]), gguf.TokenType
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list([tokens.get(row, f"[PAD{row}]") for row in rows])
+    writer.add_token_types([kinds.CONTROL if row in special else kinds.NORMAL for row in rows])
+    merges = [
+        pair if isinstance(pair, str) else " ".join(pair) for pair in words["model"]["merges"]
+    ]
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(text["eos_token_id"])
+
+
+def _named(names: gguf.TensorNameMap, name: str) -> str:
+    found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    if found is None:
+        raise ValueError(f"the package gguf has no name for {name}")
+    return str(found)
+
+
+def _write_vision(path: Path, source: Path, config: dict[str, Any], weights: Weights) -> None:
+    vision, (_, merger) = config["vision_config"], ARCHITECTURES[config["model_type"]]
+    pictures = json.loads((source / "preprocessor_config.json").read_text("utf-8"))
+    width = vision.get("embed_dim", vision["hidden_size"])
+    theta = vision.get("rope_parameters", {}).get("rope_theta", ROPE_BASE)
+    times = round(math.log(ROPE_BASE, theta))
+    if theta**times != ROPE_BASE:
+        raise ValueError(f"llama.cpp has no rotary base {theta}, and no power of it")
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_clip_has_vision_encoder(True)
+    writer.add_clip_projector_type(merger)
+    writer.add_vision_projection_dim(config["text_config"]["hidden_size"])
+    side = math.isqrt(vision.get("num_position_embeddings", 1600))
+    writer.add_vision_image_size(side * vision["patch_size"])
+    writer.add_vision_patch_size(vision["patch_size"])
+    writer.add_vision_embedding_length(times * width)
+    writer.add_vision_feed_forward_length(vision.get("intermediate_size", width))
+    writer.add_vision_block_count(vision["depth"])
+    writer.add_vision_head_count(vision["num_heads"])
+    writer.add_vision_image_mean(pictures["image_mean"])
+    writer.add_vision_image_std(pictures["image_std"])
+    writer.add_vision_spatial_merge_size(vision["spatial_merge_size"])
+    writer.add_vision_attention_layernorm_eps(1e-6)
+    stacked = vision.get("deepstack_visual_indexes", [])
+    if merger.startswith("qwen3"):
+        writer.add_vision_use_gelu(True)
+        writer.add_vision_is_deepstack_layers([at in stacked for at in range(vision["depth"])])
+    if "fullatt_block_indexes" in vision:
+        writer.add_vision_use_silu(True)
+        writer.add_vision_n_wa_pattern(vision["fullatt_block_indexes"][0] + 1)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(vision["depth"], 3))
+    named: Weights = {}
+    for name, weight in widened(weights, width, vision["num_heads"], times).items():
+        stem, _, kind = name.rpartition(".")
+        if stem == "patch_embed.proj" and kind == "weight":  # of two equal frames
+            named |= {"v.patch_embd.weight": weight[:, :, 0]}
+            named |= {"v.patch_embd.weight.1": weight[:, :, 1]}
+        elif stem in MERGER:
+            named[f"{MERGER[stem]}.{kind}"] = weight
+        elif stem.startswith("deepstack_merger_list"):
+            _, at, layer = stem.split(".")
+            named[f"v.deepstack.{stacked[int(at)]}.{DEEPSTACK[layer]}.{kind}"] = weight
+        elif ".qkv" in stem and not stacked:
+            for letter, part in zip("qkv", np.split(weight, 3), strict=True):
+                named[_named(names, "visual." + name.replace("qkv", letter))] = part
+        else:
+            named[_named(names, "visual." + name)] = weight
+    _write(writer, named)
+
+
+def widened(weights: Weights, width: int, heads: int, times: int) -> Weights:
+    """The same vision part (Qwen3-VL's), so many times as wide, for the base^times.
+
+    The residual stream is repeated, which a LayerNorm does not see; what reads it reads its first
+    copy. A head has zeros behind each part of a rotary half, and so the low frequencies of a head
+    of the larger base, which are all of those of its own.
+    """
+    if times == 1:
+        return weights
+    quarter = width // heads // 4
+
+    def spread(rows: np.ndarray) -> np.ndarray:
+        parts = rows.reshape(heads, 4, quarter, -1)
+        zeros = np.zeros((heads, 4, (times - 1) * quarter, parts.shape[-1]), rows.dtype)
+        return np.concatenate([parts, zeros], 2).reshape(times * width, *rows.shape[1:])
+
+    def reads(columns: np.ndarray) -> np.ndarray:
+        parts = columns.reshape(len(columns), -1, 1, width)
+        zeros = np.zeros((*parts.shape[:2], times - 1, width), columns.dtype)
+        return np.concatenate([parts, zeros], 2).reshape(len(columns), -1)
+
+    def repeats(rows: np.ndarray) -> np.ndarray:
+        parts = rows.reshape(-1, 1, width, *rows.shape[1:])
+        return np.repeat(parts, times, 1).reshape(-1, *rows.shape[1:])
+
+    wide: Weights = {}
+    for name, weight in weights.items():
+        each = weight.astype(np.float32)
+        if ".qkv." in name:
+            query, key, value = map(spread, np.split(reads(each) if each.ndim > 1 else each, 3))
+            each = np.concatenate(
+                [math.sqrt(times) * query, key, value]
+            )  # of the wider head's scale
+        elif ".attn.proj." in name:
+            each = repeats(spread(each.T).T if each.ndim > 1 else each)
+        elif "linear_fc1.weight" in name:
+            each = reads(each)
+        elif "pos_embed" in name:
+            each = repeats(each.T).T
+        elif "mlp.linear_fc2" in name or "norm" in name or "patch_embed" in name:
+            each = repeats(each)
+        wide[name] = each
+    return wide
+
+
+if __name__ == "__main__":
+    print(convert(Path(sys.argv[1]), Path(sys.argv[2])))
