@@ -6,7 +6,6 @@ next and no other, so that whatever it says is judged as the chain that it is.
 
 from __future__ import annotations
 
-import base64
 import io
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +20,9 @@ from ..decoding.digest import common_prefix
 from ..errors import UserError
 from .checkpoint import CheckpointFiles, checkpoint_directory, checkpoint_files
 from .drafter import OnLayer
-from .openai_server import OpenAiReply, OpenAiServer
+from .openai_server import OpenAiReply, OpenAiServer, chat_messages
 from .processor import Processor
-from .prompt import Prompt, PromptSpec, Request, messages_of
+from .prompt import Prompt, PromptSpec, Request
 
 AHEAD = 16  # tokens of one request: more are in vain where the target says something else
 MAX_TEXT = 1000  # characters of them
@@ -227,10 +226,7 @@ class OpenAiDrafter(Processor):
 
     def prompt(self, request: Request, spec: PromptSpec) -> ChatPrompt:
         """The prompt of this specification; UserError."""
-        prompt, messages = super().prompt(request, spec), messages_of(request, spec)
-        kind = "png" if request.jpeg.startswith(b"\x89PNG") else "jpeg"
-        url = f"data:image/{kind};base64,{base64.b64encode(request.jpeg).decode()}"
-        messages[1]["content"][0] = {"type": "image_url", "image_url": {"url": url}}
+        prompt, messages = super().prompt(request, spec), chat_messages(request, spec)
         return ChatPrompt(**vars(prompt), messages=messages, end=spec.end_ids[0])
 
     def prefill(self, prompt: Prompt) -> ContinuedSession:

@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,9 +29,9 @@ from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.load_drafter import load_drafter
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.openai_drafter import AHEAD, QUESTION, Continuation
+from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.openai_drafter import AHEAD, QUESTION, Continuation, ContinuedSession
 from edge_cloud_spec.models.prompt import PromptSpec, Request
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.presets import load_preset
@@ -49,7 +50,7 @@ def said_so_far(body: dict[str, Any]) -> str:
 
 
 def is_probe(body: dict[str, Any]) -> bool:
-    return QUESTION in body["messages"][1]["content"][1]["text"]
+    return QUESTION in str([each for each in body["messages"] if each["role"] == "user"])
 
 
 class Continuing(ApiPeer):
@@ -304,6 +305,118 @@ def test_the_verified_tokens_stay_whatever_text_follows_in_whatever_pieces(
         assert list(said.path) == whole or text.endswith("\N{REPLACEMENT CHARACTER}")
     elif "<|" not in text:
         assert TOKENIZER.decode(said.path[len(start) :]) == text.rstrip("\N{REPLACEMENT CHARACTER}")
+
+
+class Letters:
+    """A tokenizer whose tokens are letters."""
+
+    def decode(self, path: Iterable[int], skip_special_tokens: bool = True) -> str:
+        return "".join(chr(97 + token) for token in path)
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) - 97 for letter in text]}
+
+
+LETTERS = Letters()
+
+
+def next_letter(text: str) -> str:
+    """What the server says after a text; its answers end after an "a"."""
+    return chr(97 + zlib.crc32(text.encode()) % 4) if not text.endswith("a") else ""
+
+
+class Saying:
+    """A reply that says so many letters, one or two at a time, and is slow to begin with."""
+
+    def __init__(self, text: str, count: int) -> None:
+        self._text, self._left, self._slow = text, count, 1
+        self.cancelled = False
+
+    def take(self) -> list[Any]:
+        assert not self.cancelled
+        self._slow -= 1
+        if self._slow >= 0:
+            return []
+        said = ""
+        while self._left and len(said) < 1 + self._left % 2 and next_letter(self._text + said):
+            said += next_letter(self._text + said)
+            self._left -= 1
+        self._text += said
+        ends = not next_letter(self._text)
+        finish = "stop" if ends else None if self._left else "length"
+        delta = SimpleNamespace(content=said)
+        return [SimpleNamespace(choices=[SimpleNamespace(delta=delta, finish_reason=finish)])]
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    done = False
+
+
+KINDS = ["grow", "commit", "truncate", "extend", "row"]
+STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 10**6)), max_size=25)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS, count=st.integers(1, 6))
+def test_a_row_names_what_the_server_says_after_that_very_path(
+    steps: list[tuple[str, int]], count: int
+) -> None:
+    replies: list[Saying] = []
+
+    def ask(path: tuple[int, ...], on_news: Callable[[], None]) -> Continuation:
+        replies.append(Saying(LETTERS.decode(path), count))
+        return Continuation(LETTERS, path, replies[-1])  # type: ignore[arg-type]
+
+    def said_after(path: tuple[int, ...]) -> int:
+        letter = next_letter(LETTERS.decode(path))
+        return ord(letter) - 97 if letter else 9
+
+    session, nodes = ContinuedSession(ask, 9, 10), []
+    for kind, number in steps:
+        tokens, parent = session.tokens, number % (len(nodes) + 1) - 1
+        at = nodes[parent] if parent >= 0 else tokens
+        if kind == "grow":
+            token = said_after(at) if number % 3 else number % 5
+            (row,) = session.grow([token], [parent])
+            nodes.append((*at, token))
+            at = nodes[-1]
+        elif kind == "commit":
+            places = {node: place for place, node in enumerate(nodes)}
+            path = [places[at[:n]] for n in range(len(tokens) + 1, len(at) + 1)]
+            kept = [i for i, node in enumerate(nodes) if node[: len(at)] == at and node != at]
+            session.commit(path, kept)
+            nodes = [nodes[i] for i in kept]
+            row = session.logits_after(-1)
+        elif kind == "truncate":
+            session.truncate(number % (len(tokens) + 1))
+            nodes, at = [], session.tokens
+            row = session.logits_after(-1)
+        elif kind == "extend":
+            session.extend([number % 4])
+            nodes, at = [], session.tokens
+            row = session.logits_after(-1)
+        else:
+            row = session.logits_after(parent)
+        assert row.argmax() == said_after(at) and np.isfinite(row).sum() == 1
+        assert session.tokens == (at if kind != "grow" and kind != "row" else tokens)
+
+
+def test_one_request_serves_what_follows_where_it_was_right() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def ask(path: tuple[int, ...], on_news: Callable[[], None]) -> Continuation:
+        asked.append(path)
+        return Continuation(LETTERS, path, Saying(LETTERS.decode(path), AHEAD))  # type: ignore[arg-type]
+
+    session = ContinuedSession(ask, 9, 10)
+    while len(session.tokens) < 6 and session.logits_after(-1).argmax() != 9:
+        session.extend([int(session.logits_after(-1).argmax())])
+    assert asked == [()]
+    wrong = (int(session.logits_after(-1).argmax()) + 1) % 4
+    session.extend([wrong])
+    session.logits_after(-1)
+    assert asked == [(), session.tokens]
 
 
 # A real server
