@@ -10,6 +10,7 @@ import io
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -235,14 +236,12 @@ class OpenAiDrafter(Processor):
         if self._session is not None:
             self._session.close()
 
-        def ask(path: Path, on_news: Callable[[], None]) -> Continuation:
-            return self._continued(prompt, path, self._way, on_news)
-
+        ask = partial(self._continued, prompt, self._way)
         self._session = ContinuedSession(ask, prompt.end, self.vocabulary)
         return self._session
 
     def _continued(
-        self, prompt: ChatPrompt, path: Path, way: Mapping[str, bool], on_news: Callable[[], None]
+        self, prompt: ChatPrompt, way: Mapping[str, bool], path: Path, on_news: Callable[[], None]
     ) -> Continuation:
         """Begin to continue an answer that begins with this path."""
         text = text_of(self.tokenizer, path)
@@ -286,7 +285,7 @@ class OpenAiDrafter(Processor):
     def _whole(self, prompt: ChatPrompt, path: Path, way: Mapping[str, bool]) -> Continuation:
         """All that one request gives after a path."""
         news = threading.Event()
-        said = self._continued(prompt, path, way, news.set)
+        said = self._continued(prompt, way, path, news.set)
         while not said.over:
             news.wait()
             news.clear()
