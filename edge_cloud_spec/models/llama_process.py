@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SEQUENCES = 128  # paths of a tree that may be told apart, and the prefix
+ERROR = 4  # GGML_LOG_LEVEL_ERROR
 BATCH = 512  # rows that go through the layers together
 NEAR_ALL = 1 << 20  # a bound that binds nobody: pictures come in the size that is wanted
 
@@ -60,8 +61,9 @@ class Server:
 
         @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
         def log(level: int, text: bytes, _: object) -> None:
-            if level >= 4:  # GGML_LOG_LEVEL_ERROR, and what continues it
-                self._said.append(text.decode(errors="replace"))
+            said = " ".join(text.decode(errors="replace").split())
+            if level == ERROR and said.strip("."):  # a progress bar is made of errors
+                self._said.append(said)
 
         self._log = log  # for as long as C calls it
         llama_cpp.llama_log_set(log, ctypes.c_void_p())
@@ -72,7 +74,7 @@ class Server:
 
     def _checked(self, result: Any) -> Any:
         if not result:
-            raise LlamaError(" ".join("".join(self._said[-4:]).split()) or "no reason is given")
+            raise LlamaError(next(iter(self._said), "it does not say why"))
         return result
 
     def load(self, path: str, vision: str, gpu_layers: int, threads: int) -> Loaded:

@@ -17,6 +17,7 @@ from ...decoding.preset import Preset
 from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
 from ...models import EMBEDDED
+from ...models.drafter import load_drafter
 from ...models.load import load
 from ...models.prompt import PromptSpec
 from ...models.vlm import Vlm
@@ -41,7 +42,10 @@ OPTIONS: Options = {
     "--samples": {"type": int, "default": 300, "help": "of each prompt under rejection"},
     "--presets": {"default": "all", "help": "names with commas (%(default)s verified)"},
     "--target": {"default": str(EMBEDDED / "target")},
-    "--drafter": {"default": str(EMBEDDED / "drafter")},
+    "--drafter": {
+        "default": str(EMBEDDED / "drafter"),
+        "help": "the robot's, and the cloud's unless it is a GGUF file",
+    },
     "--temperature": {"type": float, "default": 0.8, "help": "of coupled and rejection"},
     "--lookup": {"action": "store_true", "help": "all presets look up, too"},
 }
@@ -56,10 +60,11 @@ def run(args: argparse.Namespace) -> list[Row]:
     target = load(args.target, threads=1)
     reference, spec = load_reference(args.target, target), target.spec(rules_text(), MAX_TOKENS)
     rows: list[Row] = []
-    options = verifier_options(MAX_TOKENS, args.target, args.drafter)
+    served = EMBEDDED / "drafter" if args.drafter.endswith(".gguf") else args.drafter
+    options = verifier_options(MAX_TOKENS, args.target, str(served))
     with (
         VerifierProcess(options) as cloud,
-        GrpcRobot(cloud.address, load(args.drafter), spec) as robot,
+        GrpcRobot(cloud.address, load_drafter(args.drafter, threads=1), spec) as robot,
     ):
         for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
             cases = sample_cases(args.seed, args.prompts, temperature)
