@@ -14,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet
-REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt grammar.txt metrics.txt sim.txt view.txt ros.txt dev.txt)
+REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt grammar.txt metrics.txt openai.txt sim.txt view.txt ros.txt dev.txt)
 
 .PHONY: demo gif figures test fuzz lint format messages wire setup
 .DELETE_ON_ERROR:

@@ -11,7 +11,7 @@ COPY requirements requirements
 ARG TORCH=""
 RUN pip install --no-cache-dir ${TORCH} -r requirements/torch.txt \
     && pip install --no-cache-dir -r requirements/numpy.txt -r requirements/base.txt \
-       -r requirements/grammar.txt -r requirements/metrics.txt
+       -r requirements/grammar.txt -r requirements/metrics.txt -r requirements/openai.txt
 
 COPY . .
 RUN EDGE_CLOUD_SPEC_MESSAGES=0 EDGE_CLOUD_SPEC_LAB=0 pip install --no-cache-dir --no-deps .

@@ -21,10 +21,6 @@ class UserError(Exception):
     """
 
 
-class DrafterFailed(UserError):
-    """What computes a draft model has failed; its decode goes on without it where that can be."""
-
-
 class MemoryFull(Exception):
     """There is no memory for a request, which ends; the process and the others go on.
 

@@ -18,8 +18,10 @@ from typing import Any
 import yaml
 
 from ..bounds import check_namespace
+from ..dialects import load_dialect
 from ..errors import UserError, one_line
 from ..models import EMBEDDED
+from ..nav.answer import CLAUSES_FORM
 from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
 from ..presets import load_preset
 from ..share import share
@@ -44,6 +46,8 @@ NODES = (  # those that a parameter file may name
     "robot_state_publisher",
 )
 
+READERS = ("drafter", "navigator")  # of answers
+
 Value = bool | int | float | str
 PARAMETERS = "ros__parameters"
 
@@ -56,7 +60,8 @@ class GraphSettings:
     ``cloud`` is the verifier's HOST:PORT, or ``local``: one is started here, at
     ``local_address``, as it is where the file names none either. ``authority`` and ``token_file``
     are what a verifier on another machine needs (``CloudBridge``). ``target`` and ``drafter`` are
-    model directories or hub names; empty means the embedded pair. ``drive`` is the navigator's.
+    model directories or hub names; empty means the embedded pair. ``dialect`` is that of the
+    target's answers, for all that ask or read. ``drive`` is the navigator's.
     ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``seed`` is
     the simulated room's. ``renames`` maps topics of the graph to those of the robot (``cmd_vel`` ->
     ``/go2/cmd_vel``). Raises UserError.
@@ -68,6 +73,7 @@ class GraphSettings:
     preset: str = ""
     target: str = ""
     drafter: str = ""
+    dialect: str = ""
     drive: str = ""
     sim: bool = True
     seed: int | None = None
@@ -85,6 +91,7 @@ class GraphSettings:
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
             raise UserError(f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}")
         load_preset(self.preset_name)
+        load_dialect(self.dialect_name or CLAUSES_FORM)
         if self._in_file("navigator", "lead_time", ""):
             raise UserError(f"{self.parameter_file}: {LEAD_TIME}")
         if self.driving[0] not in DRIVES:
@@ -115,6 +122,17 @@ class GraphSettings:
     def preset_name(self) -> str:
         """The drafter's preset."""
         return self.preset or self._in_file("drafter", "preset", "auto")
+
+    @property
+    def dialect_name(self) -> str:
+        """The dialect of drafter, navigator and verifier; empty: nobody names one."""
+        drafter, navigator = (self._in_file(node, "dialect", "") for node in READERS)
+        if not self.dialect and drafter and navigator and drafter != navigator:
+            raise UserError(
+                f"{self.parameter_file}: the drafter's dialect is {drafter}, the navigator's "
+                f"{navigator}; give both the same"
+            )
+        return self.dialect or drafter or navigator
 
     @property
     def driving(self) -> tuple[str, str]:
@@ -177,10 +195,11 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     if settings.starts_verifier:
         link["startup"] = MODEL_LOADS_S
     specs.append(_node("cloud_bridge", settings, cloud=settings.address, **_given(link)))
-    navigator = _node("navigator", settings, drive=settings.driving[0])
+    reading = _given({"dialect": settings.dialect_name})
+    navigator = _node("navigator", settings, drive=settings.driving[0], **reading)
     specs.append(replace(navigator, role=Role.NEEDED))
     drafting = {"preset": settings.preset, "model.path": settings.drafter}
-    specs.append(_node("drafter", settings, **_given(drafting)))
+    specs.append(_node("drafter", settings, **_given(drafting), **reading))
     specs.append(_node("instruction_server", settings))
     specs.append(_node("monitor", settings))
     if settings.record:
@@ -231,6 +250,7 @@ def _verifier(settings: GraphSettings) -> NodeSpec:
     models = {
         "--target": settings.target,
         "--drafter": (settings.drafter or str(EMBEDDED / "drafter")) if in_cloud else "",
+        "--dialect": settings.dialect_name,
     }
     options = [str(part) for option in _given(models).items() for part in option]
     arguments = ("--address", settings.local_address, *options)

@@ -22,6 +22,11 @@ ARGUMENTS = {
     "preset": ("", "a preset's name, or the path of its YAML file; empty: the parameter file's"),
     "drafter": ("", "directory or hub name of the draft model; empty: the parameter file's"),
     "target": ("", "the same for the target model, where the verifier is started here"),
+    "dialect": (
+        "",
+        "of the target's answers: a name of config/dialects, or the path of its YAML file; "
+        "empty: the parameter file's, else clauses",
+    ),
     "drive": (
         "",
         "continuous: decide while driving; stop_and_go: standing; empty: the parameter file's, "

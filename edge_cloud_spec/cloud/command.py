@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..decoding.draft import MAX_DRAFTED, MAX_NODES
+from ..dialects import load_dialect
 from ..errors import UserError
 from ..instruction import instruction_pattern
 from ..models import EMBEDDED
+from ..models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from ..models.prompt import ORDERS
-from ..nav.answer import answer_grammar
-from ..share import rules_text
+from ..nav.answer import CLAUSES_FORM, Dialect
 from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.secret_files import read_tokens
 from .model_thread.sessions import WorkerLimits
@@ -23,6 +26,9 @@ from .model_thread.worker import Worker
 from .serving.logs import FORMATS, set_up_logging
 from .serving.server import ServerSettings, check_free, serve
 
+log = logging.getLogger(__name__)
+
+API = "openai:"
 ENDED = 1  # exit status of what ran and cannot go on; another start may help
 MAX_LOOKUP_SUFFIXES = 2**24  # 0.74 GB for each credential
 
@@ -32,7 +38,7 @@ _MOST = WorkerLimits()
 _Option = tuple[str, Any, str, dict[str, Any]]
 _OPTIONS: dict[str, tuple[_Option, ...]] = {
     "models": (
-        ("--target", str(EMBEDDED / "target"), "directory or hub name of the target", {}),
+        ("--target", str(EMBEDDED / "target"), "directory or hub name, or openai:URL", {}),
         ("--drafter", "", "a drafter beside it, for cloud_sd and auto", {}),
         ("--device", "auto", "auto (cuda where it is usable), cpu or cuda (%(default)s)", {}),
         (
@@ -50,7 +56,8 @@ _OPTIONS: dict[str, tuple[_Option, ...]] = {
         ),
         ("--threads", None, "torch threads", {"type": int}),
         ("--max-tokens", 128, "longest answer", {}),
-        ("--system-text", "", "file with another system text", {}),
+        ("--dialect", CLAUSES_FORM, "of its answers, a name or a YAML file (%(default)s)", {}),
+        ("--system-text", "", "file with another system text than the dialect's", {}),
         (
             "--batch",
             _MOST.batch,
@@ -74,6 +81,19 @@ _OPTIONS: dict[str, tuple[_Option, ...]] = {
             _MOST.lookup_suffixes,
             "of answers to draft from, for each credential; 0: none (%(default)s)",
             {},
+        ),
+    ),
+    "a target behind an OpenAI-compatible API (extra openai)": (
+        ("--model", "", "its name there; with --target openai:http://HOST:PORT/v1", {}),
+        ("--api-key-file", "", f"its key (or in the environment: {KEY_VARIABLE})", {}),
+        ("--api-timeout", 30.0, "s for an answer, from request to end (%(default)s)", {}),
+        ("--requests-per-hour", 0, "at most; 0: no bound", {}),
+        ("--tokens-per-hour", 0, "at most, of pictures, prompts and answers; 0: no bound", {}),
+        (
+            "--structured",
+            "auto",
+            "how a grammar is sent: auto, vllm, llguidance, sglang or none (%(default)s)",
+            {"choices": ("auto", "vllm", "llguidance", "sglang", "none")},
         ),
     ),
     "link": (
@@ -156,6 +176,7 @@ def run_serve(args: argparse.Namespace) -> int:
     if args.token_file:
         read_tokens(args.token_file)  # before the models: seconds that a wrong file should not cost
     _check(args)
+    load_dialect(args.dialect)
     check_free(args.address)  # before the models, as well
     if args.replicas is not None:
         return _serve_fleet(args, settings)
@@ -166,7 +187,27 @@ def run_serve(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     """Raise UserError for a number that cannot be."""
     per_robot = args.sessions_per_robot, args.bytes_per_robot, args.passes_per_robot
+    remote = args.target.startswith(API)
+    others = {
+        "--drafter": args.drafter,
+        "--replicas": args.replicas is not None,
+        "--quantize": args.quantize != "none",
+        "--passes": args.passes != "free",
+    }
+    wrong = [name for name, given in others.items() if given]
     for good, text in (
+        (
+            not (remote and wrong),
+            f"with --target {API}URL the model runs elsewhere: leave out {', '.join(wrong)}",
+        ),
+        (
+            remote or not (args.model or args.api_key_file),
+            f"--model and --api-key-file go with --target {API}http://HOST:PORT/v1",
+        ),
+        (
+            args.api_timeout > 0 and min(args.requests_per_hour, args.tokens_per_hour) >= 0,
+            "--api-timeout must be above 0, --requests- and --tokens-per-hour 0 or more",
+        ),
         (
             min(args.max_tokens, args.sessions) >= 1 and args.keep >= 0,
             "--max-tokens and --sessions must be at least 1, --keep 0 or more",
@@ -207,19 +248,60 @@ def _serve_fleet(args: argparse.Namespace, settings: ServerSettings) -> int:
 
 def make_worker(args: argparse.Namespace) -> Worker:
     """The worker that these options ask for."""
+    dialect = load_dialect(args.dialect)
+    if dialect.several_frames:
+        print(f"{dialect.name} was trained on several pictures: it is shown one", flush=True)
+    text = _read(args.system_text) if args.system_text else dialect.system_text
+    if args.target.startswith(API):
+        return _make_remote(args, text, dialect)
     from ..models.exits import Exits  # torch: seconds that a wrong option should not cost
     from ..models.load import load
 
     options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}
     target = load(args.target, threads=args.threads, passes=args.passes, **options)
     drafter = load(args.drafter, **options) if args.drafter else None
-    text = _read(args.system_text) if args.system_text else rules_text()
-    spec = target.spec(text, args.max_tokens)
+    spec = target.spec(text, args.max_tokens, dialect.user_text, dialect.identity)
     for order in ORDERS:  # seconds with a large vocabulary, which no robot should wait for
         with suppress(UserError):  # a robot that asks for a grammar is told why there is none
-            target.grammar(answer_grammar("action", order), spec)
+            target.grammar(dialect.grammar("action", order), spec)
     exits = Exits.load(Path(args.target) / "exits", target)
-    limits = WorkerLimits(
+    pattern = instruction_pattern(args.target)
+    limits = _limits(args)
+    worker = Worker(
+        target, spec, drafter, limits, exits=exits, instructions=pattern, dialect=dialect
+    )
+    print(f"target {target.identity} on {target.transformer.device}", flush=True)
+    return worker
+
+
+def _make_remote(args: argparse.Namespace, system_text: str, dialect: Dialect) -> Worker:
+    """The worker of a target behind an API; one that is away now may come."""
+    from ..models.byte_drafter import byte_spec
+    from .openai_target import Allowance, OpenAiModels
+
+    url = args.target.removeprefix(API)
+    server = OpenAiServer(url, args.model, args.api_key_file, timeout_s=args.api_timeout)
+    try:
+        server.check()
+    except Unavailable as error:
+        log.warning("%s", error)
+    allowance = Allowance(args.requests_per_hour, args.tokens_per_hour)
+    spec = byte_spec(
+        system_text,
+        args.max_tokens,
+        f"openai:{server.model} at {server.url}, exact: false",
+        dialect.user_text,
+        dialect.identity,
+    )
+    models = OpenAiModels(server, spec, allowance, args.structured)
+    limits = replace(_limits(args), draft_tokens=0, lookup_suffixes=0)
+    worker = Worker(models, spec, limits=limits, dialect=dialect)
+    print(f"target {spec.target}", flush=True)
+    return worker
+
+
+def _limits(args: argparse.Namespace) -> WorkerLimits:
+    return WorkerLimits(
         sessions=args.sessions,
         keep_s=args.keep,
         draft_tokens=args.draft_tokens,
@@ -231,7 +313,3 @@ def make_worker(args: argparse.Namespace) -> Worker:
         kv_bytes=args.kv_memory * 2**20,
         lookup_suffixes=args.lookup_suffixes,
     )
-    pattern = instruction_pattern(args.target)
-    worker = Worker(target, spec, drafter, limits, exits=exits, instructions=pattern)
-    print(f"target {target.identity} on {target.transformer.device}", flush=True)
-    return worker

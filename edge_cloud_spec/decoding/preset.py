@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 
 from ..errors import UserError
 from .draft import MAX_DRAFTED
@@ -267,6 +267,18 @@ class Preset:
         if self.best_first is not None:
             return self.best_first
         return Expansion(self.expansion) if self.expansion else chain(self.draft_length)
+
+    def in_chains(self) -> Preset:
+        """The same for a drafter that knows one next token only; UserError: it drafts trees."""
+        if self.shape.is_chain:
+            return self
+        if self.pacing != "auto" or self.best_first is None:
+            raise self._refusal(
+                "it drafts trees, and this drafter knows only one next token; "
+                "choose auto or a preset with draft_length, such as dsd, fsd or picospec"
+            )
+        depth = self.best_first.depth
+        return replace(self, best_first=BestFirst(depth, depth, 1))
 
     def payload_of(self, rule: str) -> str:
         """What a draft carries beside its token ids under this acceptance rule."""

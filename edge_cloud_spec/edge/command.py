@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import sys
 from pathlib import Path
 
 from ..decoding.policy import RULES, SamplingPolicy, temperature_of
+from ..dialects import load_dialect
 from ..errors import UserError, check_writable, write_json
 from ..instruction import check_instruction
 from ..models import EMBEDDED
-from ..nav.answer import GRAMMARS, answer_grammar
+from ..nav.answer import CLAUSES_FORM, GRAMMARS
+from ..nav.events import ENDED
 from ..presets import load_preset, preset_names
-from ..share import rules_text
 from ..wire.channel import DEFAULT_ADDRESS
 from .client import ClientSettings, VerifierClient
 from .events import Emit
@@ -34,7 +36,12 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="hosts that a fleet's front may send us to beside its own",
     )
-    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="the draft model")
+    about = "the draft model: a directory, a hub name or openai:URL"
+    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help=about)
+    about = "of openai: a checkpoint's directory, for its tokenizer"
+    parser.add_argument("--tokenizer", default="", help=about)
+    parser.add_argument("--model", default="", help="of openai: the server's name of the model")
+    parser.add_argument("--key-file", default="", help="of openai: file with the server's key")
     parser.add_argument(
         "--threads", type=int, default=1, help="torch threads of the draft model (%(default)s)"
     )
@@ -56,6 +63,9 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grammar", default="none", choices=GRAMMARS, help="action: the answer is one"
     )
+    parser.add_argument(
+        "--dialect", default=CLAUSES_FORM, help="of the answer, a name or a YAML file (%(default)s)"
+    )
     parser.add_argument("--order", default="action first", help="or 'reason first'")
     parser.add_argument("--json", type=Path, help="write the outcome there")
 
@@ -65,8 +75,9 @@ def run_decode(args: argparse.Namespace) -> int:
     temperature = args.temperature
     if temperature is None:
         temperature = temperature_of(args.rule, 0.8)
+    dialect = load_dialect(args.dialect)
     try:
-        grammar = answer_grammar(args.grammar, args.order)
+        grammar = dialect.grammar(args.grammar, args.order)
         policy = SamplingPolicy(temperature, seed=args.seed, grammar=grammar)
         jpeg = args.image.read_bytes()
     except ValueError as error:
@@ -83,7 +94,7 @@ def run_decode(args: argparse.Namespace) -> int:
         replica_hosts=tuple(args.replica_hosts),
     )
     from ..instruction import known_instructions
-    from ..models.drafter import load_drafter
+    from ..models.load_drafter import load_drafter
     from ..models.prompt import Request
     from ..models.tokenizer import TextStream
 
@@ -96,6 +107,9 @@ def run_decode(args: argparse.Namespace) -> int:
         threads=args.threads,
         max_pixels=args.max_pixels,
         max_image_tokens=args.max_image_tokens,
+        tokenizer=args.tokenizer,
+        server_model=args.model,
+        key_file=args.key_file,
     )
     words = TextStream(model.tokenizer)
 
@@ -106,18 +120,25 @@ def run_decode(args: argparse.Namespace) -> int:
         check_writable(args.json)
     client = VerifierClient(client_settings)
     try:
-        runner = DecodeRunner(model, model.spec(rules_text(), 128))
+        spec = model.spec(dialect.system_text, 128, dialect.user_text, dialect.identity)
+        runner = DecodeRunner(model, spec)
         request = Request(args.instruction, jpeg, args.order)
         outcome = runner.run(request, settings, secrets.randbits(64), client.connect, show)
     finally:
         client.close()
     print()
+    if outcome.stats.failure:
+        print(f"the cloud went on alone: {outcome.stats.failure}", file=sys.stderr)
     if not outcome.completed:
         raise UserError(outcome.text or outcome.reason)
+    ended = outcome.reason == ENDED
+    words.add((), ended=ended)
+    action = dialect.action_of(words.text, ended)
+    print(f"action: {action or 'none'}")
     figures = figures_of(outcome)
     print(", ".join(f"{name} {value:g}" for name, value in figures.items()))
     if args.json:
-        write_json(args.json, {"answer": words.text, **figures})
+        write_json(args.json, {"answer": words.text, "action": str(action or ""), **figures})
     return 0
 
 

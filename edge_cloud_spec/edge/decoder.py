@@ -31,6 +31,7 @@ from .events import (
     Action,
     Cut,
     Drafted,
+    DrafterFailed,
     Event,
     Finish,
     LinkLost,
@@ -153,12 +154,17 @@ class EdgeDecoder:
                 return self._rounds.close("aborted", reason)
             case Cut():
                 return self._rounds.close(CUT)
-            case Unusable(text, drafter):
-                return self._rounds.on_unusable(text, drafter, now)
+            case Unusable(text):
+                return self._rounds.close("bad_request", text)
+            case DrafterFailed(text):
+                return self._rounds.on_drafter_failed(text, now)
             case TimePassed():
-                if self._deadline.is_over(now):
-                    return self._rounds.close("timeout", self._deadline.why)
-                return self._reopen() if self._deadline.retries(now) else []
+                return self._on_time_passed(now)
+
+    def _on_time_passed(self, now: float) -> list[Action]:
+        if self._deadline.is_over(now):
+            return self._rounds.close("timeout", self._deadline.why)
+        return self._reopen() if self._deadline.retries(now) else []
 
     def _on_link_up(self, moved: bool) -> list[Action]:
         """Resume the session, or open it again where there is none or at another verifier."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from ..decoding.cost_model import Costs, rate, signature, specedge_depth
 from ..decoding.mean import MIN_PASS_S, Mean, PassYield
-from ..decoding.preset import Preset, Speculation
+from ..decoding.preset import STOP_AND_WAIT, Preset, Speculation
 from ..decoding.shape import BestFirst, Shape, chain
 from .measures import Measures
 
@@ -78,15 +78,11 @@ class DraftPlanner:
         return DraftPlan(preset.shape if preset.drafts_on_robot else None, preset.speculation)
 
 
-class ServerAlone(DraftPlanner):
-    """The server generates: there is no draft model any more."""
-
-    @property
-    def rests(self) -> bool:
-        return True
+class DraftsNothing(DraftPlanner):
+    """The draft model has failed: the server generates by itself to the decode's end."""
 
     def plan(self, now: float, tokens: int, generated: bool = False) -> DraftPlan:
-        return DraftPlan(None, self._preset.speculation)
+        return DraftPlan(None, STOP_AND_WAIT, REPLAN[-1])
 
 
 class VerifyBoundPlanner(DraftPlanner):
@@ -287,7 +283,7 @@ class AutoPlanner(DraftPlanner):
             base = replace(base, ahead=min(MAX_LOOKAHEAD, max(base.ahead, 1 + math.ceil(trip))))
             kept[known] = {
                 (shape, speculation): rate(shape, speculation, costs)
-                for shape in candidate_shapes()
+                for shape in candidate_shapes(self._preset.shape.is_chain)
                 for asked in self._with_and_without_exits(base, costs)
                 for speculation in candidate_pipelines(asked, shape.depth)
             }
@@ -312,11 +308,11 @@ def planner_of(preset: Preset, measures: Measures) -> DraftPlanner:
     return kind(preset, measures)
 
 
-@lru_cache(maxsize=1)
-def candidate_shapes() -> tuple[Shape, ...]:
-    """The shapes that ``auto`` chooses from."""
+@lru_cache(maxsize=2)
+def candidate_shapes(chains: bool = False) -> tuple[Shape, ...]:
+    """The shapes that ``auto`` chooses from; where its own shape is a chain, ``chains`` only."""
     trees = [BestFirst(16, depth, width) for depth in (2, 4, 8) for width in (2, 3, 4)]
-    return (*map(chain, (1, 2, 4, 8)), *trees)
+    return (*map(chain, (1, 2, 4, 8)), *(() if chains else trees))
 
 
 @lru_cache(maxsize=64)

@@ -81,13 +81,16 @@ class Cut:
 
 @dataclass(frozen=True)
 class Unusable:
-    """The robot itself cannot make a prompt of the request; ``text`` is why.
-
-    drafter: it can, but its draft model has failed, and drafts no more in this decode.
-    """
+    """The robot itself cannot make a prompt of the request; ``text`` is why."""
 
     text: str
-    drafter: bool = False
+
+
+@dataclass(frozen=True)
+class DrafterFailed:
+    """The draft model drafts nothing more for this decode; ``text`` is why."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ Event = (
     | Abort
     | Cut
     | Unusable
+    | DrafterFailed
     | TimePassed
 )
 

@@ -297,7 +297,7 @@ class DecodeStats:
     fallbacks: int = 0  # dense rows asked for after a sparse residual ran out
     up_bytes: int = 0
     down_bytes: int = 0
-    drafter_lost: str = ""  # why the draft model has failed, if it has
+    failure: str = ""  # of the draft model, where the cloud went on alone
 
     @property
     def drafted(self) -> int:

@@ -39,7 +39,7 @@ from .answer import (
     row_request,
     settled_by,
 )
-from .draft_planner import DraftPlan, ServerAlone, planner_of
+from .draft_planner import DraftPlan, DraftsNothing, planner_of
 from .drafts import Drafts
 from .events import Action, Drafted, Emit, Finish, PromptReady, Send
 from .measures import DecodeStats, Measures, Stopwatch
@@ -204,14 +204,13 @@ class Rounds:
         self._trigger(Trigger.PROMPT_READ)
         return self._draft_beside(now) if self.server_generates else self._draft(now)
 
-    def on_unusable(self, text: str, drafter: bool, now: float) -> list[Action]:
-        """The robot cannot go on; or only the draft model cannot: then the server generates the
-        rest, where the preset lets it."""
-        if not drafter or self._preset.pacing != "auto" or self.answer.digest is None:
-            return self.close("bad_request", text)
-        self._stats.drafter_lost = text
-        self._planner = ServerAlone(self._preset, self._measures)
-        return self._draft(now) if self.request is None else []
+    def on_drafter_failed(self, text: str, now: float) -> list[Action]:
+        """The draft model drafts no more: the server goes on by itself, where there is one."""
+        if not self._preset.verified:
+            return self.close("drafter_failed", text)
+        self._stats.failure = text
+        self._planner = DraftsNothing(self._preset, self._measures)
+        return [] if self.request is not None else self._draft(now)
 
     def follow(self, now: float) -> list[Action]:
         """The server generates from its own prefill, as ``Open`` asked: await its verdicts."""

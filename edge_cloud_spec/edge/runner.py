@@ -20,8 +20,9 @@ from ..decoding.grammar import Grammar
 from ..decoding.policy import GREEDY, SamplingPolicy, check_rule
 from ..decoding.preset import Preset
 from ..decoding.shape import Branch
-from ..errors import DrafterFailed, UserError
+from ..errors import UserError
 from ..lookup import Lookups
+from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
 from ..models.prompt import PromptSpec, Request, instruction_tokens
 from ..wire.codec import decode_server
@@ -31,6 +32,7 @@ from .events import (
     ANSWERED,
     Action,
     Connect,
+    DrafterFailed,
     Emit,
     Event,
     Finish,
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from ..lookup import AnswerLookup
     from ..models.drafter import Drafter, DraftPrefill
 
+OURS = "clauses"  # the dialect that a specification does not name
 OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
 LOOKUP_SUFFIXES = 65_536  # of the answers that a robot keeps, by default
 MAX_HEARD = 1024  # messages, before the draft model goes on: a flood does not keep it from its work
@@ -121,6 +124,7 @@ def opening_of(
 ) -> Open:
     """The message that starts this decode; known_spec: the prompt specification that is known."""
     preset, rule = settings.preset, settings.rule
+    in_bytes = drafter.tokenizer_digest == BYTES_DIGEST
     generates = preset.drafter == "lookup" or preset.pacing == "auto"
     return Open(
         nonce=nonce,
@@ -133,7 +137,7 @@ def opening_of(
         tokenizer_digest=drafter.tokenizer_digest,
         draft_identity=drafter.identity if preset.drafts_on_robot else "",
         spec_digest=spec_digest(known_spec),
-        max_tokens=settings.max_tokens,
+        max_tokens=settings.max_tokens * (BYTES_A_TOKEN if in_bytes else 1),
         draft_length=preset.draft_length,
         split=preset.split_of(rule),
         replacement=preset.replacement,
@@ -275,6 +279,8 @@ class DecodeLoop:
             self._decoder.stats.stale += 1
             return None
         if isinstance(message, Opened) and message.spec:
+            if problem := self._robot.dialect_problem(message.spec):
+                return Unusable(problem)
             self._robot.remember(message.spec)
         return Received(message)
 
@@ -288,8 +294,9 @@ class DecodeLoop:
             grown = drafter.step(width, self._on_layer)
         except _Interrupted:
             grown = []
-        except UserError as error:  # a failure, or verified tokens against the grammar
-            return [self._stop_drafting(error)]
+        except UserError as error:  # of the library, or verified tokens against the grammar
+            self._drafter = None
+            return [DrafterFailed(str(error))]
         self._in_pass = ()
         ended = robot.clock()
         rows = drafter.rows
@@ -329,7 +336,8 @@ class DecodeLoop:
         except _Interrupted:
             return None
         except UserError as error:
-            return self._stop_drafting(error)
+            self._prompt = None
+            return DrafterFailed(str(error))
         self._prompt, preset = None, self._settings.preset
         self._drafter = DraftModel(
             prompt.prefill.session,
@@ -337,13 +345,9 @@ class DecodeLoop:
             prompt.end_ids,
             with_likelihoods=preset.speculation.predicts,
             grammar=prompt.grammar,
-            lookup=self._lookup_of(),
+            lookup=None if self._robot.draft_model.chains_only else self._lookup_of(),
         )
         return Prefilled()
-
-    def _stop_drafting(self, error: UserError) -> Unusable:
-        self._prompt = self._drafter = None
-        return Unusable(str(error), drafter=isinstance(error, DrafterFailed))
 
     def _prompt_of(self, data: bytes) -> PromptReady | Unusable:
         model = self._robot.draft_model
@@ -412,6 +416,10 @@ class DecodeRunner:
         settled.
         """
         inbox = Inbox() if inbox is None else inbox
+        try:
+            settings = self._fitting(settings)
+        except UserError as error:
+            return Outcome("bad_request", str(error), (), 0.0, DecodeStats())
         known, preset = self._known_spec, settings.preset
         opening = opening_of(request, settings, nonce, self.draft_model, known)
         lookup_of = partial(self._lookup_of, opening)
@@ -430,6 +438,12 @@ class DecodeRunner:
         stats, retry_after_s = decoder.stats, finish.retry_after_s
         return Outcome(finish.reason, finish.text, tokens, seconds, stats, retry_after_s)
 
+    def _fitting(self, settings: DecodeSettings) -> DecodeSettings:
+        """With drafts that the drafter can make; UserError."""
+        if not self.draft_model.chains_only:
+            return settings
+        return replace(settings, preset=settings.preset.in_chains())
+
     def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
         """The decoder of one decode."""
         return EdgeDecoder(opening, settings.preset, settings.patience, measures=self.measures)
@@ -437,6 +451,21 @@ class DecodeRunner:
     def spec_of(self, data: bytes) -> PromptSpec:
         """The prompt specification to use: the cloud's, else the drafter's own."""
         return PromptSpec.from_bytes(data) if data else self._local_spec
+
+    def dialect_problem(self, data: bytes) -> str:
+        """Why answers under this specification cannot be read here; empty where they can.
+
+        One that cannot be read itself is told of where the prompt is made of it.
+        """
+        with contextlib.suppress(UserError):
+            there, here = PromptSpec.from_bytes(data).dialect, self._local_spec.dialect
+            if there != here:
+                return (
+                    f"the cloud answers in the dialect {there or OURS} and this robot reads "
+                    f"{here or OURS}: give both the same (serve --dialect, and dialect:= or "
+                    "--dialect here)"
+                )
+        return ""
 
     @property
     def target(self) -> str:

@@ -251,9 +251,12 @@ class DraftModel:
         """The logits [V] after a path, of allowed tokens."""
         if allowed is None:
             return self._scored.row(path)
-        forced = forced_token(allowed) is not None
         known = allowed.astype(np.float32)  # any finite logit: there is no other token
-        return masked(known if forced else self._scored.row(path), allowed)
+        if forced_token(allowed) is not None:
+            return masked(known, allowed)
+        row = masked(self._scored.row(path), allowed)
+        # A model that knows one token only may know none that is allowed: then all are alike.
+        return masked(known, allowed) if row.max() == -np.inf else row
 
     # What was said before
 

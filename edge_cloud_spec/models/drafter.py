@@ -1,4 +1,4 @@
-"""What a drafter is to the robot's decoder, and which library is behind it.
+"""What a drafter is to the robot's decoder.
 
 Whatever computes the logits, drafts are verified: a drafter that is wrong, or that sees the picture
 otherwise than the target, costs acceptance and never exactness.
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.grammar import Grammar
-from .prompt import Prompt, PromptSpec, Request
+from .prompt import USER_TEXT, Prompt, PromptSpec, Request
 
 # Called between the parts of a pass, with their number, as often as the library lets one in. What
 # it raises ends the pass, which then changes nothing.
@@ -23,7 +23,7 @@ OnLayer = Callable[[int, Any], None]
 class DraftSession(Protocol):
     """One decode: a prefix (the prompt and tokens after it) and a tree of nodes after the prefix.
 
-    Nodes are numbered in the order of their growth. Belongs to one thread. DrafterFailed: by
+    Nodes are numbered in the order of their growth. Belongs to one thread. UserError: by
     whatever computes.
     """
 
@@ -66,7 +66,7 @@ class DraftSession(Protocol):
 
 
 class DraftPrefill(Protocol):
-    """The pass over a prompt, in steps; DrafterFailed."""
+    """The pass over a prompt, in steps; UserError."""
 
     @property
     def session(self) -> DraftSession:
@@ -92,7 +92,9 @@ class Drafter(Protocol):
         """Keep so many rows of the logits from now on; ValueError: there are not so many."""
         ...
 
-    def spec(self, system_text: str, max_tokens: int) -> PromptSpec:
+    def spec(
+        self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
+    ) -> PromptSpec:
         """How prompts are made where no cloud says it; UserError."""
         ...
 
@@ -107,34 +109,3 @@ class Drafter(Protocol):
     def prefill(self, prompt: Prompt) -> DraftPrefill:
         """Begin to read a prompt, for a session after it; UserError."""
         ...
-
-
-def load_drafter(
-    name: str,
-    *,
-    device: str = "cpu",
-    dtype: str = "float32",
-    quantize: str = "none",
-    threads: int | None = None,
-    max_pixels: int = 0,
-    max_image_tokens: int = 0,
-) -> Drafter:
-    """Load the drafter of this name, in the library that its name asks for; raises UserError.
-
-    A directory or hub name: torch (``load``). A GGUF file: llama.cpp (``load_llama``), where dtype
-    says nothing. max_pixels, max_image_tokens: ``PictureLimits``.
-    """
-    from .image import PictureLimits
-
-    model: Any
-    if name.endswith(".gguf"):
-        from .llama import load_llama
-
-        model = load_llama(name, device=device, quantize=quantize, threads=threads)
-    else:
-        from .load import load
-
-        model = load(name, device=device, dtype=dtype, quantize=quantize, threads=threads)
-    model.limit_picture(PictureLimits(max_pixels, max_image_tokens))
-    drafter: Drafter = model
-    return drafter

@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..decoding.digest import common_prefix
-from ..errors import DrafterFailed, UserError
+from ..errors import UserError
 from .checkpoint import CheckpointFiles, checkpoint_files, missing, weights_digest
 from .image import picture_of, picture_positions, positions_of
 from .kv_memory import LruCache
@@ -65,12 +65,12 @@ class LlamaProcess:
         self.lives = 0  # begun and ended: nothing in its memory outlasts one
 
     def start(self, patience: float = LOAD_S) -> Loaded | None:
-        """What is loaded, once it is; None: not after so many s. DrafterFailed: it cannot
+        """What is loaded, once it is; None: not after so many s. UserError: it cannot
         be."""
         now = time.monotonic()
         if self._child is None:
             if len(self._ended) == RESTARTS and now - self._ended[0] < RESTART_S:
-                raise DrafterFailed(f"{self._why}; it did so {RESTARTS} times in a short while")
+                raise UserError(f"{self._why}; it did so {RESTARTS} times in a short while")
             self._spawn()
             self._since, self._loaded = now, None
             self._send(self._load)
@@ -99,7 +99,7 @@ class LlamaProcess:
 
     def ask(self, *request: object, on_wait: OnWait = None) -> Any:
         """The reply of what has started. on_wait is called meanwhile; what it raises is raised, and
-        the reply is not wanted then. DrafterFailed: it has ended, hangs, or has refused."""
+        the reply is not wanted then. UserError: it has ended, hangs, or has refused."""
         self.drain(on_wait)
         self._send(request)
         return self._reply(PASS_S, on_wait)
@@ -129,7 +129,7 @@ class LlamaProcess:
         if self._loaded is None:
             why = f"llama.cpp cannot load {self.path} and its mmproj ({reply.text})"
             raise self._lost(f"{why}: fetch the file again, or free memory")
-        raise DrafterFailed(f"llama.cpp has failed with {self.path}: {reply.text}")
+        raise UserError(f"llama.cpp has failed with {self.path}: {reply.text}")
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -147,14 +147,14 @@ class LlamaProcess:
                 how = "was killed, maybe for want of memory: free some, or take a smaller file"
             raise self._lost(f"{process} {how}") from None
 
-    def _lost(self, why: str) -> DrafterFailed:
+    def _lost(self, why: str) -> UserError:
         """End what is left of it; what to raise."""
         self._child = None
         self._end()
         self.lives += 1
         self._ended.append(time.monotonic())
         self._why = why
-        return DrafterFailed(why)
+        return UserError(why)
 
 
 def _end(child: subprocess.Popen[bytes], connection: Connection) -> None:
@@ -220,13 +220,13 @@ class LlamaMemory:
     ) -> NDArray[np.float32]:
         """Logits of the last ``wanted`` rows; see ``Server.decode``."""
         if len(self.rows) + SEQUENCES + len(sequences) > self._capacity:
-            raise DrafterFailed(f"an answer has no room beyond {ROOM} tokens: decode fewer")
+            raise UserError(f"an answer has no room beyond {ROOM} tokens: decode fewer")
         try:
             self.process.drain(on_wait)  # first: what is raised meanwhile changes nothing
             edits, self._edits = self._edits, []
             arguments = edits, values, positions, sequences, wanted
             logits: NDArray[np.float32] = self.process.ask("decode", *arguments, on_wait=on_wait)
-        except DrafterFailed:
+        except UserError:
             self._life = -1  # what it holds is not known
             raise
         return logits
@@ -461,7 +461,7 @@ class LlamaDrafter(Processor):
         rows = self.memory.process.ask("encode", pixels, on_wait=on_wait)
         positions = picture_positions(grid, spec.merge_size)
         if len(rows) != positions.shape[1]:
-            raise DrafterFailed(
+            raise UserError(
                 f"the vision part beside {self.memory.process.path} makes {len(rows)} rows of a "
                 f"picture that has {positions.shape[1]}: take the mmproj file of this model"
             )

@@ -12,7 +12,7 @@ from ..errors import UserError
 from .checkpoint import CheckpointFiles
 from .image import Grid, ImageSpec, PictureLimits, decode_image, grid_of, patches
 from .kv_memory import LruCache
-from .prompt import Prompt, PromptSpec, Request, prompt_digest, render
+from .prompt import USER_TEXT, Prompt, PromptSpec, Request, prompt_digest, render
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
 
@@ -62,7 +62,9 @@ class Processor:
         self._pictures: LruCache[Picture] = LruCache(2)
         self._grids: LruCache[tuple[Grid, Grid]] = LruCache(1024)  # of pictures that are sound
 
-    def spec(self, system_text: str, max_tokens: int) -> PromptSpec:
+    def spec(
+        self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
+    ) -> PromptSpec:
         """How prompts for this model, the target, are made; for the robot to make the same.
 
         UserError: the checkpoint has no chat template.
@@ -80,6 +82,8 @@ class Processor:
             max_tokens=max_tokens,
             target=self.identity,
             vocabulary=self.vocabulary,
+            user_text=user_text,
+            dialect=dialect,
         )
 
     def prompt(self, request: Request, spec: PromptSpec) -> Prompt:

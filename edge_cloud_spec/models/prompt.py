@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,8 @@ from ..instruction import check_instruction
 from .image import Grid, ImageSpec
 
 ORDERS = ("action first", "reason first")
+INSTRUCTION, ORDER, IMAGE = "{instruction}", "{order}", "{image}"  # their places in a user's text
+USER_TEXT = f"{INSTRUCTION}\n{ORDER}"
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,11 @@ class Request:
 
 @dataclass(frozen=True)
 class PromptSpec:
-    """The form of a prompt, as the target's side defines it; sent to the robot as bytes."""
+    """The form of a prompt, as the target's side defines it; sent to the robot as bytes.
+
+    ``user_text`` has the places of the instruction, of the order and of the picture; without one
+    the picture comes first. ``dialect``: how the answer is to be read; empty: as our clauses.
+    """
 
     chat_template: str
     system_text: str
@@ -48,18 +54,27 @@ class PromptSpec:
     max_tokens: int
     target: str  # identity of the target model
     vocabulary: int  # ids both sides may use: the common vocabulary
+    user_text: str = USER_TEXT
+    dialect: str = ""
 
     def __post_init__(self) -> None:
         if not self.chat_template:
             raise ValueError("a prompt needs a chat template")
+        texts = isinstance(self.user_text, str) and isinstance(self.dialect, str)
+        if not texts or self.user_text.count(INSTRUCTION) != 1:
+            raise ValueError(f"user_text {self.user_text!r}, dialect {self.dialect!r}")
         if self.max_tokens < 1 or self.vocabulary < 2 or not self.end_ids:
             raise ValueError(
                 f"max_tokens {self.max_tokens}, tokens {self.vocabulary}, end ids {self.end_ids}"
             )
 
     def to_bytes(self) -> bytes:
-        """JSON, for ``from_bytes``."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False, sort_keys=True).encode()
+        """JSON, for ``from_bytes``; what is ours in the prompt is left out."""
+        fields = dataclasses.asdict(self)
+        for name in ("user_text", "dialect"):
+            if fields[name] == getattr(PromptSpec, name):
+                del fields[name]
+        return json.dumps(fields, ensure_ascii=False, sort_keys=True).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PromptSpec:
@@ -125,6 +140,26 @@ def prompt_digest(ids: np.ndarray, grid: Grid, image_digest: bytes) -> bytes:
     return digest.digest()
 
 
+def messages_of(
+    request: Request, spec: PromptSpec, control: Iterable[str] = ()
+) -> list[dict[str, Any]]:
+    """The request as chat messages, the picture as a part without its data.
+
+    Without a system text the chat template's own counts. control: tokens that no instruction may
+    hold. UserError: instruction or order cannot be used.
+    """
+    instruction = check_instruction(request.instruction, control=control)
+    if request.order not in ORDERS:
+        raise UserError(f"the order {request.order!r} is unknown: use one of {', '.join(ORDERS)}")
+    before, _, after = spec.user_text.replace(ORDER, request.order).rpartition(IMAGE)
+    texts = [
+        [{"type": "text", "text": part.replace(INSTRUCTION, instruction)}] if part else []
+        for part in (before, after)
+    ]
+    system = [{"role": "system", "content": spec.system_text}] if spec.system_text else []
+    return [*system, {"role": "user", "content": [*texts[0], {"type": "image"}, *texts[1]]}]
+
+
 def render(
     tokenizer: Any, request: Request, spec: PromptSpec, grid: Grid, image_token: str
 ) -> np.ndarray:
@@ -133,19 +168,7 @@ def render(
     UserError: the instruction, the order or the template cannot be used.
     """
     control = [token.content for token in tokenizer.added_tokens_decoder.values()]
-    instruction = check_instruction(request.instruction, control=control)
-    if request.order not in ORDERS:
-        raise UserError(f"the order {request.order!r} is unknown: use one of {', '.join(ORDERS)}")
-    messages = [
-        {"role": "system", "content": spec.system_text},
-        {
-            "role": "user",
-            "content": [
-                {"type": "image"},
-                {"type": "text", "text": f"{instruction}\n{request.order}"},
-            ],
-        },
-    ]
+    messages = messages_of(request, spec, control)
     text = tokenizer.apply_chat_template(
         messages, chat_template=spec.chat_template, tokenize=False, add_generation_prompt=True
     )

@@ -28,11 +28,11 @@ class TextStream:
         self._tokens: list[int] = []
         self.text = ""
 
-    def add(self, tokens: Sequence[int]) -> str:
-        """The text that these tokens add."""
+    def add(self, tokens: Sequence[int], *, ended: bool = False) -> str:
+        """The text that these tokens add; ``ended``: no byte follows that would complete it."""
         self._tokens += tokens
         whole: str = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
-        whole = whole.rstrip("\N{REPLACEMENT CHARACTER}")
+        whole = whole if ended else whole.rstrip("\N{REPLACEMENT CHARACTER}")
         new = whole[len(self.text) :]
         self.text = whole
         return new

@@ -1,55 +1,48 @@
-"""The language of answers: its actions, its clauses as they arrive, and its grammar.
+"""The language of answers: actions, and the dialects in which a model says them.
 
-An answer is a sequence of clauses ``key: text;`` with the keys ``action`` and ``reason``. The
-action of an answer is known as soon as the ``;`` of its ``action`` clause is verified, whatever
-follows it.
+In ours an answer is a sequence of clauses ``key: text;`` with the keys ``action`` and ``reason``.
+The action of such an answer is known as soon as the ``;`` of its ``action`` clause is verified,
+whatever follows it. An answer in another dialect is read whole, at its own end.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import takewhile
 
 from ..errors import UserError
 
 SIZES = ("small", "medium", "large")
 
-_ACTION = re.compile(
-    r"(?P<verb>move|turn) (?P<direction>forward|backward|left|right) (?P<size>small|medium|large)"
-    r"|(?P<bare>search|stop)"
-)
 _DIRECTIONS = {"move": ("forward", "backward"), "turn": ("left", "right")}
+_UNITS = {"cm": ("move", 0.01), "m": ("move", 1.0), "degrees": ("turn", 1.0)}
+NUMBER = r"((?:[1-9][0-9]{0,3}(?:\.[0-9]{1,2})?)|(?:0\.(?:[1-9][0-9]?|0[1-9])))"  # 0.01 to 9999.99
+_AMOUNT = re.compile(rf"(move|turn) ([a-z]+) {NUMBER} (cm|m|degrees)")
 
 
 @dataclass(frozen=True)
 class Action:
-    """One action: ``verb`` is move, turn, search or stop; the last two have nothing else."""
+    """One action: ``verb`` is move, turn, search or stop; the last two have nothing else.
+
+    A move or a turn has a ``size``, or an ``amount``: metres of a move, degrees of a turn.
+    """
 
     verb: str
     direction: str = ""
     size: str = ""
+    amount: float = 0.0
 
     def __str__(self) -> str:
-        return " ".join(word for word in (self.verb, self.direction, self.size) if word)
-
-
-def parse_action(text: str) -> Action | None:
-    """The action that ``text`` is, whole and to the letter; None for anything else.
-
-    A text that merely contains an action ("cannot move forward small") is not one.
-    """
-    match = _ACTION.fullmatch(text)
-    if match is None:
-        return None
-    if match["bare"]:
-        return Action(match["bare"])
-    if match["direction"] not in _DIRECTIONS[match["verb"]]:
-        return None
-    return Action(match["verb"], match["direction"], match["size"])
+        unit = "m" if self.verb == "move" else "degrees"
+        amount = f"{self.amount:g} {unit}" if self.amount else ""
+        return " ".join(word for word in (self.verb, self.direction, self.size, amount) if word)
 
 
 def every_action() -> tuple[Action, ...]:
-    """All actions of the language."""
+    """All actions of our own language."""
     sized = tuple(
         Action(verb, direction, size)
         for verb, directions in _DIRECTIONS.items()
@@ -59,15 +52,23 @@ def every_action() -> tuple[Action, ...]:
     return (*sized, Action("search"), Action("stop"))
 
 
-DELIMITER = ";"
+_BY_WORDS = {str(action): action for action in every_action()}
 
 
-def clause_of(action: Action) -> str:
-    """The clause with which an answer says this action."""
-    return f"action: {action}{DELIMITER}"
+def parse_action(text: str) -> Action | None:
+    """The action that ``text`` is, whole and to the letter; None for anything else.
 
-
-_CLAUSE = re.compile(r"\s*(action|reason): (\S[^;]*)")
+    Either one of ours, or one with an amount: ``move forward 75 cm``, ``turn left 30 degrees``. A
+    text that merely contains an action ("cannot move forward small") is none.
+    """
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        return _BY_WORDS.get(text)
+    verb, direction, amount, unit = match.groups()
+    measured, scale = _UNITS[unit]
+    if verb != measured or direction not in _DIRECTIONS[verb]:
+        return None
+    return Action(verb, direction, amount=scale * float(amount))
 
 
 class NotAnAction(ValueError):
@@ -76,42 +77,10 @@ class NotAnAction(ValueError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What the complete clauses of a text say; None where the clause has not been completed."""
+    """What a text says so far; None where that is not complete."""
 
     action: Action | None
-    reason: str | None
-
-
-def read_answer(text: str) -> Answer:
-    """Read the complete clauses of ``text`` (verified words so far); the first of each key counts.
-
-    Reading is strict up to the action, so that an error message with an action in it is none, and
-    indifferent after it: longer text never changes an action that was already complete.
-    Raises NotAnAction when a clause before the action is malformed, or the action clause is
-    complete but is not exactly an action.
-    """
-    action: Action | None = None
     reason: str | None = None
-    for clause in text.split(DELIMITER)[:-1]:
-        match = _CLAUSE.fullmatch(clause)
-        if match is None:
-            if action is None:
-                raise NotAnAction(f"{_shortened(clause)} is not a clause of an answer")
-        elif match[1] == "reason":
-            reason = reason or match[2]
-        elif action is None:
-            action = parse_action(match[2])
-            if action is None:
-                raise NotAnAction(f"{_shortened(match[2])} is not an action")
-    return Answer(action, reason)
-
-
-def action_of(text: str) -> Action | None:
-    """The action that a text says completely, with its delimiter; None: it says none."""
-    try:
-        return read_answer(text).action
-    except NotAnAction:
-        return None
 
 
 def _shortened(text: str) -> str:
@@ -119,32 +88,174 @@ def _shortened(text: str) -> str:
 
 
 GRAMMARS = ("none", "action")
+DELIMITER = ";"
 REASON_TOKENS = 32  # of a reason, so that the action comes soon where the reason comes first
+CLAUSES_FORM = "clauses"
+ACTION, AMOUNT = "{action}", "{amount}"  # their places in a form, and in a phrase and its meaning
 
+_CLAUSE = re.compile(r"\s*(action|reason): (\S[^;]*)")
 _CLAUSES = {
-    "action first": 'start: action (" " reason)?',
-    "reason first": 'start: reason " " action',
+    "action first": 'action (" " reason)?',
+    "reason first": 'reason " " action',
 }
 
 
-def answer_grammar(name: str, order: str) -> str:
-    """The text of this grammar, for ``SamplingPolicy``; empty for ``none``.
+def _literal(text: str) -> str:
+    """The regular expression, in Python and in llguidance, of this text alone."""
+    return re.sub(r"[\\/.^$*+?{}()|\[\]]", r"\\\g<0>", text)
 
-    ``action``: an answer is the clauses that ``read_answer`` reads, in the order that was asked
-    for. A reason is printable ASCII, and may be left out where it comes last. Raises UserError.
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a model's words become an action, and how it is asked. Two that read alike are equal.
+
+    ``form`` is ``clauses``, or the sentence around ``{action}``. ``actions`` pairs what stands
+    there with its meaning (see ``parse_action``); ``{amount}`` in both is a number above 0. Up to
+    ``most`` of them may follow each other, with ``separator`` between them: those at the beginning
+    that go the same way are one action, of the sum of their amounts, and the rest is left for
+    the next decision. A thought, up to the marker ``thinks_until``, is skipped.
+
+    ``examples`` are answers that hold an action. ``system_text`` and ``user_text`` are the
+    prompt's. ``several_frames``: the model was trained to see earlier pictures, too.
     """
-    if name not in GRAMMARS:
-        raise UserError(f"the grammar {name!r} is unknown: use one of {', '.join(GRAMMARS)}")
-    if name == "none":
-        return ""
-    if order not in _CLAUSES:
-        raise UserError(f"the order {order!r} is unknown: use one of {', '.join(_CLAUSES)}")
-    return "\n".join(
-        (
-            _CLAUSES[order],
-            f'action: "action: " ACTION "{DELIMITER}"',
-            f'reason: "reason: " text "{DELIMITER}"',
-            f"ACTION: /{'|'.join(map(str, every_action()))}/",
-            f"text[max_tokens={REASON_TOKENS}]: /[!-:<-~][ -:<-~]*/",
+
+    name: str = field(default=CLAUSES_FORM, compare=False)
+    form: str = CLAUSES_FORM
+    actions: tuple[tuple[str, str], ...] = tuple((words, words) for words in _BY_WORDS)
+    separator: str = ""
+    most: int = 1
+    thinks_until: str = ""
+    examples: tuple[str, ...] = field(default=(), compare=False)
+    system_text: str = field(default="", compare=False)
+    user_text: str = field(default="", compare=False)
+    several_frames: bool = field(default=False, compare=False)
+
+    @property
+    def identity(self) -> str:
+        """Names how it reads; empty: as ours."""
+        if self == Dialect():
+            return ""
+        read = self.form, self.actions, self.separator, self.most, self.thinks_until
+        return f"{self.name} {hashlib.blake2b(repr(read).encode(), digest_size=4).hexdigest()}"
+
+    # Reading
+
+    def read(self, text: str, ended: bool = False) -> Answer:
+        """What ``text`` (verified words so far) says; ``ended``: its model ended it there.
+
+        Reading is strict up to the action, so that an error message with an action in it is none.
+        Of clauses the first complete one of each key counts, and longer text never changes an
+        action that was already complete. Any other answer is read whole once it has ended, and
+        never where it was cut off. Raises NotAnAction where no action can follow any more.
+        """
+        if self.thinks_until:
+            _, marker, text = text.partition(self.thinks_until)
+            if not marker:
+                return Answer(None)
+            text = text.lstrip(" \n")
+        if self.form == CLAUSES_FORM:
+            return self._read_clauses(text)
+        return Answer(self._read_whole(text) if ended else None)
+
+    def action_of(self, text: str, ended: bool = False) -> Action | None:
+        """The action that a text says completely; None: it says none."""
+        try:
+            return self.read(text, ended).action
+        except NotAnAction:
+            return None
+
+    def _read_clauses(self, text: str) -> Answer:
+        action: Action | None = None
+        reason: str | None = None
+        for clause in text.split(DELIMITER)[:-1]:
+            match = _CLAUSE.fullmatch(clause)
+            if match is None:
+                if action is None:
+                    raise NotAnAction(f"{_shortened(clause)} is not a clause of an answer")
+            elif match[1] == "reason":
+                reason = reason or match[2]
+            elif action is None:
+                action = self._meaning(match[2])
+        return Answer(action, reason)
+
+    def _read_whole(self, text: str) -> Action:
+        if not re.fullmatch(self.pattern, text):
+            raise NotAnAction(f"{_shortened(text)} is no answer in the dialect {self.name}")
+        before, after = map(len, self.form.split(ACTION))
+        said = text[before : len(text) - after]
+        words = [said]
+        if self.most > 1:
+            apart = re.findall(self._any_phrase, said)
+            words = said.split(self.separator) if self.separator else apart
+        first, *others = map(self._meaning, words)
+        run = [first, *takewhile(lambda each: replace(each, amount=first.amount) == first, others)]
+        return replace(first, amount=sum(each.amount for each in run))
+
+    def _meaning(self, words: str) -> Action:
+        for phrase, meaning in self.actions:
+            if match := re.fullmatch(pattern_of(phrase), words):
+                action = parse_action(meaning.replace(AMOUNT, "".join(match.groups())))
+                if action is not None:
+                    return action
+        raise NotAnAction(f"{_shortened(words)} is not an action")
+
+    # The same, as a grammar
+
+    @cached_property
+    def _any_phrase(self) -> str:
+        return f"(?:{'|'.join(pattern_of(phrase) for phrase, _ in self.actions)})"
+
+    @cached_property
+    def pattern(self) -> str:
+        """The regular expression, in Python and in llguidance, of the whole answers."""
+        before, after = map(_literal, self.form.split(ACTION))
+        others = f"(?:{_literal(self.separator)}{self._any_phrase}){{0,{self.most - 1}}}"
+        return before + self._any_phrase + (others if self.most > 1 else "") + after
+
+    def grammar(self, name: str, order: str) -> str:
+        """The text of this grammar, for ``SamplingPolicy``; empty for ``none``.
+
+        ``action``: an answer is one that ``read`` reads, of clauses in the order that was asked
+        for. A reason is printable ASCII, and may be left out where it comes last. Raises UserError.
+        """
+        if name not in GRAMMARS:
+            raise UserError(f"the grammar {name!r} is unknown: use one of {', '.join(GRAMMARS)}")
+        if name == "none":
+            return ""
+        if order not in _CLAUSES:
+            raise UserError(f"the order {order!r} is unknown: use one of {', '.join(_CLAUSES)}")
+        if self.form == CLAUSES_FORM:
+            answer = _CLAUSES[order]
+            rules = [
+                f'action: "action: " ACTION "{DELIMITER}"',
+                f'reason: "reason: " text "{DELIMITER}"',
+                f"ACTION: /{'|'.join(pattern_of(phrase) for phrase, _ in self.actions)}/",
+                f"text[max_tokens={REASON_TOKENS}]: /[!-:<-~][ -:<-~]*/",
+            ]
+        else:
+            answer, rules = "ANSWER", [f"ANSWER: /{self.pattern}/"]
+        if self.thinks_until:
+            answer = f"thought GAP {answer}"
+            rules += [f"thought[lazy]: /(?s:.*){_literal(self.thinks_until)}/", "GAP: /[ \\n]*/"]
+        return "\n".join([f"start: {answer}", *rules])
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Its answers, as they begin, of those with an amount its examples; none of a thought's."""
+        if self.thinks_until:
+            return ()
+        plain = [phrase for phrase, _ in self.actions if AMOUNT not in phrase]
+        if self.form == CLAUSES_FORM:
+            return tuple(f"action: {phrase}{DELIMITER}" for phrase in plain)
+        return tuple(
+            dict.fromkeys([*(self.form.replace(ACTION, p) for p in plain), *self.examples])
         )
-    )
+
+
+def pattern_of(phrase: str) -> str:
+    return NUMBER.join(map(_literal, phrase.split(AMOUNT)))
+
+
+CLAUSES = Dialect()
+read_answer, action_of, answer_grammar = CLAUSES.read, CLAUSES.action_of, CLAUSES.grammar
+"""The same in our own dialect."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from .answer import Action, NotAnAction, read_answer
-from .events import Words
+from .answer import CLAUSES, Action, Dialect, NotAnAction
+from .events import ENDED, Words
 
 STOP = Action("stop")
 REMEMBERED = 64  # requests that came before the current one
@@ -50,6 +50,7 @@ class AnswerAssembler:
     """
 
     def __init__(self) -> None:
+        self.dialect: Dialect = CLAUSES
         self.counts: Counter[str] = Counter(stale=0, repeated=0, out_of_order=0)
         self._answers: dict[str, _Answer] = {}
         self._newest, self._order = "", float("-inf")
@@ -83,7 +84,7 @@ class AnswerAssembler:
             return None
         answer.text += words.text
         try:
-            action = read_answer(answer.text).action
+            action = self.dialect.read(answer.text, words.finish_reason == ENDED).action
         except NotAnAction as problem:
             return _settle(answer, None, str(problem))
         if action is not None:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from ..errors import UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop
-from .answer import action_of
+from .answer import CLAUSES, Dialect
 from .events import EStop, Instruction, Report, Tick
 from .mission import End, Mission, MissionSettings
 from .status import AWAITING, TOLD_TO_STOP, Status
@@ -43,6 +43,7 @@ class LoopSettings:
     retry: float = 1.0
     lag: float = 0.0
     mission: MissionSettings = field(default_factory=MissionSettings)
+    dialect: Dialect = CLAUSES
 
 
 # What the loop hears, beside Instruction, EStop, the navigator's Status and Tick (once a second)
@@ -68,6 +69,7 @@ class Ended:
 
     ``problem``: why it was broken off; empty: it was not. ``by_link``: the cloud could not be
     reached. ``retry_after``: pause that the cloud asks for, s. ``abandoned``: nobody wants it.
+    ``whole``: the model ended it itself.
     """
 
     words: str = ""
@@ -75,6 +77,7 @@ class Ended:
     by_link: bool = False
     retry_after: float = 0.0
     abandoned: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class DecisionLoop(Generic[Frame]):
                 self._frame = event.frame
             return self._cut_short(now)
         if isinstance(event, Answered):
-            self._acted = self._acted or action_of(event.words) is not None
+            self._acted = self._acted or self.settings.dialect.action_of(event.words) is not None
             return self._cut_short(now)
         if isinstance(event, Ended):
             return self._end(event, now)
@@ -269,9 +272,10 @@ class DecisionLoop(Generic[Frame]):
         self._decided_at, self.deciding = now, False
         if ended.abandoned:
             return []
-        if ended.problem or action_of(ended.words) is None:
+        action = self.settings.dialect.action_of(ended.words, ended.whole)
+        if ended.problem or action is None:
             self._not_before = now + max(self.settings.retry, ended.retry_after)
-        self._mission.conclude(self._request, ended.words, ended.problem, ended.by_link)
+        self._mission.conclude(self._request, action, ended.problem, ended.by_link)
         return self._judge(now)
 
     def _cut_short(self, now: float) -> list[Action]:

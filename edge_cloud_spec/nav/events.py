@@ -10,6 +10,8 @@ from .motion import Goal
 from .pose import Pose, Velocity
 from .status import Status
 
+ENDED = "end"  # the finish reason of an answer that its model ended itself
+
 
 @dataclass(frozen=True)
 class Words:

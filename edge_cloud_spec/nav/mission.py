@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..bounds import Bounded, bounded
 from ..instruction import normalized
-from .answer import action_of
+from .answer import Action
 from .motion import Steps
 from .status import Status
 
@@ -84,8 +84,10 @@ class Mission:
         self._deciding = request
         self._unsettled.add(request)
 
-    def conclude(self, request: str, answer: str, problem: str = "", by_link: bool = False) -> None:
-        """A decision is over, and these are its verified words.
+    def conclude(
+        self, request: str, action: Action | None, problem: str = "", by_link: bool = False
+    ) -> None:
+        """A decision is over, and its verified words say this action, or none.
 
         problem: why they were broken off; empty: they were not. An action that they hold counts all
         the same, for the navigator has heard it: what follows it moves nothing. ``by_link``: the
@@ -93,7 +95,7 @@ class Mission:
         """
         if request != self._deciding:
             return
-        self._deciding, action = None, action_of(answer)
+        self._deciding = None
         if action is None and problem:
             self.trouble = problem
             self._failed += not by_link

@@ -77,13 +77,21 @@ class Goal:
     angle: float = 0.0
 
 
+def shortened(action: Action, steps: Steps) -> Action:
+    """The action, with no larger amount than the largest step."""
+    most: float = getattr(steps, f"{action.verb}_large", 0.0)
+    return replace(action, amount=most) if action.amount > most else action
+
+
 def goal_of(action: Action, steps: Steps) -> Goal:
-    """The step that an action asks for; ``stop`` is no step at all."""
+    """The step that an action asks for, no larger than the largest; ``stop`` is none at all."""
     if action.verb == "stop":
         return Goal()
     if action.verb == "search":
         return Goal(angle=math.radians(steps.search))
-    size: float = getattr(steps, f"{action.verb}_{action.size}")
+    size: float = shortened(action, steps).amount
+    if action.size:
+        size = getattr(steps, f"{action.verb}_{action.size}")
     if action.verb == "move":
         return Goal(distance=size if action.direction == "forward" else -size)
     return Goal(angle=math.radians(size if action.direction == "left" else -size))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop, normalized
-from .answer import Action
+from .answer import Action, Dialect
 from .answer_assembler import AnswerAssembler, Settled
 from .clock_offset import FARTHEST_CLOCK, camera_clock, clock_problem
 from .events import (
@@ -26,7 +26,19 @@ from .events import (
     Tick,
     Words,
 )
-from .motion import BEND, BLOCKED, LEFT, NOTHING, PERIOD, Goal, Ledger, Motion, Use, goal_of
+from .motion import (
+    BEND,
+    BLOCKED,
+    LEFT,
+    NOTHING,
+    PERIOD,
+    Goal,
+    Ledger,
+    Motion,
+    Use,
+    goal_of,
+    shortened,
+)
 from .motion import FAR as JUMP
 from .odometer import FAR, MOVED_AWAY, Odometer
 from .pose import STILL, Pose, wrap
@@ -145,6 +157,7 @@ class Navigator:
         state = "stopped" if starting else "idle"
         self.status = Status(state, NOBODY, starting or "started", stops)
         self._assembler = AnswerAssembler()
+        self._shortened: set[Action] = set()  # those of which it was said
         self._refused: Counter[str] = Counter(refused=0, expired=0, not_arrived=0)
         self._run: Run | None = None
         self._ledger = Ledger()
@@ -173,6 +186,10 @@ class Navigator:
     def moving(self) -> bool:
         """Whether a motion runs."""
         return self._run is not None
+
+    def read_in(self, dialect: Dialect) -> None:
+        """Read answers in this dialect from now on, not in our own."""
+        self._assembler.dialect = dialect
 
     def configure(self, settings: Settings, now: float) -> list[Effect]:
         """Take other settings; what began under others ends, a decision as well as a motion."""
@@ -324,6 +341,8 @@ class Navigator:
 
     def _start(self, settled: Settled, action: Action, now: float) -> list[Effect]:
         settings, limits = self.settings, self.settings.limits
+        asked, action = action, shortened(action, settings.steps)
+        settled = replace(settled, action=action)
         goal = goal_of(action, settings.steps)
         if not settled.verified:
             limits, goal = settings.unverified.limits(limits), settings.unverified.goal(goal)
@@ -345,12 +364,21 @@ class Navigator:
         if before is None or before.action != action:
             self._made, self._here = 0.0, pose or Pose()
         announce = self._announce(settled, goal, expiry - now)
-        effects = [announce, *self._show("moving", str(action))]
+        effects = [announce, *self._tell_shortened(asked, action)]
+        effects += self._show("moving", str(action))
         if before is not None:  # the next tick drives: no decision stands in for one
             stop_by = min(self._given.stop_by, now + motion.lasts)
             return [*effects, replace(self._given, stop_by=stop_by)]
         self._ticked = self._set_off = now
         return [*effects, *self._go_on(self._run, now)]
+
+    def _tell_shortened(self, asked: Action, action: Action) -> list[Effect]:
+        """Said once of each action that larger ones become."""
+        if action in (asked, *self._shortened):
+            return []
+        self._shortened.add(action)
+        largest = f"the largest step (parameter steps.{action.verb}_large)"
+        return [Report(f"{asked} is shortened to {action}, {largest}")]
 
     def _drives_on(self, run: Run, now: float) -> bool:
         """Whether another action may replace this one: not where the watchdog may have stopped the

@@ -28,7 +28,7 @@ from ..edge.runner import DecodeRunner, Outcome
 from ..errors import UserError
 from ..instruction import known_instructions
 from ..models import EMBEDDED
-from ..models.drafter import load_drafter
+from ..models.load_drafter import load_drafter
 from ..models.prompt import Request
 from ..models.tokenizer import TokenTexts
 from ..nav.clock_offset import SourceClock
@@ -44,10 +44,9 @@ from ..nav.decision_loop import (
     Seen,
     StopAnswering,
 )
-from ..nav.events import EStop, Instruction, Report, Tick
+from ..nav.events import ENDED, EStop, Instruction, Report, Tick
 from ..nav.mission import INACTIVE, STARTED
 from ..nav.status import Status
-from ..share import rules_text
 from .drafting.camera import COMPRESSED, RAW, CameraFrame, CameraWatch, encode_frame, topics_of
 from .drafting.settings import CREEP, DrafterSettings
 from .drafting.topics import BridgeTopics, RunInfo, VerifiedWords, to_decode_stats
@@ -102,8 +101,14 @@ class DrafterNode(ManagedNode):
             threads=model.threads,
             max_pixels=model.max_pixels,
             max_image_tokens=model.max_image_tokens,
+            tokenizer=model.tokenizer,
+            server_model=model.name,
+            key_file=model.key_file,
         )
-        local_spec = self._model.spec(rules_text(), settings.max_tokens)
+        dialect = settings.loaded_dialect
+        local_spec = self._model.spec(
+            dialect.system_text, settings.max_tokens, dialect.user_text, dialect.identity
+        )
         if settings.grammar_text:  # the first decision should not wait
             self._model.grammar(settings.grammar_text, local_spec)
         self._runner = DecodeRunner(
@@ -309,8 +314,6 @@ class DrafterNode(ManagedNode):
         self._run_info.update(settings, target=self._runner.target)
         if outcome.completed:  # no earlier problem counts any more
             self._problem.clear()
-            if outcome.stats.drafter_lost:
-                self._report_problem(outcome.stats.drafter_lost)
             self._last_decision = {
                 "decision_tokens": stats.tokens,
                 "decision_acceptance": round(stats.accepted / max(1, stats.drafted), 3),
@@ -322,10 +325,13 @@ class DrafterNode(ManagedNode):
         if outcome.reason == "aborted":
             return Ended(abandoned=True)
         problem = ""
+        if outcome.stats.failure:
+            self._report_problem(f"the cloud went on alone: {outcome.stats.failure}")
         if not outcome.completed:
             problem = f"no decision on {instruction!r}: {outcome.text or outcome.reason}"
             self._report_problem(problem)
-        return Ended(words, problem, outcome.out_of_reach, outcome.retry_after_s)
+        whole = outcome.reason == ENDED
+        return Ended(words, problem, outcome.out_of_reach, outcome.retry_after_s, whole=whole)
 
     def _failed(self, decide: Decide[CameraFrame], problem: str) -> Ended:
         self._stats.publish(DecodeStats(request_id=decide.request, finish_reason="failed"))

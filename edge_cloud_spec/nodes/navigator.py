@@ -24,6 +24,8 @@ from visualization_msgs.msg import Marker, MarkerArray
 from edge_cloud_spec.msg import NavCommand, VerifiedTokens
 
 from ..bounds import bounded, described
+from ..dialects import load_dialect
+from ..nav.answer import CLAUSES_FORM
 from ..nav.events import (
     Announce,
     Drive,
@@ -72,6 +74,7 @@ class NodeSettings(Settings):
 
     output: OutputSettings = field(default_factory=OutputSettings)
     watchdog: float = bounded(0.5, 0.1, 0.5, "stop this long after a command expired, s", True)
+    dialect: str = described(CLAUSES_FORM, "of the answers, as the drafter's", True)
     base_frame: str = described("base_link", "frame of the base, for stamps and markers", True)
     listen: float = bounded(
         1.0, 0.0, 60.0, "stand so long after the drafter was found, to hear an e_stop, s", True
@@ -101,6 +104,7 @@ class NavigatorNode(ManagedNode):
     def load(self) -> None:
         """Make what commands and reports go out on; raises UserError."""
         settings = self._config.value
+        dialect = load_dialect(settings.dialect)
         self._base_frame = settings.base_frame
         self._commands = self.create_publisher(NavCommand, "nav_command", RELIABLE)
         self._status = self.create_publisher(String, "nav_status", LATCHED)
@@ -109,6 +113,7 @@ class NavigatorNode(ManagedNode):
         with self._lock:
             self._output = output
             self._navigator.configure(settings, time.monotonic())
+            self._navigator.read_in(dialect)
             self._carry_out(Show(self._navigator.status))
 
     def begin(self) -> None:

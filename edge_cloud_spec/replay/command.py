@@ -29,7 +29,7 @@ from ..observe.console_view import ConsoleView
 from ..observe.decision import joined
 from ..observe.observer import Observer
 from ..signals import signals_as_interrupt
-from .difference import Comparison, compare, identities_of
+from .difference import Comparison, compare, dialect_of, identities_of
 from .player import NAMESPACE, NotPlayed, Player
 from .recording import Choice, Recording, ReplayTask, read_recording
 
@@ -57,6 +57,8 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rule", choices=RULES, help="acceptance rule, in place of the bag's")
     parser.add_argument("--temperature", type=float, help="of coupled and rejection")
     parser.add_argument("--seed", type=int, default=0, help="of new decisions (%(default)s)")
+    about = "of the answers, a name or a YAML file; default: the recorded one"
+    parser.add_argument("--dialect", default="", help=about)
     parser.add_argument("--order", choices=ORDERS, help="of an answer's parts")
     parser.add_argument("--out", type=Path, metavar="BAG", help="record the replay there")
     parser.add_argument(
@@ -75,8 +77,10 @@ def run_replay(args: argparse.Namespace) -> int:
     """
     if not 0 <= args.every < math.inf:
         raise UserError(f"--every is 0 seconds or more, not {args.every:g}")
-    if args.attach and (args.target or args.drafter or args.cloud != LOCAL):
-        raise UserError("--attach plays to nodes that run: no --cloud, --target or --drafter")
+    if args.attach and (args.target or args.drafter or args.dialect or args.cloud != LOCAL):
+        raise UserError(
+            "--attach plays to nodes that run: no --cloud, --target, --drafter or --dialect"
+        )
     if args.target and args.cloud != LOCAL:
         raise UserError("--cloud names a verifier that runs: no --target")
     if args.json is not None:
@@ -174,6 +178,7 @@ def _nodes(
         preset=recorded,
         target=args.target,
         drafter=args.drafter,
+        dialect=args.dialect or dialect_of(recording.run_log),
         sim=False,
         namespace=NAMESPACE,
         local_address=free_address(),

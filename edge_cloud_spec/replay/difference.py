@@ -69,6 +69,11 @@ def identities_of(run_log: RunLog, decision: Decision | None = None) -> Identiti
     )
 
 
+def dialect_of(run_log: RunLog) -> str:
+    """The dialect of a run's answers, as it was named; empty where the run does not say."""
+    return str(_noted(run_log.run_info).get("dialect", ""))
+
+
 def spec_of(run_log: RunLog) -> PromptSpec | None:
     """The prompt specification that the run's cloud sent last."""
     for payload in reversed(run_log.opened):
@@ -143,7 +148,7 @@ def _requested(was: Open, now: Open) -> list[str]:
 def _prompt(spec: PromptSpec) -> str:
     """The fields of a specification that make the prompt and its end, in short."""
     text = hashlib.blake2b(
-        (spec.chat_template + "\0" + spec.system_text).encode(), digest_size=3
+        "\0".join((spec.chat_template, spec.system_text, spec.user_text)).encode(), digest_size=3
     ).hexdigest()
     image = f"{spec.image.min_pixels} to {spec.image.max_pixels} pixels"
     return f"text {text}, {image}, at most {spec.max_tokens} tokens, {spec.vocabulary} ids"

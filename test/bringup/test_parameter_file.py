@@ -80,6 +80,12 @@ def test_without_a_file_a_verifier_is_started_here() -> None:
         ("/**/cloud_bridge: {ros__parameters: {cloud: here}}", "HOST:PORT"),
         ("\udcff", "cannot be read"),
         ("/**/navigator: {ros__parameters: {lead_time: -1.0}}", "drive .* takes its place"),
+        ("/**/drafter: {ros__parameters: {dialect: klingon}}", "no dialect 'klingon'"),
+        (
+            "/**: {drafter: {ros__parameters: {dialect: navila}}, "
+            "navigator: {ros__parameters: {dialect: uni_navid}}}",
+            "the drafter's dialect is navila, the navigator's uni_navid; give both the same",
+        ),
         (
             "/**/navigator: {ros__parameters: {drive: fast}}",
             "must be continuous or stop_and_go",
@@ -98,6 +104,19 @@ def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(
     with pytest.raises(UserError, match=why) as error:
         GraphSettings(parameters=str(path), namespace="go2")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("node", ["drafter", "navigator", ""])
+def test_one_dialect_is_for_all_that_ask_or_read(node: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"/**/{node or 'drafter'}: {{ros__parameters: {{dialect: navila}}}}")
+    given = {} if node else {"dialect": "uni_navid"}
+    specs = specs_of(GraphSettings(parameters=str(path), **given))
+    for reader in ("drafter", "navigator"):
+        assert dict(specs[reader].parameters)["dialect"] == given.get("dialect", "navila")
+    arguments = specs["cloud_verifier"].arguments
+    assert arguments[arguments.index("--dialect") + 1] == given.get("dialect", "navila")
+    assert "--dialect" not in specs_of(GraphSettings())["cloud_verifier"].arguments
 
 
 NAVIGATOR = "/**/navigator: {ros__parameters: {drive: %s}}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from helpers.checkpoints import checkpoint, jpeg
 from helpers.cloud.grpc_cloud import Cloud
 
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.cloud.command import add_serve_arguments, make_worker
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
+from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.command import figures_of
 from edge_cloud_spec.edge.measures import DecodeStats, Round
 from edge_cloud_spec.edge.runner import Outcome
@@ -83,7 +86,7 @@ def test_it_says_the_targets_own_words_and_what_they_cost(
     assert told["answer"] == own_words(there, policy, order)
     assert said.startswith(told["answer"] + "\n")
     for name, value in told.items():
-        assert name == "answer" or f"{name} {value:g}" in said
+        assert name in ("answer", "action") or f"{name} {value:g}" in said
     assert 0 < told["rounds"] <= told["tokens"] <= 20
     assert 0 <= told["accepted"] <= told["drafted"]
     assert told["tokens"] <= told["accepted"] + told["rounds"]
@@ -100,6 +103,8 @@ def test_it_says_the_targets_own_words_and_what_they_cost(
         (("--token-file", "/nowhere"), "/nowhere"),
         (("--authority", "/nowhere"), "/nowhere is not a file"),
         (("--order", "last first"), "order"),
+        (("--dialect", "klingon"), "no dialect 'klingon'; choose one of clauses"),
+        (("--dialect", "navila"), "cloud answers in the dialect clauses and this robot reads nav"),
         (("--max-pixels", "-1"), "max_pixels is -1: give 1 or more, or 0"),
         (("--max-pixels", "10"), r"stands for \d+ pixels; give as many or more, or 0"),
         (("--max-image-tokens", "-3"), "max_image_tokens is -3"),
@@ -117,6 +122,25 @@ def test_what_cannot_be_is_one_sentence_and_no_success(
     told = capsys.readouterr().err.strip().splitlines()
     assert re.search(complaint, told[-1]), told
     assert not any("Traceback" in line for line in told), told
+
+
+def test_serve_and_decode_speak_a_dialect_and_its_action_is_said(
+    there: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_serve_arguments(parser)
+    given = ["--target", str(checkpoint("qwen3_vl", 1)), "--dialect", "uni_navid"]
+    worker = make_worker(parser.parse_args([*given, "--max-tokens", "40"]))
+    assert "shown one" in capsys.readouterr().out, "it was trained on several pictures"
+    path = tmp_path / "outcome.json"
+    with Cloud(worker) as cloud:
+        here = SimpleNamespace(address=cloud.address, picture=there.picture)
+        options = ("--dialect", "uni_navid", "--grammar", "action", "--json", str(path))
+        assert decode(here, *options) == 0
+    told = json.loads(path.read_text())
+    action = load_dialect("uni_navid").action_of(told["answer"], ended=True)
+    assert action is not None and told["action"] == str(action)
+    assert f"\naction: {action}\n" in capsys.readouterr().out
 
 
 def test_a_picture_that_is_not_there_is_named(

@@ -28,7 +28,7 @@ from itertools import islice
 from random import Random
 
 from edge_cloud_spec.lab.bench.motion import MORE, OVERRUN, RATIO
-from edge_cloud_spec.nav.answer import clause_of, every_action
+from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.nav.clock_offset import SAME_CLOCK
 from edge_cloud_spec.nav.events import (
     Announce,
@@ -53,7 +53,7 @@ from edge_cloud_spec.nav.watchdog import Watchdog
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
 INSTRUCTIONS = ("find the red box", "find the door", " find the red box \n", "go to the cup")
 ODD = ("", "  ", "\x00", "x" * 501)
-ACTIONS = list(map(clause_of, every_action()))
+ACTIONS = CLAUSES.answers
 TEXTS = (
     *ACTIONS,
     *ACTIONS,

@@ -53,6 +53,7 @@ class Bench(Peer):
         stops: int | None = None,
         ahead: float = 0.0,
         measured: float = 0.0,
+        finish: str = "",
     ) -> None:
         """``stops``: None for the count that was heard; ``ahead``: s of the camera's clock.
 
@@ -63,7 +64,7 @@ class Bench(Peer):
         message.header.stamp = stamp.to_msg()
         message.instruction, message.camera_clock_offset = instruction, measured
         message.stops = self.state.stops if stops is None else stops
-        message.finished = True
+        message.finished, message.finish_reason = True, finish
         self.words.publish(message)
 
     def instruct(self, text: str) -> None:

@@ -23,13 +23,13 @@ pytest.importorskip("gguf")
 from helpers.checkpoints import checkpoint, jpeg
 from helpers.gguf_checkpoint import convert
 
-from edge_cloud_spec.errors import DrafterFailed, UserError
+from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED, llama
-from edge_cloud_spec.models.drafter import load_drafter
 from edge_cloud_spec.models.image import PictureLimits
 from edge_cloud_spec.models.llama import LlamaDrafter, LlamaProcess, LlamaSession
 from edge_cloud_spec.models.llama_process import SEQUENCES
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.load_drafter import load_drafter
 from edge_cloud_spec.models.prompt import Prompt, Request
 from edge_cloud_spec.models.session import ALL_ROWS, Session
 from edge_cloud_spec.models.vlm import Vlm
@@ -297,7 +297,7 @@ def test_killed_at_any_request_it_is_one_sentence_and_then_works_again(
             session = read(other, prompt_of(other, number))
             for token in range(4):
                 session.grow([token], [token - 1])
-        except DrafterFailed as error:
+        except UserError as error:
             failures.append(str(error))
     assert len(failures) == 1 and "was killed, maybe for want of memory" in failures[0]
     assert difference(session.logits_after(-1), expected) < 1e-6
@@ -314,7 +314,7 @@ def test_a_session_goes_on_after_its_process_was_killed(
         both.extend()
         both.grow()
         os.kill(pid(other), signal.SIGKILL)
-        with pytest.raises(DrafterFailed):
+        with pytest.raises(UserError):
             both.ours.grow([1], [-1])
         other.memory.process._ended.clear()
         both.grow()
@@ -325,7 +325,7 @@ def test_a_session_goes_on_after_its_process_was_killed(
 def test_what_asserts_in_c_ends_the_process_alone(other: LlamaDrafter) -> None:
     session = read(other, prompt_of(other))
     many = 10_000  # more rows than it has room for
-    with pytest.raises(DrafterFailed, match="status -6: the log may say why"):
+    with pytest.raises(UserError, match="status -6: the log may say why"):
         other.memory.process.ask(
             "decode", [], np.zeros(many), 1000 + np.arange(many), [[0]] * many, 0
         )
@@ -350,7 +350,7 @@ def test_a_process_that_hangs_is_ended(
 
     with monkeypatch.context() as patch:
         patch.setattr(LlamaProcess, "_send", stop_first)
-        with pytest.raises(DrafterFailed, match="does not answer"):
+        with pytest.raises(UserError, match="does not answer"):
             read(other, prompt_of(other))
     assert read(other, prompt_of(other)).length == 0
 
@@ -363,7 +363,7 @@ def test_a_picture_that_a_stopped_process_does_not_take_ends_in_time(
     process._lost("ended by the test")
     process.start()
     os.kill(pid(other), signal.SIGSTOP)
-    with pytest.raises(DrafterFailed, match="does not answer"):
+    with pytest.raises(UserError, match="does not answer"):
         process.ask("encode", np.zeros((2000, 2000, 3), np.uint8))
 
 
@@ -373,9 +373,9 @@ def test_memory_that_is_not_there_is_one_sentence(other: LlamaDrafter) -> None:
     used = next(int(line.split()[1]) for line in status if line.startswith("VmSize"))
     limit = (used + 20_000) * 1024
     resource.prlimit(pid(other), resource.RLIMIT_AS, (limit, limit))
-    with pytest.raises(DrafterFailed):
+    with pytest.raises(UserError):
         other.memory.process.ask("begin", 40_000_000)
-    with suppress(DrafterFailed):  # if it went on without
+    with suppress(UserError):  # if it went on without
         other.memory._life = -1
         session.grow([1], [-1])
     assert read(other, prompt_of(other)).logits_after(-1).shape == (other.vocabulary,)
@@ -385,9 +385,9 @@ def test_a_process_that_ends_again_and_again_is_not_started_for_ever(other: Llam
     for _ in range(llama.RESTARTS):
         session = read(other, prompt_of(other))
         os.kill(pid(other), signal.SIGKILL)
-        with pytest.raises(DrafterFailed, match=r"was killed[^;]*$"):
+        with pytest.raises(UserError, match=r"was killed[^;]*$"):
             session.grow([1], [-1])
-    with pytest.raises(DrafterFailed, match=r"was killed.*; it did so 3 times in a short while"):
+    with pytest.raises(UserError, match=r"was killed.*; it did so 3 times in a short while"):
         read(other, prompt_of(other))
 
 

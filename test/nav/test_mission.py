@@ -10,7 +10,7 @@ from helpers.drill import Drill
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.answer import Action, every_action
+from edge_cloud_spec.nav.answer import Action, action_of, every_action, parse_action
 from edge_cloud_spec.nav.events import Effect, Odometry, Show
 from edge_cloud_spec.nav.mission import (
     INACTIVE,
@@ -54,7 +54,7 @@ class Story:
         """A decision with this action, whose motion ended with these details."""
         request = f"r{next(self._requests)}"
         self.mission.begin(request)
-        self.mission.conclude(request, f"action: {answer};", problem, by_link)
+        self.mission.conclude(request, parse_action(answer), problem, by_link)
         self.end()
         for detail in details:
             self.tell(Status("moving", request, answer), Status("idle", request, detail))
@@ -67,7 +67,7 @@ class Story:
 def test_a_decision_that_is_told_twice_counts_once() -> None:
     story = Story(MissionSettings(failed_after=2))
     request = story.decide(NOTHING)
-    story.mission.conclude(request, "")
+    story.mission.conclude(request, None)
     story.end()
     assert story.ends == []
     story.decide(NOTHING)
@@ -99,7 +99,7 @@ def test_a_verified_action_counts_whatever_became_of_the_rest(
     """And the target's stop is the mission's end."""
     story = Story()
     story.mission.begin("r")
-    story.mission.conclude("r", answer, why, by_link=True)
+    story.mission.conclude("r", action_of(answer), why, by_link=True)
     assert story.mission.trouble == trouble
     story.end()
     assert story.ends == [f"done {BALL}"] * ends
@@ -234,20 +234,20 @@ def test_a_new_instruction_begins_anew_and_nothing_older_counts() -> None:
         story.decide(SEARCH, "done: search")
     story.mission.begin("old")
     story.mission.follow("find the red box", story.now)
-    story.mission.conclude("old", "action: stop;")
+    story.mission.conclude("old", Action("stop"))
     story.tell(Status("idle", "old", "done: search"))
     story.end(after=100.0)
     assert not story.ends and story.mission.instruction == "find the red box"
     story.mission.begin("a")
     story.mission.follow("", story.now)
-    story.mission.conclude("a", "action: stop;")
+    story.mission.conclude("a", Action("stop"))
     story.end(after=700.0)
     assert not story.ends, "nothing ends after a stop"
 
 
 REQUESTS = st.sampled_from(["a", "b", "c"])
 DETAILS = ["done: search", f"done: {FORWARD}", "refused: old", "gave up", "", "stop"]
-ANSWERS = st.sampled_from(["", *(f"action: {action};" for action in every_action())])
+ANSWERS = st.sampled_from([None, *every_action()])
 STATUSES = st.builds(Status, st.sampled_from(STATES), REQUESTS, st.sampled_from(DETAILS))
 SEQUENCE = st.lists(
     st.one_of(
@@ -310,7 +310,7 @@ def test_the_navigators_own_words_tell_a_turn_that_arrived_from_one_that_did_not
         while drill.navigator.moving:
             effects += run()
         story.tell(*(effect.status for effect in effects if isinstance(effect, Show)))
-        story.mission.conclude(request, "action: search;")  # the end of the words may come last
+        story.mission.conclude(request, Action("search"))  # the end of the words may come last
     [end] = story.ends
     assert end.startswith(state)
 

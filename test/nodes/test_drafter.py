@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from queue import Empty
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 import rclpy
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from helpers.checkpoints import vlm
 from helpers.graph.decode_graph import INSTRUCTION, Watcher
 from helpers.graph.peer import PATIENCE, Peer
 from helpers.navigator_bench import Bench
@@ -27,16 +29,21 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, Header, String
 
+from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.events import Cut, Emit
 from edge_cloud_spec.edge.rounds import DecodeStats
 from edge_cloud_spec.edge.runner import Outcome
+from edge_cloud_spec.models.tokenizer import TextStream
+from edge_cloud_spec.msg import VerifiedTokens
 from edge_cloud_spec.nav import decision_loop
-from edge_cloud_spec.nav.answer import answer_grammar
-from edge_cloud_spec.nav.decision_loop import FULL, NONE, UNTIL_NEXT
+from edge_cloud_spec.nav.answer import CLAUSES, answer_grammar
+from edge_cloud_spec.nav.decision_loop import FULL, NONE, UNTIL_NEXT, Decide
 from edge_cloud_spec.nav.mission import STARTED
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.drafter import DrafterNode
+from edge_cloud_spec.nodes.drafting.camera import CameraFrame
 from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
+from edge_cloud_spec.nodes.drafting.topics import VerifiedWords
 from edge_cloud_spec.nodes.runtime.heartbeat import HUNG
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
@@ -158,6 +165,50 @@ def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
     node.status("idle")
     node.frame()
     assert not node._loop.instruction and not node.runner.begun
+
+
+@pytest.mark.parametrize("node", [NONE], indirect=True)
+def test_a_bare_word_is_an_action_once_its_answer_has_ended(node: ScriptedDrafter) -> None:
+    node._loop.settings = replace(node._loop.settings, dialect=load_dialect("uni_navid"))
+    tokens = node._model.tokenizer("stop", add_special_tokens=False)["input_ids"]
+    node.runner.tokens = tuple(tokens)
+    node.begin_decision()
+    assert node._loop.instruction == CUP and not node.runner.ends, "it may go on"
+    node.runner.go_on.set()
+    assert ended(node) == ["end"] and not node._loop.instruction
+
+
+def test_settings_have_the_grammar_and_the_reader_of_their_dialect() -> None:
+    settings = DrafterSettings(dialect="navila", grammar="action")
+    dialect = load_dialect("navila")
+    assert settings.decode_settings(0).policy.grammar == dialect.grammar("action", "action first")
+    assert settings.loop.dialect == dialect != DrafterSettings().loop.dialect == CLAUSES
+    with pytest.raises(ValueError, match="dialect: there is no dialect 'klingon'; choose one of"):
+        DrafterSettings(dialect="klingon")
+
+
+def test_bytes_that_never_became_a_letter_are_told_at_the_end() -> None:
+    """Else "stop" and half of an arrow would be "stop"."""
+    tokenizer = vlm().tokenizer
+    arrow = tokenizer("stop\u2190", add_special_tokens=False)["input_ids"]
+    stream = TextStream(tokenizer)
+    while not stream.text.endswith("stop"):
+        stream.add(arrow[:1])
+        arrow = arrow[1:]
+    assert stream.add(arrow[:1]) == "" and stream.text == "stop"
+    assert stream.add((), ended=True) == "\ufffd" and stream.text == "stop\ufffd"
+
+
+@pytest.mark.parametrize(("reason", "rest"), [("end", "\ufffd"), ("length", ""), ("aborted", "")])
+def test_the_navigator_hears_of_them(reason: str, rest: str) -> None:
+    said, tokenizer = list[VerifiedTokens](), vlm().tokenizer
+    tokens = tuple(tokenizer("stop\u2190", add_special_tokens=False)["input_ids"])
+    decide = Decide("r1", CUP, CameraFrame(b"", Time(), 0.0), 7)
+    words = VerifiedWords(SimpleNamespace(publish=said.append), tokenizer, decide)  # type: ignore[arg-type]
+    words.emit(Emit(0, tokens[:-1], True))
+    words.finish(reason)
+    assert [message.text for message in said] == ["stop", rest]
+    assert words.answer == f"stop{rest}" and said[-1].finish_reason == reason
 
 
 @pytest.fixture

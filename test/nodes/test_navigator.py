@@ -89,6 +89,26 @@ def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any
     assert process.returncode == 0 and "Traceback" not in errors
 
 
+def test_it_reads_the_dialect_of_its_parameter(bench: Bench, start: Any) -> None:
+    start("-p", "dialect:=uni_navid", "-p", "drive:=stop_and_go")
+    bench.say("left left forward", "cut", finish="length")
+    bench.until(lambda: bench.said("idle", "cut", "refused: 'left left forward' ends without"))
+    bench.say("action: turn left large;", "ours", finish="end")
+    bench.until(lambda: bench.said("idle", "ours", "refused: 'action: turn left large;' is no"))
+    bench.say("left left forward", "r1", finish="end")
+    bench.until(lambda: bench.turning and bench.commands)
+    (command,) = bench.commands
+    assert (command.request_id, command.text) == ("r1", "turn left 48 degrees")
+    assert math.degrees(command.magnitude) == pytest.approx(48.0)
+
+
+def test_a_dialect_that_is_not_there_ends_it_with_a_sentence(launch: Any) -> None:
+    process = launch(["-m", "edge_cloud_spec.nodes.navigator"], "-p", "dialect:=klingon")
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode != 0 and "Traceback" not in errors
+    assert "there is no dialect 'klingon'; choose one of clauses, internvla_n1" in errors
+
+
 def test_old_decisions_move_nothing_whatever_the_clocks_say(bench: Bench, start: Any) -> None:
     start()
     probes = count()

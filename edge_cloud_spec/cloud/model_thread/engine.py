@@ -16,6 +16,7 @@ from dataclasses import replace
 from ...decoding.target_rows import TargetRows
 from ...errors import MemoryFull, UserError, is_out_of_memory
 from ...lookup import Lookups
+from ...models.openai_server import Unavailable
 from ...wire.codec import decode_client
 from ...wire.frames import kind_of
 from ...wire.messages import (
@@ -43,11 +44,11 @@ from ..session.events import (
     Score,
     Scored,
 )
-from ..session.validation import check_opening, check_verified
+from ..session.validation import check_verified
 from ..session.verification import Verification
 from .model_runner import ModelRunner
 from .scheduler import Job, Scheduler
-from .sessions import CloudSession, DuePass, RobotStream, Sessions, WorkerLimits
+from .sessions import CloudSession, DuePass, NotArrived, RobotStream, Sessions, WorkerLimits
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +115,9 @@ class Engine:
         """
         session = due.session
         session.pin(False)
+        if isinstance(result, NotArrived):
+            session.waiting_pass = due
+            return None
         if not isinstance(result, Exception):
             session.passes += 1
             session.ran_again = False
@@ -125,6 +129,12 @@ class Engine:
         else:
             self._fail(session, result)
         return None
+
+    def go_on(self, session: CloudSession) -> None:
+        """What the pass of this session waited for has arrived."""
+        due, session.waiting_pass = session.waiting_pass, None
+        if due is not None:
+            self._queue_pass(due)
 
     def settle(self, session: CloudSession, scored: Scored, ended: float) -> None:
         """Make the verdict, after drafts that were pushed during the pass: one may come next."""
@@ -205,7 +215,7 @@ class Engine:
         stream.end()
 
     def _open(self, stream: RobotStream, opening: Open) -> None:
-        check_opening(opening, self._models.target.tokenizer_digest)
+        self._models.check(opening)
         spec = self._models.spec
         prompt = self._models.prompt(opening)
         base = base_digest(opening, prompt.digest, self._spec_digest)
@@ -232,6 +242,7 @@ class Engine:
             self._counters.answers.refused[reason] += 1
             stream.send(fault)
             return
+        prefill = self._models.begin(opening, prompt)
         name = secrets.token_hex(8)
         # The robot prefills while we do.
         stream.send(Opened(name, spec_bytes, base, PROTOCOL, verified))
@@ -250,8 +261,7 @@ class Engine:
             ),
             own=self._own,
         )
-        target = self._models.target
-        session = CloudSession(verification, lambda: target.prefill(prompt), opening, self._clock())
+        session = CloudSession(verification, prefill, opening, self._clock())
         self._sessions.attach(stream, session)
         self._queue_prefill(session)
         self._generate_as_opened(session, opening)
@@ -365,8 +375,8 @@ class Engine:
 
 def fault_of(error: Exception) -> Fault:
     """The fault for an error of one request; one that is not the robot's own is logged."""
-    if isinstance(error, MemoryFull):
-        return Fault("overloaded", str(error), error.retry_s)
+    if isinstance(error, MemoryFull | Unavailable):
+        return Fault("overloaded", str(error)[:MAX_TEXT], error.retry_s)
     if is_out_of_memory(error):
         log.error("the device has no memory for a request", exc_info=error)
         text = "the verifier's device has no memory for this request; try again later"

@@ -15,13 +15,15 @@ from ...errors import UserError
 from ...models.draft_model import DraftModel
 from ...models.kv_memory import KvMemory
 from ...models.prompt import Prompt, PromptSpec, Request, instruction_tokens
-from ...nav.answer import clause_of, every_action
+from ...nav.answer import CLAUSES_FORM, Dialect
 from ...wire.messages import Open
 from ..session.events import Predicted
+from ..session.validation import check_opening
 from .sessions import CloudSession, DuePass
 
 if TYPE_CHECKING:
     from ...models.exits import ExitPrediction, ExitPredictor, Exits
+    from ...models.session import Prefill
     from ...models.vlm import Vlm
 
 OnPredicted = Callable[[CloudSession, Predicted], None]
@@ -30,28 +32,42 @@ OnPredicted = Callable[[CloudSession, Predicted], None]
 class ModelRunner:
     """Target and drafter under one prompt specification, which has their common vocabulary."""
 
+    # Called, from any thread, with a session whose pass raised NotArrived and may be tried again.
+    on_news: Callable[[CloudSession], None] = staticmethod(lambda _: None)
+
     def __init__(
         self,
         target: Vlm,
         spec: PromptSpec,
         drafter: Vlm | None,
         exits: Exits | None,
+        dialect: Dialect,
         kv_bytes: int = 0,
     ) -> None:
-        """kv_bytes: bound for the keys and values of both models; 0 for the device's default."""
+        """dialect: of the target's answers.
+        kv_bytes: bound for the keys and values of both models; 0 for the device's default."""
         self.target = target
         self.memory = KvMemory(kv_bytes or target.default_kv_bytes)
         self.spec = spec
         self.drafter = drafter
+        self._dialect = dialect
         self._exits = exits
         for model in (target, drafter):
             if model is not None:
                 model.crop(spec.vocabulary)
                 model.use_memory(self.memory)
 
+    def check(self, opening: Open) -> None:
+        """Raise UserError where the target cannot serve this request."""
+        check_opening(opening, self.target.tokenizer_digest)
+
+    def begin(self, opening: Open, prompt: Prompt) -> Callable[[], Prefill]:
+        """What begins to compute this prompt; raises UserError where it may not now."""
+        return lambda: self.target.prefill(prompt)
+
     def prompt(self, opening: Open) -> Prompt:
         """The target's prompt of a request."""
-        return self.target.prompt(_request(opening), self.spec)
+        return self.target.prompt(request_of(opening), self.spec)
 
     def grammar(self, opening: Open) -> Grammar | None:
         """The grammar of a request, in the target's tokens; raises UserError."""
@@ -63,10 +79,11 @@ class ModelRunner:
 
     def actions(self) -> list[tuple[int, ...]]:
         """Every action as an answer begins with it, as the target writes it; of those that it
-        cannot write none."""
-        clauses = map(clause_of, every_action())
-        written = [instruction_tokens(self.target, clause) for clause in clauses]
-        return [each for each in written if max(each, default=0) < self.spec.vocabulary]
+        cannot write none. An answer that is no clause ends there."""
+        end = () if self._dialect.form == CLAUSES_FORM else self.spec.end_ids[:1]
+        written = [instruction_tokens(self.target, words) for words in self._dialect.answers]
+        known = self.spec.vocabulary
+        return [(*each, *end) for each in written if each and max(each) < known]
 
     def predictor(
         self, session: CloudSession, draft: Draft, on_predicted: Callable[[Predicted], None]
@@ -127,7 +144,7 @@ class ModelRunner:
             if self.drafter is None:
                 raise UserError("cloud_sd needs a drafter in the cloud; serve with --drafter")
             opening = session.opening
-            draft_session = self.drafter.open(self.drafter.prompt(_request(opening), self.spec))
+            draft_session = self.drafter.open(self.drafter.prompt(request_of(opening), self.spec))
             proposal = ProposalConfig(opening.rule, opening.policy)
             session.drafter = DraftModel(
                 draft_session,
@@ -148,5 +165,5 @@ def _allowed_after(session: CloudSession, draft: Draft) -> AllowedAfter | None:
     return allowed_after(verification.grammar, verification.tokens, draft)
 
 
-def _request(opening: Open) -> Request:
+def request_of(opening: Open) -> Request:
     return Request(opening.instruction, opening.jpeg, opening.order)

@@ -217,6 +217,10 @@ class CloudSession:
             self._target.evict()
 
 
+class NotArrived(Exception):
+    """A target elsewhere has not said more yet: the pass is due again when it has."""
+
+
 @dataclass(frozen=True, eq=False)
 class DuePass:
     """A session's part of a pass over ``rows``: this draft, due since ``arrived`` (s). Of a draft

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ParamSpec
 from ...lookup import Lookups
 from ...models.kv_memory import KvMemory
 from ...models.prompt import PromptSpec
+from ...nav.answer import CLAUSES, Dialect
 from ..session.counters import Counters
 from ..session.events import Scored
 from .engine import Engine
@@ -42,19 +43,24 @@ class Worker(threading.Thread):
 
     def __init__(
         self,
-        target: Vlm,
+        target: Vlm | ModelRunner,
         spec: PromptSpec,
         drafter: Vlm | None = None,
         limits: WorkerLimits | None = None,
         clock: Callable[[], float] = time.perf_counter,
         exits: Exits | None = None,
         instructions: re.Pattern[str] | None = None,
+        dialect: Dialect = CLAUSES,
     ) -> None:
-        """exits: the target's; they predict a verdict while its pass is under way. instructions:
-        those that the target was trained on, if it names them."""
+        """target: the model, or what runs all of them. exits: the target's; they predict a verdict
+        while its pass is under way. instructions: those that the target was trained on, if it names
+        them. dialect: of its answers."""
         super().__init__(name="model", daemon=True)
         self.limits = limits or WorkerLimits()
-        self._models = ModelRunner(target, spec, drafter, exits, self.limits.kv_bytes)
+        if isinstance(target, ModelRunner):
+            self._models = target
+        else:
+            self._models = ModelRunner(target, spec, drafter, exits, dialect, self.limits.kv_bytes)
         self._clock = clock
         self.held = Sessions(self.limits)
         self.counters = Counters()
@@ -75,8 +81,10 @@ class Worker(threading.Thread):
                 {"action first": self._models.actions()},
             ),
         )
-        # Streams of which a message arrived or the robot left, each time; None: the end.
-        self._arrivals: SimpleQueue[RobotStream | None] = SimpleQueue()
+        # Streams of which a message arrived or the robot left, each time, and sessions of which
+        # the target has said more; None: the end.
+        self._arrivals: SimpleQueue[RobotStream | CloudSession | None] = SimpleQueue()
+        self._models.on_news = self._arrivals.put
         self._ends = False
         # What the pass that has just ended found, and when it ended, s.
         self._verdicts: list[tuple[CloudSession, Scored, float]] = []
@@ -154,17 +162,19 @@ class Worker(threading.Thread):
         """Hand what has arrived to the scheduler; wait for it where nothing else is to be done."""
         if not self._scheduler.busy:
             self.idle = True
-            stream = self._arrivals.get()
+            arrival = self._arrivals.get()
             self.idle = False
-            self._take(stream)
+            self._take(arrival)
         for _ in range(self._arrivals.qsize()):
             self._take(self._arrivals.get())
 
-    def _take(self, stream: RobotStream | None) -> None:
-        if stream is None:
+    def _take(self, arrival: RobotStream | CloudSession | None) -> None:
+        if arrival is None:
             self._ends = True
+        elif isinstance(arrival, CloudSession):
+            self._engine.go_on(arrival)
         else:
-            self._engine.listen(stream)
+            self._engine.listen(arrival)
 
     def _do_job(self) -> bool:
         """Do a job that is no part of a common pass; False where none waits."""

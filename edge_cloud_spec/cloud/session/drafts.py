@@ -16,7 +16,7 @@ from .events import Propose, Proposed
 from .validation import DraftRules
 from .verified_answer import VerifiedAnswer
 
-Source = Literal["robot", "cloud", "grammar"]
+Source = Literal["robot", "cloud", "grammar", "target"]
 
 OWN_TOKENS = 4  # of a draft by the cloud's own draft model, where the robot does not say
 MAX_OWN_TOKENS = 16  # of such a draft, or forced by the grammar, since that holds up all others

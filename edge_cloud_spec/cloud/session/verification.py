@@ -12,7 +12,7 @@ from typing import Any
 
 from ...decoding.accept import accept
 from ...decoding.digest import PrefixDigest
-from ...decoding.draft import MAX_NODES, BadDraft
+from ...decoding.draft import MAX_NODES, BadDraft, Draft
 from ...decoding.grammar import Grammar
 from ...decoding.random_source import RandomSource, SeededRandomSource
 from ...decoding.split import Split, largest, sparse_residual
@@ -126,6 +126,11 @@ class Verification:
         if self._opening.split is not None:  # a row, too, after a rejection of another's
             return here == self.digest and self._rejected is None and not self._busy
         return here == self.digest or here in self._history
+
+    def said(self, draft: Draft) -> None:
+        """The target has said this already: it is judged in place of what was to be scored."""
+        assert self.scoring is not None
+        self.scoring = replace(self.scoring, draft=draft, source="target")
 
     def pause(self) -> None:
         """The session has no stream: stop generating (a robot that resumes asks again)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from ...decoding.policy import SamplingPolicy
@@ -17,8 +18,8 @@ from ...decoding.preset import Preset
 from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
 from ...models import EMBEDDED
-from ...models.drafter import load_drafter
 from ...models.load import load
+from ...models.load_drafter import load_drafter
 from ...models.prompt import PromptSpec
 from ...models.vlm import Vlm
 from ...presets import load_preset, preset_names
@@ -42,10 +43,9 @@ OPTIONS: Options = {
     "--samples": {"type": int, "default": 300, "help": "of each prompt under rejection"},
     "--presets": {"default": "all", "help": "names with commas (%(default)s verified)"},
     "--target": {"default": str(EMBEDDED / "target")},
-    "--drafter": {
-        "default": str(EMBEDDED / "drafter"),
-        "help": "the robot's, and the cloud's unless it is a GGUF file",
-    },
+    "--drafter": {"default": str(EMBEDDED / "drafter")},
+    "--tokenizer": {"default": "", "help": "of a drafter openai:URL: a checkpoint's directory"},
+    "--model": {"default": "", "help": "of a drafter openai:URL: what the server calls it"},
     "--temperature": {"type": float, "default": 0.8, "help": "of coupled and rejection"},
     "--lookup": {"action": "store_true", "help": "all presets look up, too"},
 }
@@ -60,11 +60,12 @@ def run(args: argparse.Namespace) -> list[Row]:
     target = load(args.target, threads=1)
     reference, spec = load_reference(args.target, target), target.spec(rules_text(), MAX_TOKENS)
     rows: list[Row] = []
-    served = EMBEDDED / "drafter" if args.drafter.endswith(".gguf") else args.drafter
-    options = verifier_options(MAX_TOKENS, args.target, str(served))
+    in_cloud = args.drafter if Path(args.drafter).is_dir() else ""
+    drafter = load_drafter(args.drafter, tokenizer=args.tokenizer, server_model=args.model)
+    options = verifier_options(MAX_TOKENS, args.target, in_cloud)
     with (
         VerifierProcess(options) as cloud,
-        GrpcRobot(cloud.address, load_drafter(args.drafter, threads=1), spec) as robot,
+        GrpcRobot(cloud.address, drafter, spec) as robot,
     ):
         for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
             cases = sample_cases(args.seed, args.prompts, temperature)

@@ -24,6 +24,7 @@ import torch
 from ...decoding.cost_model import Costs
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
+from ...dialects import load_dialect
 from ...edge.measures import Measures
 from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
@@ -33,8 +34,8 @@ from ...models.load import DTYPES, load
 from ...models.prompt import PromptSpec, Request
 from ...models.session import Session
 from ...models.vlm import Vlm
+from ...nav.answer import CLAUSES_FORM
 from ...presets import load_preset, preset_names
-from ...share import rules_text
 from ..harness.emulated_link import BYTES_PER_MBIT, LinkProfile
 from ..harness.grpc_robot import GrpcRobot
 from ..harness.proxy import Proxy
@@ -127,14 +128,16 @@ def opened(model: Vlm, spec: PromptSpec, request: Request) -> tuple[Session, flo
     return timed(partial(model.open, prompt))
 
 
-def measure(ours: Session, theirs: Session, spec: PromptSpec, into: PairMeasures) -> int:
+def measure(
+    ours: Session, theirs: Session, spec: PromptSpec, into: PairMeasures
+) -> tuple[int, ...]:
     """Decode one request greedily with drafted chains, time passes; its answer's tokens.
 
     ours, theirs: the target's session and the draft model's, both after the prompt.
     """
-    count = 0
+    said: tuple[int, ...] = ()
     for each in local_rounds(ours, theirs, spec, "greedy", GREEDY, DEPTH):
-        count = min(count + len(each.emitted), spec.max_tokens)
+        said = (*said, *each.emitted)[: spec.max_tokens]
         judged, along = len(each.draft), each.accepted
         for depth in range(min(along + 1, judged)):
             into.reached[depth] += 1
@@ -143,10 +146,10 @@ def measure(ours: Session, theirs: Session, spec: PromptSpec, into: PairMeasures
             into.wrong += 1
             second = np.argsort(theirs.logits_after(along - 1))[-2]
             into.second += bool(each.emitted[along] == second)
-    into.tokens += count
+    into.tokens += len(said)
     _time_passes(ours, VERIFY_SIZES, into.verify)
     _time_passes(theirs, DRAFT_SIZES, into.draft)
-    return count
+    return said
 
 
 def _time_passes(session: Session, sizes: Sequence[int], into: dict[int, list[float]]) -> None:
@@ -186,9 +189,10 @@ def decode_all(
     """
     serve = ["--target", args.target, "--threads", str(args.threads), "--device", args.device]
     serve += ["--dtype", args.dtype, "--max-tokens", str(args.max_tokens)]
+    serve += ["--dialect", args.dialect]
     if preset.drafter == "cloud":
         serve += ["--drafter", args.drafter]
-    spec = drafter.spec(rules_text(), args.max_tokens)
+    spec = _spec(drafter, args)
     settings = DecodeSettings(preset, "greedy", GREEDY, args.max_tokens, patience=120.0)
     link = LinkProfile(args.rtt / 2, rate_mbit=args.up_mbps)
 
@@ -215,6 +219,7 @@ def decode_all(
 ROUND_BYTES = 80  # of a greedy draft, with its frames on the wire (``bench payload``)
 COLUMNS = {
     "frames": "frames",
+    "actions": "actions",
     "max_pixels": "max pixels",
     "max_image_tokens": "image tokens",
     "draft_prompt": "draft prompt",
@@ -266,6 +271,7 @@ OPTIONS: Options = {
         "metavar": "NAME",
         "help": "decode with this one (default: the one that promises most)",
     },
+    "--dialect": {"default": CLAUSES_FORM, "help": "of the answers, a name or a YAML file"},
     "--no-check": {"action": "store_true", "help": "promise only; nothing is measured"},
 }
 
@@ -292,7 +298,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     middle = held_mb()
     drafter = load(args.drafter, **options)
     crop_alike(drafter, target)
-    spec = target.spec(rules_text(), args.max_tokens)
+    spec, dialect, actions = _spec(target, args), load_dialect(args.dialect), 0
     measures = [PairMeasures() for _ in limits]
     for number, request in enumerate(requests, 1):
         ours, seconds = opened(target, spec, request)
@@ -304,7 +310,9 @@ def run(args: argparse.Namespace) -> list[Row]:
             into.draft_rows.append(theirs.prompt_rows)
             ours.truncate(0)
             tokens = measure(ours, theirs, spec, into)
-        print(f"  picture {number} of {len(requests)}: {tokens} tokens", flush=True)
+        text = target.tokenizer.decode(tokens, skip_special_tokens=True)
+        actions += dialect.action_of(text, tokens[-1] in spec.end_ids) is not None
+        print(f"  picture {number} of {len(requests)}: {len(tokens)} tokens", flush=True)
     after = held_mb()
     one_way = args.rtt / 2e3 + ROUND_BYTES / (args.up_mbps * BYTES_PER_MBIT)
     costs = [into.costs(one_way) for into in measures]
@@ -320,6 +328,8 @@ def run(args: argparse.Namespace) -> list[Row]:
             "target": target.identity,
             "drafter": drafter.identity,
             "frames": len(requests),
+            "dialect": dialect.name,
+            "actions": actions / len(requests),
             "max_pixels": limit.max_pixels,
             "max_image_tokens": limit.max_image_tokens,
             **_row(into, cost),
@@ -341,6 +351,12 @@ def run(args: argparse.Namespace) -> list[Row]:
             row["ratio"] = speed / row["promised_tokens_per_s"]
             row["decode_ms"] = 1e3 * statistics.median(outcome.seconds for outcome in done)
     return rows
+
+
+def _spec(model: Vlm, args: argparse.Namespace) -> PromptSpec:
+    dialect = load_dialect(args.dialect)
+    texts = dialect.system_text, dialect.user_text
+    return model.spec(texts[0], args.max_tokens, texts[1], dialect.identity)
 
 
 def _row(measured: PairMeasures, costs: Costs) -> Row:

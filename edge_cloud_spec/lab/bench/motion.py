@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from ...errors import UserError
-from ...nav.answer import clause_of, every_action
+from ...nav.answer import CLAUSES
 from ...nav.events import (
     Announce,
     Drive,
@@ -289,7 +289,7 @@ SLACK = 1e-6  # m, rad of the arithmetic
 DISTURBED = {"idle": 0.3, "stopped": 0.5, "ready": 0.03, "moving": 0.01}  # chance a tick, by state
 DECIDES = {"idle": 0.5, "ready": 1.0}  # chance a tick that a quick drafter begins
 EPISODE = 1000  # events, then another navigator and base
-ANSWERS = list(map(clause_of, every_action()))
+ANSWERS = CLAUSES.answers
 MOVING = [answer for answer in ANSWERS if "stop" not in answer]
 ASKED = ("find the red box", "find the door", " find the red box \n")
 FRAME = ("age_s", "driving_s", "way_m", "way_deg")  # what is told of a step's frame

@@ -9,11 +9,12 @@ from ...bounds import Bounded, bounded, chosen, described
 from ...decoding.noise import decision_seed
 from ...decoding.policy import RULES, SamplingPolicy, temperature_of
 from ...decoding.preset import Preset
+from ...dialects import load_dialect
 from ...edge.runner import LOOKUP_SUFFIXES, DecodeSettings
 from ...errors import UserError
 from ...models.prompt import ORDERS
 from ...models.token_grammar import check_installed
-from ...nav.answer import GRAMMARS, answer_grammar
+from ...nav.answer import CLAUSES_FORM, GRAMMARS, Dialect
 from ...nav.decision_loop import EXPLAIN, UNTIL_NEXT, LoopSettings
 from ...nav.mission import MissionSettings
 from ...presets import load_preset
@@ -26,7 +27,12 @@ WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
 class ModelSettings:
     """The draft model on this robot."""
 
-    path: str = described("", "directory or hub name; empty: the embedded drafter", fixed=True)
+    path: str = described(
+        "", "directory, hub name or openai:URL; empty: the embedded drafter", fixed=True
+    )
+    tokenizer: str = described("", "of openai: a checkpoint's directory, for its own", fixed=True)
+    name: str = described("", "of openai: what the server calls the model", fixed=True)
+    key_file: str = described("", "of openai: file with the server's key", fixed=True)
     quantize: str = chosen("none", ("none", "int8", "int4", "dynamic-int8"), "weights", fixed=True)
     device: str = described("auto", "auto: cuda where it is usable; cpu or cuda", fixed=True)
     dtype: str = chosen(
@@ -56,6 +62,9 @@ class DrafterSettings(Bounded):
     seed: int = bounded(0, 0, 2**31, "of the sampling; each decision's seed is derived from it")
     first_decision: int = bounded(0, 0, 2**31, "number of the first decision after this is set")
     grammar: str = chosen("none", GRAMMARS, "what an answer may be: anything, or an action")
+    dialect: str = described(
+        CLAUSES_FORM, "of the target's answers: a name, or the path of its YAML file", fixed=True
+    )
     order: str = chosen(ORDERS[0], ORDERS, "what an answer says first")
     explain: str = chosen(
         UNTIL_NEXT,
@@ -83,10 +92,11 @@ class DrafterSettings(Bounded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        try:
-            _ = self.loaded_preset
-        except UserError as error:
-            raise ValueError(f"preset: {error}") from None
+        for name in ("preset", "dialect"):
+            try:
+                getattr(self, f"loaded_{name}")
+            except UserError as error:
+                raise ValueError(f"{name}: {error}") from None
         if self.grammar != "none":
             try:
                 check_installed()
@@ -105,15 +115,22 @@ class DrafterSettings(Bounded):
         """The preset of decisions without the cloud."""
         return load_preset(WITHOUT_CLOUD)
 
+    @cached_property
+    def loaded_dialect(self) -> Dialect:
+        """The dialect, read once when these settings are made."""
+        return load_dialect(self.dialect)
+
     @property
     def grammar_text(self) -> str:
         """The grammar of the answers; empty: none."""
-        return answer_grammar(self.grammar, self.order)
+        return self.loaded_dialect.grammar(self.grammar, self.order)
 
     @property
     def loop(self) -> LoopSettings:
         """How decisions follow each other."""
-        return LoopSettings(self.explain, self.retry, self.camera_lag, self.mission)
+        return LoopSettings(
+            self.explain, self.retry, self.camera_lag, self.mission, self.loaded_dialect
+        )
 
     def decode_settings(self, number: int, *, without_cloud: bool = False) -> DecodeSettings:
         """The settings of the decode for this decision."""

@@ -29,6 +29,7 @@ from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
 from ...models.tokenizer import TextStream, TokenTexts
 from ...nav.decision_loop import Decide
+from ...nav.events import ENDED
 from ...wire.messages import ClientMessage, DraftMessage
 from ..bridge_messages import from_topic, to_draft, to_request
 from ..runtime.qos import DECODE, LATCHED
@@ -135,7 +136,7 @@ class VerifiedWords:
 
     def finish(self, reason: str) -> None:
         """Publish that nothing follows, and why."""
-        self._publish((), "", reason)
+        self._publish((), self._stream.add((), ended=reason == ENDED), reason)
 
     def _publish(self, tokens: tuple[int, ...], text: str, finish_reason: str = "") -> None:
         message = VerifiedTokens(
@@ -190,7 +191,7 @@ def to_decode_stats(
 
 SETTINGS = (
     *("preset", "rule", "temperature", "top_k", "top_p", "seed"),
-    *("grammar", "order", "explain", "max_tokens"),
+    *("grammar", "order", "explain", "max_tokens", "dialect"),
 )
 
 

@@ -97,6 +97,7 @@ class FakeVlm:
     """
 
     identity = "fake"
+    chains_only = False
     tokenizer: Any = None
     tokenizer_digest = b"fake"
     vocabulary: int

@@ -1,0 +1,303 @@
+"""A target behind an OpenAI-compatible API: a session is one streamed chat completion.
+
+What the server has said is judged as the target's own words, byte by byte and greedily, so
+sessions, verdicts and faults are those of any target. Its rows are not known: nothing can be
+drafted for it, and its answers are as exact as that server is.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..decoding.draft import MAX_DRAFTED, Draft
+from ..decoding.policy import SamplingPolicy
+from ..decoding.target_rows import TargetRow
+from ..errors import UserError
+from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END, ByteDrafter
+from ..models.image import decode_image
+from ..models.kv_memory import KvMemory
+from ..models.openai_server import OpenAiServer, Unavailable
+from ..models.prompt import Prompt, PromptSpec, messages_of
+from ..wire.messages import Open
+from .model_thread.model_runner import ModelRunner, OnPredicted, request_of
+from .model_thread.sessions import CloudSession, DuePass, NotArrived
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+log = logging.getLogger(__name__)
+
+HOUR_S = 3600.0
+MAX_GRAMMARS = 64  # of which it is remembered that the server refuses them
+TOKEN_PIXELS = 750  # of a picture, about, where the server does not say what it cost
+
+LARK = "%llguidance {{}}\n{}"
+# Where a server takes a grammar, by the option; ``auto`` gives all fields, and none once refused.
+STRUCTURED: dict[str, Callable[[str], dict[str, Any]]] = {
+    "auto": lambda text: {**STRUCTURED["vllm"](text), **STRUCTURED["llguidance"](text)},
+    "vllm": lambda text: {"structured_outputs": {"grammar": text}},
+    "llguidance": lambda text: {"grammar": LARK.format(text)},  # llama-server built with it
+    "sglang": lambda text: {"ebnf": LARK.format(text)},
+    "none": lambda text: {},
+}
+
+
+class Allowance:
+    """What may be asked of the server in any hour; 0: no bound. Belongs to the model's thread."""
+
+    def __init__(
+        self, requests: int = 0, tokens: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._requests, self._tokens, self._clock = requests, tokens, clock
+        self._asked: deque[list[float]] = deque()  # when, s, and tokens
+        self._closed, self._why = 0.0, ""  # until when it asks for patience, and with which words
+
+    def check(self) -> None:
+        """Raise Unavailable where another request is not allowed now."""
+        now, asked = self._clock(), self._asked
+        while asked and asked[0][0] <= now - HOUR_S:
+            asked.popleft()
+        if now < self._closed:
+            raise Unavailable(self._why, self._closed - now)
+        spent = int(sum(tokens for _, tokens in asked))
+        for count, bound, what in (
+            (len(asked), self._requests, "requests"),
+            (spent, self._tokens, "tokens"),
+        ):
+            if bound and count >= bound:
+                wait_s = asked[0][0] + HOUR_S - now
+                raise Unavailable(
+                    f"the verifier has spent {count} of {bound} {what} of this hour; it asks again "
+                    f"in {wait_s:.0f} s, or serve with a larger --{what}-per-hour",
+                    wait_s,
+                )
+
+    def spend(self, tokens: int) -> list[float]:
+        """Count a request that may cost so many tokens; set its [1] once they are known."""
+        self._asked.append([self._clock(), tokens])
+        return self._asked[-1]
+
+    def close(self, error: Unavailable) -> None:
+        """Let nothing be asked before the server wants to be."""
+        self._closed, self._why = self._clock() + error.retry_s, str(error)
+
+    @property
+    def total(self) -> tuple[int, int]:
+        """Requests and tokens of the last hour; from any thread."""
+        asked = list(self._asked)
+        return len(asked), int(sum(tokens for _, tokens in asked))
+
+
+class Completion:
+    """One completion, as a target's session and its prefill: tokens arrive, and are committed."""
+
+    known_row = None
+    resident = True
+    scored_with_prompt = False
+
+    def __init__(self, models: OpenAiModels, opening: Open, cost: list[float]) -> None:
+        """Sends the request. cost: ``Allowance.spend``'s."""
+        self.waits = False
+        self.awaited_by: CloudSession | None = None
+        self._models = models
+        self._said: list[int] = []
+        self._settled = 0
+        self._ended = False  # all of it has been said
+        self._cost, self._asked = cost, cost[1]
+        self._reply = models.server.begin(partial(models.create, opening), self._on_news)
+
+    def _on_news(self) -> None:
+        if self.awaited_by is not None:
+            self._models.on_news(self.awaited_by)
+
+    @property
+    def session(self) -> Completion:
+        return self
+
+    def step(self, rows: int, on_layer: object = None) -> bool:
+        return True
+
+    def draft(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
+        """Nothing is computed here."""
+
+    def commit(self, path: Sequence[int]) -> None:
+        """These nodes of what was said are settled."""
+        self._settled += len(path)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """So is the token after them."""
+        self._settled += len(tokens)
+
+    def evict(self) -> None:
+        """End the request, which is not needed any more."""
+        with suppress(UserError):  # what it cost may have arrived
+            self.more()
+        self._reply.cancel()
+
+    def more(self) -> tuple[int, ...]:
+        """What was said beyond what is settled; raises UserError where no more will be."""
+        done = self._reply.done
+        if not self._ended:
+            try:
+                while chunks := self._reply.take():
+                    for chunk in chunks:
+                        self._read(chunk)
+            except Unavailable as error:
+                self._models.allowance.close(error)
+                raise
+            except (AttributeError, TypeError, ValueError) as error:
+                raise self._failed(f"sent no chunk of an answer ({type(error).__name__})") from None
+            if done and len(self._said) == self._settled:
+                raise self._failed("broke off in the midst of an answer")
+        return tuple(self._said[self._settled :][: MAX_DRAFTED + 1])
+
+    def _read(self, chunk: Any) -> None:
+        """Raises UserError, or what Python raises for a chunk that is none."""
+        for choice in chunk.choices[:1]:
+            self._said += (choice.delta.content or "").encode()
+            if choice.delta.tool_calls or getattr(choice.delta, "refusal", None):
+                raise self._failed("wants a tool, or declines, instead of an answer")
+            if choice.finish_reason == "stop":
+                self._said.append(END)
+                self._ended = True
+            elif choice.finish_reason is not None:
+                reason = str(choice.finish_reason)[:40]
+                raise self._failed(f"ended the answer for {reason!r}, not at its end")
+        known = getattr(getattr(chunk, "usage", None), "total_tokens", None)
+        estimate = self._asked + len(self._said) // BYTES_A_TOKEN
+        self._cost[1] = known if isinstance(known, int) and known > 0 else estimate
+
+    def _failed(self, what: str) -> UserError:
+        url = self._models.server.url
+        return UserError(f"the model behind {url} {what}: see its log, its template and its limits")
+
+
+class SaidRows:
+    """``TargetRows`` of which the tokens alone are known."""
+
+    def __init__(self, tokens: tuple[int, ...]) -> None:
+        self._tokens = tokens
+
+    def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
+        return self._tokens[node + 1]
+
+    def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
+        raise UserError("a target behind an API gives no distributions: take rule greedy")
+
+
+class OpenAiModels(ModelRunner):
+    """What a verifier runs whose target is behind an API: nothing of its own."""
+
+    def __init__(
+        self,
+        server: OpenAiServer,
+        spec: PromptSpec,
+        allowance: Allowance,
+        structured: str = "auto",
+    ) -> None:
+        """spec: a ``byte_spec``. structured: one of ``STRUCTURED``."""
+        self.target = ByteDrafter()  # type: ignore[assignment]
+        self.memory, self.spec, self.drafter = KvMemory(1), spec, None
+        self.server, self.allowance, self._structured = server, allowance, STRUCTURED[structured]
+        self._form: dict[str, int] = {}  # that the server takes, where not the first, by grammar
+
+    def check(self, opening: Open) -> None:
+        """Raise UserError where only a verifier with a checkpoint could serve this."""
+        ours = "this verifier's target is behind an API"
+        if opening.tokenizer_digest not in (b"", BYTES_DIGEST):
+            raise UserError(
+                f"{ours} and speaks bytes: set the robot's model.path (drafter_model:=, --drafter) "
+                "to bytes"
+            )
+        super().check(opening)
+        if opening.draft_identity or opening.draft_length or opening.lookup:
+            raise UserError(
+                f"{ours} and judges no drafts: take preset cloud_ar, or a verifier with a "
+                "checkpoint (serve --target DIRECTORY)"
+            )
+        if opening.rule != "greedy":
+            raise UserError(
+                f"{ours}, whose samples nobody can draw again: take rule greedy, or a verifier "
+                "with a checkpoint"
+            )
+
+    def begin(self, opening: Open, prompt: Prompt) -> Callable[[], Any]:
+        """The request, which is sent when the prompt would be read."""
+        if opening.verified:
+            raise UserError(
+                "a target behind an API cannot go on with an answer that another verifier, or an "
+                "earlier session, began: start another decode"
+            )
+        self.allowance.check()
+        width, height = decode_image(opening.jpeg, self.spec.image.max_frame_pixels).size
+        asked = len(self.spec.system_text + opening.instruction) // BYTES_A_TOKEN
+        cost = self.allowance.spend(asked + width * height // TOKEN_PIXELS)
+        return partial(Completion, self, opening, cost)
+
+    def actions(self) -> list[tuple[int, ...]]:
+        """None: nothing is scored ahead."""
+        return []
+
+    def grammar(self, opening: Open) -> None:
+        """None: the server keeps to it, or the robot reads strictly."""
+
+    def forward(self, batch: Sequence[DuePass], on_predicted: OnPredicted) -> list[Any]:
+        """For each session what has been said since its last verdict, or NotArrived."""
+        return [self._forward(due.session) for due in batch]
+
+    def _forward(self, session: CloudSession) -> SaidRows | Exception:
+        completion: Any = session.target
+        completion.awaited_by = session  # before it is looked at: what arrives from now on is news
+        try:
+            said = completion.more()
+        except UserError as error:
+            return error
+        if not said:
+            return NotArrived()
+        session.verification.said(Draft(said[:-1]))
+        return SaidRows(said)
+
+    async def create(self, opening: Open, client: AsyncOpenAI) -> Any:
+        """The stream of this request's answer, without the fields that the server refuses."""
+        from openai import BadRequestError, UnprocessableEntityError
+
+        messages = messages_of(request_of(opening), self.spec)
+        data = base64.b64encode(opening.jpeg).decode()
+        kind = "jpeg" if opening.jpeg[:2] == b"\xff\xd8" else "png"
+        picture = {"url": f"data:image/{kind};base64,{data}"}
+        for part in messages[-1]["content"]:
+            if part["type"] == "image":
+                part |= {"type": "image_url", "image_url": picture}
+        room = min(opening.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
+        usual = {"temperature": 0, "max_tokens": room, "stream_options": {"include_usage": True}}
+        grammar = self._structured(opening.policy.grammar) if opening.policy.grammar else {}
+        forms = ({**usual, **grammar}, usual, {"max_completion_tokens": room})
+        first = self._form.get(opening.policy.grammar, 0)
+        number = first
+        while True:
+            try:
+                stream = await client.chat.completions.create(
+                    model=self.server.model,
+                    messages=messages,  # type: ignore[arg-type]
+                    stream=True,
+                    extra_body=forms[number],
+                )
+            except (BadRequestError, UnprocessableEntityError):
+                number += 1
+                if number == len(forms):
+                    raise  # for another reason, perhaps: nothing is remembered
+                continue
+            if number > first:
+                left_out = ", ".join(sorted(forms[first].keys() - forms[number].keys()))
+                log.warning("%s refuses %s: left out from now on", self.server.url, left_out)
+                if len(self._form) > MAX_GRAMMARS:
+                    self._form.clear()
+                self._form[opening.policy.grammar] = number
+            return stream

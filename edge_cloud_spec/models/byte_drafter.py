@@ -1,0 +1,102 @@
+"""The byte vocabulary of targets behind an API: UTF-8 and one token for the end of an answer.
+
+A robot needs no model for it (``model.path: bytes``): what it reads are the verifier's words, and
+it drafts nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..decoding.grammar import Allowed
+from ..errors import UserError
+from .image import ImageSpec
+from .prompt import USER_TEXT, Prompt, PromptSpec, Request, messages_of, prompt_digest
+
+BYTES = "bytes"  # the name of such a drafter
+END = 256
+VOCABULARY = 257
+BYTES_A_TOKEN = 4  # about, of English: a limit on tokens is one on so many bytes
+BYTES_DIGEST = hashlib.blake2b(b"UTF-8, 256: end", digest_size=16).digest()
+
+
+class ByteTokenizer:
+    """A tokenizer as ``TextStream`` and ``instruction_tokens`` use one."""
+
+    def __call__(self, text: str, add_special_tokens: bool = False) -> dict[str, list[int]]:
+        return {"input_ids": list(text.encode())}
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """Their text; a replacement character stands for what is no UTF-8 (yet)."""
+        return bytes(token for token in tokens if token < END).decode("utf-8", "replace")
+
+
+def byte_spec(
+    system_text: str, max_tokens: int, target: str, user_text: str = USER_TEXT, dialect: str = ""
+) -> PromptSpec:
+    """A specification for prompts in bytes; max_tokens: a model's, made bytes here."""
+    whole = ImageSpec(1, 1, 1, 1, 1)  # the picture goes as it is, whatever its size
+    room = max_tokens * BYTES_A_TOKEN
+    return PromptSpec(
+        BYTES, system_text, whole, (END,), room, target, VOCABULARY, user_text, dialect
+    )
+
+
+class ByteDrafter:
+    """A ``Drafter`` that only makes prompts and reads bytes."""
+
+    identity = BYTES
+    tokenizer = ByteTokenizer()
+    tokenizer_digest = BYTES_DIGEST
+    vocabulary = VOCABULARY
+    chains_only = True
+
+    def crop(self, vocabulary: int) -> None:
+        """UserError: the verifier has another vocabulary."""
+        if vocabulary != VOCABULARY:
+            raise UserError(
+                "the verifier's target has a tokenizer of its own: set model.path to a checkpoint "
+                "that has the same"
+            )
+
+    def spec(
+        self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
+    ) -> PromptSpec:
+        """How prompts are made where no cloud says it."""
+        return byte_spec(system_text, max_tokens, BYTES, user_text, dialect)
+
+    def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
+        """The instruction's and the rules' bytes; UserError: they cannot be used."""
+        text = repr(messages_of(request, spec))
+        ids, grid = np.frombuffer(text.encode(), np.uint8).astype(np.int64), (0, 0, 0)
+        digest = prompt_digest(ids, grid, request.image_digest)
+        return Prompt(ids, lambda: np.empty((0, 0)), grid, request.image_digest, digest)
+
+    def grammar(self, text: str, spec: PromptSpec) -> _NoDrafts:
+        """One that nobody asks: nothing is drafted."""
+        return _NoDrafts()
+
+    def prefill(self, prompt: Prompt) -> _NoDrafts:
+        """UserError once it is needed."""
+        return _NoDrafts()
+
+
+class _NoDrafts:
+    """The pass over a prompt, and the grammar, of a drafter that drafts nothing."""
+
+    def step(self, rows: int, on_layer: object = None) -> bool:
+        raise UserError(
+            "a robot without a draft model (model.path: bytes) cannot draft or decide alone: take "
+            "preset cloud_ar, or a drafter"
+        )
+
+    @property
+    def session(self) -> Any:
+        raise ValueError("there is no draft session")
+
+    def allowed(self, answer: Sequence[int]) -> Allowed:
+        raise ValueError("there is no draft")

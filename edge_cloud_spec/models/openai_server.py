@@ -1,0 +1,244 @@
+"""A model behind an OpenAI-compatible API, asked by the ``openai`` package (the extra ``openai``).
+
+Requests run in a thread of their own, an event loop, so that whoever waits for one can give it up:
+that closes its connection, and the server stops generating. Nothing is asked a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from ..errors import UserError, one_line
+from ..wire.secret_files import read_token
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+KEY_VARIABLE = "EDGE_CLOUD_SPEC_API_KEY"  # not OPENAI_API_KEY, which is for one server only
+CONNECT_S = 5.0
+MAX_REPLY_BYTES = 2**22
+RETRY_S = 1.0  # where a server does not say when to come again
+MAX_RETRY_S = 3600.0
+
+
+class Unavailable(UserError):
+    """The server is away, slow or full, which passes; ``retry_s``: when to ask again, s."""
+
+    def __init__(self, text: str, retry_s: float = RETRY_S) -> None:
+        super().__init__(text)
+        self.retry_s = retry_s
+
+
+class OpenAiReply:
+    """What has arrived of one streamed request, chunk by chunk; for any thread."""
+
+    def __init__(self, on_news: Callable[[], None]) -> None:
+        self._chunks: deque[Any] = deque()
+        self._on_news = on_news
+        self.under_way: Future[None] | None = None  # None: before it begins
+
+    def take(self) -> list[Any]:
+        """The chunks that arrived since the last call; after them raises UserError if it failed.
+
+        What a chunk holds is unchecked: of any type, whatever the library's annotations say.
+        """
+        under_way = self.under_way if self.done else None
+        chunks = [self._chunks.popleft() for _ in range(len(self._chunks))]
+        if under_way is not None and not (chunks or under_way.cancelled()):
+            under_way.result()
+        return chunks
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more arrives."""
+        return self.under_way is not None and self.under_way.done()
+
+    def cancel(self) -> None:
+        """Close the connection: the server stops."""
+        if self.under_way is not None:
+            self.under_way.cancel()
+
+    def add(self, chunk: Any) -> None:
+        """Keep what has arrived."""
+        self._chunks.append(chunk)
+        self._on_news()
+
+
+class OpenAiServer:
+    """One model of one server; for any thread."""
+
+    def __init__(
+        self, url: str, model: str, key_file: str = "", *, timeout_s: float = 30.0
+    ) -> None:
+        """key_file: holds the API key, else the environment may (``KEY_VARIABLE``). timeout_s: of a
+        whole answer, from request to end. UserError: one of these cannot be used."""
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable or parts.username is not None or parts.query or parts.fragment:
+            # Not quoted: it may hold a key.
+            raise UserError(
+                "the server's address must be http://HOST:PORT/v1 or https://HOST/v1, with nothing "
+                f"else in it (a key belongs into a file or {KEY_VARIABLE})"
+            )
+        if not model:
+            raise UserError(f"{url} may have several models: name one of them")
+        key = read_token(key_file) if key_file else os.environ.get(KEY_VARIABLE, "").strip()
+        if not key.isascii():
+            raise UserError(f"the key in {KEY_VARIABLE} must be ASCII")
+        try:
+            import openai
+        except ImportError as error:
+            raise UserError(
+                "a server with an OpenAI-compatible API needs the openai package: "
+                "pip install 'edge-cloud-spec[openai]'"
+            ) from error
+        self.url, self.model, self.timeout_s = url.rstrip("/"), model, timeout_s
+        self._key = key
+        for library in (
+            "openai",
+            "httpx",
+            "httpx2",
+            "httpcore",
+            "httpcore2",
+        ):  # a line a request, or headers
+            logging.getLogger(library).setLevel(logging.WARNING)
+        self.client: AsyncOpenAI = openai.AsyncOpenAI(
+            base_url=self.url,
+            api_key=key or "none",
+            organization="",
+            project="",
+            max_retries=0,
+            timeout=openai.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
+            http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [_bound]}),
+        )
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="openai", daemon=True).start()
+
+    def begin(
+        self,
+        request: Callable[[AsyncOpenAI], Awaitable[Any]],
+        on_news: Callable[[], None] = lambda: None,
+    ) -> OpenAiReply:
+        """Send a streamed request, as ``lambda client: client.chat.completions.create(...)``.
+
+        on_news: called in another thread when a chunk arrived, and at the end.
+        """
+        reply = OpenAiReply(on_news)
+
+        async def stream() -> None:
+            async with await request(self.client) as chunks:
+                async for chunk in chunks:
+                    reply.add(chunk)
+
+        reply.under_way = self._submit(stream())
+        reply.under_way.add_done_callback(lambda _: on_news())
+        return reply
+
+    def ask(self, request: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
+        """What the server answers to a request that is not streamed; raises UserError."""
+        return self._submit(request(self.client)).result()
+
+    def check(self) -> None:
+        """Ask for the server's models; raises UserError where it is not usable."""
+        names = self.ask(_models)
+        if self.model not in names:  # some list a part, or take any name
+            log.warning("%s does not list %s but %s", self.url, self.model, ", ".join(names[:5]))
+
+    def _submit(self, request: Awaitable[T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(self._translated(request), self._loop)
+
+    async def _translated(self, request: Awaitable[T]) -> T:
+        """The request's result within the time that it may take, or one sentence."""
+        try:
+            return await asyncio.wait_for(request, self.timeout_s)
+        except Exception as error:
+            raise self._sentence(error) from None  # what a library raises may hold the headers
+
+    def _sentence(self, error: Exception) -> UserError:
+        import openai
+
+        if isinstance(error, UserError):
+            return error
+        why = one_line(getattr(error, "message", error)).removeprefix("Error code: ")
+        why = why.replace(self._key, "[key]") if self._key else why
+        if isinstance(error, asyncio.TimeoutError | openai.APITimeoutError):
+            return Unavailable(
+                f"{self.url} has not answered within {self.timeout_s:g} s: take a faster one, or "
+                "wait longer"
+            )
+        if isinstance(error, openai.APIConnectionError):
+            cause = one_line(error.__cause__ or error)
+            return Unavailable(f"{self.url} cannot be reached ({cause}): see whether it runs there")
+        if isinstance(error, openai.APIStatusError):
+            return self._of_status(error, why)
+        if isinstance(error, openai.APIError) and error.body:  # in the midst of a stream
+            return Unavailable(f"{self.url} gave up the request ({why}): see its log")
+        return UserError(
+            f"what {self.url} sent is no answer of an OpenAI-compatible API "
+            f"({type(error).__name__}: {why}): check the address"
+        )
+
+    def _of_status(self, error: Any, why: str) -> UserError:
+        """The sentence for a refusal by its HTTP status."""
+        status = error.status_code
+        if status in (401, 403):
+            given = "the key given" if self._key else "a request without a key"
+            return UserError(
+                f"{self.url} refuses {given} ({status}): put the right one into the key file "
+                f"or {KEY_VARIABLE}"
+            )
+        if status == 404:
+            return UserError(
+                f"{self.url} has no model {self.model}, or no such API ({why}): correct the name "
+                "or the address"
+            )
+        if status == 429 or status >= 500:
+            retry_s = _seconds(error.response.headers.get("retry-after"))
+            what = "takes no more requests for now" if status == 429 else "failed"
+            return Unavailable(f"{self.url} {what} ({why}): wait, or see its log", retry_s)
+        return UserError(f"{self.url} refuses the request ({why}): see what its model takes")
+
+
+async def _models(client: AsyncOpenAI) -> list[str]:
+    return [str(model.id) for model in (await client.models.list()).data]
+
+
+async def _bound(response: Any) -> None:
+    """Let no more of a response be read than any answer has: the library keeps whole lines."""
+    read = response.aiter_bytes
+
+    async def bounded(chunk_size: int | None = None) -> AsyncIterator[bytes]:
+        size = 0
+        async with aclosing(read(chunk_size)) as parts:
+            async for part in parts:
+                size += len(part)
+                if size > MAX_REPLY_BYTES:
+                    raise ValueError(f"more than {MAX_REPLY_BYTES} bytes")
+                yield part
+
+    response.aiter_bytes = bounded
+
+
+def _seconds(text: str | None) -> float:
+    """A Retry-After header's seconds; the default where it is missing, a date or absurd."""
+    try:
+        return min(max(float(json.loads(text or "")), RETRY_S), MAX_RETRY_S)
+    except (ValueError, TypeError, OverflowError):
+        return RETRY_S

@@ -1,0 +1,522 @@
+"""A target behind an OpenAI-compatible API: its answers drive, its faults are sentences."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import logging
+import subprocess
+import sys
+import threading
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers.checkpoints import jpeg
+from helpers.cloud.api_peer import ANSWER, DONE, USAGE, ApiPeer, answer, chunk, event
+from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port, until
+
+from edge_cloud_spec.cloud.command import add_serve_arguments, make_worker, run_serve
+from edge_cloud_spec.cloud.openai_target import Allowance
+from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.events import Cut, Emit, Inbox
+from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
+from edge_cloud_spec.models.prompt import Request
+from edge_cloud_spec.models.tokenizer import TextStream
+from edge_cloud_spec.nav.answer import answer_grammar, read_answer
+from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.share import rules_text
+
+KEY = "sk-this-is-a-secret"
+TARGET = str(EMBEDDED / "target")
+AR = DecodeSettings(load_preset("cloud_ar"), max_tokens=64)
+REQUEST = Request("find the silver bottle", jpeg(1))
+NONCES = itertools.count()
+
+
+class Robot:
+    """A robot without a draft model, or with the drafter named."""
+
+    def __init__(self, address: str, drafter: str = "bytes") -> None:
+        self.client = VerifierClient(ClientSettings(address))
+        self.model = load_drafter(drafter)
+        self.runner = DecodeRunner(self.model, self.model.spec(rules_text(), 128))
+        self.inbox = Inbox()
+
+    def decode(
+        self, request: Request = REQUEST, settings: DecodeSettings = AR, on_emit: Any = None
+    ) -> Outcome:
+        say = on_emit or (lambda emit: None)
+        nonce = next(NONCES)
+        return self.runner.run(request, settings, nonce, self.client.connect, say, self.inbox)
+
+    def words(self, outcome: Outcome) -> str:
+        return TextStream(self.model.tokenizer).add(outcome.tokens)
+
+
+def worker_of(*options: str) -> Any:
+    parser = ArgumentParser()
+    add_serve_arguments(parser)
+    return make_worker(parser.parse_args(options))
+
+
+@contextmanager
+def verifier(url: str, *options: str, model: str = "a-model") -> Iterator[SimpleNamespace]:
+    worker = worker_of("--target", f"openai:{url}", "--model", model, *options)
+    with Cloud(worker) as cloud:
+        robot = Robot(cloud.address)
+        yield SimpleNamespace(cloud=cloud, worker=worker, robot=robot, decode=robot.decode)
+        robot.client.close()
+
+
+# Against a real server
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """``transformers serve`` with the embedded target."""
+    helper = Path(__file__).parents[1] / "helpers/transformers_serve.py"
+    port = free_port()
+    hold = tmp_path_factory.mktemp("serve") / "hold"
+    command = [sys.executable, str(helper), TARGET, str(port), str(hold)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        lines: list[str] = []
+        assert process.stderr is not None
+        threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
+        until(lambda: process.poll() is not None or any("running on" in line for line in lines))
+        assert process.poll() is None, lines
+        yield SimpleNamespace(url=f"http://127.0.0.1:{port}/v1", lines=lines, hold=hold)
+        process.kill()
+
+
+def test_a_real_servers_answers_are_those_of_our_own_verifier(served: SimpleNamespace) -> None:
+    requests = sample_requests(3, 25)
+    with verifier(served.url, model=TARGET) as there:
+        theirs = [there.robot.words(there.decode(request)) for request in requests]
+        asked, tokens = there.worker._models.allowance.total
+    with Cloud(worker_of("--device", "cpu", "--dtype", "float32")) as cloud:
+        robot = Robot(cloud.address, str(EMBEDDED / "drafter"))
+        ours = [robot.words(robot.decode(request)) for request in requests]
+    assert theirs == ours
+    assert len({str(read_answer(words).action) for words in ours}) > 5
+    assert asked == 25
+    assert 25 * 60 < tokens < 25 * 160  # its own count: 64 of the picture in each
+
+
+def test_a_cut_ends_the_generation_at_the_real_server(served: SimpleNamespace) -> None:
+    with verifier(served.url, model=TARGET) as there:
+        cut = there.robot.inbox.put
+        served.hold.touch()
+        outcome = there.decode(sample_requests(3, 1)[0], on_emit=lambda _: cut(Cut()))
+        assert outcome.reason == "cut"
+        until(lambda: "generation ended after" in "".join(served.lines))
+        served.hold.unlink()
+        assert not there.worker.sessions
+
+
+# What can go wrong
+
+FAULTS: dict[str, tuple[Any, str]] = {
+    "HTML": ([b"<html>hello</html>"], "broke off"),
+    "HTML instead of a stream": ((200, {"content-type": "text/html"}, b"<p>"), "broke off"),
+    "nothing": ([], "broke off"),
+    "no end": ([chunk("action: move forw")], "broke off"),
+    "done without an end": ([chunk("action: move forw"), DONE], "broke off"),
+    "broken JSON": ([b"data: {oh no\n\n"], "no answer of an OpenAI-compatible API"),
+    "no UTF-8": ([b"data: \xff\xfe\n\n"], "no answer of an OpenAI-compatible API"),
+    "half a character": ([chunk("\ud83d"), chunk(finish="stop")], "no chunk of an answer"),
+    "a list": ([event([1, 2])], "no chunk of an answer"),
+    "null": ([event(None)], "no chunk of an answer"),
+    "a number of choices": ([event({"choices": 3})], "no chunk of an answer"),
+    "a number for text": ([chunk(5), chunk(finish="stop")], "no chunk of an answer"),
+    "an error in the midst": ([chunk("action:"), event({"error": {"message": "OOM"}})], "OOM"),
+    "one endless line": (itertools.repeat(b"x" * 65536), "more than 4194304 bytes"),
+    "one huge text": ([chunk("a" * 2**23)], "more than 4194304 bytes"),
+    "a tool": ([chunk(delta={"tool_calls": [{"index": 0}]}), DONE], "wants a tool"),
+    "a refusal": ([chunk(delta={"refusal": "no"}), DONE], "declines"),
+    "a cut by length": ([chunk("action: sto"), chunk(finish="length")], "'length'"),
+    "a filter": ([chunk("action: sto"), chunk(finish="content_filter")], "'content_filter'"),
+    "another end": ([chunk("x"), chunk(finish="p" * 999)], "'pppp"),
+    "a wrong key": ((401, {}, b'{"error": {"message": "bad"}}'), "refuses a request without a key"),
+    "forbidden": ((403, {}, b""), "refuses a request without a key"),
+    "no such model": ((404, {}, b'{"error": {"message": "no a-model"}}'), "has no model a-model"),
+    "a bad request": ((400, {}, b"too long"), "refuses the request"),
+    "a full server": ((429, {"retry-after": "7"}, b"{}"), "takes no more requests for now"),
+    "a failing server": ((500, {}, b"boom"), "failed"),
+    "a gateway": ((502, {}, b"<html>bad gateway"), "failed"),
+    "a redirect in a circle": ((307, {"location": "/v1/chat/completions"}, b""), "reached"),
+}
+PASS_BY = ("an error in the midst", "a full server", "a failing server", "a gateway")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_sentence_moves_nothing_and_the_verifier_lives(name: str) -> None:
+    said, complaint = FAULTS[name]
+    with ApiPeer(lambda body: said) as peer, verifier(peer.url) as there:
+        outcome = there.decode()
+        assert not outcome.completed
+        assert complaint in outcome.text
+        assert "\n" not in outcome.text
+        assert len(outcome.text) <= 504
+        passes = name in PASS_BY or "circle" in name
+        assert outcome.reason == ("overloaded" if passes else "bad_request")
+        assert read_answer(there.robot.words(outcome)).action is None
+        until(lambda: not there.worker.sessions)
+        peer.answers = lambda body: answer()
+        there.worker._models.allowance._closed = 0.0  # as if it had waited
+        assert there.robot.words(there.decode()) == ANSWER
+
+
+def test_a_dead_server_and_a_slow_one_pass_by_and_are_named() -> None:
+    with verifier(f"http://127.0.0.1:{free_port()}/v1") as there:  # not there yet: it serves
+        outcome = there.decode()
+        assert (outcome.reason, "cannot be reached" in outcome.text) == ("overloaded", True)
+    silent = threading.Event()
+
+    def stalls(body: object) -> Iterator[bytes]:
+        yield chunk("action: mo")
+        silent.wait(30)
+
+    with ApiPeer(stalls) as peer, verifier(peer.url, "--api-timeout", "0.5") as there:
+        outcome = there.decode()
+        silent.set()
+        assert (outcome.reason, "within 0.5 s" in outcome.text) == ("overloaded", True)
+
+
+def test_an_endless_answer_ends_at_the_robots_limit_and_its_request_with_it() -> None:
+    with (
+        ApiPeer(lambda body: itertools.repeat(chunk("a"))) as peer,
+        verifier(peer.url, "--max-tokens", "16") as there,
+    ):
+        outcome = there.decode()
+        assert outcome.reason == "length"
+        assert there.robot.words(outcome) == "a" * 64
+        until(peer.broken.is_set)
+
+
+def test_a_server_that_wants_patience_is_left_alone_as_long() -> None:
+    busy = (429, {"retry-after": "20"}, b"{}")
+    with ApiPeer(lambda body: busy) as peer, verifier(peer.url) as there:
+        assert there.decode().reason == "overloaded"
+        again = there.decode(settings=replace(AR, patience=0.5))
+        assert (again.reason, len(peer.asked)) == ("overloaded", 1)
+        assert 0 < again.retry_after_s < 30  # a robot adds some of its own
+
+
+# What is asked, and what is said of it
+
+
+def test_the_picture_and_the_words_are_asked_and_any_text_arrives() -> None:
+    text = "action: stop; reason: ←↑→↓ 左 🙂;"
+    with ApiPeer(lambda body: answer(text, 1)) as peer, verifier(peer.url) as there:
+        assert there.robot.words(there.decode()) == text
+        (asked,) = peer.asked
+        system, user = asked["messages"]
+        assert system["content"] == rules_text()
+        picture, words = user["content"]
+        assert picture["image_url"]["url"].startswith("data:image/jpeg;base64,")
+        assert words["text"] == "find the silver bottle\naction first"
+        assert (asked["temperature"], asked["stream"], asked["max_tokens"]) == (0, True, 256)
+        assert "exact: false" in there.robot.runner.target
+
+
+def test_what_has_arrived_is_settled_in_one_verdict() -> None:
+    with ApiPeer(lambda body: [b"".join(answer())]) as peer, verifier(peer.url) as there:
+        outcome = there.decode()
+        assert len(outcome.stats.rounds) <= 3
+        counts = there.worker.counters.answers
+        assert counts.tokens == len(outcome.tokens) == len(ANSWER.encode()) + 1
+        assert counts.drafted["target"] == counts.accepted["target"]
+
+
+def test_a_robot_whose_server_is_slow_holds_up_no_other() -> None:
+    ended = threading.Event()
+
+    def slow_first(body: dict[str, Any]) -> Iterator[bytes]:
+        if "door" in str(body["messages"]):
+            yield chunk("action: ")
+            ended.wait(60)
+        yield from answer()
+
+    with ApiPeer(slow_first) as peer, verifier(peer.url) as there:
+        other, outcomes = Robot(there.cloud.address), []
+        door = Request("find the brown door", REQUEST.jpeg)
+        thread = threading.Thread(target=lambda: outcomes.append(other.decode(door)))
+        thread.start()
+        until(lambda: len(peer.asked) == 1)
+        assert [there.robot.words(there.decode()) for _ in range(3)] == [ANSWER] * 3
+        assert not outcomes
+        ended.set()
+        thread.join()
+        assert other.words(outcomes[0]) == "action: " + ANSWER
+        other.client.close()
+
+
+def test_a_robot_that_lost_the_link_goes_on_with_the_same_request() -> None:
+    cut, back = threading.Event(), threading.Event()
+
+    def in_two_parts(body: object) -> Iterator[bytes]:
+        yield chunk(ANSWER[:20])
+        cut.set()
+        back.wait(60)
+        yield from answer(ANSWER[20:])
+
+    with ApiPeer(in_two_parts) as peer, verifier(peer.url) as there:
+        proxy = Proxy(there.cloud.address)
+        robot = Robot(proxy.address)
+
+        def lose(emit: Emit) -> None:
+            if not back.is_set():
+                proxy.cut()
+                back.set()
+
+        outcome = robot.decode(on_emit=lose)
+        assert robot.words(outcome) == ANSWER
+        assert outcome.stats.resumed == 1
+        assert len(peer.asked) == 1
+        robot.client.close()
+        proxy.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "drafter", "complaint"),
+    [
+        ({"preset": "auto"}, str(EMBEDDED / "drafter"), "set the robot's model.path"),
+        ({"preset": "auto"}, "bytes", "judges no drafts: take preset cloud_ar"),
+        ({"preset": "cloud_sd"}, "bytes", "judges no drafts: take preset cloud_ar"),
+        ({"preset": "cloud_lookup"}, "bytes", "judges no drafts: take preset cloud_ar"),
+        ({"rule": "coupled"}, "bytes", "take rule greedy"),
+        ({"rule": "rejection"}, "bytes", "take rule greedy"),
+    ],
+    ids=str,
+)
+def test_what_a_server_without_drafts_cannot_do_is_refused_with_what_would(
+    changes: dict[str, str], drafter: str, complaint: str
+) -> None:
+    preset = load_preset(changes.get("preset", "cloud_ar"))
+    rule = changes.get("rule", "greedy")
+    policy = SamplingPolicy(0.0 if rule == "greedy" else 0.8)
+    with ApiPeer() as peer, verifier(peer.url) as there:
+        robot = Robot(there.cloud.address, drafter)
+        outcome = robot.decode(settings=DecodeSettings(preset, rule, policy))
+        assert outcome.reason == "bad_request"
+        assert complaint in outcome.text
+        assert there.robot.words(there.decode()) == ANSWER
+        robot.client.close()
+
+
+def test_an_answer_that_another_verifier_began_is_refused() -> None:
+    with ApiPeer() as peer, verifier(peer.url) as there:
+        models = there.worker._models
+        opening = SimpleNamespace(verified=(97,))
+        with pytest.raises(UserError, match="start another decode"):
+            models.begin(opening, None)
+        assert not peer.asked
+
+
+# Grammars
+
+
+def test_a_server_that_refuses_a_grammar_is_asked_without_and_it_is_remembered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def strict(body: dict[str, Any]) -> Any:
+        return (422, {}, b"{}") if {"grammar", "structured_outputs"} & body.keys() else answer()
+
+    grammar = answer_grammar("action", "action first")
+    settings = replace(AR, policy=SamplingPolicy(grammar=grammar))
+    with ApiPeer(strict) as peer, verifier(peer.url) as there:
+        for _ in range(2):
+            assert there.robot.words(there.decode(settings=settings)) == ANSWER
+        given = [sorted(body.keys() & {"grammar", "structured_outputs"}) for body in peer.asked]
+        assert given == [["grammar", "structured_outputs"], [], []]
+        assert peer.asked[0]["structured_outputs"] == {"grammar": grammar}
+        assert peer.asked[0]["grammar"] == "%llguidance {}\n" + grammar
+        assert "refuses grammar, structured_outputs" in caplog.text
+
+
+def test_a_request_refused_in_every_form_changes_nothing_for_the_next() -> None:
+    with ApiPeer(lambda body: (400, {}, b"too large")) as peer, verifier(peer.url) as there:
+        assert there.decode().reason == "bad_request"
+        peer.answers = lambda body: answer()
+        assert there.robot.words(there.decode()) == ANSWER
+        assert peer.asked[-1]["temperature"] == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "fields"), [("vllm", ["structured_outputs"]), ("sglang", ["ebnf"]), ("none", [])]
+)
+def test_a_grammar_is_sent_as_it_was_asked_for(how: str, fields: list[str]) -> None:
+    settings = replace(AR, policy=SamplingPolicy(grammar=answer_grammar("action", "action first")))
+    with ApiPeer() as peer, verifier(peer.url, "--structured", how) as there:
+        assert there.decode(settings=settings).completed
+        known = {"structured_outputs", "grammar", "ebnf", "guided_grammar"}
+        assert sorted(peer.asked[0].keys() & known) == fields
+
+
+# The bill
+
+
+def test_the_hours_bounds_are_kept_and_said() -> None:
+    now = [0.0]
+    allowance = Allowance(3, 1000, lambda: now[0])
+    for at in (0.0, 10.0, 20.0):
+        now[0] = at
+        allowance.check()
+        allowance.spend(100)
+    with pytest.raises(Unavailable, match="3 of 3 requests of this hour") as no:
+        allowance.check()
+    assert no.value.retry_s == 3580
+    now[0] = 3600.0
+    allowance.check()
+    allowance.spend(100)[1] = 900  # what it was in the end
+    now[0] = 3610.0
+    with pytest.raises(Unavailable, match="1000 of 1000 tokens"):
+        allowance.check()
+    now[0] = 3620.0
+    allowance.check()
+    assert Allowance().total == (0, 0)
+
+
+def test_a_request_beyond_the_bound_is_not_sent_and_its_robot_is_told() -> None:
+    with ApiPeer() as peer, verifier(peer.url, "--requests-per-hour", "2") as there:
+        patient = replace(AR, patience=1.0)
+        outcomes = [there.decode(settings=patient) for _ in range(3)]
+        assert [outcome.completed for outcome in outcomes] == [True, True, False]
+        assert "2 of 2 requests of this hour" in outcomes[2].text
+        assert outcomes[2].out_of_reach
+        assert len(peer.asked) == 2
+        assert there.worker._models.allowance.total == (2, 2 * 123)
+
+
+def test_without_its_own_count_a_request_is_estimated() -> None:
+    plain = [each for each in answer("a" * 400) if each != USAGE]
+    with ApiPeer(lambda body: plain) as peer, verifier(peer.url, "--max-tokens", "64") as there:
+        there.decode()
+        _, tokens = there.worker._models.allowance.total
+        prompt = len(rules_text() + REQUEST.instruction) // 4
+        assert prompt < tokens - 200 // 4 < prompt + 500
+
+
+# Keys
+
+
+def test_a_key_is_in_no_log_no_message_and_no_metric(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A bag holds what a robot hears, and what its nodes say of it."""
+    secret = tmp_path / "key"
+    secret.write_text(KEY + "\n")
+    root = logging.getLogger()
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    heard: list[bytes] = []
+    echoes: list[Any] = [
+        (status, {"x-key": KEY}, f'{{"error": {{"message": "your key {KEY} is bad"}}}}'.encode())
+        for status in (400, 401, 403, 404, 429, 500)
+    ]
+    echoes += [
+        [event({"error": {"message": f"Bearer {KEY}"}})],
+        [b"data: " + KEY.encode() + b"\n\n"],
+    ]
+    try:
+        with ApiPeer() as peer:
+            options = ("--api-key-file", str(secret), "--requests-per-hour", "100")
+            with verifier(peer.url, *options) as there:
+                put = there.robot.inbox.put
+                there.robot.inbox.put = lambda item, *rest: (heard.append(item), put(item, *rest))  # type: ignore[method-assign]
+                for said in echoes:
+                    peer.answers = lambda body, said=said: said  # type: ignore[misc]
+                    there.worker._models.allowance._closed = 0.0
+                    outcome = there.decode()
+                    assert not outcome.completed
+                    heard.append(outcome.text.encode())
+                assert KEY.encode() not in b"".join(
+                    item for item in heard if isinstance(item, bytes)
+                )
+                assert "[key]" in str(heard)
+                heard.append(repr(there.worker.counters).encode())
+                assert all(each["authorization"] == f"Bearer {KEY}" for each in peer.headers)
+    finally:
+        root.removeHandler(handler)
+    written = "".join([stream.getvalue(), caplog.text, *capfd.readouterr()])
+    assert KEY not in written
+    assert KEY not in str(sys.argv)
+
+
+def test_the_key_comes_from_a_file_or_its_variable_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another-server")
+    for given, expected in ((None, "Bearer none"), (KEY, f"Bearer {KEY}")):
+        if given:
+            monkeypatch.setenv(KEY_VARIABLE, given)
+        with ApiPeer() as peer, verifier(peer.url) as there:
+            there.decode()
+            assert [each["authorization"] for each in peer.headers] == [expected]
+            assert "sk-of-another" not in str(peer.headers)
+    for url in (
+        f"http://user:{KEY}@host/v1",
+        f"http://host/v1?key={KEY}",
+        "host:8000",
+        "ftp://a/b",
+    ):
+        with pytest.raises(UserError, match="address must be http") as error:
+            OpenAiServer(url, "a")
+        assert KEY not in str(error.value)
+    with pytest.raises(UserError, match="name one of them"):
+        OpenAiServer("http://host/v1", "")
+    with pytest.raises(UserError, match="cannot be read"):
+        OpenAiServer("http://host/v1", "a", str(tmp_path / "nothing"))
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(UserError, match=r"edge-cloud-spec\[openai\]"):
+        OpenAiServer("http://host/v1", "a")
+
+
+# The command
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--drafter", "somewhere"), "leave out --drafter"),
+        (("--replicas", "2"), "leave out --replicas"),
+        (("--quantize", "int8", "--passes", "fixed"), "leave out --quantize, --passes"),
+        (("--requests-per-hour", "-1"), "0 or more"),
+        (("--api-timeout", "0"), "--api-timeout must be above 0"),
+        (("--target", TARGET), "go with --target openai:"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_go_with_it_are_one_sentence(
+    options: tuple[str, ...], complaint: str
+) -> None:
+    parser = ArgumentParser()
+    add_serve_arguments(parser)
+    address = f"127.0.0.1:{free_port()}"
+    given = ["--target", "openai:http://127.0.0.1:9/v1", "--model", "a", "--address", address]
+    with pytest.raises(UserError, match=complaint):
+        run_serve(parser.parse_args([*given, *options]))
+
+
+def test_a_wrong_key_is_found_before_it_serves() -> None:
+    with ApiPeer() as peer:
+        peer.models = (401, {}, b"{}")
+        with pytest.raises(UserError, match="refuses a request without a key"):
+            worker_of("--target", f"openai:{peer.url}", "--model", "a")

@@ -1,0 +1,63 @@
+"""``transformers serve`` with a checkpoint of the Qwen-VL families, in a process of its own.
+
+Its processor wants torchvision for videos, which need not be there: this one has no video part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    """Serve until somebody ends the process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("port", type=int)
+    parser.add_argument(
+        "hold", type=Path, help="a file: while it is there an answer stops early on"
+    )
+    args = parser.parse_args()
+    import transformers
+    from transformers import AutoTokenizer, Qwen2VLImageProcessorPil, Qwen2VLProcessor
+    from transformers.cli.serve import Serve
+    from transformers.cli.serving.utils import _RESPONSE_TEMPLATE_FALLBACKS as FALLBACKS
+    from transformers.cli.serving.utils import DirectStreamer, _GenerationCancelled
+
+    class ImageProcessor(Qwen2VLProcessor):
+        def __init__(self, image_processor=None, tokenizer=None, chat_template=None):
+            super().__init__(image_processor, tokenizer, None, chat_template)
+
+        @classmethod
+        def get_attributes(cls):
+            return ["image_processor", "tokenizer"]
+
+    def from_pretrained(name, **_):
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        # Without it the server begins each answer with the prompt: our chat template has no
+        # "assistant" after the mark.
+        (qwen,) = (one for kinds, one in FALLBACKS.items() if "qwen3_vl" in kinds)
+        tokenizer.response_template = {**qwen, "start_anchor": "<|im_start|>"}
+        pictures = Qwen2VLImageProcessorPil.from_pretrained(name)
+        return ImageProcessor(pictures, tokenizer, tokenizer.chat_template)
+
+    put = DirectStreamer.put
+
+    def held(self, value):
+        while args.hold.exists() and self.total_tokens > 3 and not self._cancelled.is_set():
+            time.sleep(0.01)
+        try:
+            put(self, value)
+        except _GenerationCancelled:
+            print(f"generation ended after {self.total_tokens} tokens", file=sys.stderr, flush=True)
+            raise
+
+    DirectStreamer.put = held
+    transformers.AutoProcessor.from_pretrained = from_pretrained
+    Serve(args.model, device="cpu", dtype="float32", host="127.0.0.1", port=args.port)
+
+
+if __name__ == "__main__":
+    main()

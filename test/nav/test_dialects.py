@@ -1,0 +1,400 @@
+"""Dialects: what a file of one must be, how its answers are read, and what they move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fuzz import dialects as fuzz
+from helpers.dialects import THINKING, made
+from helpers.drill import Drill, drives, reports
+
+from edge_cloud_spec.dialects import dialect_names, load_dialect
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.harness.mission.virtual_base import VirtualBase, stamp_of
+from edge_cloud_spec.lab.harness.virtual_time import Timeline
+from edge_cloud_spec.lab.sim.room import make_room
+from edge_cloud_spec.lab.sim.scene import Scene
+from edge_cloud_spec.nav.answer import CLAUSES, Action, NotAnAction, parse_action
+from edge_cloud_spec.nav.decision_loop import (
+    NONE,
+    Answered,
+    Decide,
+    DecisionLoop,
+    Ended,
+    LoopSettings,
+    Seen,
+    StopAnswering,
+)
+from edge_cloud_spec.nav.events import Announce, Instruction, Words
+from edge_cloud_spec.nav.mission import End
+from edge_cloud_spec.nav.motion import Steps, goal_of
+from edge_cloud_spec.nav.settings import CONTINUOUS, STOP_AND_GO, Settings
+
+SHIPPED = ("clauses", "internvla_n1", "navila", "uni_navid")
+WHOLE = SHIPPED[1:]  # that are read at their end
+FORWARD = Action("move", "forward", amount=0.5)
+
+
+# Files
+
+
+def test_ours_in_the_file_reads_as_ours_in_the_code() -> None:
+    assert dialect_names() == SHIPPED
+    assert load_dialect("clauses") == CLAUSES and load_dialect("clauses").identity == ""
+    names = [load_dialect(name).identity for name in WHOLE]
+    assert [name.split(" ")[0] for name in names] == list(WHOLE) and len(set(names)) == 3
+
+
+def test_whoever_reads_otherwise_is_named_otherwise(tmp_path: Path) -> None:
+    one = made(tmp_path, THINKING)
+    asked = made(tmp_path, f"{THINKING}\nuser_text: 'Go: {{instruction}}'\n")
+    other = made(
+        tmp_path, THINKING.replace("walk {amount} m/s", "go {amount} m/s").replace("I walk", "I go")
+    )
+    assert one == asked and one.identity == asked.identity, "how it is asked travels by itself"
+    assert one != other and one.identity != other.identity
+
+
+FIELDS: dict[str, Any] = {
+    "summary": "words",
+    "form": "{action}",
+    "actions": {"go": "move forward 25 cm", "halt": "stop"},
+    "examples": {"go": "move forward 0.25 m", "go go": None},
+}
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"summary": ""}, "needs the field summary"),
+    ({"examples": {}}, "needs the field examples"),
+    ({"actions": {}}, "needs the field actions"),
+    ({"forms": "x"}, "unknown field forms"),
+    ({"most": "4"}, "most must be a whole number, not '4'"),
+    ({"most": True}, "most must be a whole number"),
+    ({"most": 0}, "most must be 1 to 32, not 0"),
+    ({"most": 33}, "most must be 1 to 32"),
+    ({"separator": None}, "separator must be a text, in quotes"),
+    ({"actions": {True: "stop"}}, "actions must be a mapping of texts, in quotes"),
+    ({"actions": {"go": None}}, "actions must be a mapping of texts"),
+    ({"actions": ["go"]}, "actions must be a mapping of texts"),
+    ({"examples": {"go": 25}}, "examples must be a mapping of texts"),
+    ({"several_frames": 8}, "several_frames must be true or false"),
+    ({"form": "I go"}, "a sentence with one {action}, not 'I go'"),
+    ({"form": "{action} {action}"}, "a sentence with one {action}"),
+    ({"form": "I\n{action}"}, "not plain text on one line"),
+    ({"actions": {"go\x00": "stop"}}, "not plain text on one line"),
+    ({"form": " {action}", "thinks_until": "</t>"}, "must not begin with a blank"),
+    ({"actions": {"": "stop"}}, "'' cannot mean 'stop'"),
+    ({"actions": {" go": "stop"}}, "' go' cannot mean 'stop'"),
+    ({"actions": {"go": "fly"}}, "'go' cannot mean 'fly': give an action, such as turn left"),
+    ({"actions": {"go": "move left 25 cm"}}, "cannot mean"),
+    ({"actions": {"go": "turn left 25 cm"}}, "cannot mean"),
+    ({"actions": {"go": "move forward 0 m"}}, "cannot mean"),
+    ({"actions": {"go": "move forward -1 m"}}, "cannot mean"),
+    ({"actions": {"go": "move forward {amount} m"}}, "in both or in neither"),
+    ({"actions": {"go {amount}": "stop"}}, "in both or in neither"),
+    ({"actions": {"go {amount} {amount}": "move forward {amount} m"}}, "in both or in neither"),
+    ({"actions": {"go {amount}": "move forward {amount}0 m"}}, "cannot mean"),
+    (
+        {"actions": {"go {amount}": "move forward {amount} m", "go 1": "stop"}},
+        "'go 1' can be read in more than one way",
+    ),
+    ({"most": 2, "actions": {"a": "stop", "ab": "search"}}, "in more than one way: 'a', 'ab'"),
+    ({"most": 2, "actions": {"{amount}": "move forward {amount} m"}}, "in more than one way"),
+    ({"most": 2, "separator": " ", "actions": {"go on": "stop"}}, "in more than one way"),
+    (
+        {"most": 2, "separator": ".", "actions": {"{amount}": "move forward {amount} m"}},
+        "in more than one way",
+    ),
+    ({"form": "clauses", "most": 2}, "a clause holds one action"),
+    ({"form": "clauses", "actions": {"go;": "stop"}}, "a clause holds one action, and no ';'"),
+    ({"user_text": "go"}, "user_text must hold {instruction} once"),
+    ({"user_text": "{image}{instruction}{image}"}, "{image} once or never"),
+    ({"actions": {f"go {n} times": "stop" for n in range(999)}}, "longer than 4096 characters"),
+    ({"examples": {"go": "stop"}}, "the example 'go' means move forward 0.25 m, not stop"),
+    ({"examples": {"go": None}}, "the example 'go' means move forward 0.25 m, not nothing"),
+    ({"examples": {"go!": "stop"}}, "the example 'go!' means nothing, not stop"),
+    ({"examples": {"go!": "fly"}}, "the example 'go!' means nothing, not fly"),
+]
+
+
+@pytest.mark.parametrize(("change", "complaint"), MISTAKES, ids=lambda each: str(each)[:40])
+def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(
+    change: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.yaml"
+    for good, fields in ((True, FIELDS), (False, FIELDS | change)):
+        path.write_text(yaml.safe_dump(fields, allow_unicode=True))
+        if good:
+            load_dialect(str(path))
+            continue
+        with pytest.raises(UserError) as error:
+            load_dialect(str(path))
+        said = str(error.value)
+        assert said.startswith(f"dialect {path}: ") and complaint in said and "\n" not in said
+
+
+@pytest.mark.parametrize("text", ["a: [1\nb: {", "[1, 2]", "5", "", "\udcff", "a: !!python/none"])
+def test_what_is_no_mapping_is_refused_too(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError, match=r"dialect .*own\.yaml"):
+        load_dialect(str(path))
+    with pytest.raises(UserError, match=f"no dialect 'none'; choose one of {', '.join(SHIPPED)}"):
+        load_dialect("none")
+
+
+# Reading
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_answer_is_read_at_its_own_end_and_never_before(name: str) -> None:
+    dialect = load_dialect(name)
+    for text in dialect.examples:
+        assert dialect.action_of(text, ended=True) is not None
+        assert dialect.read(text).action is None, "it may go on"
+        for wrong in (f"{text} ", f" {text}", f"Error: {text}", f"{text}!", text[:-1] + "\ufffd"):
+            with pytest.raises(NotAnAction):
+                dialect.read(wrong, ended=True)
+
+
+def test_what_goes_the_same_way_at_the_beginning_is_one_action(tmp_path: Path) -> None:
+    own = made(
+        tmp_path,
+        FIELDS
+        | {"most": 4, "separator": ", "}
+        | {"actions": {"go": "move forward 25 cm", "hop": "move forward 10 cm", "back": "move "
+           "backward small", "halt": "stop", "look": "search"}}
+        | {"examples": {"go": "move forward 25 cm"}},
+    )  # fmt: skip
+    for text, meaning in (
+        ("go, hop, go, halt", "move forward 0.6 m"),
+        ("go, halt, go, go", "move forward 0.25 m"),
+        ("back, back, go", "move backward small"),
+        ("look, look, look", "search"),
+        ("halt, go", "stop"),
+        ("go, go, go, go, go", "None"),
+        ("go, fly", "None"),
+        ("go,go", "None"),
+    ):
+        assert str(own.action_of(text, ended=True)) == meaning, text
+
+
+@pytest.mark.parametrize("text", [THINKING, "form: clauses\nthinks_until: </think>\nsummary: ours\n"
+                                  "examples: {'</think>action: stop;': stop}"])  # fmt: skip
+def test_a_thought_is_never_an_action(text: str, tmp_path: Path) -> None:
+    dialect = made(tmp_path, text)
+    own = "I halt.!" if text == THINKING else "action: stop;"
+    assert dialect.action_of(own, ended=True) is None, "it has not thought to the end"
+    assert dialect.read(f"I say: {own}", ended=True).action is None
+    for gap in ("", "\n\n", " "):
+        said = f"maybe {own} or\n not</think>{gap}{own}"
+        assert dialect.action_of(said, ended=True) == Action("stop")
+    with pytest.raises(NotAnAction):
+        dialect.read(f"x</think>y</think>{own};", ended=True)
+    assert not dialect.answers, "no draft begins with a thought"
+
+
+def test_every_answer_of_the_table_is_one_that_an_answer_begins_with() -> None:
+    for name in SHIPPED:
+        dialect = load_dialect(name)
+        meant = {str(dialect.action_of(text, ended=True)) for text in dialect.answers}
+        sizes = [meaning for _, meaning in dialect.actions if "{amount}" not in meaning]
+        assert "None" not in meant and {str(parse_action(size)) for size in sizes} <= meant
+
+
+# The navigator
+
+
+def test_an_amount_is_carried_out_and_one_above_the_largest_step_is_shortened_and_told() -> None:
+    drill = Drill()
+    drill.navigator.read_in(load_dialect("navila"))
+
+    def said(what: str, request: str) -> str:
+        text = f"The next action is {what}."
+        effects = drill.on(drill.current(text, request, finished=True, finish_reason="end"))
+        (begun,) = [effect for effect in effects if isinstance(effect, Announce)]
+        drill.run(4.0)
+        goal = f"{begun.goal.distance:g} {math.degrees(begun.goal.angle):g}"
+        return f"{begun.action}: {goal}, {reports(effects)}"
+
+    assert said("move forward 75 cm", "a") == "move forward 0.75 m: 0.75 0, "
+    assert said("turn right 30 degree", "b") == "turn right 30 degrees: 0 -30, "
+    told = said("turn left 90 degrees", "c")
+    assert told.startswith(
+        "turn left 48 degrees: 0 48, turn left 90 degrees is shortened to turn left 48 degrees"
+    )
+    assert "steps.turn_large" in told and drill.status.endswith("done: turn left 48 degrees")
+    assert said("turn left 180 degrees", "d") == "turn left 48 degrees: 0 48, ", "it is told once"
+
+
+@pytest.mark.parametrize("finish", ["length", "cut", "aborted", "timeout", "", "ended", "END"])
+def test_what_did_not_end_by_itself_moves_nothing(finish: str) -> None:
+    for name in WHOLE:
+        drill, dialect = Drill(), load_dialect(name)
+        drill.navigator.read_in(dialect)
+        for number, text in enumerate(dialect.examples):
+            last = drill.current(text, f"r{number}", finished=True, finish_reason=finish)
+            assert not drives(drill.on(last)) and not drill.navigator.moving
+
+
+def test_no_goal_is_beyond_the_largest_step() -> None:
+    steps = Steps(move_large=0.5, turn_large=20.0)
+    for amount in (0.01, 0.5, 0.51, 9999.99):
+        assert goal_of(Action("move", "backward", amount=amount), steps).distance == -min(
+            amount, 0.5
+        )
+        turn = goal_of(Action("turn", "left", amount=amount), steps)
+        assert math.degrees(turn.angle) == pytest.approx(min(amount, 20.0))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_of_ten_thousand_fuzzed_answers_none_that_is_no_action_moves_anything(name: str) -> None:
+    counts = fuzz.run(10_000, 0, name)
+    assert counts["moved"] > 200 and counts["stopped"] > 100 and counts["nothing"] > 4000
+    assert counts["actions that were cut off"] > 300
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_reader_that_finds_an_action_in_a_text_is_found_out(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control."""
+    read = type(CLAUSES).read
+
+    def loose(self: Any, text: str, ended: bool = False) -> Any:
+        return read(self, text.removeprefix("Error: "), True)
+
+    monkeypatch.setattr(type(CLAUSES), "read", loose)
+    with pytest.raises(fuzz.Broken):
+        fuzz.run(10_000, 0, name)
+
+
+# The simulated robot
+
+
+class CannedRobot:
+    """The decision loop and the simulated base, with answers that are known before."""
+
+    def __init__(self, name: str, answers: list[str], drive: str = STOP_AND_GO) -> None:
+        self.dialect, self.timeline = load_dialect(name), Timeline(200_000)
+        self._answers, self.ends, self.cuts = iter(answers), list[End](), 0
+        self.stands, self.on_the_move = drive == STOP_AND_GO, 0  # for each decision; decisions
+        self.loop: DecisionLoop[float] = DecisionLoop(LoopSettings(NONE, dialect=self.dialect))
+        self.base = VirtualBase(
+            self.timeline,
+            Scene(make_room(3)),
+            Settings(drive=drive),
+            self._hear,
+            lambda: self._hear(Seen(self.timeline.now)),
+        )
+        self.base.navigator.read_in(self.dialect)
+
+    def _hear(self, event: Any) -> None:
+        for action in self.loop.on(event, self.timeline.now):
+            self.ends += [action] if isinstance(action, End) else []
+            self.cuts += isinstance(action, StopAnswering)
+
+    def drive(self) -> Iterator[tuple[float, float]]:
+        """Metres ahead and degrees turned of each decision, until the instruction has ended."""
+        self._hear(Instruction("find it"))
+        self.base.on(Instruction("find it"))
+        for number in count():
+            while not self.loop.is_due(self.timeline.now):
+                if self.ends:
+                    return
+                self.timeline.step(math.inf)
+            before = self.base.world.odometry
+            decide = self.loop.take(f"r{number}", self.timeline.now)
+            assert decide is not None
+            self.on_the_move += self.base.navigator.moving
+            self._answer(decide, next(self._answers))
+            while self.stands and (not self.base.resting or self.base.navigator.moving):
+                self.timeline.step(math.inf)
+            after = self.base.world.odometry
+            way = (after.x - before.x) * math.cos(before.yaw) + (after.y - before.y) * math.sin(
+                before.yaw
+            )
+            yield way, math.degrees(math.remainder(after.yaw - before.yaw, math.tau))
+
+    def _answer(self, decide: Decide[float], text: str) -> None:
+        for place, letter in enumerate([*text, ""]):
+            self.timeline.sleep(0.002)
+            reason = "" if letter else "end"
+            age = self.timeline.now - decide.frame
+            self.base.on(
+                Words(
+                    decide.request,
+                    place,
+                    1,
+                    letter,
+                    True,
+                    bool(reason),
+                    stamp_of(decide.frame),
+                    age,
+                    decide.instruction,
+                    decide.stops,
+                    finish_reason=reason,
+                )
+            )
+            self._hear(Answered(text[: place + 1]))
+        self._hear(Ended(text, whole=True))
+
+
+CANNED = {
+    "clauses": [
+        ("action: turn left medium; reason: it is left;", (0, 24)),
+        ("reason: ahead; action: move forward small;", (0.2, 0)),
+        ("action: stop;", (0, 0)),
+    ],
+    "navila": [
+        ("The next action is turn left 30 degree.", (0, 30)),
+        ("The next action is move forward 25 cm.", (0.25, 0)),
+        ("I think that the next action is move forward 75 cm.", (0, 0)),
+        ("The next action is turn right 90 degrees.", (0, -48)),
+        ("The next action is stop.", (0, 0)),
+    ],
+    "uni_navid": [
+        ("left left forward forward", (0, 48)),
+        ("right forward forward stop", (0, -30)),
+        ("forward left forward forward", (0.5, 0)),
+        ("forward and left", (0, 0)),
+        ("stop stop stop stop", (0, 0)),
+    ],
+    "internvla_n1": [
+        ("\u2190\u2190", (0, 30)),
+        ("\u2192\u2191", (0, -15)),
+        ("\u2193", (0, 0)),
+        ("213 97", (0, 0)),
+        ("\u2191\u2191", (0.5, 0)),
+        ("STOP", (0, 0)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_canned_answers_drive_the_simulated_robot(name: str) -> None:
+    robot = CannedRobot(name, [text for text, _ in CANNED[name]])
+    ways = list(robot.drive())
+    for (text, (metres, degrees)), way in zip(CANNED[name], ways, strict=True):
+        assert way == (pytest.approx(metres, abs=0.03), pytest.approx(degrees, abs=2)), text
+    assert [end.state for end in robot.ends] == ["done"]
+    clauses = name == "clauses"  # known before the end; explain: none wants no more then
+    assert robot.cuts == len(ways) * clauses and not robot.on_the_move
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_it_decides_while_it_drives_in_each_dialect(name: str) -> None:
+    answers = {
+        "clauses": ("action: turn left large;", "action: stop;"),
+        "navila": ("The next action is turn left 45 degree.", "The next action is stop."),
+        "uni_navid": ("left left", "stop"),
+        "internvla_n1": ("\u2190\u2190\u2190", "STOP"),
+    }[name]
+    robot = CannedRobot(name, [answers[0]] * 5 + [answers[1]], CONTINUOUS)
+    assert len(list(robot.drive())) == 6
+    assert [end.state for end in robot.ends] == ["done"] and robot.on_the_move > 3
+    assert len(robot.base.moves) <= 2, "it did not stand between them"
