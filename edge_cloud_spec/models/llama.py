@@ -57,7 +57,7 @@ class LlamaProcess:
     """The process of one model, started again after it has ended; belongs to one thread."""
 
     def __init__(self, path: Path, vision: Path, gpu_layers: int, threads: int) -> None:
-        """gpu_layers: -1 for all. threads: 0 for llama.cpp's own number."""
+        """gpu_layers: -1 for all."""
         self.path, self._load = path, ("load", str(path), str(vision), gpu_layers, threads)
         self._child: subprocess.Popen[bytes] | None = None
         self._ended: deque[float] = deque(maxlen=RESTARTS)  # when it did, s
@@ -469,11 +469,19 @@ class LlamaDrafter(Processor):
         return rows[places], positions[:, places].T
 
 
+def vision_file(path: Path) -> Path:
+    """The vision part of X.gguf: mmproj-X.gguf, or the only mmproj*.gguf beside it; UserError."""
+    own, found = path.with_name(f"mmproj-{path.name}"), [*path.parent.glob("mmproj*.gguf")]
+    if own not in found and len(found) != 1:
+        raise missing(path.parent, own.name)
+    return own if own in found else found[0]
+
+
 def load_llama(
     name: str, *, device: str = "cpu", quantize: str = "none", threads: int | None = None
 ) -> LlamaDrafter:
-    """Load X.gguf and its vision part, mmproj-X.gguf or the only mmproj*.gguf, in whose directory
-    are the checkpoint's files but its weights. device: cpu, or whatever llama.cpp was built for.
+    """Load a GGUF file and its ``vision_file``, in whose directory are the checkpoint's files but
+    its weights. device: cpu, or whatever llama.cpp was built for.
     UserError names what is missing or does not fit."""
     path = Path(name).expanduser()
     if not path.is_file():
@@ -484,13 +492,10 @@ def load_llama(
             "bits that you want, and none"
         )
     directory = path.parent
-    files, vision = checkpoint_files(directory), directory / f"mmproj-{path.name}"
-    if not vision.is_file():
-        found = sorted(directory.glob("mmproj*.gguf"))
-        if len(found) != 1:
-            raise missing(directory, vision.name)
-        vision = found[0]
-    process = LlamaProcess(path, vision, 0 if device == "cpu" else -1, threads or 0)
+    files, vision = checkpoint_files(directory), vision_file(path)
+    process = LlamaProcess(
+        path, vision, 0 if device == "cpu" else -1, threads or torch.get_num_threads()
+    )
     loaded = process.start()
     assert loaded is not None
     names = [*loaded.tokens, *[None] * len(tokens_of(files.tokenizer))]

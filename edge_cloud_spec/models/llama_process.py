@@ -78,7 +78,7 @@ class Server:
         return result
 
     def load(self, path: str, vision: str, gpu_layers: int, threads: int) -> Loaded:
-        """Load both files; gpu_layers: -1 for all. threads: 0 for llama.cpp's own number."""
+        """Load both files; gpu_layers: -1 for all."""
         llama, mtmd, self._threads = self._llama, self._mtmd, threads
         options = llama.llama_model_default_params()
         options.n_gpu_layers = gpu_layers
@@ -86,7 +86,7 @@ class Server:
         looks = mtmd.mtmd_context_params_default()
         looks.use_gpu, looks.warmup, looks.print_timings = gpu_layers != 0, False, False
         looks.image_min_tokens, looks.image_max_tokens = 1, NEAR_ALL
-        looks.n_threads = threads or looks.n_threads
+        looks.n_threads = threads
         self._vision = self._checked(
             mtmd.mtmd_init_from_file(os.fsencode(vision), self._model, looks)
         )
@@ -109,7 +109,7 @@ class Server:
         options.n_ctx = options.n_batch = rows
         options.n_ubatch, options.n_outputs_max = min(rows, BATCH), SEQUENCES
         options.n_seq_max, options.kv_unified = SEQUENCES, True
-        options.n_threads = options.n_threads_batch = self._threads or options.n_threads
+        options.n_threads = options.n_threads_batch = self._threads
         self._context = llama.llama_init_from_model(self._model, options)
         self._checked(self._context)
 
