@@ -128,7 +128,7 @@ class LlamaProcess:
             return reply
         if self._loaded is None:
             why = f"llama.cpp cannot load {self.path} and its mmproj ({reply.text})"
-            raise self._lost(f"{why}: fetch the file again, or free memory")
+            raise self._lost(f"{why}: {reply.remedy}")
         raise UserError(f"llama.cpp has failed with {self.path}: {reply.text}")
 
     @contextmanager

@@ -23,6 +23,8 @@ ERROR = 4  # GGML_LOG_LEVEL_ERROR
 BATCH = 512  # rows that go through the layers together
 NEAR_ALL = 1 << 20  # a bound that binds nobody: pictures come in the size that is wanted
 
+INSTALL = "pip install 'edge-cloud-spec[llama]', which builds it"
+
 # A change of the memory: a sequence gets another's rows, or loses its own where both are the same,
 # from a position on.
 Edit = tuple[int, int, int]
@@ -33,6 +35,7 @@ class Failure:
     """Why a request was not answered."""
 
     text: str
+    remedy: str = "fetch the file again, or free memory"
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,7 @@ def main(descriptor: int) -> None:
                 server = server or Server()
                 reply = server.answer(*request)
             except ImportError:
-                reply = Failure("it needs llama-cpp-python: pip install 'edge-cloud-spec[llama]'")
+                reply = Failure("there is no llama-cpp-python", INSTALL)
             except Exception as error:  # whatever the library raises: the robot says it
                 reply = Failure(" ".join(str(error).split())[:300] or type(error).__name__)
             robot.send(reply)
