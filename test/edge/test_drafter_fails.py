@@ -15,6 +15,7 @@ from edge_cloud_spec.edge.events import DrafterFailed, Event
 from edge_cloud_spec.edge.rounds import Mode
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
+from edge_cloud_spec.presets import load_preset, preset_names
 
 WHY = "the process of the draft model was killed"
 RULES = {"greedy": GREEDY, "coupled": SamplingPolicy(0.9, seed=3)}
@@ -98,6 +99,32 @@ def test_the_answer_is_the_targets_own_whenever_the_draft_model_fails(
     assert (list(outcome.tokens), outcome.reason) == (own, reason)
     assert decode.emitted == own
     assert outcome.stats.failure == (WHY if failing.failed else "")
+
+
+@settings(max_examples=100)
+@given(
+    random=st.randoms(use_true_random=False),
+    preset=st.sampled_from([name for name in preset_names() if load_preset(name).drafts_on_robot]),
+    lasts=st.integers(0, 15),
+    layer=st.sampled_from([0, 1]),
+    cuts=st.sampled_from([0.0, 0.5]),
+    seed=st.integers(0, 50),
+)
+def test_where_the_robot_has_drawn_a_token_the_cloud_goes_on_after_it(
+    random: Random, preset: str, lasts: int, layer: int, cuts: float, seed: int
+) -> None:
+    """As after a split rejection, of which the cloud hears with the next draft alone."""
+    policy, conditions = SamplingPolicy(0.9, seed=3), Conditions(cuts=cuts, moves=0.5)
+    decode = Decode(random, preset, "rejection", policy, conditions=conditions, seed=seed)
+    failing = Failing(decode, lasts, layer)
+    outcome = decode.run()
+    if failing.failed and not decode.preset.verified:
+        assert (outcome.reason, outcome.text) == ("drafter_failed", WHY)
+        return
+    assert outcome.completed and decode.emitted == list(outcome.tokens)
+    assert outcome.stats.failure == (WHY if failing.failed else "")
+    decode.settle()
+    assert any(decode.emitted == answer.tokens for answer in decode.sessions)
 
 
 def test_these_decodes_fail_whoever_leads() -> None:
