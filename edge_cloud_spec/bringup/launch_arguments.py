@@ -20,7 +20,10 @@ ARGUMENTS = {
     "authority": ("", "PEM file of the authority that signed the verifier's certificate"),
     "token_file": ("", "file with the token that the verifier asks for"),
     "preset": ("", "a preset's name, or the path of its YAML file; empty: the parameter file's"),
-    "drafter": ("", "directory or hub name of the draft model; empty: the parameter file's"),
+    "drafter": (
+        "",
+        "the draft model's directory or hub name, or bytes; empty: the file's",
+    ),
     "target": ("", "the same for the target model, where the verifier is started here"),
     "dialect": (
         "",

@@ -87,17 +87,10 @@ class Allowance:
         """Let nothing be asked before the server wants to be."""
         self._closed, self._why = self._clock() + error.retry_s, str(error)
 
-    @property
-    def total(self) -> tuple[int, int]:
-        """Requests and tokens of the last hour; from any thread."""
-        asked = list(self._asked)
-        return len(asked), int(sum(tokens for _, tokens in asked))
-
 
 class Completion:
     """One completion, as a target's session and its prefill: tokens arrive, and are committed."""
 
-    known_row = None
     resident = True
     scored_with_prompt = False
 
@@ -212,7 +205,7 @@ class OpenAiModels(ModelRunner):
         ours = "this verifier's target is behind an API"
         if opening.tokenizer_digest not in (b"", BYTES_DIGEST):
             raise UserError(
-                f"{ours} and speaks bytes: set the robot's model.path (drafter_model:=, --drafter) "
+                f"{ours} and speaks bytes: set the robot's model.path (drafter:=, --drafter) "
                 "to bytes"
             )
         super().check(opening)
@@ -269,9 +262,14 @@ class OpenAiModels(ModelRunner):
 
         messages = chat_messages(request_of(opening), self.spec)
         room = min(opening.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
-        usual = {"temperature": 0, "max_tokens": room, "stream_options": {"include_usage": True}}
-        grammar = self._structured(opening.policy.grammar) if opening.policy.grammar else {}
-        forms = ({**usual, **grammar}, usual, {"max_completion_tokens": room})
+        usual: dict[str, Any] = {
+            "temperature": 0,
+            "max_tokens": room,
+            "stream_options": {"include_usage": True},
+        }
+        forms = [usual, {"max_completion_tokens": room}]
+        if opening.policy.grammar:
+            forms.insert(0, {**usual, **self._structured(opening.policy.grammar)})
         first = self._form.get(opening.policy.grammar, 0)
         number = first
         while True:

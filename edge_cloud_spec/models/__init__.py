@@ -6,4 +6,5 @@ anything that knows of a link do not.
 
 from pathlib import Path
 
+BYTES = "bytes"  # names no draft model: a robot that only reads a verifier's words
 EMBEDDED = Path(__file__).parent / "pair"  # the folder of the embedded target and drafter

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..decoding.grammar import Allowed
 from ..errors import UserError
+from . import BYTES
 from .image import ImageSpec
 from .prompt import USER_TEXT, Prompt, PromptSpec, Request, messages_of, prompt_digest
 
-BYTES = "bytes"  # the name of such a drafter
 END = 256
 VOCABULARY = 257
 BYTES_A_TOKEN = 4  # about, of English: a limit on tokens is one on so many bytes
@@ -76,27 +75,19 @@ class ByteDrafter:
         digest = prompt_digest(ids, grid, request.image_digest)
         return Prompt(ids, lambda: np.empty((0, 0)), grid, request.image_digest, digest)
 
-    def grammar(self, text: str, spec: PromptSpec) -> _NoDrafts:
-        """One that nobody asks: nothing is drafted."""
-        return _NoDrafts()
+    def grammar(self, text: str, spec: PromptSpec) -> Any:
+        """None: nothing is drafted that it could be asked about."""
 
-    def prefill(self, prompt: Prompt) -> _NoDrafts:
+    def prefill(self, prompt: Prompt) -> Any:
         """UserError once it is needed."""
-        return _NoDrafts()
+        return _NoPass()
 
 
-class _NoDrafts:
-    """The pass over a prompt, and the grammar, of a drafter that drafts nothing."""
+class _NoPass:
+    """The pass over a prompt of a drafter that drafts nothing."""
 
     def step(self, rows: int, on_layer: object = None) -> bool:
         raise UserError(
             "a robot without a draft model (model.path: bytes) cannot draft or decide alone: take "
             "preset cloud_ar, or a drafter"
         )
-
-    @property
-    def session(self) -> Any:
-        raise ValueError("there is no draft session")
-
-    def allowed(self, answer: Sequence[int]) -> Allowed:
-        raise ValueError("there is no draft")

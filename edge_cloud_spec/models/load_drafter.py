@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from .byte_drafter import BYTES, ByteDrafter
+from . import BYTES
+from .byte_drafter import ByteDrafter
 from .drafter import Drafter
 from .image import PictureLimits
 

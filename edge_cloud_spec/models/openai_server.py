@@ -48,36 +48,28 @@ class Unavailable(UserError):
 class OpenAiReply:
     """What has arrived of one streamed request, chunk by chunk; for any thread."""
 
-    def __init__(self, on_news: Callable[[], None]) -> None:
-        self._chunks: deque[Any] = deque()
-        self._on_news = on_news
-        self.under_way: Future[None] | None = None  # None: before it begins
+    def __init__(self, chunks: deque[Any], under_way: Future[None]) -> None:
+        self._chunks, self._under_way = chunks, under_way
 
     def take(self) -> list[Any]:
         """The chunks that arrived since the last call; after them raises UserError if it failed.
 
         What a chunk holds is unchecked: of any type, whatever the library's annotations say.
         """
-        under_way = self.under_way if self.done else None
+        done = self.done
         chunks = [self._chunks.popleft() for _ in range(len(self._chunks))]
-        if under_way is not None and not (chunks or under_way.cancelled()):
-            under_way.result()
+        if done and not (chunks or self._under_way.cancelled()):
+            self._under_way.result()
         return chunks
 
     @property
     def done(self) -> bool:
         """Whether nothing more arrives."""
-        return self.under_way is not None and self.under_way.done()
+        return self._under_way.done()
 
     def cancel(self) -> None:
         """Close the connection: the server stops."""
-        if self.under_way is not None:
-            self.under_way.cancel()
-
-    def add(self, chunk: Any) -> None:
-        """Keep what has arrived."""
-        self._chunks.append(chunk)
-        self._on_news()
+        self._under_way.cancel()
 
 
 class OpenAiServer:
@@ -113,13 +105,8 @@ class OpenAiServer:
             ) from error
         self.url, self.model, self.timeout_s = url.rstrip("/"), model, timeout_s
         self._key = key
-        for library in (
-            "openai",
-            "httpx",
-            "httpx2",
-            "httpcore",
-            "httpcore2",
-        ):  # a line a request, or headers
+        # They say a line about each request, and in detail its headers.
+        for library in ("openai", "httpx", "httpx2", "httpcore", "httpcore2"):
             logging.getLogger(library).setLevel(logging.WARNING)
         self.client: AsyncOpenAI = openai.AsyncOpenAI(
             base_url=self.url,
@@ -142,16 +129,17 @@ class OpenAiServer:
 
         on_news: called in another thread when a chunk arrived, and at the end.
         """
-        reply = OpenAiReply(on_news)
+        arrived: deque[Any] = deque()
 
         async def stream() -> None:
             async with await request(self.client) as chunks:
                 async for chunk in chunks:
-                    reply.add(chunk)
+                    arrived.append(chunk)
+                    on_news()
 
-        reply.under_way = self._submit(stream())
-        reply.under_way.add_done_callback(lambda _: on_news())
-        return reply
+        under_way = self._submit(stream())
+        under_way.add_done_callback(lambda _: on_news())
+        return OpenAiReply(arrived, under_way)
 
     def ask(self, request: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
         """What the server answers to a request that is not streamed; raises UserError."""

@@ -28,7 +28,7 @@ class ModelSettings:
     """The draft model on this robot."""
 
     path: str = described(
-        "", "directory, hub name or openai:URL; empty: the embedded drafter", fixed=True
+        "", "directory, hub name, openai:URL or bytes; empty: the embedded one", fixed=True
     )
     tokenizer: str = described("", "of openai: a checkpoint's directory, for its own", fixed=True)
     name: str = described("", "of openai: what the server calls the model", fixed=True)
@@ -41,7 +41,7 @@ class ModelSettings:
         "arithmetic; auto: bfloat16 on cuda, float32 on a CPU",
         fixed=True,
     )
-    threads: int = bounded(1, 1, 64, "torch threads", fixed=True)
+    threads: int = bounded(1, 1, 64, "threads of torch, or of llama.cpp", fixed=True)
     max_pixels: int = bounded(
         0, 0, 2**31 - 1, "pixels of its own picture; 0: as the target's", fixed=True
     )
