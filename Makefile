@@ -16,7 +16,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version
 INSTALL := $(PIP) install --quiet
 REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt grammar.txt metrics.txt openai.txt sim.txt view.txt ros.txt dev.txt)
 
-.PHONY: demo gif figures test fuzz lint format messages wire setup
+.PHONY: demo gif gguf figures test fuzz lint format messages wire setup
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -28,6 +28,16 @@ gif: setup
 	$(BIN)/edge-cloud-spec demo --out reports/gif $(ARGS)
 	"$$($(BIN)/python -c 'import imageio_ffmpeg as f; print(f.get_ffmpeg_exe())')" -loglevel error -y \
 	  -i reports/gif/camera.mp4 -vf "$(GIF)" docs/demo.gif
+
+# The embedded drafter in llama.cpp, which is built first (ten minutes of a core): its GGUF files at
+# f16 and four bits, their tests, and what the robot decodes with them.
+GGUF := reports/gguf
+gguf: setup
+	$(INSTALL) --requirement requirements/llama.txt
+	PYTHONPATH=test $(BIN)/python -m helpers.gguf_checkpoint edge_cloud_spec/models/pair/drafter $(GGUF)
+	$(BIN)/python -m pytest test/models/test_llama.py
+	$(BIN)/edge-cloud-spec bench models --drafter $(GGUF)/f16.gguf
+	$(BIN)/edge-cloud-spec bench equality --presets dsd,best_first,auto --drafter $(GGUF)/q4_0.gguf $(ARGS)
 
 # The pictures of docs/benchmarks.md, from the JSON beside them.
 figures: setup

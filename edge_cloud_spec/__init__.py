@@ -6,7 +6,7 @@ from pkgutil import extend_path
 # edge_cloud_spec.msg is generated when the package is built and lives in the installed copy; this
 # lets a checkout (pytest from the repository's root) see it too.
 __path__ = extend_path(__path__, __name__)
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What torchao, which transformers imports in any case, says where its own kernels are not for this
 # machine or torch (none of them is used here), and torch of how torchao registers its enums.

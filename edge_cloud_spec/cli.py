@@ -79,6 +79,7 @@ _COMMANDS = {
         "decode one picture and instruction through the link, without ROS",
         "edge.command",
     ),
+    "memory": ("say how much memory a checkpoint needs", "models.memory"),
     "replay": ("replay a bag's camera and instruction to the nodes", "replay.command"),
     "view": ("show the running graph, or a bag, in a browser", "view.command"),
     "record": ("record a running graph into a bag", "observe.recorder"),

@@ -7,7 +7,6 @@ drafted for it, and its answers are as exact as that server is.
 
 from __future__ import annotations
 
-import base64
 import logging
 import time
 from collections import deque
@@ -23,8 +22,8 @@ from ..errors import UserError
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END, ByteDrafter
 from ..models.image import decode_image
 from ..models.kv_memory import KvMemory
-from ..models.openai_server import OpenAiServer, Unavailable
-from ..models.prompt import Prompt, PromptSpec, messages_of
+from ..models.openai_server import OpenAiServer, Unavailable, chat_messages
+from ..models.prompt import Prompt, PromptSpec
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, request_of
 from .model_thread.sessions import CloudSession, DuePass, NotArrived
@@ -261,13 +260,7 @@ class OpenAiModels(ModelRunner):
         """The stream of this request's answer, without the fields that the server refuses."""
         from openai import BadRequestError, UnprocessableEntityError
 
-        messages = messages_of(request_of(opening), self.spec)
-        data = base64.b64encode(opening.jpeg).decode()
-        kind = "jpeg" if opening.jpeg[:2] == b"\xff\xd8" else "png"
-        picture = {"url": f"data:image/{kind};base64,{data}"}
-        for part in messages[-1]["content"]:
-            if part["type"] == "image":
-                part |= {"type": "image_url", "image_url": picture}
+        messages = chat_messages(request_of(opening), self.spec)
         room = min(opening.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
         usual: dict[str, Any] = {
             "temperature": 0,

@@ -110,19 +110,23 @@ def check_model(name: str, directory: str) -> Finding:
     if directory == BYTES:
         return Finding(name, OK, "bytes: no draft model, for a target behind an API")
     path = Path(directory).expanduser()
+    gguf = [path] if path.is_file() and path.suffix == ".gguf" else []
+    path = path.parent if gguf else path
     if not path.is_dir():
         advice = f"give a directory with --{name}; a hub name is fetched at its first use"
         return Finding(name, FAIL, f"there is no directory {directory}", advice)
     missing = [
         choices[0]
-        for choices in MODEL_FILES
+        for choices in (MODEL_FILES[:-1] if gguf else MODEL_FILES)
         if not any((path / choice).is_file() for choice in choices)
     ]
     if missing:
         advice = "copy what is missing from the checkpoint"
         return Finding(name, FAIL, f"{path} lacks {', '.join(missing)}", advice)
     try:
-        files = _open_weights(path)
+        from ..models.llama import vision_file
+
+        files = [*gguf, *map(vision_file, gguf)] or _open_weights(path)
     except ImportError as error:
         return Finding(
             name, FAIL, f"cannot be looked into ({error})", "install the libraries first"

@@ -57,7 +57,7 @@ class LlamaProcess:
     """The process of one model, started again after it has ended; belongs to one thread."""
 
     def __init__(self, path: Path, vision: Path, gpu_layers: int, threads: int) -> None:
-        """gpu_layers: -1 for all. threads: 0 for llama.cpp's own number."""
+        """gpu_layers: -1 for all."""
         self.path, self._load = path, ("load", str(path), str(vision), gpu_layers, threads)
         self._child: subprocess.Popen[bytes] | None = None
         self._ended: deque[float] = deque(maxlen=RESTARTS)  # when it did, s
@@ -100,10 +100,14 @@ class LlamaProcess:
     def ask(self, *request: object, on_wait: OnWait = None) -> Any:
         """The reply of what has started. on_wait is called meanwhile; what it raises is raised, and
         the reply is not wanted then. UserError: it has ended, hangs, or has refused."""
-        if self._owed:  # to who did not want it any more
-            self._reply(PASS_S, on_wait)
+        self.drain(on_wait)
         self._send(request)
         return self._reply(PASS_S, on_wait)
+
+    def drain(self, on_wait: OnWait) -> None:
+        """Await the reply that was not wanted, if one is still to come."""
+        if self._owed:
+            self._reply(PASS_S, on_wait)
 
     def _send(self, request: Sequence[object]) -> None:
         with self._watched():
@@ -112,42 +116,45 @@ class LlamaProcess:
 
     def _reply(self, patience: float, on_wait: OnWait) -> Any:
         deadline = time.monotonic() + patience
-        with self._watched():
-            while not self._connection.poll(POLL_S if on_wait else 1.0):
-                if time.monotonic() > deadline:
+        while self._owed:
+            with self._watched():
+                if self._connection.poll(POLL_S if on_wait else 1.0):
+                    reply, self._owed = self._connection.recv(), False
+                elif time.monotonic() > deadline:
                     raise TimeoutError
-                if on_wait is not None:
-                    on_wait()
-            reply, self._owed = self._connection.recv(), False
+            if self._owed and on_wait is not None:
+                on_wait()
         if not isinstance(reply, Failure):
             return reply
         if self._loaded is None:
-            raise self._lost(f"cannot load it ({reply.text}): fetch the file again")
+            why = f"llama.cpp cannot load {self.path} and its mmproj ({reply.text})"
+            raise self._lost(f"{why}: {reply.remedy}")
         raise UserError(f"llama.cpp has failed with {self.path}: {reply.text}")
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
         """Make a sentence of how it ended."""
+        process = f"the process of the draft model {self.path}"
         try:
             yield
         except (TimeoutError, BlockingIOError):
-            raise self._lost("does not answer: it is started again") from None
+            raise self._lost(f"{process} does not answer: it is started again") from None
         except (EOFError, OSError):
             assert self._child is not None
             status = self._child.wait(PASS_S)
-            how = f"has ended with status {status}: the log may say why"
+            how = f"ended with status {status}: the log may say why"
             if status == -signal.SIGKILL:
                 how = "was killed, maybe for want of memory: free some, or take a smaller file"
-            raise self._lost(how) from None
+            raise self._lost(f"{process} {how}") from None
 
-    def _lost(self, how: str) -> UserError:
-        """End what is left of it; the sentence that says how that came."""
+    def _lost(self, why: str) -> UserError:
+        """End what is left of it; what to raise."""
         self._child = None
         self._end()
         self.lives += 1
         self._ended.append(time.monotonic())
-        self._why = f"the process of the draft model {self.path} {how}"
-        return UserError(self._why)
+        self._why = why
+        return UserError(why)
 
 
 def _end(child: subprocess.Popen[bytes], connection: Connection) -> None:
@@ -165,17 +172,17 @@ class LlamaMemory:
     def __init__(self, process: LlamaProcess) -> None:
         self.process = process
         self.rows: list[Row] = []
-        self._session: object = None  # whose they are
+        self._whole: list[Row] | None = None  # the whole prefix, as its session has it
         self._life, self._capacity = -1, 0  # of the process, and the rows that it has room for
         self._edits: list[Edit] = []  # that the next pass makes first
         self.free: list[int] = []  # sequences
 
-    def is_of(self, session: object) -> bool:
-        """Whether it holds what it held for this session."""
-        return self._session is session and self._life == self.process.lives
+    def is_of(self, rows: list[Row]) -> bool:
+        """Whether it holds what it held for the session whose list this is."""
+        return self._whole is rows and self._life == self.process.lives
 
-    def hold(self, session: object, rows: Sequence[Row], on_wait: OnWait) -> None:
-        """Hold this session's prefix from now on: as much as is there of the last one's."""
+    def hold(self, rows: list[Row], on_wait: OnWait) -> None:
+        """Hold this prefix from now on: as much as is there of the last one's."""
         if self._life != self.process.lives or self._capacity < len(rows) + ROOM // 2:
             self._life, self._capacity, self.rows = -1, len(rows) + ROOM, []
             self.process.ask("begin", self._capacity, on_wait=on_wait)
@@ -185,7 +192,7 @@ class LlamaMemory:
         same = common_prefix(self.rows, rows)
         if same < len(self.rows):
             self.cut(self.rows[same][1])
-        self._session = session
+        self._whole = rows
 
     def cut(self, position: int) -> None:
         """Drop the prefix from this position on: a picture's rows all have the same."""
@@ -214,9 +221,10 @@ class LlamaMemory:
         """Logits of the last ``wanted`` rows; see ``Server.decode``."""
         if len(self.rows) + SEQUENCES + len(sequences) > self._capacity:
             raise UserError(f"an answer has no room beyond {ROOM} tokens: decode fewer")
-        edits, self._edits = self._edits, []
-        arguments = edits, values, positions, sequences, wanted
         try:
+            self.process.drain(on_wait)  # first: what is raised meanwhile changes nothing
+            edits, self._edits = self._edits, []
+            arguments = edits, values, positions, sequences, wanted
             logits: NDArray[np.float32] = self.process.ask("decode", *arguments, on_wait=on_wait)
         except UserError:
             self._life = -1  # what it holds is not known
@@ -273,7 +281,7 @@ class LlamaSession:
     @property
     def pending_rows(self) -> int:
         """Rows of the prefix that the next pass computes before its nodes."""
-        held = len(self._memory.rows) if self._memory.is_of(self) else 0
+        held = len(self._memory.rows) if self._memory.is_of(self._rows) else 0
         return max(len(self._rows) - held, int(self._row is None))
 
     def truncate(self, length: int) -> None:
@@ -283,7 +291,7 @@ class LlamaSession:
         self._keep_nodes(NodeTree(), ())
         end = self.prompt_rows + length
         if end < len(self._rows):
-            if self._memory.is_of(self):
+            if self._memory.is_of(self._rows):
                 self._memory.cut(self._rows[end][1])
             self._row = None
         del self._rows[end:]
@@ -304,14 +312,14 @@ class LlamaSession:
         if path:
             self._row = on_host(nodes.logits[path[-1]])
         memory = self._memory
-        is_held = memory.is_of(self) and len(memory.rows) + len(path) == len(self._rows)
+        is_held = memory.is_of(self._rows) and len(memory.rows) + len(path) == len(self._rows)
         if path and is_held and self._sequences[path[-1]]:
             memory.copy(0, self._sequences[path[-1]], start)
             memory.rows += self._rows[-len(path) :]
         self._keep_nodes(kept, keep)
 
     def _keep_nodes(self, nodes: NodeTree, keep: Sequence[int]) -> None:
-        if self._memory.is_of(self):
+        if self._memory.is_of(self._rows):
             others = set(range(len(self._nodes))).difference(keep)
             self._memory.release(self._sequences[node] for node in others)
         self._nodes, self._sequences = nodes, [self._sequences[node] for node in keep]
@@ -390,11 +398,11 @@ class LlamaSession:
         """Have the memory hold the prompt: compute so many rows more at most, or the vision part
         alone; True: it does."""
         drafter, memory, first = self._drafter, self._memory, self._first
-        if not memory.is_of(self):
+        if not memory.is_of(self._rows):
             if memory.process.start(LOAD_S if on_wait is None else START_S) is None:
                 return False
             self._sequences = [0] * len(self._nodes)
-            memory.hold(self, self._rows, on_wait)
+            memory.hold(self._rows, on_wait)
         while rows > 0 and len(memory.rows) < self.prompt_rows:
             start = len(memory.rows)
             part = next(at for at in (first, self._end, self.prompt_rows) if at > start)
@@ -461,11 +469,19 @@ class LlamaDrafter(Processor):
         return rows[places], positions[:, places].T
 
 
+def vision_file(path: Path) -> Path:
+    """The vision part of X.gguf: mmproj-X.gguf, or the only mmproj*.gguf beside it; UserError."""
+    own, found = path.with_name(f"mmproj-{path.name}"), [*path.parent.glob("mmproj*.gguf")]
+    if own not in found and len(found) != 1:
+        raise missing(path.parent, own.name)
+    return own if own in found else found[0]
+
+
 def load_llama(
     name: str, *, device: str = "cpu", quantize: str = "none", threads: int | None = None
 ) -> LlamaDrafter:
-    """Load X.gguf and its vision part, mmproj-X.gguf or the only mmproj*.gguf, in whose directory
-    are the checkpoint's files but its weights. device: cpu, or whatever llama.cpp was built for.
+    """Load a GGUF file and its ``vision_file``, in whose directory are the checkpoint's files but
+    its weights. device: cpu, or whatever llama.cpp was built for.
     UserError names what is missing or does not fit."""
     path = Path(name).expanduser()
     if not path.is_file():
@@ -476,13 +492,10 @@ def load_llama(
             "bits that you want, and none"
         )
     directory = path.parent
-    files, vision = checkpoint_files(directory), directory / f"mmproj-{path.name}"
-    if not vision.is_file():
-        found = sorted(directory.glob("mmproj*.gguf"))
-        if len(found) != 1:
-            raise missing(directory, vision.name)
-        vision = found[0]
-    process = LlamaProcess(path, vision, 0 if device == "cpu" else -1, threads or 0)
+    files, vision = checkpoint_files(directory), vision_file(path)
+    process = LlamaProcess(
+        path, vision, 0 if device == "cpu" else -1, threads or torch.get_num_threads()
+    )
     loaded = process.start()
     assert loaded is not None
     names = [*loaded.tokens, *[None] * len(tokens_of(files.tokenizer))]

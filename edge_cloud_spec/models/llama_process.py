@@ -19,8 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 SEQUENCES = 128  # paths of a tree that may be told apart, and the prefix
+ERROR = 4  # GGML_LOG_LEVEL_ERROR
 BATCH = 512  # rows that go through the layers together
 NEAR_ALL = 1 << 20  # a bound that binds nobody: pictures come in the size that is wanted
+
+INSTALL = "pip install 'edge-cloud-spec[llama]', which builds it"
 
 # A change of the memory: a sequence gets another's rows, or loses its own where both are the same,
 # from a position on.
@@ -32,6 +35,7 @@ class Failure:
     """Why a request was not answered."""
 
     text: str
+    remedy: str = "fetch the file again, or free memory"
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,9 @@ class Server:
 
         @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
         def log(level: int, text: bytes, _: object) -> None:
-            if level >= 4:  # GGML_LOG_LEVEL_ERROR, and what continues it
-                self._said.append(text.decode(errors="replace"))
+            said = " ".join(text.decode(errors="replace").split())
+            if level == ERROR and said.strip("."):  # a progress bar is made of errors
+                self._said.append(said)
 
         self._log = log  # for as long as C calls it
         llama_cpp.llama_log_set(log, ctypes.c_void_p())
@@ -72,11 +77,11 @@ class Server:
 
     def _checked(self, result: Any) -> Any:
         if not result:
-            raise LlamaError(" ".join("".join(self._said[-4:]).split()) or "no reason is given")
+            raise LlamaError(next(iter(self._said), "it does not say why"))
         return result
 
     def load(self, path: str, vision: str, gpu_layers: int, threads: int) -> Loaded:
-        """Load both files; gpu_layers: -1 for all. threads: 0 for llama.cpp's own number."""
+        """Load both files; gpu_layers: -1 for all."""
         llama, mtmd, self._threads = self._llama, self._mtmd, threads
         options = llama.llama_model_default_params()
         options.n_gpu_layers = gpu_layers
@@ -84,7 +89,7 @@ class Server:
         looks = mtmd.mtmd_context_params_default()
         looks.use_gpu, looks.warmup, looks.print_timings = gpu_layers != 0, False, False
         looks.image_min_tokens, looks.image_max_tokens = 1, NEAR_ALL
-        looks.n_threads = threads or looks.n_threads
+        looks.n_threads = threads
         self._vision = self._checked(
             mtmd.mtmd_init_from_file(os.fsencode(vision), self._model, looks)
         )
@@ -107,7 +112,7 @@ class Server:
         options.n_ctx = options.n_batch = rows
         options.n_ubatch, options.n_outputs_max = min(rows, BATCH), SEQUENCES
         options.n_seq_max, options.kv_unified = SEQUENCES, True
-        options.n_threads = options.n_threads_batch = self._threads or options.n_threads
+        options.n_threads = options.n_threads_batch = self._threads
         self._context = llama.llama_init_from_model(self._model, options)
         self._checked(self._context)
 
@@ -208,7 +213,7 @@ def main(descriptor: int) -> None:
                 server = server or Server()
                 reply = server.answer(*request)
             except ImportError:
-                reply = Failure("it needs llama-cpp-python: pip install 'edge-cloud-spec[llama]'")
+                reply = Failure("there is no llama-cpp-python", INSTALL)
             except Exception as error:  # whatever the library raises: the robot says it
                 reply = Failure(" ".join(str(error).split())[:300] or type(error).__name__)
             robot.send(reply)

@@ -6,11 +6,11 @@ next and no other, so that whatever it says is judged as the chain that it is.
 
 from __future__ import annotations
 
-import base64
 import io
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,12 @@ from ..decoding.digest import common_prefix
 from ..errors import UserError
 from .checkpoint import CheckpointFiles, checkpoint_directory, checkpoint_files
 from .drafter import OnLayer
-from .openai_server import OpenAiReply, OpenAiServer
+from .openai_server import OpenAiReply, OpenAiServer, chat_messages
 from .processor import Processor
 from .prompt import Prompt, PromptSpec, Request
 
-PREFIX = "openai:"
 AHEAD = 16  # tokens of one request: more are in vain where the target says something else
-KEPT = 4  # requests under way: a small server works on them one after another
+MAX_TEXT = 1000  # characters of them
 LOOK_S = 0.005  # until messages that arrived are handled while a token is waited for
 ANSWER_S = 10.0  # for one request, after which the server counts as failed
 # How servers are asked to continue the last message: vLLM, SGLang and llama-server by
@@ -37,28 +36,19 @@ WAYS: tuple[Mapping[str, bool], ...] = (
     {"continue_final_message": True, "add_generation_prompt": False},
     {},
 )
-CUT_OFF = "\N{REPLACEMENT CHARACTER}"  # what is decoded of a part of a character's bytes
-PROBED = 3  # tokens that have to agree when the server is tried
 QUESTION = "Count from one to twenty, in words."
+PROBED = 3  # tokens that have to agree when the server is tried
+CUT_OFF = "\N{REPLACEMENT CHARACTER}"  # what is decoded of a part of a character's bytes
 
 Path = tuple[int, ...]  # tokens after the prompt
-Message = dict[str, Any]  # of the chat API
 
 
 @dataclass(frozen=True, eq=False)
 class ChatPrompt(Prompt):
     """A prompt, and the same as messages. ``end``: the token that ends an answer."""
 
-    messages: tuple[Message, ...] = ()
-    end: int = -1
-
-
-def chat_messages(system_text: str, text: str, picture: bytes) -> tuple[Message, ...]:
-    """The messages of one request; the picture is a file's content."""
-    kind = "png" if picture.startswith(b"\x89PNG") else "jpeg"
-    url = f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
-    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]
-    return {"role": "system", "content": system_text}, {"role": "user", "content": parts}
+    messages: Sequence[dict[str, Any]]
+    end: int
 
 
 def text_of(tokenizer: Any, path: Path) -> str:
@@ -68,101 +58,98 @@ def text_of(tokenizer: Any, path: Path) -> str:
 
 
 class Continuation:
-    """What the server says after some tokens: ``path`` begins with them and grows."""
+    """What the server says after some tokens: ``path`` begins with them and grows.
+
+    ``over``: why it says no more, ``stop`` where the answer ends there; empty before.
+    """
 
     def __init__(self, tokenizer: Any, start: Path, reply: OpenAiReply) -> None:
         self.path = self._start = start
-        self._text = self._reason = ""
-        self._tokenizer, self._reply = tokenizer, reply
-
-    @property
-    def over(self) -> bool:
-        """Whether it says no more."""
-        return bool(self._reason)
-
-    @property
-    def ends(self) -> bool:
-        """Whether the answer ends after the path."""
-        return self._reason == "stop"
+        self.over = self._text = ""
+        self.reply, self._tokenizer = reply, tokenizer
 
     def leads(self, path: Path) -> bool:
         """Whether it has said what follows this path, or still may."""
         same = common_prefix(path, self.path)
         if same < len(self.path):
             return len(self._start) <= len(path) == same
-        return not self.over or (self.ends and len(path) == same)
+        return not self.over or (self.over == "stop" and len(path) == same)
 
     def read(self) -> bool:
         """Take in what arrived, if anything did. UserError: the server failed or sends nonsense."""
-        chunks = self._reply.take()
+        chunks = self.reply.take()
         try:
             for choice in (choice for chunk in chunks for choice in chunk.choices):
-                self._text += choice.delta.content or ""
-                self._reason = self._reason or choice.finish_reason or ""
+                self._text = (self._text + (choice.delta.content or ""))[:MAX_TEXT]
+                self.over = self.over or choice.finish_reason or ""
         except (AttributeError, TypeError) as error:
             raise UserError(f"the drafter's server sends no text ({error}): check it") from None
+        if len(self._text) == MAX_TEXT:  # no server says so much that keeps to AHEAD
+            self.over = "length"
         if chunks:
             self.path = self._tokens(self._text.rstrip(CUT_OFF))
-        elif self._reply.done:
-            self._reason = self._reason or "nothing more came"
-        if self.over and not self.ends and self.path == self._start:
-            raise UserError(f"the drafter's server says nothing ({self._reason}): see its log")
+        elif self.reply.done:
+            self.over = self.over or "it broke off"
+        if self.over not in ("", "stop") and self.path == self._start:
+            raise UserError(f"the drafter's server says nothing ({self.over}): see its log")
         return bool(chunks)
 
-    def cancel(self) -> None:
-        """It is not needed any more."""
-        self._reply.cancel()
-
     def _tokens(self, text: str) -> Path:
-        """The path with this text after its start, cut into tokens as the target's tokenizer does
-        where the start is cut so, too."""
-        start, tokenizer = self._start, self._tokenizer
-        before = text_of(tokenizer, start)
-        whole = tuple(tokenizer(before + text, add_special_tokens=False)["input_ids"])
-        if whole[: len(start)] == start:
+        """The start and this text as the target's tokenizer cuts them, if it cuts the start so."""
+        before = text_of(self._tokenizer, self._start)
+        whole = tuple(self._tokenizer(before + text, add_special_tokens=False)["input_ids"])
+        if whole[: len(self._start)] == self._start:
             return whole
-        return start + tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self._start + tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 class ContinuedSession:
-    """A ``DraftSession`` of what a server says; a pass is the wait for one token of each path."""
+    """A ``DraftSession`` of what a server says, and its ``DraftPrefill``: the server reads the
+    prompt until it says the first token. A pass is the wait for one token after each path."""
 
     def __init__(
         self, ask: Callable[[Path, Callable[[], None]], Continuation], end: int, vocabulary: int
     ) -> None:
         """ask: begins to continue a path, and calls back when there is news."""
         self._ask, self._end, self._vocabulary = ask, end, vocabulary
-        self._prefix: Path = ()
+        self.tokens: Path = ()
         self._nodes: list[Path] = []  # the path to each
         self._next: dict[Path, int] = {}  # the tokens that are known, by what they follow
         self._said: list[Continuation] = []
         self._news = threading.Event()
 
     @property
-    def tokens(self) -> Path:
-        """The prefix after the prompt."""
-        return self._prefix
+    def session(self) -> ContinuedSession:
+        """Itself, once the prompt is read; ValueError before."""
+        if () not in self._next:
+            raise ValueError("the prompt is not read yet")
+        return self
+
+    def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
+        """Wait for the first token. UserError: the server has failed."""
+        self.logits_after(-1, on_layer)
+        return True
 
     @property
     def pending_rows(self) -> int:
         """1 where the token after the prefix is not known."""
-        return int(self._prefix not in self._next)
+        return int(self.tokens not in self._next)
 
     def truncate(self, length: int) -> None:
         """Roll the prefix back to so many tokens after the prompt."""
-        self._follow(self._prefix[:length])
+        self._follow(self.tokens[:length])
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Make the nodes of the path part of the prefix, and keep some below it; ValueError."""
         if any(not 0 <= node < len(self._nodes) for node in (*path, *keep)):
             raise ValueError(f"there are {len(self._nodes)} nodes, not {path} and {keep}")
         kept = [self._nodes[node] for node in keep]
-        self._follow(self._nodes[path[-1]] if path else self._prefix)
+        self._follow(self._nodes[path[-1]] if path else self.tokens)
         self._nodes = kept
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add tokens to the prefix."""
-        self._follow((*self._prefix, *tokens))
+        self._follow((*self.tokens, *tokens))
 
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
@@ -170,7 +157,7 @@ class ContinuedSession:
         """Rows [n, V] after n more nodes. UserError: the server has failed."""
         nodes = list(self._nodes)
         for token, parent in zip(tokens, parents, strict=True):
-            nodes.append((*(nodes[parent] if parent >= 0 else self._prefix), token))
+            nodes.append((*(nodes[parent] if parent >= 0 else self.tokens), token))
         grown = nodes[len(self._nodes) :]
         for path in grown:  # asked for at once, waited for one after another
             if path not in self._next:
@@ -181,17 +168,17 @@ class ContinuedSession:
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
         """The row [V] after a node or the prefix (-1). UserError: the server has failed."""
-        return self._row(self._nodes[node] if node >= 0 else self._prefix, on_layer)
+        return self._row(self._nodes[node] if node >= 0 else self.tokens, on_layer)
 
     def close(self) -> None:
         """Let the server stop."""
-        for said in self._said:
-            said.cancel()
+        while self._said:
+            self._said.pop().reply.cancel()
 
     def _follow(self, prefix: Path) -> None:
-        self._prefix, self._nodes = prefix, []
+        self.tokens, self._nodes = prefix, []
         for said in [said for said in self._said if not said.leads(prefix)]:
-            said.cancel()
+            said.reply.cancel()
             self._said.remove(said)
 
     def _leading(self, path: Path) -> Continuation:
@@ -200,9 +187,6 @@ class ContinuedSession:
         if found is None:
             found = self._ask(path, self._news.set)
             self._said.append(found)
-            for said in self._said[:-KEPT]:
-                said.cancel()
-            del self._said[:-KEPT]
         return found
 
     def _row(self, path: Path, on_layer: OnLayer | None) -> NDArray[np.float32]:
@@ -210,11 +194,12 @@ class ContinuedSession:
             said = self._leading(path)
             if len(said.path) > len(path):
                 self._next[path] = said.path[len(path)]
-            elif said.ends:
+            elif said.over:
                 self._next[path] = self._end
-            elif not said.read():
-                self._news.wait(LOOK_S)
-                self._news.clear()
+            else:
+                if not said.read():
+                    self._news.wait(LOOK_S)
+                    self._news.clear()
                 if on_layer is not None:
                     on_layer(0, None)
         row = np.full(self._vocabulary, -np.inf, np.float32)
@@ -228,25 +213,6 @@ class ContinuedSession:
         return row
 
 
-class FirstToken:
-    """A ``DraftPrefill``: the server reads the prompt until it says the first token."""
-
-    def __init__(self, session: ContinuedSession) -> None:
-        self._session = session
-
-    @property
-    def session(self) -> ContinuedSession:
-        """The session after the prompt; ValueError before it is read."""
-        if self._session.pending_rows:
-            raise ValueError("the prompt is not read yet")
-        return self._session
-
-    def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
-        """Wait for the first token. UserError: the server has failed."""
-        self._session.logits_after(-1, on_layer)
-        return True
-
-
 class OpenAiDrafter(Processor):
     """A ``Drafter`` with the tokenizer and the processor of a checkpoint, and a server's words."""
 
@@ -254,37 +220,28 @@ class OpenAiDrafter(Processor):
 
     def __init__(self, files: CheckpointFiles, server: OpenAiServer) -> None:
         """UserError: the server cannot be used, or does not continue texts."""
-        super().__init__(files, f"{PREFIX}{server.model}")
+        super().__init__(files, f"openai:{server.model}")
         self._server = server
         self._session: ContinuedSession | None = None
         self._way = self._probe()
 
     def prompt(self, request: Request, spec: PromptSpec) -> ChatPrompt:
         """The prompt of this specification; UserError."""
-        text = f"{request.instruction}\n{request.order}"
-        messages = chat_messages(spec.system_text, text, request.jpeg)
-        prompt = super().prompt(request, spec)
+        prompt, messages = super().prompt(request, spec), chat_messages(request, spec)
         return ChatPrompt(**vars(prompt), messages=messages, end=spec.end_ids[0])
 
-    def prefill(self, prompt: Prompt) -> FirstToken:
+    def prefill(self, prompt: Prompt) -> ContinuedSession:
         """Begin to read a prompt of this drafter's; the session before it is over."""
         assert isinstance(prompt, ChatPrompt)
         if self._session is not None:
             self._session.close()
-        messages = prompt.messages
 
-        def ask(path: Path, on_news: Callable[[], None]) -> Continuation:
-            return self._continued(messages, path, self._way, on_news)
-
+        ask = partial(self._continued, prompt, self._way)
         self._session = ContinuedSession(ask, prompt.end, self.vocabulary)
-        return FirstToken(self._session)
+        return self._session
 
     def _continued(
-        self,
-        messages: Sequence[Message],
-        path: Path,
-        way: Mapping[str, bool],
-        on_news: Callable[[], None],
+        self, prompt: ChatPrompt, way: Mapping[str, bool], path: Path, on_news: Callable[[], None]
     ) -> Continuation:
         """Begin to continue an answer that begins with this path."""
         text = text_of(self.tokenizer, path)
@@ -292,7 +249,7 @@ class OpenAiDrafter(Processor):
         reply = self._server.begin(
             lambda client: client.chat.completions.create(
                 model=self._server.model,
-                messages=[*messages, *answer],  # type: ignore[list-item]
+                messages=[*prompt.messages, *answer],  # type: ignore[list-item]
                 max_tokens=AHEAD,
                 temperature=0,
                 stream=True,
@@ -305,20 +262,19 @@ class OpenAiDrafter(Processor):
     def _probe(self) -> Mapping[str, bool]:
         """How the server is asked to continue: it is given the first half of an answer of its own,
         after which the other half follows only where it continues. UserError: it does not."""
-        grey = io.BytesIO()
+        grey, why = io.BytesIO(), ""
         Image.new("RGB", (224, 224), "grey").save(grey, "JPEG")
-        messages = chat_messages("", QUESTION, grey.getvalue())
-        answer = self._whole(messages, (), WAYS[-1]).path
+        prompt = self.prompt(Request(QUESTION, grey.getvalue()), self.spec("", AHEAD))
+        answer = self._whole(prompt, (), WAYS[-1]).path
         half = (len(answer) + 1) // 2
         end = min(half + PROBED, len(answer))
-        why = ""
         for way in WAYS:
             try:
-                rest = self._whole(messages, answer[:half], way)
+                rest = self._whole(prompt, answer[:half], way)
             except UserError as error:
                 why = str(error)
                 continue
-            if rest.path[:end] == answer[:end] and (end > half or rest.ends):
+            if rest.path[:end] == answer[:end] and (end > half or rest.path == answer):
                 return way
             why = "it says something else after the beginning of its own answer"
         raise UserError(
@@ -326,12 +282,10 @@ class OpenAiDrafter(Processor):
             "SGLang, llama-server or Ollama, or a chat template that leaves the last message open"
         )
 
-    def _whole(
-        self, messages: Sequence[Message], path: Path, way: Mapping[str, bool]
-    ) -> Continuation:
+    def _whole(self, prompt: ChatPrompt, path: Path, way: Mapping[str, bool]) -> Continuation:
         """All that one request gives after a path."""
         news = threading.Event()
-        said = self._continued(messages, path, way, news.set)
+        said = self._continued(prompt, way, path, news.set)
         while not said.over:
             news.wait()
             news.clear()
@@ -347,5 +301,5 @@ def served_drafter(name: str, tokenizer: str, model: str, key_file: str = "") ->
             "its tokenizer and chat template: give it as model.tokenizer, or --tokenizer"
         )
     files = checkpoint_files(checkpoint_directory(tokenizer))
-    url = name.removeprefix(PREFIX)
+    url = name.removeprefix("openai:")
     return OpenAiDrafter(files, OpenAiServer(url, model, key_file, timeout_s=ANSWER_S))

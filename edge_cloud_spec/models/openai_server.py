@@ -7,6 +7,7 @@ that closes its connection, and the server stops generating. Nothing is asked a 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import os
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 
 from ..errors import UserError, one_line
 from ..wire.secret_files import read_token
+from .prompt import PromptSpec, Request, messages_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -222,6 +224,17 @@ async def _bound(response: Any) -> None:
                 yield part
 
     response.aiter_bytes = bounded
+
+
+def chat_messages(request: Request, spec: PromptSpec) -> list[dict[str, Any]]:
+    """The request as messages of the chat API, with its picture; UserError as ``messages_of``."""
+    kind = "png" if request.jpeg.startswith(b"\x89PNG") else "jpeg"
+    picture = {"url": f"data:image/{kind};base64,{base64.b64encode(request.jpeg).decode()}"}
+    messages = messages_of(request, spec)
+    for part in messages[-1]["content"]:
+        if part["type"] == "image":
+            part |= {"type": "image_url", "image_url": picture}
+    return messages
 
 
 def _seconds(text: str | None) -> float:

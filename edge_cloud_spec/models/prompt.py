@@ -44,7 +44,8 @@ class PromptSpec:
     """The form of a prompt, as the target's side defines it; sent to the robot as bytes.
 
     ``user_text`` has the places of the instruction, of the order and of the picture; without one
-    the picture comes first. ``dialect``: how the answer is to be read; empty: as our clauses.
+    the picture comes first. ``dialect`` names how the answer is to be read, the last word by a
+    digest; empty: as our clauses.
     """
 
     chat_template: str

@@ -132,7 +132,7 @@ class Dialect:
 
     @property
     def identity(self) -> str:
-        """Names how it reads; empty: as ours."""
+        """Its name and a digest of how it reads; empty: as ours."""
         if self == Dialect():
             return ""
         read = self.form, self.actions, self.separator, self.most, self.thinks_until
@@ -253,6 +253,7 @@ class Dialect:
 
 
 def pattern_of(phrase: str) -> str:
+    """The regular expression of a phrase, with a group for its amount."""
     return NUMBER.join(map(_literal, phrase.split(AMOUNT)))
 
 

@@ -87,7 +87,7 @@ def test_a_drafter_that_looks_less_closely_has_a_row_of_its_own(
 ) -> None:
     options = ["--target", str(pair[0]), "--drafter", str(pair[1]), "--frames", "2"]
     options += ["--max-tokens", "10", "--rtt", "5", "--preset", "dsd"]
-    options += ["--max-pixels", "1500", "--max-image-tokens", "3"]
+    options += ["--max-pixels", "1500", "--max-image-tokens", "3", "--dialect", "uni_navid"]
     whole, resized, pruned = rows("models", tmp_path, *options)
     assert [row["max_pixels"] for row in (whole, resized, pruned)] == [0, 1500, 0]
     assert [row["max_image_tokens"] for row in (whole, resized, pruned)] == [0, 0, 3]
@@ -95,6 +95,7 @@ def test_a_drafter_that_looks_less_closely_has_a_row_of_its_own(
     assert max(resized["draft_prompt"], pruned["draft_prompt"]) < whole["draft_prompt"]
     assert whole["tokens"] == resized["tokens"] == pruned["tokens"]  # the target's, all of them
     for row in (whole, resized, pruned):
+        assert row["dialect"] == "uni_navid" and row["actions"] == 0, "a target that knows nothing"
         assert row["preset"] == "dsd" and row["measured_tokens_per_s"] > 0 < row["decode_ms"]
 
 
@@ -109,6 +110,7 @@ def test_what_cannot_be_measured_is_one_sentence(
         (["--max-image-tokens", "-4"], "max_image_tokens is -4"),
         (["--preset", "edge_only"], "give one that is verified"),
         (["--preset", "warp"], "no preset 'warp'"),
+        (["--dialect", "klingon"], "no dialect 'klingon'"),
     ):
         assert main(["bench", "models", *options]) == 2
         said = capsys.readouterr().err

@@ -13,6 +13,7 @@ from helpers.exactness import (
     ONE,
     Joint,
     Model,
+    OneWord,
     as_it_is,
     continued,
     distance,
@@ -184,6 +185,45 @@ def test_greedy_and_coupled_give_the_targets_own_tokens(
     assert list(both.emitted) == own_tokens(target, policy, 0, len(both.emitted))
     if not stray and name != "best_first":  # the same model: nothing is ever rejected
         assert len(both.emitted) == 4 * (depth(PRESETS[name]) + 1)
+
+
+CHAINS = [name for name, preset in PRESETS.items() if preset.shape.is_chain]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@settings(max_examples=6)
+@given(
+    vocabulary=st.sampled_from([2, 3, 4]),
+    seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)),
+    spread=st.sampled_from([0.0, 1.0, 3.0]),
+    policy=policies,
+    coded=st.booleans(),
+)
+def test_one_token_without_a_row_leaves_the_targets_distribution(
+    name: str,
+    vocabulary: int,
+    seeds: tuple[int, int],
+    spread: float,
+    policy: SamplingPolicy,
+    coded: bool,
+) -> None:
+    models = (OneWord(seeds[0], vocabulary, 1.0), Model(seeds[1], vocabulary, spread))
+    wire, tolerance = (over_the_codec, 1e-6) if coded else (as_it_is, 1e-9)
+    check(PRESETS[name], policy, models, wire, tolerance)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_one_token_without_a_row_leaves_the_targets_own_tokens(
+    name: str, temperature: float
+) -> None:
+    for seed in range(8):
+        policy, target = SamplingPolicy(temperature, seed=seed), Model(seed, 6, 1.5)
+        rule = "coupled" if temperature else "greedy"
+        both = pair(PRESETS[name], rule, policy, (OneWord(seed + seed % 2, 6, 1.5), target))
+        for _ in range(4):
+            both.round()
+        assert list(both.emitted) == own_tokens(target, policy, 0, len(both.emitted))
 
 
 def test_the_truncated_tail_of_picospec_is_found_out() -> None:

@@ -9,7 +9,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.exactness import Model, as_it_is, continued, distance, joint_of, own_tokens, pair
+from helpers.exactness import (
+    Model,
+    OneWord,
+    as_it_is,
+    continued,
+    distance,
+    joint_of,
+    own_tokens,
+    pair,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,12 +62,20 @@ class InGrammar(Model):
     policy=st.sampled_from(
         [SamplingPolicy(1.0), SamplingPolicy(0.7, top_k=2), SamplingPolicy(1.5, top_p=0.8)]
     ),
+    one_word=st.booleans(),
 )
 def test_a_round_of_rejection_has_the_distribution_of_the_allowed_tokens(
-    name: str, vocabulary: int, seeds: tuple[int, int], text: str, policy: SamplingPolicy
+    name: str,
+    vocabulary: int,
+    seeds: tuple[int, int],
+    text: str,
+    policy: SamplingPolicy,
+    one_word: bool,
 ) -> None:
+    """Also where the draft model says one token only, which may not be allowed."""
     preset, grammar = PRESETS[name], ToyGrammar(text, vocabulary)
-    draft_model, target = (Model(seed, vocabulary, 1.0) for seed in seeds)
+    draft_model = (OneWord if one_word else Model)(seeds[0], vocabulary, 1.0)
+    target = Model(seeds[1], vocabulary, 1.0)
 
     def run(random_source):
         models = draft_model, target
@@ -93,13 +110,14 @@ def test_a_mask_on_the_draft_alone_is_found_out() -> None:
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("vocabulary", [4, 5000])  # of which the second is screened in float32
+@pytest.mark.parametrize("drafter", [Model, OneWord])
 def test_greedy_and_coupled_say_what_the_target_says_alone(
-    name: str, rule: str, vocabulary: int
+    name: str, rule: str, vocabulary: int, drafter: type[Model]
 ) -> None:
     policy = GREEDY if rule == "greedy" else SamplingPolicy(0.9, seed=5)
     for text in ("a", "b"):
         grammar = ToyGrammar(text, vocabulary)
-        draft_model, target = Model(3, vocabulary, 1.0), Model(4, vocabulary, 1.0)
+        draft_model, target = drafter(3, vocabulary, 1.0), Model(4, vocabulary, 1.0)
         both = pair(PRESETS[name], rule, policy, (draft_model, target), None, as_it_is, grammar)
         while len(both.emitted) < 12:
             both.round()

@@ -33,10 +33,12 @@ from edge_cloud_spec.edge.events import (
     ANSWERED,
     Abort,
     Cut,
+    DrafterFailed,
     Emit,
     Finish,
     LinkLost,
     LinkUp,
+    Prefilled,
     Prepare,
     PromptReady,
     Received,
@@ -132,6 +134,41 @@ def test_whatever_ends_a_decode_is_said_with_a_goodbye(make, event, reason, text
     robot = make()
     assert robot.handle(event, 2.0) == [Send(Close()), Finish(reason, text)]
     assert robot.finished
+
+
+def test_a_drafter_that_fails_leaves_the_answer_to_the_cloud() -> None:
+    """At once where a draft was due, else after the verdict on the one that is on its way."""
+    robot, failed = drafting(), DrafterFailed("it is gone")
+    (ask,) = sent(robot.handle(failed, 1.0))
+    assert isinstance(ask, Generate) and ask.base == BASE
+    assert robot.mode is Mode.FOLLOWING and robot.stats.failure == "it is gone"
+    assert robot.handle(failed, 1.1) == []
+    robot = waiting()
+    assert robot.handle(failed, 1.5) == []
+    emit, *others = robot.handle(verdict(BASE, (0,), 9), 2.0)
+    assert isinstance(emit, Emit) and [type(each) for each in sent(others)] == [Generate]
+    assert finish(robot.handle(TimePassed(), 12.0)).reason == "timeout"  # the cloud owes it
+
+
+def test_a_drafter_that_failed_under_an_old_specification_reads_the_next_one() -> None:
+    robot = decoder()
+    robot.start(0.0, b"an old one")
+    robot.handle(PromptReady(b"prompt", spec_digest(b"an old one"), (0,), 20), 0.0)
+    robot.handle(DrafterFailed("it is gone"), 0.1)
+    assert robot.handle(Received(Opened("s", SPEC, BASE)), 0.2) == [Prepare(SPEC)]
+    assert robot.width  # else nobody reads it, and nobody asks
+    robot.handle(replace(PROMPT, prefilled=False), 0.3)
+    (ask,) = sent(robot.handle(Prefilled(), 0.4))
+    assert isinstance(ask, Generate) and robot.mode is Mode.FOLLOWING
+
+
+def test_without_a_cloud_a_drafter_that_fails_ends_the_decode() -> None:
+    robot = decoder("edge_only")
+    robot.start(0.0)
+    robot.handle(replace(PROMPT, spec_digest=b""), 0.0)
+    assert robot.handle(DrafterFailed("it is gone"), 0.1) == [
+        Finish("drafter_failed", "it is gone")
+    ]
 
 
 @pytest.mark.parametrize("make", [drafting, waiting])

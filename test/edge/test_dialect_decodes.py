@@ -105,11 +105,15 @@ def test_a_file_of_one_name_with_another_table_is_another_dialect(models: tuple[
     ours = load_dialect("navila")
     other = dataclasses.replace(ours, actions=ours.actions[:-1])
     assert ours.name == other.name and ours.identity != other.identity
-    with pair(models, "navila", "navila") as robot:
-        robot.runner._local_spec = dataclasses.replace(
-            robot.runner._local_spec, dialect=other.identity
-        )
-        assert other.identity in decode(robot, "dsd").text
+    named = dataclasses.replace(ours, name="mine")
+    good = spec_in(models[1], "navila")
+    for dialect, completes in ((named, True), (other, False)):  # another name is another's matter
+        with pair(models, "navila", "navila") as robot:
+            own = dataclasses.replace(good, dialect=dialect.identity)
+            robot.runner = DecodeRunner(models[1], own)
+            outcome = decode(robot, "dsd")
+            assert outcome.completed == completes
+            assert (dialect.identity in outcome.text) != completes
 
 
 def test_a_prompt_is_in_the_words_of_its_dialect_and_ours_is_as_it_was(

@@ -27,7 +27,8 @@ from edge_cloud_spec.edge.draft_planner import (
     scored_plans,
 )
 from edge_cloud_spec.edge.measures import Measures
-from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.presets import load_preset, preset_names
 
 AUTO = load_preset("auto")
 BOUND = Preset("x", "", "edge", draft_length=16, pacing="verify_bound")
@@ -110,6 +111,29 @@ def test_auto_learns_what_the_target_costs_first_and_then_takes_the_best_plan() 
     assert promised == pytest.approx(best(measures, plan.speculation))
     assert promised > GAIN / 0.2
     assert plan.speculation.ahead >= 1 + 2 * 0.05 / 0.2
+
+
+DRAFTING = [name for name in preset_names() if load_preset(name).drafts_on_robot]
+
+
+@pytest.mark.parametrize("name", DRAFTING)
+def test_a_drafter_that_knows_one_token_is_asked_for_chains_or_the_preset_is_refused(
+    name: str,
+) -> None:
+    preset = load_preset(name)
+    if preset.pacing != "auto" and not preset.shape.is_chain:
+        with pytest.raises(UserError, match=f"{name}.* auto .*dsd, fsd"):
+            preset.in_chains()
+        return
+    chains = preset.in_chains()
+    assert chains.shape.is_chain and chains.in_chains() == chains
+    assert (chains == preset) == preset.shape.is_chain
+    planner = planner_of(chains, known())
+    assert all(planner.plan(0.1 * n, 3 * n).shape.is_chain for n in range(100))
+    if isinstance(planner, AutoPlanner):
+        assert {shape.is_chain for shape, _ in planner.observations().promises} == {True}
+        trees = AutoPlanner(preset, known()).observations().promises
+        assert not all(shape.is_chain for shape, _ in trees)
 
 
 @pytest.mark.parametrize(("one_way", "ahead"), [(0.0, 2), (0.05, 2), (0.11, 3), (0.3, 4), (0.9, 8)])

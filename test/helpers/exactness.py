@@ -50,6 +50,15 @@ class Model(FakeVlm):
         return probabilities(self.logits(prefix), policy)
 
 
+class OneWord(Model):
+    """A server that says one token, and nothing of the others."""
+
+    def logits(self, prefix: tuple[int, ...]) -> NDArray[np.float32]:
+        row = np.full(self.vocabulary, -np.inf, np.float32)
+        row[int(super().logits(prefix).argmax())] = 0.0
+        return row
+
+
 def probabilities(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArray[np.float64]:
     """The policy's distribution [V]."""
     row = distribution_of(logits, policy)

@@ -1,6 +1,6 @@
 """Checkpoints of the three families as GGUF files: for tests, and for a way through llama.cpp here.
 
-``python -m edge_cloud_spec.lab.harness.gguf_checkpoint CHECKPOINT DIRECTORY``. Names of keys and
+``PYTHONPATH=test python -m helpers.gguf_checkpoint CHECKPOINT DIRECTORY``. Names of keys and
 tensors are those of the package gguf. Owners of a published model take its own GGUF files.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
-from ...models.checkpoint import weight_files
+from edge_cloud_spec.models.checkpoint import weight_files
 
 Weights = dict[str, np.ndarray]
 
@@ -50,10 +51,13 @@ def convert(source: Path, directory: Path) -> Path:
     weights: Weights = {}
     for file in weight_files(source):
         weights |= load_file(file)
-    seen, said = "model.visual.", "model.language_model."
-    vision = {name[len(seen) :]: each for name, each in weights.items() if name.startswith(seen)}
+    # A file's names begin as in transformers' class, or as Qwen's own.
+    seen = {name: re.sub(r"^(model\.)?visual\.", "", name) for name in weights if "visual." in name}
+    vision = {short: weights[name] for name, short in seen.items()}
     text = {
-        name.replace(said, "model."): each for name, each in weights.items() if seen not in name
+        name.replace("model.language_model.", "model."): weight
+        for name, weight in weights.items()
+        if name not in seen
     }
     _write_vision(directory / "mmproj.gguf", source, config, vision)
     _write_text(directory / "f16.gguf", source, config, text)

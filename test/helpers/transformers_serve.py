@@ -10,6 +10,16 @@ import sys
 import time
 from pathlib import Path
 
+# That of the embedded pair, but for the end of a last message of the assistant's.
+CONTINUES = (
+    "{% for message in messages %}{% if message.role != 'system' %}"
+    "{% if message.role == 'assistant' %}<|im_start|>{% endif %}"
+    "{% for part in message.content %}{% if part.type == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}{% endfor %}"
+    "{% if message.role == 'assistant' and not loop.last %}<|im_end|>{% endif %}"
+    "{% endif %}{% endfor %}{% if messages[-1].role != 'assistant' %}<|im_start|>{% endif %}"
+)
+
 
 def main() -> None:
     """Serve until somebody ends the process."""
@@ -18,6 +28,9 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument(
         "hold", type=Path, help="a file: while it is there an answer stops early on"
+    )
+    parser.add_argument(
+        "--continues", action="store_true", help="leave an assistant's last message open"
     )
     args = parser.parse_args()
     import transformers
@@ -36,6 +49,11 @@ def main() -> None:
 
     def from_pretrained(name, **_):
         tokenizer = AutoTokenizer.from_pretrained(name)
+        if args.continues:
+            FALLBACKS.clear()  # they know no beginning of an answer
+            tokenizer.chat_template = CONTINUES
+            pictures = Qwen2VLImageProcessorPil.from_pretrained(name)
+            return ImageProcessor(pictures, tokenizer, CONTINUES)
         # Without it the server begins each answer with the prompt: our chat template has no
         # "assistant" after the mark.
         (qwen,) = (one for kinds, one in FALLBACKS.items() if "qwen3_vl" in kinds)

@@ -200,9 +200,7 @@ def test_a_missing_package_or_memory_is_no_fault_of_the_files(
     file.write_text(json.dumps(json.loads(whole) | quantized))
     with pytest.raises(UserError, match="gptq quantized: load it as it is"):
         load(copied, quantize="int8")
-    with pytest.raises(
-        UserError, match=r"(accelerate|optimum).*: install the package that is missing$"
-    ):
+    with pytest.raises(UserError, match=r"(accelerate|optimum).*: install the package"):
         load(copied)
     file.write_text(whole)
 

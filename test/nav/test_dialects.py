@@ -45,7 +45,7 @@ FORWARD = Action("move", "forward", amount=0.5)
 
 
 def test_ours_in_the_file_reads_as_ours_in_the_code() -> None:
-    assert dialect_names() == SHIPPED
+    assert dialect_names() == SHIPPED == tuple(sorted(fuzz.TRUTHS))
     assert load_dialect("clauses") == CLAUSES and load_dialect("clauses").identity == ""
     names = [load_dialect(name).identity for name in WHOLE]
     assert [name.split(" ")[0] for name in names] == list(WHOLE) and len(set(names)) == 3
@@ -145,6 +145,15 @@ def test_what_is_no_mapping_is_refused_too(text: str, tmp_path: Path) -> None:
         load_dialect(str(path))
     with pytest.raises(UserError, match=f"no dialect 'none'; choose one of {', '.join(SHIPPED)}"):
         load_dialect("none")
+
+
+def test_the_file_in_the_documents_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs/dialects.md").read_text()
+    text = page.partition("```yaml\n")[2].partition("```")[0]
+    own = made(None, text)
+    assert own.most == 3 and own.action_of("</think>I will go, go, halt!", ended=True) == Action(
+        "move", "forward", amount=1.0
+    )
 
 
 # Reading

@@ -57,6 +57,7 @@ class Scripted:
 
     def __init__(self, tokens: tuple[int, ...]) -> None:
         self.tokens, self.on_pass = tokens, None
+        self.by_itself = "end"  # how it ends where nobody ends it
         self.begun, self.said, self.ends = 0, threading.Semaphore(0), list[str]()
         self.go_on = threading.Event()
 
@@ -72,6 +73,7 @@ class Scripted:
                 reason = "cut" if isinstance(inbox.get(timeout=0.01), Cut) else "aborted"
             except Empty:
                 continue
+        reason = self.by_itself if reason == "end" else reason
         self.ends.append(reason)
         return Outcome(reason, "", self.tokens, 1.0, DecodeStats())
 
@@ -168,14 +170,18 @@ def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
 
 
 @pytest.mark.parametrize("node", [NONE], indirect=True)
-def test_a_bare_word_is_an_action_once_its_answer_has_ended(node: ScriptedDrafter) -> None:
+@pytest.mark.parametrize("reason", ["end", "length"])
+def test_a_bare_word_is_an_action_once_its_answer_has_ended(
+    node: ScriptedDrafter, reason: str
+) -> None:
     node._loop.settings = replace(node._loop.settings, dialect=load_dialect("uni_navid"))
     tokens = node._model.tokenizer("stop", add_special_tokens=False)["input_ids"]
-    node.runner.tokens = tuple(tokens)
+    node.runner.tokens, node.runner.by_itself = tuple(tokens), reason
     node.begin_decision()
     assert node._loop.instruction == CUP and not node.runner.ends, "it may go on"
     node.runner.go_on.set()
-    assert ended(node) == ["end"] and not node._loop.instruction
+    assert ended(node) == [reason]
+    assert node._loop.instruction == ("" if reason == "end" else CUP), "a stop, or none"
 
 
 def test_settings_have_the_grammar_and_the_reader_of_their_dialect() -> None:

@@ -33,6 +33,7 @@ from edge_cloud_spec.observe.observer import Observer
 from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.observe.topic_bag import subscribe
 from edge_cloud_spec.replay import player
+from edge_cloud_spec.replay.difference import dialect_of
 from edge_cloud_spec.replay.player import NAMESPACE
 from edge_cloud_spec.replay.recording import (
     COMPRESSED,
@@ -92,7 +93,9 @@ def test_new_decisions_are_recorded_and_replay_to_equal_ones(
     status, rows = replay(recorded)
     assert status == 0 and [row["equal"] for row in rows] == [True] * 4
     assert "4 of 4 decisions are the recorded ones" in capsys.readouterr().out
-    tasks = read_recording(recorded).tasks
+    recording = read_recording(recorded)
+    tasks = recording.tasks
+    assert dialect_of(recording.run_log) == "clauses" and dialect_of(RunLog()) == ""
     assert {task.parameters["rule"] for task in tasks} == {"coupled"}
     assert [task.parameters["first_decision"] for task in tasks] == [0, 1, 2, 3]
 
@@ -192,6 +195,7 @@ def test_a_picture_other_than_the_one_decided_on_is_damage(recorded: Path, tmp_p
         (("--every", "nan"), "--every is 0 seconds or more, not nan"),
         (("--json", "/nowhere/x.json"), "/nowhere/x.json cannot be written"),
         (("--attach", "--target", "x"), "--attach plays to nodes that run"),
+        (("--attach", "--dialect", "x"), "no --cloud, --target, --drafter or --dialect"),
         (("--cloud", "127.0.0.1:1", "--target", "x"), "--cloud names a verifier that runs"),
     ],
 )

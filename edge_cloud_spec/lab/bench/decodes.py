@@ -18,6 +18,7 @@ from ...decoding.shape import Branch, chain
 from ...decoding.target_rows import LogitRows
 from ...edge.runner import Outcome
 from ...models.draft_model import DraftModel
+from ...models.drafter import DraftSession
 from ...models.prompt import PromptSpec, Request
 from ...models.session import Session
 from .requests import sample_requests
@@ -70,7 +71,7 @@ class LocalRound:
 
 def local_rounds(
     target: Session,
-    draft_session: Session,
+    draft_session: DraftSession,
     spec: PromptSpec,
     rule: str,
     policy: SamplingPolicy,

@@ -17,6 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,9 +31,10 @@ from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.image import PictureLimits
+from ...models.llama import LlamaDrafter, LlamaSession, load_llama
 from ...models.load import DTYPES, load
 from ...models.prompt import PromptSpec, Request
-from ...models.session import Session
+from ...models.session import ALL_ROWS, Session
 from ...models.vlm import Vlm
 from ...nav.answer import CLAUSES_FORM
 from ...presets import load_preset, preset_names
@@ -116,8 +118,11 @@ class PairMeasures:
         )
 
 
-def opened(model: Vlm, spec: PromptSpec, request: Request) -> tuple[Session, float]:
-    """A session after the prompt, and the seconds that the prompt took.
+Drafter = Vlm | LlamaDrafter
+
+
+def opened(model: Drafter, spec: PromptSpec, request: Request) -> tuple[Any, float]:
+    """A session after the prompt (the model's own kind), and the seconds that the prompt took.
 
     Raises UserError where the model cannot take the request.
     """
@@ -125,11 +130,18 @@ def opened(model: Vlm, spec: PromptSpec, request: Request) -> tuple[Session, flo
         prompt = model.prompt(request, spec)
     except ValueError as error:
         raise UserError(f"{model.identity} cannot take the picture: {error}") from None
-    return timed(partial(model.open, prompt))
+
+    def read() -> Session | LlamaSession:
+        prefill = model.prefill(prompt)
+        while not prefill.step(ALL_ROWS):
+            pass
+        return prefill.session
+
+    return timed(read)
 
 
 def measure(
-    ours: Session, theirs: Session, spec: PromptSpec, into: PairMeasures
+    ours: Session, theirs: Session | LlamaSession, spec: PromptSpec, into: PairMeasures
 ) -> tuple[int, ...]:
     """Decode one request greedily with drafted chains, time passes; its answer's tokens.
 
@@ -152,7 +164,9 @@ def measure(
     return said
 
 
-def _time_passes(session: Session, sizes: Sequence[int], into: dict[int, list[float]]) -> None:
+def _time_passes(
+    session: Session | LlamaSession, sizes: Sequence[int], into: dict[int, list[float]]
+) -> None:
     """Passes over chains after a last token that is not computed yet, as in a round.
 
     A pass of ``n`` nodes of the draft model has n rows; one of the target has the last token's,
@@ -164,7 +178,7 @@ def _time_passes(session: Session, sizes: Sequence[int], into: dict[int, list[fl
         for repeat in range(REPEATS + 1):
             session.truncate(length - 1)
             session.extend([last])
-            _, seconds = timed(partial(session.forward, nodes))
+            _, seconds = timed(partial(session.grow, nodes, range(-1, size - 1)))
             if repeat:
                 into[size].append(seconds)
 
@@ -178,7 +192,7 @@ def held_mb() -> float:
 
 def decode_all(
     args: argparse.Namespace,
-    drafter: Vlm,
+    drafter: Drafter,
     requests: Sequence[Request],
     preset: Preset,
     limits: Sequence[PictureLimits],
@@ -240,7 +254,7 @@ COLUMNS = {
 
 OPTIONS: Options = {
     "--target": {"default": str(EMBEDDED / "target"), "help": "directory or hub name"},
-    "--drafter": {"default": str(EMBEDDED / "drafter"), "help": "the same"},
+    "--drafter": {"default": str(EMBEDDED / "drafter"), "help": "the same, or a GGUF file"},
     "--bag": {"type": Path, "help": "pictures and instructions (default: simulated)"},
     "--camera": {"default": "", "metavar": "TOPIC", "help": "the bag's camera"},
     "--instruction": {"default": "", "metavar": "TOPIC", "help": "its instructions"},
@@ -276,7 +290,7 @@ OPTIONS: Options = {
 }
 
 
-def crop_alike(drafter: Vlm, target: Vlm) -> None:
+def crop_alike(drafter: Drafter, target: Vlm) -> None:
     """Keep the logits that both have. UserError: their tokenizers differ."""
     if drafter.tokenizer_digest != target.tokenizer_digest:
         raise UserError("the two models have different tokenizers: choose two models of one family")
@@ -296,7 +310,10 @@ def run(args: argparse.Namespace) -> list[Row]:
     before = held_mb()
     target = load(args.target, **options)
     middle = held_mb()
-    drafter = load(args.drafter, **options)
+    if args.drafter.endswith(".gguf"):
+        drafter: Drafter = load_llama(args.drafter, device=args.device, threads=args.threads)
+    else:
+        drafter = load(args.drafter, **options)
     crop_alike(drafter, target)
     spec, dialect, actions = _spec(target, args), load_dialect(args.dialect), 0
     measures = [PairMeasures() for _ in limits]
@@ -320,7 +337,10 @@ def run(args: argparse.Namespace) -> list[Row]:
     for name, speed in ranked.items():
         print(f"  {name:12} {speed:8.1f} tokens/s promised")
     # auto makes this choice while it decodes, and has to learn the costs first
-    best = next(name for name in ranked if name != "auto")
+    others = [name for name in ranked if name != "auto"]
+    if isinstance(drafter, LlamaDrafter):  # a verifier has no such drafter
+        others = [name for name in others if load_preset(name).drafter != "cloud"]
+    best = others[0]
     chosen = load_preset(args.preset or best)
     memory = {"memory_mb": round(after - before, 1), "target_memory_mb": round(middle - before, 1)}
     rows: list[Row] = [
@@ -353,7 +373,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def _spec(model: Vlm, args: argparse.Namespace) -> PromptSpec:
+def _spec(model: Drafter, args: argparse.Namespace) -> PromptSpec:
     dialect = load_dialect(args.dialect)
     texts = dialect.system_text, dialect.user_text
     return model.spec(texts[0], args.max_tokens, texts[1], dialect.identity)
@@ -378,6 +398,7 @@ def _row(measured: PairMeasures, costs: Costs) -> Row:
 def _check(args: argparse.Namespace) -> None:
     if args.frames < 1 or args.max_tokens < 2:
         raise UserError("--frames is at least 1, --max-tokens at least 2")
+    load_dialect(args.dialect)
     if args.preset and not (preset := load_preset(args.preset)).verified:
         raise UserError(f"the preset {preset.name} needs no link: give one that is verified")
     if args.rtt < 0 or args.up_mbps <= 0:

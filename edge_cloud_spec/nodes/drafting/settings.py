@@ -41,7 +41,7 @@ class ModelSettings:
         "arithmetic; auto: bfloat16 on cuda, float32 on a CPU",
         fixed=True,
     )
-    threads: int = bounded(1, 1, 64, "torch threads", fixed=True)
+    threads: int = bounded(1, 1, 64, "threads of torch, or of llama.cpp", fixed=True)
     max_pixels: int = bounded(
         0, 0, 2**31 - 1, "pixels of its own picture; 0: as the target's", fixed=True
     )

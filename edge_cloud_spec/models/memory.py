@@ -1,0 +1,80 @@
+"""``edge-cloud-spec memory``: what a checkpoint needs, from its config.json alone; no weights."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import UserError, check_writable, library_errors, write_json
+from .checkpoint import quiet_libraries, read_json
+
+BITS = (16, 8, 4)
+SCALE_BITS = 0.25  # a weight, of 8 or 4 bits: groups of 128 share a scale and a zero, or fewer do
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Numbers of a checkpoint's weights, and bytes of the keys and values of one token."""
+
+    family: str
+    text: int  # of the text layers, which quantization is for
+    embeddings: int  # and the head, where it is not the same
+    vision: int
+    kv_bytes: int  # at 16 bits
+
+    def weight_bytes(self, bits: int) -> float:
+        """Bytes of all weights, the text layers' with so many bits and the others with 16."""
+        each = bits if bits == 16 else bits + SCALE_BITS
+        return self.text * each / 8 + 2 * (self.embeddings + self.vision)
+
+
+def footprint(config: Path) -> Footprint:
+    """Of the checkpoint with this config.json, or in this directory; raises UserError."""
+    from .load import FAMILIES
+
+    directory, name = (config, "config.json") if config.is_dir() else (config.parent, config.name)
+    family = read_json(directory, name).get("model_type", "nothing")
+    if family not in FAMILIES:
+        raise UserError(f"{config} is of a {family!r} model: give one of {', '.join(FAMILIES)}")
+    whole = f"{config} describes no model that can be made"
+    with library_errors(whole, "fetch it again"), quiet_libraries():
+        import torch
+        import transformers
+
+        parsed = transformers.AutoConfig.from_pretrained(directory / name)
+        with torch.device("meta"):  # shapes only
+            model = getattr(transformers, FAMILIES[family])._from_config(parsed)
+        inner, text = model.model, parsed.text_config
+        sizes = {id(weight): weight.numel() for weight in model.parameters()}
+        vision = sum(weight.numel() for weight in inner.visual.parameters())
+        layers = sum(weight.numel() for weight in inner.language_model.layers.parameters())
+        head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        rows = 2 * text.num_hidden_layers * text.num_key_value_heads
+    return Footprint(family, layers, sum(sizes.values()) - vision - layers, vision, 2 * rows * head)
+
+
+def add_memory_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``memory``."""
+    parser.add_argument("config", type=Path, help="a model directory, or its config.json")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+
+
+def run_memory(args: argparse.Namespace) -> int:
+    """Print weights and memory; returns 0. Raises UserError."""
+    if args.json:
+        check_writable(args.json)
+    found = footprint(args.config)
+    row = {
+        "family": found.family,
+        "text_weights_m": found.text / 1e6,
+        "embedding_weights_m": found.embeddings / 1e6,
+        "vision_weights_m": found.vision / 1e6,
+        **{f"mb_at_{bits}_bits": found.weight_bytes(bits) / 1e6 for bits in BITS},
+        "kv_mb_per_1000_tokens": found.kv_bytes / 1e3,
+    }
+    for name, value in row.items():
+        print(f"{name:22}", f"{value:12,.1f}" if isinstance(value, float) else f"{value:>12}")
+    if args.json:
+        write_json(args.json, row)
+    return 0

@@ -1,0 +1,119 @@
+"""Where the draft model fails the cloud goes on alone, whenever that is, under every preset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.edge.draft_planner import DraftPlanner
+from edge_cloud_spec.edge.events import DrafterFailed, Event
+from edge_cloud_spec.edge.rounds import Mode
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
+
+WHY = "the process of the draft model was killed"
+RULES = {"greedy": GREEDY, "coupled": SamplingPolicy(0.9, seed=3)}
+
+
+class Failing:
+    """Lets a draft model compute so often, and then no more."""
+
+    def __init__(self, decode: Decode, lasts: int, layer: int) -> None:
+        self.failed, self._left, self._layer = 0, lasts, layer
+        model: Any = decode.draft_model
+        self._compute, self._read = model.compute, model.read
+        model.compute, model.read = self.compute, self.read
+
+    def compute(self, rows: int, on_layer: Any) -> None:
+        self._left -= 1
+
+        def fail_at(layer: int, hidden: object) -> None:
+            if self._left < 0 and layer == self._layer:
+                self.fail()
+            on_layer(layer, hidden)
+
+        self._compute(rows, fail_at)
+
+    def read(self, share: float) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self.fail()
+        self._read(share)
+
+    def fail(self) -> None:
+        self.failed += 1
+        raise UserError(WHY)
+
+
+def leading(decode: Decode) -> None:
+    """Let the robot lead from the start, as ``auto`` does once it has learned that this pays."""
+    measures = decode._runner.measures
+    measures.planners[decode.preset] = DraftPlanner(decode.preset, measures)
+
+
+@settings(max_examples=150)
+@given(
+    random=st.randoms(use_true_random=False),
+    preset=st.sampled_from(["auto", "auto", "auto", "dsd", "specedge", "picospec", "fsd"]),
+    rule=st.sampled_from(sorted(RULES)),
+    grammar=st.sampled_from(["", "one"]),
+    lasts=st.sampled_from([0, 1, 2, 3, 4, 6, 9, 15]),
+    layer=st.sampled_from([0, 1]),
+    conditions=st.builds(
+        Conditions,
+        delay=st.sampled_from([0.0, 0.05, 0.4]),
+        cuts=st.sampled_from([0.0, 0.5]),
+        cloud_job=st.sampled_from([0.02, 0.3]),
+    ),
+    seed=st.integers(0, 50),
+    known_spec=st.sampled_from([None, b""]),
+    leads=st.booleans(),
+)
+def test_the_answer_is_the_targets_own_whenever_the_draft_model_fails(
+    random: Random,
+    preset: str,
+    rule: str,
+    grammar: str,
+    lasts: int,
+    layer: int,
+    conditions: Conditions,
+    seed: int,
+    known_spec: bytes | None,
+    leads: bool,
+) -> None:
+    policy = replace(RULES[rule], grammar=grammar)
+    decode = Decode(
+        random, preset, rule, policy, conditions=conditions, seed=seed, known_spec=known_spec
+    )
+    if leads and preset == "auto":
+        leading(decode)
+    failing = Failing(decode, lasts, layer)
+    outcome = decode.run()
+    own, reason = decode.own_answer()
+    assert (list(outcome.tokens), outcome.reason) == (own, reason)
+    assert decode.emitted == own
+    assert outcome.stats.failure == (WHY if failing.failed else "")
+
+
+def test_these_decodes_fail_whoever_leads() -> None:
+    modes = set()
+    for number in range(48):
+        preset = ("auto", "auto", "dsd", "specedge")[number % 4]
+        decode = Decode(Random(number), preset, seed=number)
+        if number % 4 == 0:
+            leading(decode)
+
+        def on_event(event: Event, decode: Decode = decode) -> Event:
+            if isinstance(event, DrafterFailed):
+                modes.add(decode.decoder.mode)
+            return event
+
+        decode.on_event = on_event  # type: ignore[method-assign]
+        Failing(decode, number // 4, 0)
+        decode.run()
+    assert modes == set(Mode) - {Mode.RESAMPLING}

@@ -1,0 +1,479 @@
+"""A drafter in llama.cpp computes what torch computes, however it is driven; whatever becomes of
+its process or its files, the robot hears one sentence and goes on. ``make gguf`` runs this."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llama_cpp")
+pytest.importorskip("gguf")
+
+from helpers.checkpoints import checkpoint, jpeg
+from helpers.gguf_checkpoint import convert
+
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models import EMBEDDED, llama
+from edge_cloud_spec.models.image import PictureLimits
+from edge_cloud_spec.models.llama import LlamaDrafter, LlamaProcess, LlamaSession
+from edge_cloud_spec.models.llama_process import SEQUENCES
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.prompt import Prompt, Request
+from edge_cloud_spec.models.session import ALL_ROWS, Session
+from edge_cloud_spec.models.vlm import Vlm
+
+KINDS = ("grow", "grow", "grow", "commit", "truncate", "extend")
+F16 = 0.004  # of the range of a row's logits: what sixteen bits, in weights and products, change
+FAMILIES = {
+    "embedded": F16,
+    "qwen3_vl": F16,
+    # llama.cpp does not read rms_norm_eps of these: it is 1e-5 here, and 1e-6 in Qwen's own
+    "qwen2_vl": 0.02,
+    "qwen2_5_vl": 0.02,
+}
+
+
+def source(family: str) -> Path:
+    return EMBEDDED / "drafter" if family == "embedded" else checkpoint(family, 1)
+
+
+@pytest.fixture(scope="module")
+def gguf_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The f16 file of a family, beside what belongs to it."""
+    made: dict[str, Path] = {}
+
+    def of(family: str) -> Path:
+        if family not in made:
+            made[family] = convert(source(family), tmp_path_factory.mktemp(family))
+        return made[family]
+
+    return of
+
+
+def loaded(path: Path) -> LlamaDrafter:
+    model = load_drafter(str(path), threads=1)
+    assert isinstance(model, LlamaDrafter)
+    return model
+
+
+@pytest.fixture(scope="module")
+def drafter(gguf_of: Callable[[str], Path]) -> LlamaDrafter:
+    """One for the tests that leave it as it was."""
+    return loaded(gguf_of("embedded"))
+
+
+@pytest.fixture(scope="module")
+def torch_drafter() -> Vlm:
+    return load(EMBEDDED / "drafter", threads=1)
+
+
+def prompt_of(model: Any, number: int = 1) -> Prompt:
+    prompt: Prompt = model.prompt(
+        Request("find the silver bottle", jpeg(number)), model.spec("You guide a robot.", 48)
+    )
+    return prompt
+
+
+def read(model: LlamaDrafter, prompt: Prompt, on_layer: Any = None) -> LlamaSession:
+    prefill = model.prefill(prompt)
+    while not prefill.step(ALL_ROWS, on_layer):
+        pass
+    return prefill.session
+
+
+def difference(ours: Any, theirs: Any) -> float:
+    """The largest, as a share of the range."""
+    assert ours.dtype == np.float32 and ours.shape == theirs.shape
+    return float(np.abs(ours - theirs).max(initial=0) / (np.ptp(theirs) if theirs.size else 1.0))
+
+
+class Both:
+    """A session in torch and one in llama.cpp, driven alike at random."""
+
+    def __init__(self, ours: LlamaSession, theirs: Session, random: Random) -> None:
+        self.ours, self.theirs, self.random = ours, theirs, random
+        self.parents: list[int] = []
+        self.worst = 0.0
+        self.compare_at(-1)
+
+    def compare(self, ours: Any, theirs: Any) -> None:
+        self.worst = max(self.worst, difference(ours, theirs))
+        assert self.ours.tokens == self.theirs.tokens
+
+    def compare_at(self, node: int) -> None:
+        self.compare(self.ours.logits_after(node), self.theirs.logits_after(node))
+
+    def tokens(self, most: int) -> list[int]:
+        return [self.random.randrange(300) for _ in range(self.random.randint(1, most))]
+
+    def step(self) -> None:
+        getattr(self, self.random.choice(KINDS))()
+
+    def grow(self) -> None:
+        tokens = self.tokens(6)
+        first = len(self.parents)
+        parents = [self.random.randint(-1, first + i - 1) for i in range(len(tokens))]
+        self.compare(self.ours.grow(tokens, parents), self.theirs.grow(tokens, parents))
+        self.parents += parents
+
+    def commit(self) -> None:
+        end = self.random.randint(-1, len(self.parents) - 1)
+        path = [end] if end >= 0 else []
+        while path and self.parents[path[0]] >= 0:
+            path.insert(0, self.parents[path[0]])
+        keep: list[int] = []
+        for node, parent in enumerate(self.parents):
+            if parent in (end, *keep) and node not in path and self.random.random() < 0.7:
+                keep.append(node)
+        self.ours.commit(path, keep)
+        self.theirs.commit(path, keep)
+        place = {end: -1, **{node: i for i, node in enumerate(keep)}}
+        self.parents = [place[self.parents[node]] for node in keep]
+        for node in range(-1, len(keep)):
+            self.compare_at(node)
+
+    def truncate(self) -> None:
+        length = self.random.randint(0, self.theirs.length)
+        self.ours.truncate(length)
+        self.theirs.truncate(length)
+        self.parents = []
+        if self.random.random() < 0.5:
+            self.compare_at(-1)
+
+    def extend(self) -> None:
+        tokens = self.tokens(4)
+        self.ours.extend(tokens)
+        self.theirs.extend(tokens)
+        self.parents = []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_are_torchs_however_a_session_is_driven(
+    family: str, gguf_of: Callable[[str], Path]
+) -> None:
+    theirs, ours = load(source(family), threads=1), loaded(gguf_of(family))
+    for number in range(4):
+        pair = read(ours, prompt_of(ours, number)), theirs.open(prompt_of(theirs, number))
+        both = Both(*pair, Random(number))
+        for _ in range(60):
+            both.step()
+        assert both.worst < FAMILIES[family]
+
+
+def test_four_bits_show_in_this_comparison(
+    gguf_of: Callable[[str], Path], torch_drafter: Vlm
+) -> None:
+    ours = loaded(gguf_of("embedded").with_name("q4_0.gguf"))
+    row = read(ours, prompt_of(ours)).logits_after(-1)
+    theirs = torch_drafter.open(prompt_of(torch_drafter)).logits_after(-1)
+    assert 2 * F16 < difference(row, theirs) < 0.2
+
+
+def test_a_smaller_picture_and_fewer_of_its_tokens_are_seen_alike(
+    gguf_of: Callable[[str], Path],
+) -> None:
+    ours, theirs = loaded(gguf_of("embedded")), load(EMBEDDED / "drafter", threads=1)
+    for limits in (PictureLimits(max_pixels=64 * 64), PictureLimits(max_image_tokens=20)):
+        ours.limit_picture(limits)
+        theirs.limit_picture(limits)
+        pair = read(ours, prompt_of(ours)), theirs.open(prompt_of(theirs))
+        assert pair[0].prompt_rows == pair[1].prompt_rows
+        Both(*pair, Random(0)).grow()
+
+
+def test_a_tree_of_more_nodes_than_there_are_sequences(
+    drafter: LlamaDrafter, torch_drafter: Vlm
+) -> None:
+    pair = read(drafter, prompt_of(drafter)), torch_drafter.open(prompt_of(torch_drafter))
+    both = Both(*pair, Random(5))
+    while len(both.parents) < 3 * SEQUENCES:
+        both.grow()
+    both.commit()
+    both.grow()
+    assert both.worst < F16
+
+
+def test_sessions_that_take_turns_and_pictures_that_come_again(
+    drafter: LlamaDrafter, torch_drafter: Vlm
+) -> None:
+    pairs = [
+        Both(
+            read(drafter, prompt_of(drafter, number)),
+            torch_drafter.open(prompt_of(torch_drafter, number)),
+            Random(number),
+        )
+        for number in (1, 2, 1, 3)
+    ]
+    random = Random(0)
+    for _ in range(60):
+        random.choice(pairs).step()
+    assert max(pair.worst for pair in pairs) < F16
+
+
+class Stop(Exception):
+    """What a robot that wants another pass raises."""
+
+
+def test_a_pass_that_is_not_wanted_any_more_changes_nothing(
+    drafter: LlamaDrafter, torch_drafter: Vlm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(layer: int, hidden: object) -> None:
+        raise Stop
+
+    slow = LlamaProcess._reply
+
+    def reply(process: LlamaProcess, patience: float, on_wait: Any) -> Any:
+        if on_wait is not None:
+            on_wait()  # as if no pass were so short that nothing arrives
+        return slow(process, patience, on_wait)
+
+    monkeypatch.setattr(LlamaProcess, "_reply", reply)
+    prefill, random = drafter.prefill(prompt_of(drafter, 7)), Random(0)
+    while True:
+        try:
+            if prefill.step(random.randint(1, 30), stop if random.random() < 0.6 else None):
+                break
+        except Stop:
+            pass
+    both = Both(prefill.session, torch_drafter.open(prompt_of(torch_drafter, 7)), random)
+    for _ in range(40):
+        with suppress(Stop):
+            both.ours.grow([1, 2, 3], [-1, -1, 0] if random.random() < 0.5 else [-1, 0, 1], stop)
+            pytest.fail("it was to be stopped")
+        both.step()
+    assert both.worst < F16
+
+
+# What becomes of the process
+
+
+def pid(model: LlamaDrafter) -> int:
+    child = model.memory.process._child
+    assert child is not None
+    return child.pid
+
+
+@pytest.fixture
+def other(gguf_of: Callable[[str], Path]) -> Iterator[LlamaDrafter]:
+    """One of a test's own."""
+    yield loaded(gguf_of("embedded"))
+
+
+@pytest.mark.parametrize("kind", ["load", "begin", "encode", "decode"])
+@pytest.mark.parametrize("nth", [1, 2, 4])
+def test_killed_at_any_request_it_is_one_sentence_and_then_works_again(
+    other: LlamaDrafter, monkeypatch: pytest.MonkeyPatch, kind: str, nth: int
+) -> None:
+    expected, count = read(other, prompt_of(other, 2)).logits_after(-1), 0
+    send = LlamaProcess._send
+
+    def kill_first(process: LlamaProcess, request: Any) -> None:
+        nonlocal count
+        count += request[0] == kind
+        if count == nth and request[0] == kind:
+            assert process._child is not None
+            os.kill(process._child.pid, signal.SIGKILL)
+        send(process, request)
+
+    monkeypatch.setattr(LlamaProcess, "_send", kill_first)
+    failures = []
+    for number in (*range(3, 10), 2):
+        if kind in ("load", "begin"):  # which nobody asks for while it runs
+            other.memory.process._lost("ended by the test")
+            other.memory.process._ended.clear()
+        try:
+            session = read(other, prompt_of(other, number))
+            for token in range(4):
+                session.grow([token], [token - 1])
+        except UserError as error:
+            failures.append(str(error))
+    assert len(failures) == 1 and "was killed, maybe for want of memory" in failures[0]
+    assert difference(session.logits_after(-1), expected) < 1e-6
+
+
+def test_a_session_goes_on_after_its_process_was_killed(
+    other: LlamaDrafter, torch_drafter: Vlm
+) -> None:
+    both = Both(
+        read(other, prompt_of(other)), torch_drafter.open(prompt_of(torch_drafter)), Random(3)
+    )
+    for _ in range(3):
+        both.grow()
+        both.extend()
+        both.grow()
+        os.kill(pid(other), signal.SIGKILL)
+        with pytest.raises(UserError):
+            both.ours.grow([1], [-1])
+        other.memory.process._ended.clear()
+        both.grow()
+        both.commit()
+    assert both.worst < F16
+
+
+def test_what_asserts_in_c_ends_the_process_alone(other: LlamaDrafter) -> None:
+    session = read(other, prompt_of(other))
+    many = 10_000  # more rows than it has room for
+    with pytest.raises(UserError, match="status -6: the log may say why"):
+        other.memory.process.ask(
+            "decode", [], np.zeros(many), 1000 + np.arange(many), [[0]] * many, 0
+        )
+    assert session.grow([1], [-1]).shape == (1, other.vocabulary)
+
+
+@pytest.mark.parametrize("kind", ["load", "begin", "encode", "decode"])
+def test_a_process_that_hangs_is_ended(
+    other: LlamaDrafter, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(llama, "PASS_S", 1.0)
+    monkeypatch.setattr(llama, "LOAD_S", 3.0)
+    process = other.memory.process
+    process._lost("ended by the test")
+    send = LlamaProcess._send
+
+    def stop_first(process: LlamaProcess, request: Any) -> None:
+        if request[0] == kind:
+            assert process._child is not None
+            os.kill(process._child.pid, signal.SIGSTOP)
+        send(process, request)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LlamaProcess, "_send", stop_first)
+        with pytest.raises(UserError, match="does not answer"):
+            read(other, prompt_of(other))
+    assert read(other, prompt_of(other)).length == 0
+
+
+def test_a_picture_that_a_stopped_process_does_not_take_ends_in_time(
+    other: LlamaDrafter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama, "PASS_S", 1.0)
+    process = other.memory.process
+    process._lost("ended by the test")
+    process.start()
+    os.kill(pid(other), signal.SIGSTOP)
+    with pytest.raises(UserError, match="does not answer"):
+        process.ask("encode", np.zeros((2000, 2000, 3), np.uint8))
+
+
+def test_memory_that_is_not_there_is_one_sentence(other: LlamaDrafter) -> None:
+    session = read(other, prompt_of(other))
+    status = Path(f"/proc/{pid(other)}/status").read_text().splitlines()
+    used = next(int(line.split()[1]) for line in status if line.startswith("VmSize"))
+    limit = (used + 20_000) * 1024
+    resource.prlimit(pid(other), resource.RLIMIT_AS, (limit, limit))
+    with pytest.raises(UserError):
+        other.memory.process.ask("begin", 40_000_000)
+    with suppress(UserError):  # if it went on without
+        other.memory._life = -1
+        session.grow([1], [-1])
+    assert read(other, prompt_of(other)).logits_after(-1).shape == (other.vocabulary,)
+
+
+def test_a_process_that_ends_again_and_again_is_not_started_for_ever(other: LlamaDrafter) -> None:
+    for _ in range(llama.RESTARTS):
+        session = read(other, prompt_of(other))
+        os.kill(pid(other), signal.SIGKILL)
+        with pytest.raises(UserError, match=r"was killed[^;]*$"):
+            session.grow([1], [-1])
+    with pytest.raises(UserError, match=r"was killed.*; it did so 3 times in a short while"):
+        read(other, prompt_of(other))
+
+
+def test_nothing_is_left_of_a_drafter_that_nobody_has(gguf_of: Callable[[str], Path]) -> None:
+    model = loaded(gguf_of("embedded"))
+    read(model, prompt_of(model))
+    number = pid(model)
+    del model
+    assert not Path(f"/proc/{number}").exists()
+
+
+# What is in its files
+
+
+@pytest.fixture
+def folder(gguf_of: Callable[[str], Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(gguf_of("embedded").parent, tmp_path / "model"))
+
+
+def refused(path: Path, **options: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        load_drafter(str(path), **options)
+    text = str(caught.value)
+    assert "\n" not in text and len(text) < 600
+    return text
+
+
+@pytest.mark.parametrize("name", ["f16.gguf", "mmproj.gguf"])
+def test_damaged_files_are_one_sentence(folder: Path, name: str) -> None:
+    path, random = folder / name, Random(0)
+    whole = path.read_bytes()
+    for damaged in (
+        b"",
+        random.randbytes(5000),
+        b"GGUF" + random.randbytes(5000),
+        *(whole[: int(share * len(whole))] for share in (0.001, 0.01, 0.3, 0.9)),
+        whole[:-1],
+    ):
+        path.write_bytes(damaged)
+        text = refused(folder / "f16.gguf")
+        assert text.startswith(f"llama.cpp cannot load {folder / 'f16.gguf'}")
+        assert text.endswith("fetch the file again, or free memory")
+
+
+def test_flipped_bytes_never_reach_the_robot(folder: Path, torch_drafter: Vlm) -> None:
+    path, random = folder / "f16.gguf", Random(1)
+    whole = path.read_bytes()
+    for _ in range(12):
+        damaged = bytearray(whole)
+        for _ in range(20):
+            damaged[random.randrange(4, 20_000)] ^= random.randrange(1, 256)
+        path.write_bytes(damaged)
+        with suppress(UserError):
+            model = loaded(path)
+            read(model, prompt_of(model))
+
+
+def test_files_of_another_model_are_one_sentence(
+    folder: Path, gguf_of: Callable[[str], Path]
+) -> None:
+    path, another = folder / "f16.gguf", gguf_of("qwen3_vl")
+    whole, vision = path.read_bytes(), (folder / "mmproj.gguf").read_bytes()
+    path.write_bytes(vision)
+    assert "CLIP cannot be used as main model" in refused(path)
+    path.write_bytes(another.read_bytes())
+    shutil.copy(another.with_name("mmproj.gguf"), folder)
+    assert "copy the tokenizer of the checkpoint that it was made of" in refused(path)
+    path.write_bytes(whole)
+    assert "mismatch between text model" in refused(path)
+    (folder / "mmproj.gguf").write_bytes(vision)
+    words = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = words["model"]["vocab"]
+    vocabulary["A"], vocabulary["B"] = vocabulary["B"], vocabulary["A"]
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    assert "copy the tokenizer of the checkpoint that it was made of" in refused(path)
+
+
+def test_what_is_missing_or_asked_for_in_vain_is_named(folder: Path) -> None:
+    path = folder / "f16.gguf"
+    assert "quantize is 'int4', and a GGUF file has its bits already" in refused(
+        path, quantize="int4"
+    )
+    (folder / "mmproj-second.gguf").write_bytes(b"")
+    assert "mmproj-f16.gguf is missing" in refused(path)  # which of two, nobody says
+    (folder / "mmproj.gguf").rename(folder / "mmproj-f16.gguf")
+    assert loaded(path).identity.startswith("gguf:")
+    (folder / "tokenizer.json").unlink()
+    assert "tokenizer.json is missing" in refused(path)
+    assert "is not a file" in refused(folder / "other.gguf")

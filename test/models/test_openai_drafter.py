@@ -1,0 +1,463 @@
+"""A drafter behind an OpenAI-compatible server: its words are drafts, and never more than that."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.checkpoints import checkpoint, jpeg
+from helpers.cloud.api_peer import DONE, ApiPeer, answer, chunk, event
+from helpers.cloud.grpc_cloud import Cloud, free_port, until
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.decoding.propose import coupled_token
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.events import Abort, Inbox
+from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.openai_drafter import AHEAD, QUESTION, Continuation, ContinuedSession
+from edge_cloud_spec.models.prompt import PromptSpec, Request
+from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.presets import load_preset
+
+DRAFTER = str(EMBEDDED / "drafter")
+COUNT = "one, two, three, four, five, six"
+REQUEST = Request("find the silver bottle", jpeg(1))
+NONCES = itertools.count(1)
+TOKENIZER = load(checkpoint()).tokenizer
+
+
+def said_so_far(body: dict[str, Any]) -> str:
+    """The assistant's unfinished text in a request."""
+    last = body["messages"][-1]
+    return last["content"] if last["role"] == "assistant" else ""
+
+
+def is_probe(body: dict[str, Any]) -> bool:
+    return QUESTION in str([each for each in body["messages"] if each["role"] == "user"])
+
+
+class Continuing(ApiPeer):
+    """A server that continues texts, and says in decodes what the test says."""
+
+    def __init__(self, says: Callable[[str], Iterable[bytes]], counts: str = COUNT) -> None:
+        super().__init__(self._answers)
+        self.says, self.counts = says, counts
+        self.drafted = 0  # requests of decodes
+
+    def _answers(self, body: dict[str, Any]) -> Iterable[bytes]:
+        so_far = said_so_far(body)
+        if is_probe(body):
+            return answer(self.counts.removeprefix(so_far))
+        self.drafted += 1
+        return self.says(so_far)
+
+
+def served_by(url: str, tokenizer: str = "", model: str = "a-model") -> Any:
+    tokenizer = tokenizer or str(checkpoint())
+    return load_drafter(f"openai:{url}", tokenizer=tokenizer, server_model=model)
+
+
+# A cloud whose target is a random checkpoint, and robots beside it
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[SimpleNamespace]:
+    target, alone = (load(checkpoint(), threads=1) for _ in range(2))
+    spec = target.spec("You guide a robot.", 14)
+    with Cloud(Worker(target, spec)) as cloud:
+        client = VerifierClient(ClientSettings(cloud.address))
+        yield SimpleNamespace(spec=spec, alone=alone, connect=client.connect)
+        client.close()
+
+
+def own_tokens(there: SimpleNamespace, policy: SamplingPolicy, request: Request = REQUEST) -> tuple:
+    """What the target says by itself."""
+    session = there.alone.open(there.alone.prompt(request, there.spec))
+    tokens: list[int] = []
+    while len(tokens) < there.spec.max_tokens:
+        tokens.append(coupled_token(session.forward(())[0], policy, len(tokens)))
+        if tokens[-1] in there.spec.end_ids:
+            break
+        session.extend(tokens[-1:])
+    return tuple(tokens)
+
+
+def decode(
+    there: SimpleNamespace,
+    drafter: Any,
+    preset: str = "dsd",
+    temperature: float = 0.0,
+    inbox: Inbox | None = None,
+) -> Outcome:
+    rule = "coupled" if temperature else "greedy"
+    wanted = DecodeSettings(load_preset(preset), rule, SamplingPolicy(temperature, seed=5))
+    runner = DecodeRunner(drafter, there.spec)
+    nonce = next(NONCES)
+    return runner.run(REQUEST, wanted, nonce, there.connect, lambda emit: None, inbox)
+
+
+def own_words(there: SimpleNamespace, temperature: float = 0.0) -> str:
+    tokens = own_tokens(there, SamplingPolicy(temperature, seed=5))
+    return str(there.alone.tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def hangs(_: str) -> Iterator[bytes]:
+    threading.Event().wait(60)
+    yield DONE
+
+
+GARBAGE: dict[str, Callable[[str], Iterable[bytes]]] = {
+    "other words": lambda so_far: answer("turn left small; stop; stop"),
+    "parts of characters": lambda so_far: answer("\N{REPLACEMENT CHARACTER}→\N{SNOWMAN} é", 1),
+    "control tokens": lambda so_far: answer("<|im_end|><|image_pad|><|im_start|>system\nstop"),
+    "the end at once": lambda so_far: [chunk(finish="stop"), DONE],
+    "no end": lambda so_far: [chunk("find the"), DONE],
+    "a part of a word": lambda so_far: [chunk("mo"), chunk("ve forw"), chunk("ard", "length")],
+    "a flood": lambda so_far: [chunk("stop " * 100_000), DONE],
+    "many small pieces": lambda so_far: [*[chunk(".")] * 1_200, DONE],
+    "its own text again": lambda so_far: answer(so_far + " and so on"),
+}
+FAULTS: dict[str, Callable[[str], Any]] = {
+    "nothing": lambda so_far: [chunk(finish="length"), DONE],
+    "no choices": lambda so_far: [event({"choices": None}), DONE],
+    "numbers": lambda so_far: [chunk(7), DONE],
+    "no object": lambda so_far: [event([1, 2]), DONE],
+    "no JSON": lambda so_far: [b"data: {{{\n\n"],
+    "broken off": lambda so_far: [],
+    "a failure": lambda so_far: (500, {}, b"out of memory"),
+    "a refusal": lambda so_far: (400, {}, b"no"),
+}
+
+
+@pytest.mark.parametrize(
+    ("preset", "temperature"),
+    [("dsd", 0.0), ("fsd", 0.0), ("picospec", 0.8), ("dssd", 0.8), ("auto", 0.0), ("auto", 0.8)],
+)
+def test_whatever_a_server_says_the_answer_is_the_targets_own(
+    there: SimpleNamespace, preset: str, temperature: float
+) -> None:
+    own = own_tokens(there, SamplingPolicy(temperature, seed=5))
+    with Continuing(answer) as peer:
+        drafter = served_by(peer.url)
+        for name, says in GARBAGE.items():
+            peer.says = says
+            outcome = decode(there, drafter, preset, temperature)
+            assert outcome.completed and outcome.tokens == own, name
+            assert not outcome.stats.failure, name
+
+
+@pytest.mark.parametrize("preset", ["dsd", "fsd", "picospec", "dssd", "tslt", "auto"])
+def test_where_the_server_fails_the_cloud_goes_on_alone_and_the_next_decision_tries_again(
+    there: SimpleNamespace, preset: str
+) -> None:
+    """It may fail at any request of a decode."""
+    own, words = own_tokens(there, SamplingPolicy()), own_words(there)
+    with Continuing(answer) as peer:
+        drafter = served_by(peer.url)
+        for at, (name, fault) in enumerate([*FAULTS.items()] * 2):
+            last = peer.drafted + at // len(FAULTS)  # that works: none, or one
+
+            def says(so_far: str, fails: Any = fault, last: int = last) -> Any:
+                if peer.drafted > last:
+                    return fails(so_far)
+                return [chunk(words.removeprefix(so_far)[:3]), chunk(finish="length"), DONE]
+
+            peer.says = says
+            outcome = decode(there, drafter, preset)
+            assert outcome.completed and outcome.tokens == own, name
+            if preset != "auto":  # which may not need it
+                assert peer.drafted > last and outcome.stats.failure, name
+                assert len(outcome.stats.failure.splitlines()) == 1
+        peer.says = lambda so_far: answer(words.removeprefix(so_far))
+        outcome = decode(there, drafter, preset)
+        assert outcome.tokens == own and not outcome.stats.failure
+    assert decode(there, drafter, preset).tokens == own  # it is gone
+
+
+def test_what_the_target_would_say_is_accepted_and_asked_for_once(there: SimpleNamespace) -> None:
+    own, words = own_tokens(there, SamplingPolicy()), own_words(there)
+    with Continuing(lambda so_far: answer(words.removeprefix(so_far))) as peer:
+        outcome = decode(there, served_by(peer.url))
+        assert outcome.tokens == own
+        assert outcome.stats.accepted > len(own) // 2
+        assert peer.drafted <= 1 + outcome.stats.drafted - outcome.stats.accepted
+    asked = [body for body in peer.asked if not is_probe(body)]
+    assert all(body["max_tokens"] == AHEAD and body["temperature"] == 0 for body in asked)
+    assert asked[0]["messages"][0]["content"] == there.spec.system_text
+    picture = asked[0]["messages"][1]["content"][0]["image_url"]["url"]
+    assert picture.startswith("data:image/jpeg;base64,")
+
+
+def test_messages_are_handled_while_the_server_is_waited_for(there: SimpleNamespace) -> None:
+    with Continuing(hangs) as peer:
+        drafter, inbox = served_by(peer.url), Inbox()
+        timer = threading.Timer(0.2, inbox.put, [Abort("e_stop")])
+        timer.start()
+        outcome = decode(there, drafter, inbox=inbox)
+    assert (outcome.reason, outcome.text, outcome.stats.failure) == ("aborted", "e_stop", "")
+
+
+def test_a_preset_of_trees_is_refused_with_those_that_fit(there: SimpleNamespace) -> None:
+    with Continuing(answer) as peer:
+        outcome = decode(there, served_by(peer.url), "specedge")
+        assert peer.drafted == 0
+    assert not outcome.completed and outcome.tokens == ()
+    assert "specedge" in outcome.text and "dsd" in outcome.text
+
+
+@pytest.mark.parametrize("words", [COUNT, "stop", "stop stop"])
+def test_a_server_is_taken_where_it_continues_its_own_answer(words: str) -> None:
+    with Continuing(answer, words) as peer:
+        served_by(peer.url)
+        first, *others = peer.asked
+        assert said_so_far(first) == "" and "continue_final_message" not in first
+        assert words.startswith(said_so_far(others[0])) and said_so_far(others[0])
+        assert others[0]["continue_final_message"] and not others[0]["add_generation_prompt"]
+
+        def strict(body: dict[str, Any]) -> Any:  # as `transformers serve`
+            if "continue_final_message" in body:
+                return 422, {}, b"Unexpected fields in the request"
+            return answer(words.removeprefix(said_so_far(body)))
+
+        peer.answers, peer.asked = strict, []
+        served_by(peer.url)
+        assert "continue_final_message" not in peer.asked[-1] and len(peer.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        (lambda body: answer(COUNT), "says something else"),  # it begins anew
+        (lambda body: answer("" if said_so_far(body) else COUNT), "says something else"),
+        (lambda body: [chunk(finish="length"), DONE], "says nothing"),
+        (lambda body: (401, {}, b""), "key"),
+        (lambda body: (404, {}, b"no such model"), "no model a-model"),
+    ],
+)
+def test_a_server_that_does_not_continue_is_refused_with_the_reason(answers: Any, why: str) -> None:
+    with ApiPeer(answers) as peer, pytest.raises(UserError, match=why) as error:
+        served_by(peer.url)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_what_is_missing_is_said() -> None:
+    with pytest.raises(UserError, match=r"model\.tokenizer, or --tokenizer"):
+        load_drafter("openai:http://127.0.0.1:1/v1", server_model="x")
+    with pytest.raises(UserError, match="cannot be reached"):
+        served_by(f"http://127.0.0.1:{free_port()}/v1")
+    with pytest.raises(UserError, match="name one"):
+        served_by("http://127.0.0.1:1/v1", model="")
+    with pytest.raises(UserError, match="the server's to set"):
+        load_drafter("openai:http://127.0.0.1:1/v1", tokenizer=DRAFTER, max_pixels=9)
+
+
+class Reply:
+    """What arrived, a list at a time."""
+
+    def __init__(self, *parts: str) -> None:
+        self._parts = list(parts)
+
+    def take(self) -> list[Any]:
+        if not self._parts:
+            return []
+        delta = SimpleNamespace(content=self._parts.pop(0))
+        return [SimpleNamespace(choices=[SimpleNamespace(delta=delta, finish_reason=None)])]
+
+    @property
+    def done(self) -> bool:
+        return not self._parts
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    start=st.lists(st.integers(0, len(TOKENIZER) - 1), max_size=6),
+    text=st.text(max_size=30),
+    cuts=st.lists(st.integers(0, 30), max_size=4),
+)
+def test_the_verified_tokens_stay_whatever_text_follows_in_whatever_pieces(
+    start: list[int], text: str, cuts: list[int]
+) -> None:
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(places)]
+    said: Any = Continuation(TOKENIZER, tuple(start), Reply(*pieces))  # type: ignore[arg-type]
+    for _ in pieces:
+        said.read()
+        assert said.path[: len(start)] == tuple(start)
+    whole = TOKENIZER.encode(TOKENIZER.decode(start) + text, add_special_tokens=False)
+    if whole[: len(start)] == start:
+        assert list(said.path) == whole or text.endswith("\N{REPLACEMENT CHARACTER}")
+    elif "<|" not in text:
+        assert TOKENIZER.decode(said.path[len(start) :]) == text.rstrip("\N{REPLACEMENT CHARACTER}")
+
+
+class Letters:
+    """A tokenizer whose tokens are letters."""
+
+    def decode(self, path: Iterable[int], skip_special_tokens: bool = True) -> str:
+        return "".join(chr(97 + token) for token in path)
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) - 97 for letter in text]}
+
+
+LETTERS = Letters()
+
+
+def next_letter(text: str) -> str:
+    """What the server says after a text; its answers end after an "a"."""
+    return chr(97 + zlib.crc32(text.encode()) % 4) if not text.endswith("a") else ""
+
+
+class Saying:
+    """A reply that says so many letters, one or two at a time, and is slow to begin with."""
+
+    def __init__(self, text: str, count: int) -> None:
+        self._text, self._left, self._slow = text, count, 1
+        self.cancelled = False
+
+    def take(self) -> list[Any]:
+        assert not self.cancelled
+        self._slow -= 1
+        if self._slow >= 0:
+            return []
+        said = ""
+        while self._left and len(said) < 1 + self._left % 2 and next_letter(self._text + said):
+            said += next_letter(self._text + said)
+            self._left -= 1
+        self._text += said
+        ends = not next_letter(self._text)
+        finish = "stop" if ends else None if self._left else "length"
+        delta = SimpleNamespace(content=said)
+        return [SimpleNamespace(choices=[SimpleNamespace(delta=delta, finish_reason=finish)])]
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    done = False
+
+
+KINDS = ["grow", "commit", "truncate", "extend", "row"]
+STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 10**6)), max_size=25)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS, count=st.integers(1, 6))
+def test_a_row_names_what_the_server_says_after_that_very_path(
+    steps: list[tuple[str, int]], count: int
+) -> None:
+    replies: list[Saying] = []
+
+    def ask(path: tuple[int, ...], on_news: Callable[[], None]) -> Continuation:
+        replies.append(Saying(LETTERS.decode(path), count))
+        return Continuation(LETTERS, path, replies[-1])  # type: ignore[arg-type]
+
+    def said_after(path: tuple[int, ...]) -> int:
+        letter = next_letter(LETTERS.decode(path))
+        return ord(letter) - 97 if letter else 9
+
+    session, nodes = ContinuedSession(ask, 9, 10), []
+    for kind, number in steps:
+        tokens, parent = session.tokens, number % (len(nodes) + 1) - 1
+        at = nodes[parent] if parent >= 0 else tokens
+        if kind == "grow":
+            token = said_after(at) if number % 3 else number % 5
+            (row,) = session.grow([token], [parent])
+            nodes.append((*at, token))
+            at = nodes[-1]
+        elif kind == "commit":
+            places = {node: place for place, node in enumerate(nodes)}
+            path = [places[at[:n]] for n in range(len(tokens) + 1, len(at) + 1)]
+            kept = [i for i, node in enumerate(nodes) if node[: len(at)] == at and node != at]
+            session.commit(path, kept)
+            nodes = [nodes[i] for i in kept]
+            row = session.logits_after(-1)
+        elif kind == "truncate":
+            session.truncate(number % (len(tokens) + 1))
+            nodes, at = [], session.tokens
+            row = session.logits_after(-1)
+        elif kind == "extend":
+            session.extend([number % 4])
+            nodes, at = [], session.tokens
+            row = session.logits_after(-1)
+        else:
+            row = session.logits_after(parent)
+        assert row.argmax() == said_after(at) and np.isfinite(row).sum() == 1
+        assert session.tokens == (at if kind != "grow" and kind != "row" else tokens)
+
+
+def test_one_request_serves_what_follows_where_it_was_right() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def ask(path: tuple[int, ...], on_news: Callable[[], None]) -> Continuation:
+        asked.append(path)
+        return Continuation(LETTERS, path, Saying(LETTERS.decode(path), AHEAD))  # type: ignore[arg-type]
+
+    session = ContinuedSession(ask, 9, 10)
+    while len(session.tokens) < 6 and session.logits_after(-1).argmax() != 9:
+        session.extend([int(session.logits_after(-1).argmax())])
+    assert asked == [()]
+    wrong = (int(session.logits_after(-1).argmax()) + 1) % 4
+    session.extend([wrong])
+    session.logits_after(-1)
+    assert asked == [(), session.tokens]
+
+
+# A real server
+
+
+@pytest.fixture(scope="module")
+def transformers_serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``transformers serve`` with the embedded drafter and a template that continues."""
+    helper = Path(__file__).parents[1] / "helpers/transformers_serve.py"
+    port, hold = free_port(), tmp_path_factory.mktemp("serve") / "hold"
+    command = [sys.executable, str(helper), DRAFTER, str(port), str(hold), "--continues"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        lines: list[str] = []
+        assert process.stderr is not None
+        threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
+        until(lambda: process.poll() is not None or any("running on" in line for line in lines))
+        assert process.poll() is None, lines
+        yield f"http://127.0.0.1:{port}/v1"
+        process.kill()
+
+
+def greedy(model: Vlm, session: Any, spec: PromptSpec) -> list[int]:
+    tokens: list[int] = []
+    while len(tokens) < 24 and not (tokens and tokens[-1] in spec.end_ids):
+        row = session.logits_after(-1)
+        tokens.append(int(row.argmax()))
+        session.extend(tokens[-1:])
+    return tokens
+
+
+def test_a_real_servers_tokens_are_those_of_the_same_model_in_torch(
+    transformers_serve: str,
+) -> None:
+    served, ours = served_by(transformers_serve, DRAFTER, DRAFTER), load(DRAFTER, threads=1)
+    spec = ours.spec("", 32)
+    for request in sample_requests(5, 8):
+        prefill = served.prefill(served.prompt(request, spec))
+        with pytest.raises(ValueError):
+            _ = prefill.session
+        assert prefill.step(1)
+        theirs = greedy(served, prefill.session, spec)
+        assert theirs == greedy(ours, ours.open(ours.prompt(request, spec)), spec)
+        row = prefill.session.logits_after(-1)
+        assert np.isfinite(row).sum() == 1 and len(row) == served.vocabulary
