@@ -419,10 +419,11 @@ class DecodeRunner:
         settled.
         """
         inbox = Inbox() if inbox is None else inbox
-        try:
-            settings = self._fitting(settings)
-        except UserError as error:
-            return Outcome("bad_request", str(error), (), 0.0, DecodeStats())
+        if self.draft_model.chains_only:
+            try:
+                settings = replace(settings, preset=settings.preset.in_chains())
+            except UserError as error:
+                return Outcome("bad_request", str(error), (), 0.0, DecodeStats())
         known, preset = self._known_spec, settings.preset
         opening = opening_of(request, settings, nonce, self.draft_model, known)
         lookup_of = partial(self._lookup_of, opening)
@@ -440,12 +441,6 @@ class DecodeRunner:
             lookup.learn(tokens)
         stats, retry_after_s = decoder.stats, finish.retry_after_s
         return Outcome(finish.reason, finish.text, tokens, seconds, stats, retry_after_s)
-
-    def _fitting(self, settings: DecodeSettings) -> DecodeSettings:
-        """With drafts that the drafter can make; UserError."""
-        if not self.draft_model.chains_only:
-            return settings
-        return replace(settings, preset=settings.preset.in_chains())
 
     def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
         """The decoder of one decode."""

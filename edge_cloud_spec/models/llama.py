@@ -86,6 +86,7 @@ class LlamaProcess:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=os.environ | {"GGML_NO_BACKTRACE": "1"},
+                start_new_session=True,  # a terminal's Ctrl-C is for the robot, which ends it
             )
         self._connection, self._owed = Connection(ours.detach()), False
         self._end = weakref.finalize(self, _end, self._child, self._connection)
@@ -219,8 +220,10 @@ class LlamaMemory:
             edits, self._edits = self._edits, []
             arguments = edits, values, positions, sequences, wanted
             logits: NDArray[np.float32] = self.process.ask("decode", *arguments, on_layer=on_layer)
-        except UserError:
-            self._life = -1  # what it holds is not known
+        except BaseException as error:
+            self.cut(int(positions.flat[0]))
+            if isinstance(error, UserError):
+                self._life = -1  # what it holds is not known
             raise
         return logits
 
@@ -350,11 +353,10 @@ class LlamaSession:
         of_rows = [of_tail for _ in tail] + [of_nodes[node] for node in due]
         values, positions = (np.asarray(each) for each in zip(*rows, strict=True))
         try:
-            wanted = len(tokens) + asks_prefix
+            wanted = len(tokens) + asks_prefix  # what is computed again comes before those
             logits = memory.decode(values, positions, of_rows, wanted, on_layer)
         except BaseException:
             memory.release(sequences)
-            memory.cut(rows[0][1] if tail else start)
             raise
         memory.rows += tail
         found = list(logits[:, : self._vocabulary])
@@ -379,39 +381,29 @@ class LlamaSession:
         return self._rows[-1][1] + 1
 
     def _fill(self, rows: int, on_layer: OnLayer | None) -> bool:
-        """Have the memory hold the prompt: compute so many rows more at most, or the vision part
-        alone; True: it does."""
+        """Compute so many rows more of the prompt at most; True: the memory holds all of it."""
         drafter, memory, first = self._drafter, self._memory, self._first
         if not memory.is_of(self._rows):
             memory.process.start(on_layer)
             self._sequences = [0] * len(self._nodes)
             memory.hold(self._rows, on_layer)
-        while rows > 0 and len(memory.rows) < self.prompt_rows:
-            start = len(memory.rows)
+        start = len(memory.rows)
+        if start < self.prompt_rows:
             part = next(at for at in (first, self._end, self.prompt_rows) if at > start)
             end = min(part, start + min(rows, PART))
             values: NDArray[Any] = self._prompt.input_ids[start:end]
             positions = np.asarray([position for _, position in self._rows[start:end]])
             if part == self._end:
-                name = self._rows[start][0]
-                seen = drafter.pictures.find(name)
-                if seen is None:
-                    encode = partial(drafter.encode, self._prompt, self._end - first, on_layer)
-                    drafter.pictures.get(name, encode)
-                    return False
+                encode = partial(drafter.encode, self._prompt, self._end - first, on_layer)
+                seen = drafter.pictures.get(self._rows[start][0], encode)
                 values, positions = (each[start - first : end - first] for each in seen)
                 positions = np.pad(first + positions.T, ((0, 1), (0, 0)))
             is_last = int(end == len(self._rows))
-            try:
-                zeros = [[0]] * (end - start)
-                logits = memory.decode(values, positions, zeros, is_last, on_layer)
-            except BaseException:
-                memory.cut(self._rows[start][1])
-                raise
+            zeros = [[0]] * (end - start)
+            logits = memory.decode(values, positions, zeros, is_last, on_layer)
             memory.rows += self._rows[start:end]
             if is_last:
                 self._row = logits[0, : self._vocabulary]
-            rows -= end - start
         return len(memory.rows) >= self.prompt_rows
 
 
