@@ -45,7 +45,7 @@ OnLayer = Callable[[int, Any], None]
 OnWait = Callable[[], None] | None  # called while the process computes
 
 LOAD_S = 600.0  # for gigabytes from a card
-PASS_S = 60.0  # more than any pass takes: what takes longer hangs
+PASS_S = 120.0  # more than any pass of use takes, of a vision part on a CPU too
 START_S = 0.02  # of that in one step, so that messages are handled, and deadlines kept
 POLL_S = 0.002  # how often messages are handled during a pass
 RESTARTS, RESTART_S = 3, 600.0  # so often in so long is it worth another start
