@@ -87,6 +87,7 @@ def verifier(url: str, *options: str, model: str = "a-model") -> Iterator[Simple
 def spent(worker: Any) -> tuple[int, int]:
     """Requests and tokens, once the last request has ended."""
     until(lambda: not worker.sessions)
+    until(lambda: all(each.is_over() for each in worker._models.ending))
     asked = worker._models.allowance._asked
     return len(asked), int(sum(tokens for _, tokens in asked))
 
