@@ -312,8 +312,7 @@ class LlamaSession:
         if path:
             self._row = on_host(nodes.logits[path[-1]])
         memory = self._memory
-        is_held = memory.is_of(self._rows) and len(memory.rows) + len(path) == len(self._rows)
-        if path and is_held and self._sequences[path[-1]]:
+        if path and memory.is_of(self._rows) and self._sequences[path[-1]]:
             memory.copy(0, self._sequences[path[-1]], start)
             memory.rows += self._rows[-len(path) :]
         self._keep_nodes(kept, keep)
@@ -418,7 +417,7 @@ class LlamaSession:
                     return False
                 values, positions = (each[start - first : end - first] for each in seen)
                 positions = np.pad(first + positions.T, ((0, 1), (0, 0)))
-            is_last = end == len(self._rows)
+            is_last = int(end == len(self._rows))
             try:
                 zeros = [[0]] * (end - start)
                 logits = memory.decode(values, positions, zeros, is_last, on_wait)
