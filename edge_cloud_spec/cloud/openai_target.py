@@ -128,26 +128,35 @@ class Completion:
         self._settled += len(tokens)
 
     def evict(self) -> None:
-        """End the request, which is not needed any more."""
-        with suppress(UserError):  # what it cost may have arrived
+        """End the request, which is not needed any more, unless only its cost is to come."""
+        with suppress(UserError):
             self.more()
-        self._reply.cancel()
+        if self._ended:
+            self._models.ending.append(self)
+        else:
+            self._reply.cancel()
+
+    def is_over(self) -> bool:
+        """Whether nothing more arrives; reads what has."""
+        over = self._reply.done
+        with suppress(UserError):
+            self.more()
+        return over
 
     def more(self) -> tuple[int, ...]:
         """What was said beyond what is settled; raises UserError where no more will be."""
         done = self._reply.done
-        if not self._ended:
-            try:
-                while chunks := self._reply.take():
-                    for chunk in chunks:
-                        self._read(chunk)
-            except Unavailable as error:
-                self._models.allowance.close(error)
-                raise
-            except (AttributeError, LookupError, TypeError, ValueError) as error:
-                raise self._failed(f"sent no chunk of an answer ({type(error).__name__})") from None
-            if done and len(self._said) == self._settled:
-                raise self._failed("broke off in the midst of an answer")
+        try:
+            while chunks := self._reply.take():
+                for chunk in chunks:
+                    self._read(chunk)
+        except Unavailable as error:
+            self._models.allowance.close(error)
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise self._failed(f"sent no chunk of an answer ({type(error).__name__})") from None
+        if done and not self._ended and len(self._said) == self._settled:
+            raise self._failed("broke off in the midst of an answer")
         return tuple(self._said[self._settled :][: MAX_DRAFTED + 1])
 
     def _read(self, chunk: Any) -> None:
@@ -198,6 +207,7 @@ class OpenAiModels(ModelRunner):
         self.target = ByteDrafter()  # type: ignore[assignment]
         self.memory, self.spec, self.drafter = KvMemory(1), spec, None
         self.server, self.allowance, self._structured = server, allowance, STRUCTURED[structured]
+        self.ending: list[Completion] = []  # answers that are over, but for what they cost
         self._form: dict[str, int] = {}  # that the server takes, where not the first, by grammar
 
     def check(self, opening: Open) -> None:
@@ -227,6 +237,7 @@ class OpenAiModels(ModelRunner):
                 "a target behind an API cannot go on with an answer that another verifier, or an "
                 "earlier session, began: start another decode"
             )
+        self.ending = [each for each in self.ending if not each.is_over()]
         self.allowance.check()
         width, height = decode_image(opening.jpeg, self.spec.image.max_frame_pixels).size
         asked = len(self.spec.system_text + opening.instruction) // BYTES_A_TOKEN

@@ -43,7 +43,7 @@ from .tokenizer import tokens_of
 from .vlm import diverse_tokens
 
 LOAD_S = 600.0  # for gigabytes from a card
-PASS_S = 60.0  # more than any pass takes: what takes longer hangs
+PASS_S = 120.0  # more than any pass of use takes, of a vision part on a CPU too
 POLL_S = 0.002  # how often messages are handled during a pass
 RESTARTS, RESTART_S = 3, 600.0  # so often in so long is it worth another start
 PART = 256  # rows of a prompt in one request: what is not wanted any more is computed to its end

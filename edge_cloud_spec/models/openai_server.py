@@ -118,6 +118,8 @@ class OpenAiServer:
             http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [_bound]}),
         )
         self._loop = asyncio.new_event_loop()
+        # Of a request that failed as it was given up: nobody asks.
+        self._loop.set_exception_handler(lambda loop, context: None)
         threading.Thread(target=self._loop.run_forever, name="openai", daemon=True).start()
 
     def begin(

@@ -87,6 +87,7 @@ def verifier(url: str, *options: str, model: str = "a-model") -> Iterator[Simple
 def spent(worker: Any) -> tuple[int, int]:
     """Requests and tokens, once the last request has ended."""
     until(lambda: not worker.sessions)
+    until(lambda: all(each.is_over() for each in worker._models.ending))
     asked = worker._models.allowance._asked
     return len(asked), int(sum(tokens for _, tokens in asked))
 
@@ -484,6 +485,21 @@ def test_a_request_beyond_the_bound_is_not_sent_and_its_robot_is_told() -> None:
         assert outcomes[2].out_of_reach
         assert len(peer.asked) == 2
         assert spent(there.worker) == (2, 2 * 123)
+
+
+def test_a_cost_that_is_told_after_the_robot_has_closed_counts() -> None:
+    told = threading.Event()
+
+    def late(body: object) -> Iterator[bytes]:
+        yield from (each for each in answer() if each not in (USAGE, DONE))
+        told.wait(60)
+        yield from (USAGE, DONE)
+
+    with ApiPeer(late) as peer, verifier(peer.url) as there:
+        assert there.decode().completed
+        until(lambda: not there.worker.sessions)
+        told.set()
+        assert spent(there.worker) == (1, 123)
 
 
 def test_without_its_own_count_a_request_is_estimated() -> None:

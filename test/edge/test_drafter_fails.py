@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -125,6 +126,29 @@ def test_where_the_robot_has_drawn_a_token_the_cloud_goes_on_after_it(
     assert outcome.stats.failure == (WHY if failing.failed else "")
     decode.settle()
     assert any(decode.emitted == answer.tokens for answer in decode.sessions)
+
+
+def test_a_draft_model_that_hangs_keeps_no_decode_beyond_its_patience() -> None:
+    """It is waited for as long as any pass may take; the robot hears, and is alive meanwhile."""
+    conditions = Conditions(delay=20.0, jitter=0.0)
+    decode = Decode(Random(0), "picospec", conditions=conditions, patience=5.0)
+    model: Any = decode.draft_model
+    signs, passes = [], 0
+    decode._runner.on_alive = lambda: signs.append(decode.now)
+
+    def compute(rows: int, on_layer: Any) -> None:
+        nonlocal passes
+        passes += 1
+        end = decode.now + (0.01 if passes < 8 else 100.0)
+        while decode.now < end:
+            decode.timeline.sleep(0.1)
+            on_layer(0, None)
+
+    model.compute = compute
+    outcome = decode.run()
+    assert passes >= 8 and outcome.reason == "timeout"
+    assert decode.now < 30.0
+    assert max(b - a for a, b in pairwise(signs)) < 6.0
 
 
 def test_these_decodes_fail_whoever_leads() -> None:
