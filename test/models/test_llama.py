@@ -213,9 +213,7 @@ def test_a_tree_of_more_nodes_than_there_are_sequences(
     assert both.worst < F16
 
 
-def test_a_draft_deeper_than_there_are_sequences(
-    drafter: LlamaDrafter, torch_drafter: Vlm
-) -> None:
+def test_a_draft_deeper_than_there_are_sequences(drafter: LlamaDrafter, torch_drafter: Vlm) -> None:
     pair = read(drafter, prompt_of(drafter)), torch_drafter.open(prompt_of(torch_drafter))
     both, depth = Both(*pair, Random(6)), SEQUENCES + 20
     while len(both.parents) < depth:
