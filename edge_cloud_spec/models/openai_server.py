@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
@@ -121,6 +122,7 @@ class OpenAiServer:
         # Of a request that failed as it was given up: nobody asks.
         self._loop.set_exception_handler(lambda loop, context: None)
         threading.Thread(target=self._loop.run_forever, name="openai", daemon=True).start()
+        weakref.finalize(self, _end, self._loop, self.client)
 
     def begin(
         self,
@@ -206,6 +208,12 @@ class OpenAiServer:
             what = "takes no more requests for now" if status == 429 else "failed"
             return Unavailable(f"{self.url} {what} ({why}): wait, or see its log", retry_s)
         return UserError(f"{self.url} refuses the request ({why}): see what its model takes")
+
+
+def _end(loop: asyncio.AbstractEventLoop, client: AsyncOpenAI) -> None:
+    """Close the connections, and end the thread."""
+    closing = asyncio.run_coroutine_threadsafe(client.close(), loop)
+    closing.add_done_callback(lambda _: loop.stop())
 
 
 async def _models(client: AsyncOpenAI) -> list[str]:
