@@ -144,7 +144,7 @@ class Completion:
             except Unavailable as error:
                 self._models.allowance.close(error)
                 raise
-            except (AttributeError, TypeError, ValueError) as error:
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
                 raise self._failed(f"sent no chunk of an answer ({type(error).__name__})") from None
             if done and len(self._said) == self._settled:
                 raise self._failed("broke off in the midst of an answer")

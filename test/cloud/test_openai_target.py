@@ -21,6 +21,8 @@ import pytest
 from helpers.checkpoints import jpeg
 from helpers.cloud.api_peer import ANSWER, DONE, USAGE, ApiPeer, answer, chunk, event
 from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port, until
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud.command import add_serve_arguments, make_worker, run_serve
 from edge_cloud_spec.cloud.openai_target import Allowance
@@ -31,6 +33,7 @@ from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.byte_drafter import END
 from edge_cloud_spec.models.load_drafter import load_drafter
 from edge_cloud_spec.models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from edge_cloud_spec.models.prompt import Request
@@ -173,6 +176,9 @@ FAULTS: dict[str, tuple[Any, str]] = {
 PASS_BY = ("an error in the midst", "a full server", "a failing server", "a gateway")
 
 
+NAMES = st.sampled_from(["choices", "delta", "content", "finish_reason", "usage", "error", "x"])
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_one_sentence_moves_nothing_and_the_verifier_lives(name: str) -> None:
     said, complaint = FAULTS[name]
@@ -189,6 +195,56 @@ def test_a_fault_is_one_sentence_moves_nothing_and_the_verifier_lives(name: str)
         peer.answers = lambda body: answer()
         there.worker._models.allowance._closed = 0.0  # as if it had waited
         assert there.robot.words(there.decode()) == ANSWER
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2**70) | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+SHAPED = st.builds(lambda choices, usage: {"choices": choices, "usage": usage}, JSON, JSON)
+CHOSEN = st.builds(
+    lambda delta, finish, usage: {
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+        "usage": usage,
+    },
+    JSON | st.builds(lambda content, calls: {"content": content, "tool_calls": calls}, JSON, JSON),
+    st.none() | JSON,
+    JSON | st.builds(lambda total: {"total_tokens": total}, JSON),
+)
+
+
+def test_whatever_a_server_sends_is_an_answer_or_a_sentence() -> None:
+    with ApiPeer() as peer, verifier(peer.url) as there:
+
+        @settings(max_examples=100)
+        @given(st.lists(JSON | SHAPED | CHOSEN, max_size=4))
+        def send(events: list[Any]) -> None:
+            peer.answers = lambda body: [event(each) for each in events]
+            there.worker._models.allowance._closed = 0.0
+            outcome = there.decode()
+            assert outcome.completed or outcome.text
+            assert outcome.reason != "internal"
+            assert read_answer(there.robot.words(outcome)).action is None
+
+        send()
+        peer.answers = lambda body: answer()
+        there.worker._models.allowance._closed = 0.0
+        assert there.robot.words(there.decode()) == ANSWER
+
+
+def test_any_text_arrives_as_it_was_said() -> None:
+    with ApiPeer() as peer, verifier(peer.url) as there:
+
+        @settings(max_examples=60)
+        @given(st.text(max_size=80), st.integers(1, 9))
+        def say(text: str, pieces: int) -> None:
+            peer.answers = lambda body: answer(text, pieces)
+            said = there.decode().tokens
+            assert bytes(said[: -(said[-1] == END) or None]) == text.encode()[:256]
+            assert (said[-1] == END) == (len(text.encode()) < 256)
+
+        say()
 
 
 def test_a_dead_server_and_a_slow_one_pass_by_and_are_named() -> None:
@@ -341,6 +397,20 @@ def test_an_answer_that_another_verifier_began_is_refused() -> None:
         assert not peer.asked
 
 
+def test_a_robot_without_a_draft_model_is_told_what_it_cannot_do() -> None:
+    with Cloud(worker_of("--device", "cpu", "--dtype", "float32")) as cloud:
+        robot = Robot(cloud.address)
+        for preset, complaint in (
+            ("edge_only", "cannot draft or decide alone: take preset cloud_ar"),
+            ("cloud_ar", "different tokenizers"),
+        ):
+            outcome = robot.decode(settings=DecodeSettings(load_preset(preset)))
+            assert (outcome.completed, complaint in outcome.text) == (False, True)
+        robot.client.close()
+    with pytest.raises(UserError, match="tokenizer of its own"):
+        robot.model.crop(151_936)
+
+
 # Grammars
 
 
@@ -477,9 +547,9 @@ def test_the_key_comes_from_a_file_or_its_variable_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another-server")
-    for given, expected in ((None, "Bearer none"), (KEY, f"Bearer {KEY}")):
-        if given:
-            monkeypatch.setenv(KEY_VARIABLE, given)
+    for key, expected in ((None, "Bearer none"), (KEY, f"Bearer {KEY}")):
+        if key:
+            monkeypatch.setenv(KEY_VARIABLE, key)
         with ApiPeer() as peer, verifier(peer.url) as there:
             there.decode()
             assert [each["authorization"] for each in peer.headers] == [expected]
