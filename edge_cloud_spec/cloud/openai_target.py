@@ -85,7 +85,8 @@ class Allowance:
 
     def close(self, error: Unavailable) -> None:
         """Let nothing be asked before the server wants to be."""
-        self._closed, self._why = self._clock() + error.retry_s, str(error)
+        if (until := self._clock() + error.retry_s) > self._closed:
+            self._closed, self._why = until, str(error)
 
 
 class Completion:
@@ -101,7 +102,7 @@ class Completion:
         self._models = models
         self._said: list[int] = []
         self._settled = 0
-        self._ended = False  # all of it has been said
+        self._ends = False  # it has said so; what it cost may be on its way
         self._cost, self._asked = cost, cost[1]
         self._reply = models.server.begin(partial(models.create, opening), self._on_news)
 
@@ -135,30 +136,28 @@ class Completion:
 
     def more(self) -> tuple[int, ...]:
         """What was said beyond what is settled; raises UserError where no more will be."""
-        done = self._reply.done
-        if not self._ended:
-            try:
-                while chunks := self._reply.take():
-                    for chunk in chunks:
-                        self._read(chunk)
-            except Unavailable as error:
-                self._models.allowance.close(error)
-                raise
-            except (AttributeError, LookupError, TypeError, ValueError) as error:
-                raise self._failed(f"sent no chunk of an answer ({type(error).__name__})") from None
-            if done and len(self._said) == self._settled:
-                raise self._failed("broke off in the midst of an answer")
+        done = self._reply.done  # asked for first: then all of it is taken
+        try:
+            while chunks := self._reply.take():
+                for chunk in chunks:
+                    self._read(chunk)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise self._failed(f"sent no chunk of an answer ({type(error).__name__})") from None
+        if done and self._ends:
+            self._said.append(END)
+            self._ends = False
+        elif done and len(self._said) == self._settled:
+            raise self._failed("broke off in the midst of an answer")
         return tuple(self._said[self._settled :][: MAX_DRAFTED + 1])
 
     def _read(self, chunk: Any) -> None:
         """Raises UserError, or what Python raises for a chunk that is none."""
-        for choice in chunk.choices[:1]:
+        for choice in (chunk.choices or ())[:1]:
             self._said += (choice.delta.content or "").encode()
             if choice.delta.tool_calls or getattr(choice.delta, "refusal", None):
                 raise self._failed("wants a tool, or declines, instead of an answer")
             if choice.finish_reason == "stop":
-                self._said.append(END)
-                self._ended = True
+                self._ends = True
             elif choice.finish_reason is not None:
                 reason = str(choice.finish_reason)[:40]
                 raise self._failed(f"ended the answer for {reason!r}, not at its end")
@@ -250,6 +249,8 @@ class OpenAiModels(ModelRunner):
         try:
             said = completion.more()
         except UserError as error:
+            if isinstance(error, Unavailable):
+                self.allowance.close(error)
             return error
         if not said:
             return NotArrived()
