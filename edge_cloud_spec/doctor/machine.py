@@ -109,6 +109,8 @@ def check_model(name: str, directory: str) -> Finding:
     """Whether a model directory has its files, and its weights are whole; they are not loaded."""
     if directory == BYTES:
         return Finding(name, OK, "bytes: no draft model, for a target behind an API")
+    if directory.startswith("openai:"):
+        return Finding(name, OK, f"{directory}: a server, which is tried when it is loaded")
     path = Path(directory).expanduser()
     gguf = [path] if path.is_file() and path.suffix == ".gguf" else []
     path = path.parent if gguf else path

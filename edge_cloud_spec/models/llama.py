@@ -45,7 +45,7 @@ OnLayer = Callable[[int, Any], None]
 OnWait = Callable[[], None] | None  # called while the process computes
 
 LOAD_S = 600.0  # for gigabytes from a card
-PASS_S = 60.0  # more than any pass takes: what takes longer hangs
+PASS_S = 120.0  # more than any pass of use takes, of a vision part on a CPU too
 START_S = 0.02  # of that in one step, so that messages are handled, and deadlines kept
 POLL_S = 0.002  # how often messages are handled during a pass
 RESTARTS, RESTART_S = 3, 600.0  # so often in so long is it worth another start
@@ -312,8 +312,7 @@ class LlamaSession:
         if path:
             self._row = on_host(nodes.logits[path[-1]])
         memory = self._memory
-        is_held = memory.is_of(self._rows) and len(memory.rows) + len(path) == len(self._rows)
-        if path and is_held and self._sequences[path[-1]]:
+        if path and memory.is_of(self._rows) and self._sequences[path[-1]]:
             memory.copy(0, self._sequences[path[-1]], start)
             memory.rows += self._rows[-len(path) :]
         self._keep_nodes(kept, keep)
@@ -418,7 +417,7 @@ class LlamaSession:
                     return False
                 values, positions = (each[start - first : end - first] for each in seen)
                 positions = np.pad(first + positions.T, ((0, 1), (0, 0)))
-            is_last = end == len(self._rows)
+            is_last = int(end == len(self._rows))
             try:
                 zeros = [[0]] * (end - start)
                 logits = memory.decode(values, positions, zeros, is_last, on_wait)

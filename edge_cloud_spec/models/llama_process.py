@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SEQUENCES = 128  # paths of a tree that may be told apart, and the prefix
+SEQUENCES = 128  # the prefix and nodes that may be told apart, and so the most logits of a pass
 ERROR = 4  # GGML_LOG_LEVEL_ERROR
 BATCH = 512  # rows that go through the layers together
 NEAR_ALL = 1 << 20  # a bound that binds nobody: pictures come in the size that is wanted
@@ -48,10 +48,6 @@ class Loaded:
     width: int
 
 
-class LlamaError(Exception):
-    """llama.cpp has refused; the text is what it said last."""
-
-
 class Server:
     """A model, its vision part and a context; each method is a request."""
 
@@ -60,13 +56,13 @@ class Server:
         from llama_cpp import mtmd_cpp
 
         self._llama, self._mtmd = llama_cpp, mtmd_cpp
-        self._said: list[str] = []  # errors of the request under way
+        self.said: list[str] = []  # errors of the request under way
 
         @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
         def log(level: int, text: bytes, _: object) -> None:
             said = " ".join(text.decode(errors="replace").split())
             if level == ERROR and said.strip("."):  # a progress bar is made of errors
-                self._said.append(said)
+                self.said.append(said)
 
         self._log = log  # for as long as C calls it
         llama_cpp.llama_log_set(log, ctypes.c_void_p())
@@ -77,7 +73,7 @@ class Server:
 
     def _checked(self, result: Any) -> Any:
         if not result:
-            raise LlamaError(next(iter(self._said), "it does not say why"))
+            raise RuntimeError(next(iter(self.said), "it does not say why"))
         return result
 
     def load(self, path: str, vision: str, gpu_layers: int, threads: int) -> Loaded:
@@ -137,7 +133,7 @@ class Server:
         finally:
             mtmd.mtmd_input_chunks_free(chunks)
             mtmd.mtmd_bitmap_free(bitmap)
-        raise LlamaError("it has made no rows of the picture")
+        raise RuntimeError("it has made no rows of the picture")
 
     def decode(
         self,
@@ -158,25 +154,7 @@ class Server:
                 llama.llama_memory_seq_rm(memory, sequence, start, -1)
             else:
                 llama.llama_memory_seq_cp(memory, source, sequence, start, -1)
-        logits = []
-        size = len(rows) if wanted <= SEQUENCES else SEQUENCES  # there is room for their logits
-        for first in range(0, len(rows), size):
-            part = slice(first, first + size)
-            asked = [row >= len(rows) - wanted for row in range(len(rows))][part]
-            self._decode(rows[part], positions[..., part], sequences[part], asked)
-            if any(asked):
-                found, shape = llama.llama_get_logits(self._context), (sum(asked), self._rows)
-                logits.append(np.ctypeslib.as_array(found, shape=shape).copy())
-        return np.concatenate(logits or [np.zeros((0, self._rows), np.float32)])
-
-    def _decode(
-        self,
-        rows: NDArray[Any],
-        positions: NDArray[np.int64],
-        sequences: Sequence[Sequence[int]],
-        wanted: Sequence[bool],
-    ) -> None:
-        llama, batch, kept = self._llama, self._llama.llama_batch(), []
+        batch, kept = llama.llama_batch(), []
 
         def pointer(values: object, kind: Any) -> Any:
             kept.append(np.ascontiguousarray(values, kind))
@@ -188,16 +166,16 @@ class Server:
             batch.embd = pointer(rows, ctypes.c_float)
         batch.n_tokens = len(rows)
         batch.pos = pointer(positions, ctypes.c_int32)
-        batch.logits = pointer(wanted, ctypes.c_int8)
+        asked = [row >= len(rows) - wanted for row in range(len(rows))]
+        batch.logits = pointer(asked, ctypes.c_int8)
         batch.n_seq_id = pointer([len(each) for each in sequences], ctypes.c_int32)
         of_rows: Any = [pointer(each, ctypes.c_int32) for each in sequences]
         batch.seq_id = (ctypes.POINTER(ctypes.c_int32) * len(of_rows))(*of_rows)
         self._checked(llama.llama_decode(self._context, batch) == 0)
-
-    def answer(self, name: str, *arguments: Any) -> Any:
-        """The reply to a request."""
-        self._said.clear()
-        return getattr(self, name)(*arguments)
+        shape = wanted, self._rows
+        if not wanted:
+            return np.zeros(shape, np.float32)
+        return np.ctypeslib.as_array(llama.llama_get_logits(self._context), shape=shape).copy()
 
 
 def main(descriptor: int) -> None:
@@ -211,7 +189,8 @@ def main(descriptor: int) -> None:
             request = robot.recv()
             try:
                 server = server or Server()
-                reply = server.answer(*request)
+                server.said.clear()
+                reply = getattr(server, request[0])(*request[1:])
             except ImportError:
                 reply = Failure("there is no llama-cpp-python", INSTALL)
             except Exception as error:  # whatever the library raises: the robot says it

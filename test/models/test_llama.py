@@ -10,6 +10,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,9 +22,14 @@ pytest.importorskip("llama_cpp")
 pytest.importorskip("gguf")
 
 from helpers.checkpoints import checkpoint, jpeg
+from helpers.cloud.grpc_cloud import Cloud
 from helpers.gguf_checkpoint import convert
 
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.bench.decodes import sample_cases
+from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.models import EMBEDDED, llama
 from edge_cloud_spec.models.image import PictureLimits
 from edge_cloud_spec.models.llama import LlamaDrafter, LlamaProcess, LlamaSession
@@ -33,6 +39,8 @@ from edge_cloud_spec.models.load_drafter import load_drafter
 from edge_cloud_spec.models.prompt import Prompt, Request
 from edge_cloud_spec.models.session import ALL_ROWS, Session
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.share import rules_text
 
 KINDS = ("grow", "grow", "grow", "commit", "truncate", "extend")
 F16 = 0.004  # of the range of a row's logits: what sixteen bits, in weights and products, change
@@ -253,6 +261,10 @@ def test_a_pass_that_is_not_wanted_any_more_changes_nothing(
             both.ours.grow([1, 2, 3], [-1, -1, 0] if random.random() < 0.5 else [-1, 0, 1], stop)
             pytest.fail("it was to be stopped")
         both.step()
+    for _ in range(SEQUENCES):
+        with suppress(Stop):
+            both.ours.grow([1], [-1], stop)
+    both.grow()
     assert both.worst < F16
 
 
@@ -276,13 +288,13 @@ def other(gguf_of: Callable[[str], Path]) -> Iterator[LlamaDrafter]:
 def test_killed_at_any_request_it_is_one_sentence_and_then_works_again(
     other: LlamaDrafter, monkeypatch: pytest.MonkeyPatch, kind: str, nth: int
 ) -> None:
-    expected, count = read(other, prompt_of(other, 2)).logits_after(-1), 0
+    expected, sent = read(other, prompt_of(other, 2)).logits_after(-1), 0
     send = LlamaProcess._send
 
     def kill_first(process: LlamaProcess, request: Any) -> None:
-        nonlocal count
-        count += request[0] == kind
-        if count == nth and request[0] == kind:
+        nonlocal sent
+        sent += request[0] == kind
+        if sent == nth and request[0] == kind:
             assert process._child is not None
             os.kill(process._child.pid, signal.SIGKILL)
         send(process, request)
@@ -319,6 +331,21 @@ def test_a_session_goes_on_after_its_process_was_killed(
         other.memory.process._ended.clear()
         both.grow()
         both.commit()
+    assert both.worst < F16
+
+
+def test_a_pass_that_llama_cpp_breaks_off_leaves_nothing_behind(
+    other: LlamaDrafter, torch_drafter: Vlm
+) -> None:
+    both = Both(
+        read(other, prompt_of(other)), torch_drafter.open(prompt_of(torch_drafter)), Random(4)
+    )
+    both.grow()
+    with pytest.raises(UserError, match="invalid token"):
+        other.memory.decode(np.asarray([10**6]), np.asarray([both.ours._next]), [[0]], 1, None)
+    both.grow()
+    both.commit()
+    both.grow()
     assert both.worst < F16
 
 
@@ -397,6 +424,35 @@ def test_nothing_is_left_of_a_drafter_that_nobody_has(gguf_of: Callable[[str], P
     number = pid(model)
     del model
     assert not Path(f"/proc/{number}").exists()
+
+
+@pytest.mark.parametrize("preset", ["dsd", "auto", "specedge"])
+def test_killed_in_a_decode_over_grpc_the_answer_is_the_targets_own(
+    other: LlamaDrafter, preset: str
+) -> None:
+    target = load(EMBEDDED / "target", threads=1)
+    spec = target.spec(rules_text(), 48)
+    with (
+        Cloud(Worker(load(EMBEDDED / "target", threads=1), spec)) as cloud,
+        GrpcRobot(cloud.address, other, spec) as robot,
+    ):
+        for number, (request, _) in enumerate(sample_cases(5, 8)):
+            passes, process = count(), other.memory.process
+
+            def kill(*_: object, passes: Any = passes, at: int = number % 4) -> None:
+                if next(passes) == at:
+                    os.kill(pid(other), signal.SIGKILL)
+
+            robot.runner.on_pass = kill if number % 2 else None
+            process._ended.clear()
+            outcome = robot.decode(request, DecodeSettings(load_preset(preset)))
+            session, own = target.open(target.prompt(request, spec)), list[int]()
+            while len(own) < spec.max_tokens and not set(own[-1:]) & set(spec.end_ids):
+                own.append(int(session.logits_after(-1).argmax()))
+                session.extend(own[-1:])
+            assert outcome.completed and list(outcome.tokens) == own
+            if preset == "dsd":
+                assert ("was killed" in outcome.stats.failure) == (number % 2 == 1)
 
 
 # What is in its files

@@ -20,6 +20,7 @@ from helpers.cloud.grpc_cloud import Cloud, free_port, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
@@ -31,7 +32,13 @@ from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.load_drafter import load_drafter
-from edge_cloud_spec.models.openai_drafter import AHEAD, QUESTION, Continuation, ContinuedSession
+from edge_cloud_spec.models.openai_drafter import (
+    AHEAD,
+    MAX_TEXT,
+    QUESTION,
+    Continuation,
+    ContinuedSession,
+)
 from edge_cloud_spec.models.prompt import PromptSpec, Request
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.presets import load_preset
@@ -83,7 +90,7 @@ def there() -> Iterator[SimpleNamespace]:
     spec = target.spec("You guide a robot.", 14)
     with Cloud(Worker(target, spec)) as cloud:
         client = VerifierClient(ClientSettings(cloud.address))
-        yield SimpleNamespace(spec=spec, alone=alone, connect=client.connect)
+        yield SimpleNamespace(spec=spec, alone=alone, connect=client.connect, address=cloud.address)
         client.close()
 
 
@@ -220,6 +227,25 @@ def test_a_preset_of_trees_is_refused_with_those_that_fit(there: SimpleNamespace
         assert peer.drafted == 0
     assert not outcome.completed and outcome.tokens == ()
     assert "specedge" in outcome.text and "dsd" in outcome.text
+
+
+def test_decode_tells_what_the_server_did(
+    there: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture, words = tmp_path / "picture.jpg", own_words(there)
+    picture.write_bytes(REQUEST.jpeg)
+    given = ["decode", str(picture), REQUEST.instruction, "--cloud", there.address]
+    given += ["--preset", "dsd", "--tokenizer", str(checkpoint()), "--model", "a-model"]
+    with Continuing(lambda so_far: answer(words.removeprefix(so_far))) as peer:
+        given += ["--drafter", f"openai:{peer.url}"]
+        assert main(given) == 0
+        assert words in (said := capsys.readouterr()).out and "alone" not in said.err
+        peer.says = lambda so_far: (500, {}, b"out of memory")  # type: ignore[assignment, return-value]
+        assert main(given) == 0
+        assert words in (said := capsys.readouterr()).out
+        assert said.err.count("the cloud went on alone") == 1
+    assert main(given) == 2
+    assert "cannot be reached" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [COUNT, "stop", "stop stop"])
@@ -402,21 +428,30 @@ def test_a_row_names_what_the_server_says_after_that_very_path(
         assert session.tokens == (at if kind != "grow" and kind != "row" else tokens)
 
 
-def test_one_request_serves_what_follows_where_it_was_right() -> None:
-    asked: list[tuple[int, ...]] = []
+def test_one_request_serves_what_follows_and_ends_where_it_was_wrong() -> None:
+    asked: dict[tuple[int, ...], Saying] = {}
 
     def ask(path: tuple[int, ...], on_news: Callable[[], None]) -> Continuation:
-        asked.append(path)
-        return Continuation(LETTERS, path, Saying(LETTERS.decode(path), AHEAD))  # type: ignore[arg-type]
+        asked[path] = Saying(LETTERS.decode(path), AHEAD)
+        return Continuation(LETTERS, path, asked[path])  # type: ignore[arg-type]
 
     session = ContinuedSession(ask, 9, 10)
     while len(session.tokens) < 6 and session.logits_after(-1).argmax() != 9:
         session.extend([int(session.logits_after(-1).argmax())])
-    assert asked == [()]
-    wrong = (int(session.logits_after(-1).argmax()) + 1) % 4
-    session.extend([wrong])
+    assert list(asked) == [()] and not asked[()].cancelled
+    session.extend([(int(session.logits_after(-1).argmax()) + 1) % 4])
+    assert asked[()].cancelled
     session.logits_after(-1)
-    assert asked == [(), session.tokens]
+    assert list(asked) == [(), session.tokens]
+    session.close()
+    assert asked[session.tokens].cancelled
+
+
+def test_no_more_of_a_flood_is_read_than_was_asked_for() -> None:
+    said: Any = Continuation(LETTERS, (1, 2), Reply(*["ab" * 300] * 9))  # type: ignore[arg-type]
+    while not said.over:
+        said.read()
+    assert said.over == "length" and len(said.path) == 2 + MAX_TEXT
 
 
 # A real server

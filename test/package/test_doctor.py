@@ -58,6 +58,12 @@ def test_a_shard_that_is_missing_and_exits_that_are_cut_short_are_named(model: P
     assert finding.state == "fail" and "model-1.safetensors" in finding.found
 
 
+def test_a_drafter_without_files_is_no_missing_directory() -> None:
+    for name in ("bytes", "openai:http://127.0.0.1:8080/v1"):
+        finding = check_model("drafter", name)
+        assert finding.state == "ok" and name in finding.found
+
+
 def test_ros_and_the_messages_are_found_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [finding.state for finding in check_ros()] == ["ok", "ok"]
     monkeypatch.setitem(sys.modules, "rclpy", None)
