@@ -10,6 +10,7 @@ from typing import Any
 
 from .decoding.policy import MAX_GRAMMAR
 from .errors import UserError
+from .models.prompt import IMAGE, INSTRUCTION, USER_TEXT
 from .nav.answer import (
     ACTION,
     AMOUNT,
@@ -23,8 +24,6 @@ from .nav.answer import (
 from .share import config_names, read_config, rules_text
 
 MOST = 32  # actions of an answer
-INSTRUCTION, IMAGE = "{instruction}", "{image}"  # their places in a user's text
-USER_TEXT = INSTRUCTION + "\n{order}"  # of our own dialect
 _TEXTS = ("summary", "source", "form", "separator", "thinks_until", "system_text", "user_text")
 _KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(_TEXTS, (str, "a text, in quotes")),
@@ -70,8 +69,10 @@ def _wrong_fields(chosen: Mapping[Any, Any]) -> Iterator[str]:
 
 def _made(name: str, chosen: Mapping[str, Any]) -> Dialect:
     ours = chosen.get("form", CLAUSES_FORM) == CLAUSES_FORM
-    asked = {"system_text": rules_text() if ours else ""}
-    asked["user_text"] = USER_TEXT if ours else INSTRUCTION
+    asked = {
+        "system_text": rules_text() if ours else "",
+        "user_text": USER_TEXT if ours else INSTRUCTION,
+    }
     given = {key: value for key, value in chosen.items() if key not in ("summary", "source")}
     given["examples"] = tuple(text for text, meaning in chosen["examples"].items() if meaning)
     if "actions" in given:

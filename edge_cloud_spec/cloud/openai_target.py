@@ -201,23 +201,25 @@ class OpenAiModels(ModelRunner):
 
     def check(self, opening: Open) -> None:
         """Raise UserError where only a verifier with a checkpoint could serve this."""
-        ours = "this verifier's target is behind an API"
-        if opening.tokenizer_digest not in (b"", BYTES_DIGEST):
-            raise UserError(
-                f"{ours} and speaks bytes: set the robot's model.path (drafter:=, --drafter) "
-                "to bytes"
-            )
+        for wrong, text in (
+            (
+                opening.tokenizer_digest not in (b"", BYTES_DIGEST),
+                " and speaks bytes: set the robot's model.path (drafter:=, --drafter) to bytes",
+            ),
+            (
+                opening.draft_identity or opening.draft_length or opening.lookup,
+                " and judges no drafts: take preset cloud_ar, or a verifier with a checkpoint "
+                "(serve --target DIRECTORY)",
+            ),
+            (
+                opening.rule != "greedy",
+                ", whose samples nobody can draw again: take rule greedy, or a verifier with a "
+                "checkpoint",
+            ),
+        ):
+            if wrong:
+                raise UserError(f"this verifier's target is behind an API{text}")
         super().check(opening)
-        if opening.draft_identity or opening.draft_length or opening.lookup:
-            raise UserError(
-                f"{ours} and judges no drafts: take preset cloud_ar, or a verifier with a "
-                "checkpoint (serve --target DIRECTORY)"
-            )
-        if opening.rule != "greedy":
-            raise UserError(
-                f"{ours}, whose samples nobody can draw again: take rule greedy, or a verifier "
-                "with a checkpoint"
-            )
 
     def begin(self, opening: Open, prompt: Prompt) -> Callable[[], Any]:
         """The request, which is sent when the prompt would be read."""
@@ -235,9 +237,6 @@ class OpenAiModels(ModelRunner):
     def actions(self) -> list[tuple[int, ...]]:
         """None: nothing is scored ahead."""
         return []
-
-    def grammar(self, opening: Open) -> None:
-        """None: the server keeps to it, or the robot reads strictly."""
 
     def forward(self, batch: Sequence[DuePass], on_predicted: OnPredicted) -> list[Any]:
         """For each session what has been said since its last verdict, or NotArrived."""
@@ -272,8 +271,7 @@ class OpenAiModels(ModelRunner):
         if opening.policy.grammar:
             forms.insert(0, {**usual, **self._structured(opening.policy.grammar)})
         first = self._form.get(opening.policy.grammar, 0)
-        number = first
-        while True:
+        for number in range(first, len(forms)):
             try:
                 stream = await client.chat.completions.create(
                     model=self.server.model,
@@ -281,15 +279,14 @@ class OpenAiModels(ModelRunner):
                     stream=True,
                     extra_body=forms[number],
                 )
+                break
             except (BadRequestError, UnprocessableEntityError):
-                number += 1
-                if number == len(forms):
+                if number == len(forms) - 1:
                     raise  # for another reason, perhaps: nothing is remembered
-                continue
-            if number > first:
-                left_out = ", ".join(sorted(forms[first].keys() - forms[number].keys()))
-                log.warning("%s refuses %s: left out from now on", self.server.url, left_out)
-                if len(self._form) > MAX_GRAMMARS:
-                    self._form.clear()
-                self._form[opening.policy.grammar] = number
-            return stream
+        if number > first:
+            left_out = ", ".join(sorted(forms[first].keys() - forms[number].keys()))
+            log.warning("%s refuses %s: left out from now on", self.server.url, left_out)
+            if len(self._form) > MAX_GRAMMARS:
+                self._form.clear()
+            self._form[opening.policy.grammar] = number
+        return stream
