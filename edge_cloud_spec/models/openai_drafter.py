@@ -7,10 +7,10 @@ next and no other, so that whatever it says is judged as the chain that it is.
 from __future__ import annotations
 
 import io
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,11 @@ from ..decoding.digest import common_prefix
 from ..errors import UserError
 from .checkpoint import CheckpointFiles, checkpoint_directory, checkpoint_files
 from .drafter import OnLayer
-from .openai_server import OpenAiReply, OpenAiServer, chat_messages
+from .openai_server import OpenAiReply, OpenAiServer, Unavailable, chat_messages
 from .processor import Processor
 from .prompt import Prompt, PromptSpec, Request
+
+log = logging.getLogger(__name__)
 
 AHEAD = 16  # tokens of one request: more are in vain where the target says something else
 MAX_TEXT = 1000  # characters of them
@@ -219,11 +221,16 @@ class OpenAiDrafter(Processor):
     chains_only = True
 
     def __init__(self, files: CheckpointFiles, server: OpenAiServer) -> None:
-        """UserError: the server cannot be used, or does not continue texts."""
+        """UserError: the server cannot be used, or does not continue texts. One that is away now
+        is tried at the next decode."""
         super().__init__(files, f"openai:{server.model}")
         self._server = server
         self._session: ContinuedSession | None = None
-        self._way = self._probe()
+        self._way: Mapping[str, bool] | None = None
+        try:
+            self._way = self._probe()
+        except Unavailable as error:
+            log.warning("%s", error)
 
     def prompt(self, request: Request, spec: PromptSpec) -> ChatPrompt:
         """The prompt of this specification; UserError."""
@@ -236,7 +243,11 @@ class OpenAiDrafter(Processor):
         if self._session is not None:
             self._session.close()
 
-        ask = partial(self._continued, prompt, self._way)
+        def ask(path: Path, on_news: Callable[[], None]) -> Continuation:
+            if self._way is None:
+                self._way = self._probe()
+            return self._continued(prompt, self._way, path, on_news)
+
         self._session = ContinuedSession(ask, prompt.end, self.vocabulary)
         return self._session
 

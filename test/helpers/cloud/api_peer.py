@@ -39,7 +39,7 @@ Answers = Callable[[dict[str, Any]], Iterable[bytes] | tuple[int, dict[str, str]
 class ApiPeer:
     """``answers`` gives the bytes of a stream for a request's body, or status, headers, body."""
 
-    def __init__(self, answers: Answers = lambda body: answer()) -> None:
+    def __init__(self, answers: Answers = lambda body: answer(), port: int = 0) -> None:
         self.answers = answers
         self.asked: list[dict[str, Any]] = []  # bodies
         self.headers: list[dict[str, str]] = []
@@ -80,7 +80,7 @@ class ApiPeer:
                 with suppress(OSError):
                     self.wfile.write(body)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
