@@ -38,7 +38,10 @@ def load_dialect(name: str) -> Dialect:
     """
     path = Path(name) if name.endswith(".yaml") else share() / f"config/dialects/{name}.yaml"
     if not path.is_file():
-        raise UserError(f"there is no dialect {name!r}; choose one of {', '.join(dialect_names())}")
+        raise UserError(
+            f"there is no dialect {name!r}; choose one of {', '.join(dialect_names())}, or give "
+            "the path of a .yaml file"
+        )
     try:
         chosen = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -92,7 +92,9 @@ class OpenAiServer:
                 f"else in it (a key belongs into a file or {KEY_VARIABLE})"
             )
         if not model:
-            raise UserError(f"{url} may have several models: name one of them")
+            raise UserError(
+                f"{url} may have several models: name one of them (--model, or model.name)"
+            )
         key = read_token(key_file) if key_file else os.environ.get(KEY_VARIABLE, "").strip()
         if not key.isascii():
             raise UserError(f"the key in {KEY_VARIABLE} must be ASCII")
@@ -101,7 +103,7 @@ class OpenAiServer:
         except ImportError as error:
             raise UserError(
                 "a server with an OpenAI-compatible API needs the openai package: "
-                "pip install 'edge-cloud-spec[openai]'"
+                "pip install 'openai>=2'"
             ) from error
         self.url, self.model, self.timeout_s = url.rstrip("/"), model, timeout_s
         self._key = key
@@ -205,7 +207,10 @@ class OpenAiServer:
             retry_s = _seconds(error.response.headers.get("retry-after"))
             what = "takes no more requests for now" if status == 429 else "failed"
             return Unavailable(f"{self.url} {what} ({why}): wait, or see its log", retry_s)
-        return UserError(f"{self.url} refuses the request ({why}): see what its model takes")
+        return UserError(
+            f"{self.url} refuses the request ({why}): see whether "
+            f"it has a model {self.model}, and what that takes"
+        )
 
 
 async def _models(client: AsyncOpenAI) -> list[str]:
