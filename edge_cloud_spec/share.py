@@ -57,7 +57,9 @@ def read_config(kind: str, name: str) -> tuple[Path, dict[Any, Any]]:
     path = Path(name) if name.endswith(".yaml") else share() / f"config/{kind}s/{name}.yaml"
     if not path.is_file():
         names = ", ".join(config_names(kind))
-        raise UserError(f"there is no {kind} {name!r}; choose one of {names}")
+        raise UserError(
+            f"there is no {kind} {name!r}; choose one of {names}, or give the path of a .yaml file"
+        )
     try:
         chosen = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:

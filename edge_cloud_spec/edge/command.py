@@ -36,7 +36,7 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="hosts that a fleet's front may send us to beside its own",
     )
-    about = "the draft model: a directory, a hub name, openai:URL or bytes"
+    about = "the draft model: a directory, a hub name, a .gguf file, openai:URL or bytes"
     parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help=about)
     about = "of openai: a checkpoint's directory, for its tokenizer"
     parser.add_argument("--tokenizer", default="", help=about)

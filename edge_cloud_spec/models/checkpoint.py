@@ -93,6 +93,7 @@ def checkpoint_directory(name: str) -> Path:
     if path.exists() or not _HUB_NAME.fullmatch(name):
         raise UserError(
             f"{name} is not a model directory: give a directory or a hub name owner/name"
+            + (" (a GGUF file can only draft)" if path.suffix == ".gguf" else "")
         )
     from huggingface_hub import snapshot_download
 

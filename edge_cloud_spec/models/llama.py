@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from ..decoding.digest import common_prefix
 from ..errors import UserError
-from .checkpoint import CheckpointFiles, checkpoint_files, missing, weights_digest
+from .checkpoint import CheckpointFiles, checkpoint_files, weights_digest
 from .drafter import OnLayer
 from .image import picture_of, picture_positions, positions_of
 from .kv_memory import LruCache
@@ -448,7 +448,10 @@ def vision_file(path: Path) -> Path:
     """The vision part of X.gguf: mmproj-X.gguf, or the only mmproj*.gguf beside it; UserError."""
     own, found = path.with_name(f"mmproj-{path.name}"), [*path.parent.glob("mmproj*.gguf")]
     if own not in found and len(found) != 1:
-        raise missing(path.parent, own.name)
+        raise UserError(
+            f"{own.name} is missing beside {path}: put the model's vision part there, by this "
+            "name, or as the only mmproj*.gguf"
+        )
     return own if own in found else found[0]
 
 

@@ -22,7 +22,7 @@ ERROR = 4  # GGML_LOG_LEVEL_ERROR
 BATCH = 512  # rows that go through the layers together
 NEAR_ALL = 1 << 20  # a bound that binds nobody: pictures come in the size that is wanted
 
-INSTALL = "pip install 'edge-cloud-spec[llama]', which builds it"
+INSTALL = "pip install 'llama-cpp-python>=0.3.36,<0.4', which builds it"
 
 # A change of the memory: a sequence gets another's rows, or loses its own where both are the same,
 # from a position on.

@@ -33,6 +33,8 @@ def footprint(config: Path) -> Footprint:
     """Of the checkpoint with this config.json, or in this directory; raises UserError."""
     from .load import FAMILIES
 
+    if not config.is_dir() and config.suffix != ".json":  # a GGUF file, a hub name
+        raise UserError(f"{config} is neither a model directory nor a config.json: give one")
     directory, name = (config, "config.json") if config.is_dir() else (config.parent, config.name)
     family = read_json(directory, name).get("model_type", "nothing")
     if family not in FAMILIES:

@@ -95,7 +95,9 @@ class OpenAiServer:
                 f"else in it (a key belongs into a file or {KEY_VARIABLE})"
             )
         if not model:
-            raise UserError(f"{url} may have several models: name one of them")
+            raise UserError(
+                f"{url} may have several models: name one of them (--model, or model.name)"
+            )
         key = read_token(key_file) if key_file else os.environ.get(KEY_VARIABLE, "").strip()
         if not re.fullmatch("[!-~]*", key):
             place = key_file or KEY_VARIABLE
@@ -105,7 +107,7 @@ class OpenAiServer:
         except ImportError as error:
             raise UserError(
                 "a server with an OpenAI-compatible API needs the openai package: "
-                "pip install 'edge-cloud-spec[openai]'"
+                "pip install 'openai>=2'"
             ) from error
         self.url, self.model, self.timeout_s = url.rstrip("/"), model, timeout_s
         self._key = key
@@ -208,7 +210,12 @@ class OpenAiServer:
             ),
             (status == 429, True, f"takes no more requests for now ({why}): wait, or see its log"),
             (status >= 500, True, f"failed ({why}): wait, or see its log"),
-            (status > 0, False, f"refuses the request ({why}): see what its model takes"),
+            (
+                status > 0,
+                False,
+                f"refuses the request ({why}): see whether it has a model {self.model}, and what "
+                "that takes",
+            ),
             (bool(getattr(error, "body", "")), True, f"gave up the request ({why}): see its log"),
             (
                 True,

@@ -128,6 +128,4 @@ def check_installed() -> None:
     try:
         import llguidance  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            "a grammar needs llguidance: pip install 'edge-cloud-spec[grammar]'"
-        ) from error
+        raise UserError("a grammar needs llguidance: pip install 'llguidance>=1.3'") from error

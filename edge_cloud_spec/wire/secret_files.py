@@ -23,7 +23,9 @@ def read_token(path: str) -> str:
     """The bearer token in this file (so that no process list shows it); raises UserError."""
     tokens = read_tokens(path)
     if len(tokens) > 1:
-        raise UserError(f"the token file {path} must hold one line: a robot has one token")
+        raise UserError(
+            f"the file {path} must hold one line, a robot's only token or a server's key"
+        )
     return tokens[0]
 
 
@@ -33,10 +35,10 @@ def read_tokens(path: str) -> tuple[str, ...]:
         lines = Path(path).read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UserError(f"the token file {path} cannot be read: {why}") from None
+        raise UserError(f"the file {path} with the token or key cannot be read: {why}") from None
     tokens = tuple(line.strip() for line in lines if line.strip())
     if not tokens or not all(token.isascii() for token in tokens):
-        raise UserError(f"the token file {path} must hold one line of ASCII")
+        raise UserError(f"the file {path} with the token or key must hold one line of ASCII")
     return tokens
 
 

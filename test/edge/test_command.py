@@ -104,6 +104,7 @@ def test_it_says_the_targets_own_words_and_what_they_cost(
         (("--authority", "/nowhere"), "/nowhere is not a file"),
         (("--order", "last first"), "order"),
         (("--dialect", "klingon"), "no dialect 'klingon'; choose one of clauses"),
+        (("--dialect", "no/where.yaml"), "or give the path of a .yaml file"),
         (("--dialect", "navila"), "cloud answers in the dialect clauses and this robot reads nav"),
         (("--max-pixels", "-1"), "max_pixels is -1: give 1 or more, or 0"),
         (("--max-pixels", "10"), r"stands for \d+ pixels; give as many or more, or 0"),

@@ -141,7 +141,7 @@ def test_a_tokenizer_without_the_needed_characters_is_refused() -> None:
         GrammarCompiler(tokenizer).grammar(answer_grammar("action", "action first"), 2, 3)
 
 
-def test_without_llguidance_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_llguidance_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(UserError, match=r"edge-cloud-spec\[grammar\]"):
+    with pytest.raises(UserError, match=r"pip install 'llguidance>=1.3'$"):
         grammar("start: /a/")

@@ -78,4 +78,7 @@ def test_a_file_that_describes_no_such_model_is_one_sentence(
     (tmp_path / "config.json").write_text(content)
     assert main(["memory", str(tmp_path)]) == 2
     assert words in capsys.readouterr().err
-    assert main(["memory", str(tmp_path / "nothing")]) == 2
+    (tmp_path / "a.gguf").write_bytes(b"GGUF\xff")
+    for other in ("nothing", "a.gguf"):
+        assert main(["memory", str(tmp_path / other)]) == 2
+        assert f"{other} is neither a model directory nor a config" in capsys.readouterr().err

@@ -306,3 +306,14 @@ def test_the_tests_run_in_a_sourced_ros_shell(
         text=True,
     )
     assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
+
+
+def test_what_a_door_needs_is_named_as_the_extra_has_it() -> None:
+    """By its own name: pip adds nothing for an extra of what colcon has installed."""
+    advised = set()
+    for module in ("openai_server", "token_grammar", "llama_process"):
+        text = (ROOT / f"edge_cloud_spec/models/{module}.py").read_text("utf-8")
+        advised |= set(re.findall(r"pip install '([^']*)'", text))
+    assert len(advised) == 3
+    extras = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert all(f' = ["{requirement}"]' in extras for requirement in advised)

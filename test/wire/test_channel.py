@@ -42,11 +42,11 @@ def test_an_address_needs_host_and_port(address: str) -> None:
 
 def test_a_token_file_that_cannot_be_used_is_named(tmp_path) -> None:
     path = tmp_path / "token"
-    with pytest.raises(UserError, match="token file"):
+    with pytest.raises(UserError, match="with the token or key"):
         read_token(str(path))
     for content in (b"", b"\n", "gehéim".encode(), b"\xff\xfe"):
         path.write_bytes(content)
-        with pytest.raises(UserError, match="token file"):
+        with pytest.raises(UserError, match="with the token or key"):
             read_token(str(path))
     path.write_bytes(b" secret\n")
     assert read_token(str(path)) == "secret"

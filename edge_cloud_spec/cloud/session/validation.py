@@ -22,8 +22,8 @@ def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
     _check_payload(opening)
     if opening.tokenizer_digest and opening.tokenizer_digest != tokenizer_digest:
         raise UserError(
-            "the robot's drafter and the cloud's target have different tokenizers; "
-            "use two checkpoints of one family"
+            "the robot's drafter and the cloud's target have different tokenizers; use "
+            "two checkpoints of one family (bytes goes with a target behind an API only)"
         )
 
 
