@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import yaml
-
 from .decoding.policy import MAX_GRAMMAR
-from .errors import UserError, one_line
-from .nav.answer import ACTION, AMOUNT, CLAUSES_FORM, DELIMITER, Dialect, parse_action, pattern_of
-from .share import rules_text, share
+from .errors import UserError
+from .models.prompt import IMAGE, INSTRUCTION, USER_TEXT
+from .nav.answer import (
+    ACTION,
+    AMOUNT,
+    CLAUSES_FORM,
+    DELIMITER,
+    NUMBER,
+    Dialect,
+    parse_action,
+    pattern_of,
+)
+from .share import config_names, read_config, rules_text
 
 MOST = 32  # actions of an answer
-INSTRUCTION, IMAGE = "{instruction}", "{image}"  # their places in a user's text
-USER_TEXT = INSTRUCTION + "\n{order}"  # of our own dialect
 _TEXTS = ("summary", "source", "form", "separator", "thinks_until", "system_text", "user_text")
 _KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(_TEXTS, (str, "a text, in quotes")),
@@ -26,9 +33,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 }
 
 
-def dialect_names() -> tuple[str, ...]:
-    """The names of the packaged dialects, sorted."""
-    return tuple(sorted(path.stem for path in (share() / "config/dialects").glob("*.yaml")))
+dialect_names = partial(config_names, "dialect")
 
 
 def load_dialect(name: str) -> Dialect:
@@ -36,19 +41,11 @@ def load_dialect(name: str) -> Dialect:
 
     It is held to its own examples.
     """
-    path = Path(name) if name.endswith(".yaml") else share() / f"config/dialects/{name}.yaml"
-    if not path.is_file():
-        raise UserError(f"there is no dialect {name!r}; choose one of {', '.join(dialect_names())}")
-    try:
-        chosen = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"dialect {path} cannot be read: {one_line(error)}") from None
-    if not isinstance(chosen, dict):
-        raise UserError(f"dialect {path}: a mapping of fields is expected")
-    if wrong := next(_wrong_fields(chosen), ""):
-        raise UserError(f"dialect {path}: {wrong}")
-    dialect = _made(path.stem, chosen)
-    if wrong := next(_mistakes(dialect, chosen["examples"]), ""):
+    path, chosen = read_config("dialect", name)
+    if not (wrong := next(_wrong_fields(chosen), "")):
+        dialect = _made(path.stem, chosen)
+        wrong = next(_mistakes(dialect, chosen["examples"]), "")
+    if wrong:
         raise UserError(f"dialect {path}: {wrong}")
     return dialect
 
@@ -59,10 +56,12 @@ def _wrong_fields(chosen: Mapping[Any, Any]) -> Iterator[str]:
         yield f"unknown field {', '.join(sorted(map(str, unknown)))}"
     for name, value in chosen.items():
         kind, wanted = _KINDS[name]
-        texts = [*value, *value.values()] if type(value) is dict else []
-        others = (None,) if name == "examples" else ()  # that mean nothing
-        if type(value) is not kind or not all(type(t) is str or t in others for t in texts):
-            yield f"{name} must be {wanted}, not {str(value)[:80]!r}"
+        no_action = (None,) if name == "examples" else ()
+        texts: list[Any] = []
+        if type(value) is dict:
+            texts = [*value, *(each for each in value.values() if each not in no_action)]
+        if type(value) is not kind or not all(type(text) is str for text in texts):
+            yield f"{name} must be {wanted}, not {reprlib.repr(value)}"
     for name in ("summary", "actions", "examples"):
         if not chosen.get(name, name == "actions"):
             yield f"it needs the field {name}"
@@ -70,8 +69,10 @@ def _wrong_fields(chosen: Mapping[Any, Any]) -> Iterator[str]:
 
 def _made(name: str, chosen: Mapping[str, Any]) -> Dialect:
     ours = chosen.get("form", CLAUSES_FORM) == CLAUSES_FORM
-    asked = {"system_text": rules_text() if ours else ""}
-    asked["user_text"] = USER_TEXT if ours else INSTRUCTION
+    asked = {
+        "system_text": rules_text() if ours else "",
+        "user_text": USER_TEXT if ours else INSTRUCTION,
+    }
     given = {key: value for key, value in chosen.items() if key not in ("summary", "source")}
     given["examples"] = tuple(text for text, meaning in chosen["examples"].items() if meaning)
     if "actions" in given:
@@ -83,19 +84,31 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
     """Why its answers cannot be read, or in two ways; which example means something else."""
     said = [phrase for phrase, _ in dialect.actions]
     in_clauses = dialect.form == CLAUSES_FORM
-    for text in (dialect.form, dialect.separator, dialect.thinks_until, *said):
-        if not text.isprintable():
-            yield f"{text!r} is not plain text on one line"
-    if dialect.form.count(ACTION) != 1 and not in_clauses:
-        yield f"form must be {CLAUSES_FORM}, or a sentence with one {ACTION}, not {dialect.form!r}"
-    if in_clauses and (dialect.most > 1 or DELIMITER in "".join(said)):
-        yield f"a clause holds one action, and no {DELIMITER!r}"
-    if dialect.thinks_until and dialect.form[0].isspace():
-        yield "form must not begin with a blank where a thought comes before it"
-    if not 1 <= dialect.most <= MOST:
-        yield f"most must be 1 to {MOST}, not {dialect.most}"
-    if dialect.user_text.count(INSTRUCTION) != 1 or dialect.user_text.count(IMAGE) > 1:
-        yield f"user_text must hold {INSTRUCTION} once, and {IMAGE} once or never"
+    texts = (dialect.form, dialect.separator, dialect.thinks_until, *said)
+    unprintable = next((repr(text) for text in texts if not text.isprintable()), "")
+    places = dialect.user_text.count(INSTRUCTION), dialect.user_text.count(IMAGE)
+    for wrong, why in (
+        (unprintable, f"{unprintable} is not plain text on one line"),
+        (
+            dialect.form.count(ACTION) != 1 and not in_clauses,
+            f"form must be {CLAUSES_FORM}, or a sentence with one {ACTION}, not {dialect.form!r}",
+        ),
+        (
+            in_clauses and (dialect.most > 1 or DELIMITER in "".join(said)),
+            f"a clause holds one action, and no {DELIMITER!r}",
+        ),
+        (
+            dialect.thinks_until and dialect.form[:1].isspace(),
+            "form must not begin with a blank where a thought comes before it",
+        ),
+        (not 1 <= dialect.most <= MOST, f"most must be 1 to {MOST}, not {dialect.most}"),
+        (
+            places not in ((1, 0), (1, 1)),
+            f"user_text must hold {INSTRUCTION} once, and {IMAGE} once or never",
+        ),
+    ):
+        if wrong:
+            yield why
     if len(dialect.grammar("action", "action first")) > MAX_GRAMMAR:
         yield f"its grammar is longer than {MAX_GRAMMAR} characters: give it fewer actions"
     for phrase, meaning in dialect.actions:
@@ -117,11 +130,17 @@ def _wrong_action(dialect: Dialect, phrase: str, meaning: str) -> Iterator[str]:
             f"degrees, move forward 25 cm or stop, with {AMOUNT} in both or in neither"
         )
     said, apart = [phrase for phrase, _ in dialect.actions], dialect.separator
-    one = phrase.replace(AMOUNT, "1")
-    alike = [each for each in said if re.fullmatch(pattern_of(each), one)]
-    if dialect.most > 1 and apart and apart in phrase.replace(AMOUNT, "0123456789."):
-        alike.append(apart)
+    if re.search(r"[0-9.]\{amount\}|\{amount\}[0-9.]", f"{apart}{phrase}{apart}"):
+        yield f"{phrase!r} has a digit or a point beside {AMOUNT}"
+    # An amount of one phrase may stand where another has a number of its own.
+    numbers = [each for each in re.findall("[0-9.]+", f"1 {said}") if re.fullmatch(NUMBER, each)]
+    some = [phrase.replace(AMOUNT, number) for number in numbers]
+    alike = [each for each in said if any(re.fullmatch(pattern_of(each), one) for one in some)]
     if dialect.most > 1 and not apart:
         alike = [each for each in said if each.startswith(phrase)] + [AMOUNT] * (AMOUNT in phrase)
+    elif dialect.most > 1:
+        in_numbers = AMOUNT in phrase and not apart.strip("0123456789.")
+        begins_in_it = (phrase + apart).index(apart) < len(phrase)
+        alike += [apart] * (in_numbers or begins_in_it)
     if len(alike) > 1:
-        yield f"{one!r} can be read in more than one way: {', '.join(map(repr, alike))}"
+        yield f"{some[0]!r} can be read in more than one way: {', '.join(map(repr, alike))}"

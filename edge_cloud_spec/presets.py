@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
+from functools import partial
 from typing import Any
-
-import yaml
 
 from .decoding.preset import Preset, Speculation
 from .decoding.shape import BestFirst
-from .errors import UserError, one_line
-from .share import share
+from .errors import UserError
+from .share import config_names, read_config
 
-
-def preset_names() -> tuple[str, ...]:
-    """The names of the packaged presets, sorted."""
-    return tuple(sorted(path.stem for path in (share() / "config/presets").glob("*.yaml")))
+preset_names = partial(config_names, "preset")
 
 
 def load_preset(name: str) -> Preset:
     """Read a preset by its name, or from the path of a YAML file; raises UserError."""
-    path = Path(name) if name.endswith(".yaml") else share() / f"config/presets/{name}.yaml"
-    if not path.is_file():
-        raise UserError(f"there is no preset {name!r}; choose one of {', '.join(preset_names())}")
-    try:
-        chosen = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"preset {path} cannot be read: {one_line(error)}") from None
-    if not isinstance(chosen, dict):
-        raise UserError(f"preset {path}: a mapping of fields is expected")
+    path, chosen = read_config("preset", name)
     unknown = set(chosen) - {field.name for field in fields(Preset)}
     if unknown:
         raise UserError(f"preset {path}: unknown field {', '.join(sorted(map(str, unknown)))}")

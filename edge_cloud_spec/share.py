@@ -8,8 +8,11 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from edge_cloud_spec.errors import UserError
+import yaml
+
+from edge_cloud_spec.errors import UserError, one_line
 
 _PACKAGE = "edge_cloud_spec"
 _LAB = f"{_PACKAGE}.lab"
@@ -42,6 +45,26 @@ def share() -> Path:
 def rules_text() -> str:
     """The system text on the action language, for models other than the embedded pair."""
     return (share() / "config" / "rules.txt").read_text(encoding="utf-8")
+
+
+def config_names(kind: str) -> tuple[str, ...]:
+    """The names of the packaged files of one kind (``preset``), sorted."""
+    return tuple(sorted(path.stem for path in (share() / f"config/{kind}s").glob("*.yaml")))
+
+
+def read_config(kind: str, name: str) -> tuple[Path, dict[Any, Any]]:
+    """The path and the fields of a packaged file, or of another YAML file; raises UserError."""
+    path = Path(name) if name.endswith(".yaml") else share() / f"config/{kind}s/{name}.yaml"
+    if not path.is_file():
+        names = ", ".join(config_names(kind))
+        raise UserError(f"there is no {kind} {name!r}; choose one of {names}")
+    try:
+        chosen = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{kind} {path} cannot be read: {one_line(error)}") from None
+    if not isinstance(chosen, dict):
+        raise UserError(f"{kind} {path}: a mapping of fields is expected")
+    return path, chosen
 
 
 def check_lab() -> None:

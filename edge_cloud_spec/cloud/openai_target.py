@@ -85,7 +85,8 @@ class Allowance:
 
     def close(self, error: Unavailable) -> None:
         """Let nothing be asked before the server wants to be."""
-        self._closed, self._why = self._clock() + error.retry_s, str(error)
+        if (until := self._clock() + error.retry_s) > self._closed:
+            self._closed, self._why = until, str(error)
 
 
 class Completion:
@@ -101,7 +102,7 @@ class Completion:
         self._models = models
         self._said: list[int] = []
         self._settled = 0
-        self._ended = False  # all of it has been said
+        self._ends = False  # it has said so; what it cost may be on its way
         self._cost, self._asked = cost, cost[1]
         self._reply = models.server.begin(partial(models.create, opening), self._on_news)
 
@@ -128,46 +129,35 @@ class Completion:
         self._settled += len(tokens)
 
     def evict(self) -> None:
-        """End the request, which is not needed any more, unless only its cost is to come."""
-        with suppress(UserError):
+        """End the request, which is not needed any more."""
+        with suppress(UserError):  # what it cost may have arrived
             self.more()
-        if self._ended:
-            self._models.ending.append(self)
-        else:
-            self._reply.cancel()
-
-    def is_over(self) -> bool:
-        """Whether nothing more arrives; reads what has."""
-        over = self._reply.done
-        with suppress(UserError):
-            self.more()
-        return over
+        self._reply.cancel()
 
     def more(self) -> tuple[int, ...]:
         """What was said beyond what is settled; raises UserError where no more will be."""
-        done = self._reply.done
+        done = self._reply.done  # asked for first: then all of it is taken
         try:
             while chunks := self._reply.take():
                 for chunk in chunks:
                     self._read(chunk)
-        except Unavailable as error:
-            self._models.allowance.close(error)
-            raise
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise self._failed(f"sent no chunk of an answer ({type(error).__name__})") from None
-        if done and not self._ended and len(self._said) == self._settled:
+        if done and self._ends:
+            self._said.append(END)
+            self._ends = False
+        elif done and len(self._said) == self._settled:
             raise self._failed("broke off in the midst of an answer")
         return tuple(self._said[self._settled :][: MAX_DRAFTED + 1])
 
     def _read(self, chunk: Any) -> None:
         """Raises UserError, or what Python raises for a chunk that is none."""
-        for choice in chunk.choices[:1]:
+        for choice in (chunk.choices or ())[:1]:
             self._said += (choice.delta.content or "").encode()
             if choice.delta.tool_calls or getattr(choice.delta, "refusal", None):
                 raise self._failed("wants a tool, or declines, instead of an answer")
             if choice.finish_reason == "stop":
-                self._said.append(END)
-                self._ended = True
+                self._ends = True
             elif choice.finish_reason is not None:
                 reason = str(choice.finish_reason)[:40]
                 raise self._failed(f"ended the answer for {reason!r}, not at its end")
@@ -207,28 +197,29 @@ class OpenAiModels(ModelRunner):
         self.target = ByteDrafter()  # type: ignore[assignment]
         self.memory, self.spec, self.drafter = KvMemory(1), spec, None
         self.server, self.allowance, self._structured = server, allowance, STRUCTURED[structured]
-        self.ending: list[Completion] = []  # answers that are over, but for what they cost
         self._form: dict[str, int] = {}  # that the server takes, where not the first, by grammar
 
     def check(self, opening: Open) -> None:
         """Raise UserError where only a verifier with a checkpoint could serve this."""
-        ours = "this verifier's target is behind an API"
-        if opening.tokenizer_digest not in (b"", BYTES_DIGEST):
-            raise UserError(
-                f"{ours} and speaks bytes: set the robot's model.path (drafter:=, --drafter) "
-                "to bytes"
-            )
+        for wrong, text in (
+            (
+                opening.tokenizer_digest not in (b"", BYTES_DIGEST),
+                " and speaks bytes: set the robot's model.path (drafter:=, --drafter) to bytes",
+            ),
+            (
+                opening.draft_identity or opening.draft_length or opening.lookup,
+                " and judges no drafts: take preset cloud_ar, or a verifier with a checkpoint "
+                "(serve --target DIRECTORY)",
+            ),
+            (
+                opening.rule != "greedy",
+                ", whose samples nobody can draw again: take rule greedy, or a verifier with a "
+                "checkpoint",
+            ),
+        ):
+            if wrong:
+                raise UserError(f"this verifier's target is behind an API{text}")
         super().check(opening)
-        if opening.draft_identity or opening.draft_length or opening.lookup:
-            raise UserError(
-                f"{ours} and judges no drafts: take preset cloud_ar, or a verifier with a "
-                "checkpoint (serve --target DIRECTORY)"
-            )
-        if opening.rule != "greedy":
-            raise UserError(
-                f"{ours}, whose samples nobody can draw again: take rule greedy, or a verifier "
-                "with a checkpoint"
-            )
 
     def begin(self, opening: Open, prompt: Prompt) -> Callable[[], Any]:
         """The request, which is sent when the prompt would be read."""
@@ -237,7 +228,6 @@ class OpenAiModels(ModelRunner):
                 "a target behind an API cannot go on with an answer that another verifier, or an "
                 "earlier session, began: start another decode"
             )
-        self.ending = [each for each in self.ending if not each.is_over()]
         self.allowance.check()
         width, height = decode_image(opening.jpeg, self.spec.image.max_frame_pixels).size
         asked = len(self.spec.system_text + opening.instruction) // BYTES_A_TOKEN
@@ -247,9 +237,6 @@ class OpenAiModels(ModelRunner):
     def actions(self) -> list[tuple[int, ...]]:
         """None: nothing is scored ahead."""
         return []
-
-    def grammar(self, opening: Open) -> None:
-        """None: the server keeps to it, or the robot reads strictly."""
 
     def forward(self, batch: Sequence[DuePass], on_predicted: OnPredicted) -> list[Any]:
         """For each session what has been said since its last verdict, or NotArrived."""
@@ -261,6 +248,8 @@ class OpenAiModels(ModelRunner):
         try:
             said = completion.more()
         except UserError as error:
+            if isinstance(error, Unavailable):
+                self.allowance.close(error)
             return error
         if not said:
             return NotArrived()
@@ -282,8 +271,7 @@ class OpenAiModels(ModelRunner):
         if opening.policy.grammar:
             forms.insert(0, {**usual, **self._structured(opening.policy.grammar)})
         first = self._form.get(opening.policy.grammar, 0)
-        number = first
-        while True:
+        for number in range(first, len(forms)):
             try:
                 stream = await client.chat.completions.create(
                     model=self.server.model,
@@ -291,15 +279,14 @@ class OpenAiModels(ModelRunner):
                     stream=True,
                     extra_body=forms[number],
                 )
+                break
             except (BadRequestError, UnprocessableEntityError):
-                number += 1
-                if number == len(forms):
+                if number == len(forms) - 1:
                     raise  # for another reason, perhaps: nothing is remembered
-                continue
-            if number > first:
-                left_out = ", ".join(sorted(forms[first].keys() - forms[number].keys()))
-                log.warning("%s refuses %s: left out from now on", self.server.url, left_out)
-                if len(self._form) > MAX_GRAMMARS:
-                    self._form.clear()
-                self._form[opening.policy.grammar] = number
-            return stream
+        if number > first:
+            left_out = ", ".join(sorted(forms[first].keys() - forms[number].keys()))
+            log.warning("%s refuses %s: left out from now on", self.server.url, left_out)
+            if len(self._form) > MAX_GRAMMARS:
+                self._form.clear()
+            self._form[opening.policy.grammar] = number
+        return stream

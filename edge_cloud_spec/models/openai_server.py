@@ -11,6 +11,7 @@ import base64
 import json
 import logging
 import os
+import re
 import threading
 import weakref
 from collections import deque
@@ -36,6 +37,7 @@ CONNECT_S = 5.0
 MAX_REPLY_BYTES = 2**22
 RETRY_S = 1.0  # where a server does not say when to come again
 MAX_RETRY_S = 3600.0
+_PICTURE = re.compile(r"data:image/[^\s\"']*")
 
 
 class Unavailable(UserError):
@@ -95,8 +97,9 @@ class OpenAiServer:
         if not model:
             raise UserError(f"{url} may have several models: name one of them")
         key = read_token(key_file) if key_file else os.environ.get(KEY_VARIABLE, "").strip()
-        if not key.isascii():
-            raise UserError(f"the key in {KEY_VARIABLE} must be ASCII")
+        if not re.fullmatch("[!-~]*", key):
+            place = key_file or KEY_VARIABLE
+            raise UserError(f"the key in {place} must be one word of printable ASCII")
         try:
             import openai
         except ImportError as error:
@@ -116,11 +119,14 @@ class OpenAiServer:
             project="",
             max_retries=0,
             timeout=openai.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
-            http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [_bound]}),
+            http_client=openai.DefaultAsyncHttpxClient(
+                follow_redirects=False,  # pictures go where the owner said
+                event_hooks={"response": [_bound]},
+            ),
         )
         self._loop = asyncio.new_event_loop()
-        # Of a request that failed as it was given up: nobody asks.
-        self._loop.set_exception_handler(lambda loop, context: None)
+        # Else the failure of a request that was given up is logged as a traceback.
+        self._loop.set_exception_handler(lambda _, context: log.debug("%s", context["message"]))
         threading.Thread(target=self._loop.run_forever, name="openai", daemon=True).start()
         weakref.finalize(self, _end, self._loop, self.client)
 
@@ -153,7 +159,8 @@ class OpenAiServer:
         """Ask for the server's models; raises UserError where it is not usable."""
         names = self.ask(_models)
         if self.model not in names:  # some list a part, or take any name
-            log.warning("%s does not list %s but %s", self.url, self.model, ", ".join(names[:5]))
+            listed = one_line(", ".join(names[:5]) or "nothing")
+            log.warning("%s does not list %s but %s", self.url, self.model, listed)
 
     def _submit(self, request: Awaitable[T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(self._translated(request), self._loop)
@@ -166,48 +173,55 @@ class OpenAiServer:
             raise self._sentence(error) from None  # what a library raises may hold the headers
 
     def _sentence(self, error: Exception) -> UserError:
+        """What to do about it, without key and picture, which servers repeat."""
         import openai
 
         if isinstance(error, UserError):
             return error
-        why = one_line(getattr(error, "message", error)).removeprefix("Error code: ")
-        why = why.replace(self._key, "[key]") if self._key else why
-        if isinstance(error, asyncio.TimeoutError | openai.APITimeoutError):
-            return Unavailable(
-                f"{self.url} has not answered within {self.timeout_s:g} s: take a faster one, or "
-                "wait longer"
-            )
-        if isinstance(error, openai.APIConnectionError):
-            cause = one_line(error.__cause__ or error)
-            return Unavailable(f"{self.url} cannot be reached ({cause}): see whether it runs there")
-        if isinstance(error, openai.APIStatusError):
-            return self._of_status(error, why)
-        if isinstance(error, openai.APIError) and error.body:  # in the midst of a stream
-            return Unavailable(f"{self.url} gave up the request ({why}): see its log")
-        return UserError(
-            f"what {self.url} sent is no answer of an OpenAI-compatible API "
-            f"({type(error).__name__}: {why}): check the address"
+        said = _PICTURE.sub("[picture]", str(getattr(error, "message", error)))
+        why = one_line(said.replace(self._key or "[key]", "[key]")).removeprefix("Error code: ")
+        status = getattr(error, "status_code", 0)
+        key = "the key given" if self._key else "a request without a key"
+        timed_out = isinstance(error, asyncio.TimeoutError | openai.APITimeoutError)
+        kinds = (  # the first that applies; whether it passes
+            (
+                timed_out,
+                True,
+                f"has not answered within {self.timeout_s:g} s: take a faster one, or wait longer",
+            ),
+            (
+                isinstance(error, openai.APIConnectionError),
+                True,
+                f"cannot be reached ({one_line(error.__cause__ or error)}): see whether it runs "
+                "there",
+            ),
+            (
+                status in (401, 403),
+                False,
+                f"refuses {key} ({status}): put the right one into the key file or {KEY_VARIABLE}",
+            ),
+            (
+                status == 404 or 300 <= status < 400,
+                False,
+                f"has no model {self.model}, or no such API ({why}): correct the name or the "
+                "address",
+            ),
+            (status == 429, True, f"takes no more requests for now ({why}): wait, or see its log"),
+            (status >= 500, True, f"failed ({why}): wait, or see its log"),
+            (status > 0, False, f"refuses the request ({why}): see what its model takes"),
+            (bool(getattr(error, "body", "")), True, f"gave up the request ({why}): see its log"),
+            (
+                True,
+                False,
+                "sent what is no answer of an OpenAI-compatible API "
+                f"({type(error).__name__}: {why}): check the address",
+            ),
         )
-
-    def _of_status(self, error: Any, why: str) -> UserError:
-        """The sentence for a refusal by its HTTP status."""
-        status = error.status_code
-        if status in (401, 403):
-            given = "the key given" if self._key else "a request without a key"
-            return UserError(
-                f"{self.url} refuses {given} ({status}): put the right one into the key file "
-                f"or {KEY_VARIABLE}"
-            )
-        if status == 404:
-            return UserError(
-                f"{self.url} has no model {self.model}, or no such API ({why}): correct the name "
-                "or the address"
-            )
-        if status == 429 or status >= 500:
-            retry_s = _seconds(error.response.headers.get("retry-after"))
-            what = "takes no more requests for now" if status == 429 else "failed"
-            return Unavailable(f"{self.url} {what} ({why}): wait, or see its log", retry_s)
-        return UserError(f"{self.url} refuses the request ({why}): see what its model takes")
+        passes, text = next((passes, text) for applies, passes, text in kinds if applies)
+        if not passes:
+            return UserError(f"{self.url} {text}")
+        headers = error.response.headers if isinstance(error, openai.APIStatusError) else {}
+        return Unavailable(f"{self.url} {text}", _seconds(headers.get("retry-after")))
 
 
 def _end(loop: asyncio.AbstractEventLoop, client: AsyncOpenAI) -> None:
@@ -250,6 +264,6 @@ def chat_messages(request: Request, spec: PromptSpec) -> list[dict[str, Any]]:
 def _seconds(text: str | None) -> float:
     """A Retry-After header's seconds; the default where it is missing, a date or absurd."""
     try:
-        return min(max(float(json.loads(text or "")), RETRY_S), MAX_RETRY_S)
+        return min(max(RETRY_S, float(json.loads(text or ""))), MAX_RETRY_S)  # so is NaN the first
     except (ValueError, TypeError, OverflowError):
         return RETRY_S

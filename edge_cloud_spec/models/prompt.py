@@ -71,10 +71,9 @@ class PromptSpec:
 
     def to_bytes(self) -> bytes:
         """JSON, for ``from_bytes``; what is ours in the prompt is left out."""
-        fields = dataclasses.asdict(self)
-        for name in ("user_text", "dialect"):
-            if fields[name] == getattr(PromptSpec, name):
-                del fields[name]
+        ours = {"user_text": USER_TEXT, "dialect": ""}
+        said = dataclasses.asdict(self).items()
+        fields = {name: value for name, value in said if value != ours.get(name)}
         return json.dumps(fields, ensure_ascii=False, sort_keys=True).encode()
 
     @classmethod

@@ -364,21 +364,16 @@ class Navigator:
         if before is None or before.action != action:
             self._made, self._here = 0.0, pose or Pose()
         announce = self._announce(settled, goal, expiry - now)
-        effects = [announce, *self._tell_shortened(asked, action)]
-        effects += self._show("moving", str(action))
+        effects = [announce, *self._show("moving", str(action))]
+        if action not in (asked, *self._shortened):
+            self._shortened.add(action)
+            largest = f"the largest step (parameter steps.{action.verb}_large)"
+            effects.append(Report(f"{asked} is shortened to {action}, {largest}"))
         if before is not None:  # the next tick drives: no decision stands in for one
             stop_by = min(self._given.stop_by, now + motion.lasts)
             return [*effects, replace(self._given, stop_by=stop_by)]
         self._ticked = self._set_off = now
         return [*effects, *self._go_on(self._run, now)]
-
-    def _tell_shortened(self, asked: Action, action: Action) -> list[Effect]:
-        """Said once of each action that larger ones become."""
-        if action in (asked, *self._shortened):
-            return []
-        self._shortened.add(action)
-        largest = f"the largest step (parameter steps.{action.verb}_large)"
-        return [Report(f"{asked} is shortened to {action}, {largest}")]
 
     def _drives_on(self, run: Run, now: float) -> bool:
         """Whether another action may replace this one: not where the watchdog may have stopped the

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,13 +17,13 @@ from fuzz import dialects as fuzz
 from helpers.dialects import THINKING, made
 from helpers.drill import Drill, drives, reports
 
-from edge_cloud_spec.dialects import dialect_names, load_dialect
+from edge_cloud_spec.dialects import _mistakes, dialect_names, load_dialect
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.mission.virtual_base import VirtualBase, stamp_of
 from edge_cloud_spec.lab.harness.virtual_time import Timeline
 from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.lab.sim.scene import Scene
-from edge_cloud_spec.nav.answer import CLAUSES, Action, NotAnAction, parse_action
+from edge_cloud_spec.nav.answer import CLAUSES, NUMBER, Action, Dialect, NotAnAction, parse_action
 from edge_cloud_spec.nav.decision_loop import (
     NONE,
     Answered,
@@ -106,9 +109,40 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"most": 2, "actions": {"{amount}": "move forward {amount} m"}}, "in more than one way"),
     ({"most": 2, "separator": " ", "actions": {"go on": "stop"}}, "in more than one way"),
     (
-        {"most": 2, "separator": ".", "actions": {"{amount}": "move forward {amount} m"}},
+        {"most": 2, "separator": ".", "actions": {"go {amount} m": "move forward {amount} m"}},
         "in more than one way",
     ),
+    (
+        {"most": 2, "separator": "25", "actions": {"go {amount} m": "move forward {amount} m"}},
+        "in more than one way",
+    ),
+    (
+        {"most": 2, "separator": "5.", "actions": {"{amount}": "move forward {amount} m"}},
+        "a digit or a point beside",
+    ),
+    (
+        {"actions": {"go {amount}5": "turn left {amount} degrees"}},
+        "a digit or a point beside",
+    ),
+    (
+        {
+            "actions": {
+                "go {amount} of 2": "turn left {amount} degrees",
+                "go 3 of {amount}": "turn right {amount} degrees",
+            }
+        },
+        "in more than one way",
+    ),
+    (
+        {
+            "most": 2,
+            "separator": "xx",
+            "actions": {"ax": "search", "xb": "search", "a": "stop", "b": "search"},
+        },
+        "'ax' can be read in more than one way: 'ax', 'xx'",
+    ),
+    ({"examples": {None: None, "go": "move forward 0.25 m"}}, "examples must be a mapping"),
+    ({"examples": {"go": [["go"] * 9] * 9}}, "examples must be a mapping"),
     ({"form": "clauses", "most": 2}, "a clause holds one action"),
     ({"form": "clauses", "actions": {"go;": "stop"}}, "a clause holds one action, and no ';'"),
     ({"user_text": "go"}, "user_text must hold {instruction} once"),
@@ -137,7 +171,13 @@ def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(
         assert said.startswith(f"dialect {path}: ") and complaint in said and "\n" not in said
 
 
-@pytest.mark.parametrize("text", ["a: [1\nb: {", "[1, 2]", "5", "", "\udcff", "a: !!python/none"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a: [1\nb: {", "[1, 2]", "5", "", "\udcff", "a: !!python/none", "[" * 9999),
+        *("most: 2001-13-45", f"most: {'9' * 5000}", "most: &a [*a]", "a: &a {b: *a}"),
+    ],
+)
 def test_what_is_no_mapping_is_refused_too(text: str, tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
@@ -157,6 +197,48 @@ def test_the_file_in_the_documents_is_one() -> None:
 
 
 # Reading
+
+
+def ways(text: str, phrases: list[str], apart: str, most: int) -> int:
+    """In how many ways a text is such phrases, with such words between them."""
+    found = 0
+    for phrase in phrases:
+        before, amount, after = phrase.partition("{amount}")
+        ends = range(len(text) + 1) if amount else [len(before)]
+        for end in ends:
+            rest = text[end:]
+            number = not amount or re.fullmatch(NUMBER, text[len(before) : end])
+            if text[:end].startswith(before) and number and rest.startswith(after):
+                rest = rest[len(after) :]
+                goes_on = most > 1 and rest.startswith(apart) and rest
+                found += not rest
+                found += ways(rest[len(apart) :], phrases, apart, most - 1) if goes_on else 0
+    return found
+
+
+def test_what_a_table_that_is_taken_reads_it_reads_in_one_way() -> None:
+    random, taken, read = Random(5), 0, 0
+    for _ in range(1500):
+        pieces = ["a", "b", "1", "2", ".", "{amount}"]
+        phrases = list({"".join(random.choices(pieces, k=random.randint(1, 3))) for _ in range(3)})
+        apart = random.choice(["", "a", "b", "ab", "1", ".", "1.", "x", "ax"])
+        most = random.randint(1, 3)
+        table = {each: f"turn left {'{amount}' if '{amount}' in each else '5'} degrees"
+                 for each in phrases}  # fmt: skip
+        own = Dialect("own", "{action}", tuple(table.items()), apart, most)
+        own = replace(own, user_text="{instruction}")
+        if next(_mistakes(own, {}), None) is not None:
+            continue
+        taken += 1
+        for _ in range(40):
+            said = apart.join(random.choices(phrases, k=random.randint(1, most)))
+            while "{amount}" in said:
+                said = said.replace("{amount}", random.choice(["1", "2.1", "11", "21.2"]), 1)
+            count = ways(said, phrases, apart, most)
+            assert count == (own.action_of(said, ended=True) is not None) <= 1, (own, said)
+            assert bool(re.fullmatch(own.pattern, said)) == count, (own, said)
+            read += count
+    assert taken > 100 and read > 2000
 
 
 @pytest.mark.parametrize("name", WHOLE)
