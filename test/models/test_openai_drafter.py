@@ -496,7 +496,7 @@ def test_one_request_serves_what_follows_and_ends_where_it_was_wrong() -> None:
 
 
 def test_no_more_of_a_flood_is_read_than_was_asked_for() -> None:
-    said: Any = Continuation(LETTERS, (1, 2), Reply(*["ab" * 300] * 9))  # type: ignore[arg-type]
+    said: Any = Continuation(LETTERS, (1, 2), Reply(*["ab" * 300] * 9), threading.Event())  # type: ignore[arg-type]
     while not said.over:
         said.read()
     assert said.over == "length" and len(said.path) == 2 + MAX_TEXT
