@@ -280,9 +280,7 @@ class LlamaSession:
         return max(len(self._rows) - held, int(self._row is None))
 
     def truncate(self, length: int) -> None:
-        """Roll the prefix back to so many tokens after the prompt; ValueError: it has fewer."""
-        if not 0 <= length <= self.length:
-            raise ValueError(f"cannot truncate {self.length} tokens to {length}")
+        """Roll the prefix back to so many tokens after the prompt."""
         self._keep_nodes(NodeTree(), ())
         end = self.prompt_rows + length
         if end < len(self._rows):
@@ -292,9 +290,7 @@ class LlamaSession:
         del self._rows[end:]
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Add tokens to the prefix, which the next pass computes. ValueError: there is no such."""
-        if not all(0 <= token < self._vocabulary for token in tokens):
-            raise ValueError(f"tokens {list(tokens)} are not all below {self._vocabulary}")
+        """Add tokens to the prefix, which the next pass computes."""
         self._keep_nodes(NodeTree(), ())
         self._rows += [(int(token), self._next + i) for i, token in enumerate(tokens)]
         self._row = None if tokens else self._row

@@ -39,12 +39,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a GGUF file says: the text of each token, the width of an embedding, and of a picture's
-    row, which has the rows for the first layers (deepstack) behind it."""
+    """What a GGUF file says: the text of each token, and the width of an embedding."""
 
     tokens: list[str]
     hidden: int
-    width: int
 
 
 class Server:
@@ -91,12 +89,10 @@ class Server:
         vocabulary = llama.llama_model_get_vocab(self._model)
         self._rows = llama.llama_vocab_n_tokens(vocabulary)
         texts = (llama.llama_vocab_get_text(vocabulary, token) for token in range(self._rows))
+        # Of a picture's row, which has the rows for the first layers (deepstack) behind it.
         self._width = llama.llama_model_n_embd_inp(self._model)
-        return Loaded(
-            [text.decode(errors="replace") for text in texts],
-            llama.llama_model_n_embd(self._model),
-            self._width,
-        )
+        tokens = [text.decode(errors="replace") for text in texts]
+        return Loaded(tokens, llama.llama_model_n_embd(self._model))
 
     def begin(self, rows: int) -> None:
         """Have an empty memory for so many rows."""

@@ -65,10 +65,13 @@ class Continuation:
     ``over``: why it says no more, ``stop`` where the answer ends there; empty before.
     """
 
-    def __init__(self, tokenizer: Any, start: Path, reply: OpenAiReply) -> None:
+    def __init__(
+        self, tokenizer: Any, start: Path, reply: OpenAiReply, news: threading.Event
+    ) -> None:
+        """news: set when something arrived."""
         self.path = self._start = start
         self.over = self._text = ""
-        self.reply, self._tokenizer = reply, tokenizer
+        self.reply, self._tokenizer, self._news = reply, tokenizer, news
 
     def leads(self, path: Path) -> bool:
         """Whether it has said what follows this path, or still may."""
@@ -76,6 +79,14 @@ class Continuation:
         if same < len(self.path):
             return len(self._start) <= len(path) == same
         return not self.over or (self.over == "stop" and len(path) == same)
+
+    def wait(self, on_layer: OnLayer | None) -> None:
+        """Read what arrived, or wait a moment for it; UserError as ``read``."""
+        if not self.read():
+            self._news.wait(LOOK_S)
+            self._news.clear()
+        if on_layer is not None:
+            on_layer(0, None)
 
     def read(self) -> bool:
         """Take in what arrived, if anything did. UserError: the server failed or sends nonsense."""
@@ -110,15 +121,14 @@ class ContinuedSession:
     prompt until it says the first token. A pass is the wait for one token after each path."""
 
     def __init__(
-        self, ask: Callable[[Path, Callable[[], None]], Continuation], end: int, vocabulary: int
+        self, ask: Callable[[Path, OnLayer | None], Continuation], end: int, vocabulary: int
     ) -> None:
-        """ask: begins to continue a path, and calls back when there is news."""
+        """ask: begins to continue a path."""
         self._ask, self._end, self._vocabulary = ask, end, vocabulary
         self.tokens: Path = ()
         self._nodes: list[Path] = []  # the path to each
         self._next: dict[Path, int] = {}  # the tokens that are known, by what they follow
         self._said: list[Continuation] = []
-        self._news = threading.Event()
 
     @property
     def session(self) -> ContinuedSession:
@@ -163,7 +173,7 @@ class ContinuedSession:
         grown = nodes[len(self._nodes) :]
         for path in grown:  # asked for at once, waited for one after another
             if path not in self._next:
-                self._leading(path)
+                self._leading(path, on_layer)
         rows = np.stack([self._row(path, on_layer) for path in grown])
         self._nodes = nodes
         return rows
@@ -183,27 +193,23 @@ class ContinuedSession:
             said.reply.cancel()
             self._said.remove(said)
 
-    def _leading(self, path: Path) -> Continuation:
+    def _leading(self, path: Path, on_layer: OnLayer | None) -> Continuation:
         """What has said or may say what follows the path; it is asked for where nothing does."""
         found = next((said for said in self._said if said.leads(path)), None)
         if found is None:
-            found = self._ask(path, self._news.set)
+            found = self._ask(path, on_layer)
             self._said.append(found)
         return found
 
     def _row(self, path: Path, on_layer: OnLayer | None) -> NDArray[np.float32]:
         while path not in self._next:
-            said = self._leading(path)
+            said = self._leading(path, on_layer)
             if len(said.path) > len(path):
                 self._next[path] = said.path[len(path)]
             elif said.over:
                 self._next[path] = self._end
             else:
-                if not said.read():
-                    self._news.wait(LOOK_S)
-                    self._news.clear()
-                if on_layer is not None:
-                    on_layer(0, None)
+                said.wait(on_layer)
         row = np.full(self._vocabulary, -np.inf, np.float32)
         try:
             row[self._next[path]] = 0.0
@@ -243,19 +249,17 @@ class OpenAiDrafter(Processor):
         if self._session is not None:
             self._session.close()
 
-        def ask(path: Path, on_news: Callable[[], None]) -> Continuation:
+        def ask(path: Path, on_layer: OnLayer | None) -> Continuation:
             if self._way is None:
-                self._way = self._probe()
-            return self._continued(prompt, self._way, path, on_news)
+                self._way = self._probe(on_layer)
+            return self._continued(prompt, self._way, path)
 
         self._session = ContinuedSession(ask, prompt.end, self.vocabulary)
         return self._session
 
-    def _continued(
-        self, prompt: ChatPrompt, way: Mapping[str, bool], path: Path, on_news: Callable[[], None]
-    ) -> Continuation:
+    def _continued(self, prompt: ChatPrompt, way: Mapping[str, bool], path: Path) -> Continuation:
         """Begin to continue an answer that begins with this path."""
-        text = text_of(self.tokenizer, path)
+        text, news = text_of(self.tokenizer, path), threading.Event()
         answer = [{"role": "assistant", "content": text}] if text else []
         reply = self._server.begin(
             lambda client: client.chat.completions.create(
@@ -266,22 +270,22 @@ class OpenAiDrafter(Processor):
                 stream=True,
                 extra_body=dict(way) if text else None,
             ),
-            on_news,
+            news.set,
         )
-        return Continuation(self.tokenizer, path, reply)
+        return Continuation(self.tokenizer, path, reply, news)
 
-    def _probe(self) -> Mapping[str, bool]:
+    def _probe(self, on_layer: OnLayer | None = None) -> Mapping[str, bool]:
         """How the server is asked to continue: it is given the first half of an answer of its own,
         after which the other half follows only where it continues. UserError: it does not."""
         grey, why = io.BytesIO(), ""
         Image.new("RGB", (224, 224), "grey").save(grey, "JPEG")
         prompt = self.prompt(Request(QUESTION, grey.getvalue()), self.spec("", AHEAD))
-        answer = self._whole(prompt, (), WAYS[-1]).path
+        answer = self._whole(prompt, (), WAYS[-1], on_layer).path
         half = (len(answer) + 1) // 2
         end = min(half + PROBED, len(answer))
         for way in WAYS:
             try:
-                rest = self._whole(prompt, answer[:half], way)
+                rest = self._whole(prompt, answer[:half], way, on_layer)
             except UserError as error:
                 why = str(error)
                 continue
@@ -293,14 +297,13 @@ class OpenAiDrafter(Processor):
             "SGLang, llama-server or Ollama, or a chat template that leaves the last message open"
         )
 
-    def _whole(self, prompt: ChatPrompt, path: Path, way: Mapping[str, bool]) -> Continuation:
+    def _whole(
+        self, prompt: ChatPrompt, path: Path, way: Mapping[str, bool], on_layer: OnLayer | None
+    ) -> Continuation:
         """All that one request gives after a path."""
-        news = threading.Event()
-        said = self._continued(prompt, way, path, news.set)
+        said = self._continued(prompt, way, path)
         while not said.over:
-            news.wait()
-            news.clear()
-            said.read()
+            said.wait(on_layer)
         return said
 
 

@@ -225,6 +225,17 @@ def test_messages_are_handled_while_the_server_is_waited_for(there: SimpleNamesp
     assert (outcome.reason, outcome.text, outcome.stats.failure) == ("aborted", "e_stop", "")
 
 
+def test_messages_are_handled_while_a_server_is_tried_that_was_away(there: SimpleNamespace) -> None:
+    port = free_port()
+    drafter, inbox = served_by(f"http://127.0.0.1:{port}/v1"), Inbox()
+    with Continuing(answer, port=port) as peer:
+        peer.answers = lambda body: hangs("")
+        timer = threading.Timer(0.2, inbox.put, [Abort("e_stop")])
+        timer.start()
+        outcome = decode(there, drafter, inbox=inbox)
+    assert (outcome.reason, outcome.text, outcome.stats.failure) == ("aborted", "e_stop", "")
+
+
 def test_a_preset_of_trees_is_refused_with_those_that_fit(there: SimpleNamespace) -> None:
     with Continuing(answer) as peer:
         outcome = decode(there, served_by(peer.url), "specedge")
@@ -359,7 +370,7 @@ def test_the_verified_tokens_stay_whatever_text_follows_in_whatever_pieces(
 ) -> None:
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     pieces = [text[a:b] for a, b in itertools.pairwise(places)]
-    said: Any = Continuation(TOKENIZER, tuple(start), Reply(*pieces))  # type: ignore[arg-type]
+    said: Any = Continuation(TOKENIZER, tuple(start), Reply(*pieces), threading.Event())  # type: ignore[arg-type]
     for _ in pieces:
         said.read()
         assert said.path[: len(start)] == tuple(start)
@@ -427,9 +438,9 @@ def test_a_row_names_what_the_server_says_after_that_very_path(
 ) -> None:
     replies: list[Saying] = []
 
-    def ask(path: tuple[int, ...], on_news: Callable[[], None]) -> Continuation:
+    def ask(path: tuple[int, ...], on_layer: Any) -> Continuation:
         replies.append(Saying(LETTERS.decode(path), count))
-        return Continuation(LETTERS, path, replies[-1])  # type: ignore[arg-type]
+        return Continuation(LETTERS, path, replies[-1], threading.Event())  # type: ignore[arg-type]
 
     def said_after(path: tuple[int, ...]) -> int:
         letter = next_letter(LETTERS.decode(path))
@@ -468,9 +479,9 @@ def test_a_row_names_what_the_server_says_after_that_very_path(
 def test_one_request_serves_what_follows_and_ends_where_it_was_wrong() -> None:
     asked: dict[tuple[int, ...], Saying] = {}
 
-    def ask(path: tuple[int, ...], on_news: Callable[[], None]) -> Continuation:
+    def ask(path: tuple[int, ...], on_layer: Any) -> Continuation:
         asked[path] = Saying(LETTERS.decode(path), AHEAD)
-        return Continuation(LETTERS, path, asked[path])  # type: ignore[arg-type]
+        return Continuation(LETTERS, path, asked[path], threading.Event())  # type: ignore[arg-type]
 
     session = ContinuedSession(ask, 9, 10)
     while len(session.tokens) < 6 and session.logits_after(-1).argmax() != 9:
@@ -485,7 +496,7 @@ def test_one_request_serves_what_follows_and_ends_where_it_was_wrong() -> None:
 
 
 def test_no_more_of_a_flood_is_read_than_was_asked_for() -> None:
-    said: Any = Continuation(LETTERS, (1, 2), Reply(*["ab" * 300] * 9))  # type: ignore[arg-type]
+    said: Any = Continuation(LETTERS, (1, 2), Reply(*["ab" * 300] * 9), threading.Event())  # type: ignore[arg-type]
     while not said.over:
         said.read()
     assert said.over == "length" and len(said.path) == 2 + MAX_TEXT
