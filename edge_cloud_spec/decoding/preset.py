@@ -270,7 +270,7 @@ class Preset:
 
     def in_chains(self) -> Preset:
         """The same for a drafter that knows one next token only; UserError: it drafts trees."""
-        if self.shape.is_chain:
+        if self.shape.is_chain or not self.drafts_on_robot:
             return self
         if self.pacing != "auto" or self.best_first is None:
             raise self._refusal(

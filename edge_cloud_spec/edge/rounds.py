@@ -513,9 +513,14 @@ class Rounds:
     # The server generates
 
     def _await_generated(self, now: float) -> None:
-        assert self.answer.digest is not None
-        request = Generate(self.answer.digest, server_generation(self._preset))
-        self._ask(PendingRequest(request), Trigger.SERVER_GENERATES, now)
+        here, resampled = self.answer.digest, self.answer.resampled
+        assert here is not None
+        if resampled is None:
+            request = Generate(here, server_generation(self._preset))
+            self._ask(PendingRequest(request), Trigger.SERVER_GENERATES, now)
+        else:  # only a draft brings the cloud the token that the robot drew: here any, as looked up
+            message = DraftMessage(here, Draft((resampled,), looked_up=1), 0, resampled)
+            self._ask(PendingRequest(message, message.draft, now), Trigger.DRAFT_SENT, now)
 
     def _let_generate(self, now: float) -> list[Action]:
         """After a verdict on server generation: await the next, or draft as planned."""

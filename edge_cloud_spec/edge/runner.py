@@ -262,6 +262,7 @@ class DecodeLoop:
 
     def _arrived(self) -> Item | None:
         """The next of what arrived; None: nothing, or a pass of the draft model is due."""
+        self._robot.on_alive()
         self._heard += 1
         if self._heard <= MAX_HEARD:
             with contextlib.suppress(Empty):
@@ -312,7 +313,7 @@ class DecodeLoop:
         self._handle_arrived()
         work = self._work
         unneeded = work is not None and not any(branch in work.branches for branch in self._in_pass)
-        if unneeded or self._finish is not None:
+        if unneeded or self._finish is not None or self._is_overdue:
             raise _Interrupted
 
     def _handle_arrived(self) -> None:
@@ -327,7 +328,7 @@ class DecodeLoop:
 
         def on_layer(layer: int, hidden: object) -> None:
             self._handle_arrived()
-            if self._finish is not None or self._prompt is not prompt:
+            if self._finish is not None or self._prompt is not prompt or self._is_overdue:
                 raise _Interrupted
 
         try:
@@ -376,7 +377,8 @@ class DecodeRunner:
     """Runs decodes one after another with one draft model; keeps the cloud's prompt specification.
 
     ``clock`` gives seconds, in virtual time another than the machine's. ``on_pass``, where it is
-    set, is called after each pass of the draft model. ``measures`` last from decode to decode.
+    set, is called after each pass of the draft model, ``on_alive`` also while one is waited for.
+    ``measures`` last from decode to decode.
     """
 
     def __init__(
@@ -399,6 +401,7 @@ class DecodeRunner:
         )
         self._lookups = self._make_lookups(local_spec.vocabulary)
         self.on_pass: OnPass | None = None
+        self.on_alive: Callable[[], object] = lambda: None
 
     def run(
         self,
@@ -416,10 +419,11 @@ class DecodeRunner:
         settled.
         """
         inbox = Inbox() if inbox is None else inbox
-        try:
-            settings = self._fitting(settings)
-        except UserError as error:
-            return Outcome("bad_request", str(error), (), 0.0, DecodeStats())
+        if self.draft_model.chains_only:
+            try:
+                settings = replace(settings, preset=settings.preset.in_chains())
+            except UserError as error:
+                return Outcome("bad_request", str(error), (), 0.0, DecodeStats())
         known, preset = self._known_spec, settings.preset
         opening = opening_of(request, settings, nonce, self.draft_model, known)
         lookup_of = partial(self._lookup_of, opening)
@@ -437,12 +441,6 @@ class DecodeRunner:
             lookup.learn(tokens)
         stats, retry_after_s = decoder.stats, finish.retry_after_s
         return Outcome(finish.reason, finish.text, tokens, seconds, stats, retry_after_s)
-
-    def _fitting(self, settings: DecodeSettings) -> DecodeSettings:
-        """With drafts that the drafter can make; UserError."""
-        if not self.draft_model.chains_only:
-            return settings
-        return replace(settings, preset=settings.preset.in_chains())
 
     def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
         """The decoder of one decode."""

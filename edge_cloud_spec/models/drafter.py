@@ -30,16 +30,13 @@ class DraftSession(Protocol):
     @property
     def tokens(self) -> tuple[int, ...]:
         """The prefix after the prompt."""
-        ...
 
     @property
     def pending_rows(self) -> int:
         """Rows of the prefix that the next pass computes before its nodes."""
-        ...
 
     def truncate(self, length: int) -> None:
         """Roll the prefix back to so many tokens after the prompt; there are no nodes then."""
-        ...
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Make the nodes of ``path``, root to leaf, part of the prefix.
@@ -47,22 +44,18 @@ class DraftSession(Protocol):
         keep: descendants of its end, each after its parent, that stay as nodes 0, 1, ...; all
         others are dropped. ValueError: there are no such nodes.
         """
-        ...
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add tokens to the prefix, which the next pass computes; there are no nodes then."""
-        ...
 
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> NDArray[np.float32]:
         """Logits [n, V] after n more nodes, of one pass; a parent is an earlier node or -1, the
         prefix."""
-        ...
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
         """Logits [V] after a node, or after the prefix (-1), which may take a pass."""
-        ...
 
 
 class DraftPrefill(Protocol):
@@ -71,11 +64,9 @@ class DraftPrefill(Protocol):
     @property
     def session(self) -> DraftSession:
         """The session after the prompt, once all steps are made; ValueError before."""
-        ...
 
     def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
         """Compute so many rows at most, or the vision part alone; True: the prompt is read."""
-        ...
 
 
 class Drafter(Protocol):
@@ -90,22 +81,17 @@ class Drafter(Protocol):
 
     def crop(self, vocabulary: int) -> None:
         """Keep so many rows of the logits from now on; ValueError: there are not so many."""
-        ...
 
     def spec(
         self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
     ) -> PromptSpec:
         """How prompts are made where no cloud says it; UserError."""
-        ...
 
     def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
         """The prompt of this specification, whose digest is as the target's; UserError."""
-        ...
 
     def grammar(self, text: str, spec: PromptSpec) -> Grammar:
         """The grammar of this text in its tokens; UserError."""
-        ...
 
     def prefill(self, prompt: Prompt) -> DraftPrefill:
         """Begin to read a prompt, for a session after it; UserError."""
-        ...

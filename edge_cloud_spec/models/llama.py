@@ -15,7 +15,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from ..decoding.digest import common_prefix
 from ..errors import UserError
 from .checkpoint import CheckpointFiles, checkpoint_files, missing, weights_digest
+from .drafter import OnLayer
 from .image import picture_of, picture_positions, positions_of
 from .kv_memory import LruCache
 from .llama_process import SEQUENCES, Edit, Failure, Loaded
@@ -41,12 +42,8 @@ from .session import ALL_ROWS
 from .tokenizer import tokens_of
 from .vlm import diverse_tokens
 
-OnLayer = Callable[[int, Any], None]
-OnWait = Callable[[], None] | None  # called while the process computes
-
 LOAD_S = 600.0  # for gigabytes from a card
 PASS_S = 120.0  # more than any pass of use takes, of a vision part on a CPU too
-START_S = 0.02  # of that in one step, so that messages are handled, and deadlines kept
 POLL_S = 0.002  # how often messages are handled during a pass
 RESTARTS, RESTART_S = 3, 600.0  # so often in so long is it worth another start
 PART = 256  # rows of a prompt in one request: what is not wanted any more is computed to its end
@@ -64,9 +61,8 @@ class LlamaProcess:
         self._why = ""  # it ended last
         self.lives = 0  # begun and ended: nothing in its memory outlasts one
 
-    def start(self, patience: float = LOAD_S) -> Loaded | None:
-        """What is loaded, once it is; None: not after so many s. UserError: it cannot
-        be."""
+    def start(self, on_layer: OnLayer | None = None) -> Loaded:
+        """What is loaded, once it is. UserError: it cannot be."""
         now = time.monotonic()
         if self._child is None:
             if len(self._ended) == RESTARTS and now - self._ended[0] < RESTART_S:
@@ -75,10 +71,7 @@ class LlamaProcess:
             self._since, self._loaded = now, None
             self._send(self._load)
         if self._loaded is None:
-            left = self._since + LOAD_S - now
-            if patience < left and not self._connection.poll(patience):
-                return None
-            self._loaded = self._reply(left, None)
+            self._loaded = self._reply(self._since + LOAD_S - now, on_layer)
         loaded: Loaded = self._loaded
         return loaded
 
@@ -93,37 +86,38 @@ class LlamaProcess:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=os.environ | {"GGML_NO_BACKTRACE": "1"},
+                start_new_session=True,  # a terminal's Ctrl-C is for the robot, which ends it
             )
         self._connection, self._owed = Connection(ours.detach()), False
         self._end = weakref.finalize(self, _end, self._child, self._connection)
 
-    def ask(self, *request: object, on_wait: OnWait = None) -> Any:
-        """The reply of what has started. on_wait is called meanwhile; what it raises is raised, and
-        the reply is not wanted then. UserError: it has ended, hangs, or has refused."""
-        self.drain(on_wait)
+    def ask(self, *request: object, on_layer: OnLayer | None = None) -> Any:
+        """The reply of what has started. on_layer is called meanwhile; what it raises is raised,
+        and the reply is not wanted then. UserError: it has ended, hangs, or has refused."""
+        self.drain(on_layer)
         self._send(request)
-        return self._reply(PASS_S, on_wait)
+        return self._reply(PASS_S, on_layer)
 
-    def drain(self, on_wait: OnWait) -> None:
+    def drain(self, on_layer: OnLayer | None) -> None:
         """Await the reply that was not wanted, if one is still to come."""
         if self._owed:
-            self._reply(PASS_S, on_wait)
+            self._reply(PASS_S, on_layer)
 
     def _send(self, request: Sequence[object]) -> None:
         with self._watched():
             self._connection.send(request)
             self._owed = True
 
-    def _reply(self, patience: float, on_wait: OnWait) -> Any:
+    def _reply(self, patience: float, on_layer: OnLayer | None) -> Any:
         deadline = time.monotonic() + patience
         while self._owed:
             with self._watched():
-                if self._connection.poll(POLL_S if on_wait else 1.0):
+                if self._connection.poll(POLL_S if on_layer else 1.0):
                     reply, self._owed = self._connection.recv(), False
                 elif time.monotonic() > deadline:
                     raise TimeoutError
-            if self._owed and on_wait is not None:
-                on_wait()
+            if self._owed and on_layer is not None:
+                on_layer(0, None)
         if not isinstance(reply, Failure):
             return reply
         if self._loaded is None:
@@ -181,11 +175,11 @@ class LlamaMemory:
         """Whether it holds what it held for the session whose list this is."""
         return self._whole is rows and self._life == self.process.lives
 
-    def hold(self, rows: list[Row], on_wait: OnWait) -> None:
+    def hold(self, rows: list[Row], on_layer: OnLayer | None) -> None:
         """Hold this prefix from now on: as much as is there of the last one's."""
         if self._life != self.process.lives or self._capacity < len(rows) + ROOM // 2:
             self._life, self._capacity, self.rows = -1, len(rows) + ROOM, []
-            self.process.ask("begin", self._capacity, on_wait=on_wait)
+            self.process.ask("begin", self._capacity, on_layer=on_layer)
             self._life, self._edits = self.process.lives, []
             self.free = list(range(1, SEQUENCES))
         self.release(set(range(1, SEQUENCES)).difference(self.free))
@@ -216,18 +210,20 @@ class LlamaMemory:
         positions: NDArray[Any],
         sequences: Sequence[Sequence[int]],
         wanted: int,
-        on_wait: OnWait,
+        on_layer: OnLayer | None,
     ) -> NDArray[np.float32]:
         """Logits of the last ``wanted`` rows; see ``Server.decode``."""
         if len(self.rows) + SEQUENCES + len(sequences) > self._capacity:
             raise UserError(f"an answer has no room beyond {ROOM} tokens: decode fewer")
         try:
-            self.process.drain(on_wait)  # first: what is raised meanwhile changes nothing
+            self.process.drain(on_layer)  # first: what is raised meanwhile changes nothing
             edits, self._edits = self._edits, []
             arguments = edits, values, positions, sequences, wanted
-            logits: NDArray[np.float32] = self.process.ask("decode", *arguments, on_wait=on_wait)
-        except UserError:
-            self._life = -1  # what it holds is not known
+            logits: NDArray[np.float32] = self.process.ask("decode", *arguments, on_layer=on_layer)
+        except BaseException as error:
+            self.cut(int(positions.flat[0]))
+            if isinstance(error, UserError):
+                self._life = -1  # what it holds is not known
             raise
         return logits
 
@@ -262,8 +258,7 @@ class LlamaSession:
 
     def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
         """Compute so many rows at most, or the vision part alone; True: the prompt is read."""
-        on_wait = None if on_layer is None else partial(on_layer, 0, None)
-        if not self._fill(rows, on_wait):
+        if not self._fill(rows, on_layer):
             return False
         self.logits_after(-1, on_layer)  # not known where all rows were there
         return True
@@ -327,57 +322,49 @@ class LlamaSession:
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> NDArray[np.float32]:
         """Logits [n, V] after more nodes; see ``DraftSession``."""
-        on_wait = None if on_layer is None else partial(on_layer, 0, None)
         nodes, memory, before = self._nodes.grown(tokens, parents), self._memory, len(self._nodes)
-        while not self._fill(ALL_ROWS, on_wait):
+        if len(tokens) >= SEQUENCES:
+            raise UserError(
+                f"llama.cpp computes {SEQUENCES - 1} nodes in a pass, not {len(tokens)}: take a "
+                "preset of smaller drafts"
+            )
+        while not self._fill(ALL_ROWS, on_layer):
             pass
-        if self._row is None and len(memory.rows) == len(self._rows):
-            memory.cut(self._rows[-1][1])
-        tail, start = self._rows[len(memory.rows) :], self._next
-        due = self._due(nodes, before)
-        if len(due) > len(memory.free):
+        if len(tokens) > len(memory.free):
             memory.release(self._sequences)
             self._sequences = [0] * before
-            due = self._due(nodes, before)
-        if not tail and not due:
+        asks_prefix = self._row is None
+        if asks_prefix and len(memory.rows) == len(self._rows):
+            memory.cut(self._rows[-1][1])
+        tail, start = self._rows[len(memory.rows) :], self._next
+        if not (tail or tokens):
             return np.zeros((0, self._vocabulary), np.float32)
+        sequences = [memory.free.pop() for _ in tokens]
+        of_tail, of_nodes = [0], dict[int, list[int]]()  # the sequences of what is computed
+        for new, sequence in enumerate(sequences, before):
+            node = new
+            while node >= 0 and (node >= before or not self._sequences[node]):
+                of_nodes.setdefault(node, []).append(sequence)
+                node = nodes.parents[node]
+            memory.copy(sequence, self._sequences[node] if node >= 0 else 0)
+            of_tail += [sequence] if node < 0 else []
+        due = sorted(of_nodes)  # each after its parent
         rows = [*tail, *((nodes.tokens[node], start + nodes.depths[node]) for node in due)]
-        of_rows = [[0] for _ in tail] + [[memory.free.pop()] for _ in due]
-        places = {node: len(tail) + place for place, node in enumerate(due)}
-        for node in due:
-            sequence, above = of_rows[places[node]][0], nodes.parents[node]
-            while above in places:  # computed in the same pass
-                of_rows[places[above]].append(sequence)
-                above = nodes.parents[above]
-            memory.copy(sequence, self._sequences[above] if above >= 0 else 0)
-            for row in of_rows[: len(tail) if above < 0 else 0]:
-                row.append(sequence)
+        of_rows = [of_tail for _ in tail] + [of_nodes[node] for node in due]
         values, positions = (np.asarray(each) for each in zip(*rows, strict=True))
         try:
-            wanted = len(due) + bool(tail)
-            logits = memory.decode(values, positions, of_rows, wanted, on_wait)
+            wanted = len(tokens) + asks_prefix  # what is computed again comes before those
+            logits = memory.decode(values, positions, of_rows, wanted, on_layer)
         except BaseException:
-            memory.release(each[0] for each in of_rows)
-            memory.cut(rows[0][1] if tail else start)
+            memory.release(sequences)
             raise
         memory.rows += tail
-        new = list(logits[:, : self._vocabulary])
-        if tail:
-            self._row = new.pop(0)
-        self._nodes, self._sequences = nodes, [*self._sequences, *[0] * len(tokens)]
-        nodes.logits += new[len(new) - len(tokens) :]
-        for node in due:
-            self._sequences[node] = of_rows[places[node]][0]
-        return np.reshape(new[len(new) - len(tokens) :], (len(tokens), self._vocabulary))
-
-    def _due(self, nodes: NodeTree, before: int) -> list[int]:
-        """The nodes from ``before`` on, and those on the way to them that are not held."""
-        due: set[int] = set()
-        for node in range(before, len(nodes)):
-            while node >= 0 and node not in due and (node >= before or not self._sequences[node]):
-                due.add(node)
-                node = nodes.parents[node]
-        return sorted(due)
+        found = list(logits[:, : self._vocabulary])
+        if asks_prefix:
+            self._row = found.pop(0)
+        nodes.logits += found
+        self._nodes, self._sequences = nodes, self._sequences + sequences
+        return np.reshape(found, (len(tokens), self._vocabulary))
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
         """Logits [V] after a node, or after the prefix (-1), which may take a pass."""
@@ -393,41 +380,30 @@ class LlamaSession:
         """The rotary position after the prefix."""
         return self._rows[-1][1] + 1
 
-    def _fill(self, rows: int, on_wait: OnWait) -> bool:
-        """Have the memory hold the prompt: compute so many rows more at most, or the vision part
-        alone; True: it does."""
+    def _fill(self, rows: int, on_layer: OnLayer | None) -> bool:
+        """Compute so many rows more of the prompt at most; True: the memory holds all of it."""
         drafter, memory, first = self._drafter, self._memory, self._first
         if not memory.is_of(self._rows):
-            if memory.process.start(LOAD_S if on_wait is None else START_S) is None:
-                return False
+            memory.process.start(on_layer)
             self._sequences = [0] * len(self._nodes)
-            memory.hold(self._rows, on_wait)
-        while rows > 0 and len(memory.rows) < self.prompt_rows:
-            start = len(memory.rows)
+            memory.hold(self._rows, on_layer)
+        start = len(memory.rows)
+        if start < self.prompt_rows:
             part = next(at for at in (first, self._end, self.prompt_rows) if at > start)
             end = min(part, start + min(rows, PART))
             values: NDArray[Any] = self._prompt.input_ids[start:end]
             positions = np.asarray([position for _, position in self._rows[start:end]])
             if part == self._end:
-                name = self._rows[start][0]
-                seen = drafter.pictures.find(name)
-                if seen is None:
-                    encode = partial(drafter.encode, self._prompt, self._end - first, on_wait)
-                    drafter.pictures.get(name, encode)
-                    return False
+                encode = partial(drafter.encode, self._prompt, self._end - first, on_layer)
+                seen = drafter.pictures.get(self._rows[start][0], encode)
                 values, positions = (each[start - first : end - first] for each in seen)
                 positions = np.pad(first + positions.T, ((0, 1), (0, 0)))
             is_last = int(end == len(self._rows))
-            try:
-                zeros = [[0]] * (end - start)
-                logits = memory.decode(values, positions, zeros, is_last, on_wait)
-            except BaseException:
-                memory.cut(self._rows[start][1])
-                raise
+            zeros = [[0]] * (end - start)
+            logits = memory.decode(values, positions, zeros, is_last, on_layer)
             memory.rows += self._rows[start:end]
             if is_last:
                 self._row = logits[0, : self._vocabulary]
-            rows -= end - start
         return len(memory.rows) >= self.prompt_rows
 
 
@@ -449,7 +425,7 @@ class LlamaDrafter(Processor):
         return LlamaSession(self, prompt)
 
     def encode(
-        self, prompt: Prompt, kept: int, on_wait: OnWait
+        self, prompt: Prompt, kept: int, on_layer: OnLayer | None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """So many rows [kept, width] of the picture's, and their positions [kept, 3] after its
         first. The vision part gets the picture in its own size: it has nothing to resize."""
@@ -457,7 +433,7 @@ class LlamaDrafter(Processor):
         pixels = picture_of(
             prompt.pixel_values, grid, spec, self.preprocessing.mean, self.preprocessing.std
         )
-        rows = self.memory.process.ask("encode", pixels, on_wait=on_wait)
+        rows = self.memory.process.ask("encode", pixels, on_layer=on_layer)
         positions = picture_positions(grid, spec.merge_size)
         if len(rows) != positions.shape[1]:
             raise UserError(
@@ -496,7 +472,6 @@ def load_llama(
         path, vision, 0 if device == "cpu" else -1, threads or torch.get_num_threads()
     )
     loaded = process.start()
-    assert loaded is not None
     names = [*loaded.tokens, *[None] * len(tokens_of(files.tokenizer))]
     for token, text in enumerate(tokens_of(files.tokenizer)):
         if text not in (None, names[token]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -180,7 +179,6 @@ class Server:
 
 def main(descriptor: int) -> None:
     """Answer until the other side is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the robot ends us
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # where memory is short, this process goes and not the robot
     server: Server | None = None

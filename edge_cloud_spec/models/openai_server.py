@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import threading
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
@@ -129,6 +130,7 @@ class OpenAiServer:
         # Else the failure of a request that was given up is logged as a traceback.
         self._loop.set_exception_handler(lambda _, context: log.debug("%s", context["message"]))
         threading.Thread(target=self._loop.run_forever, name="openai", daemon=True).start()
+        weakref.finalize(self, _end, self._loop, self.client)
 
     def begin(
         self,
@@ -222,6 +224,12 @@ class OpenAiServer:
             return UserError(f"{self.url} {text}")
         headers = error.response.headers if isinstance(error, openai.APIStatusError) else {}
         return Unavailable(f"{self.url} {text}", _seconds(headers.get("retry-after")))
+
+
+def _end(loop: asyncio.AbstractEventLoop, client: AsyncOpenAI) -> None:
+    """Close the connections, and end the thread."""
+    closing = asyncio.run_coroutine_threadsafe(client.close(), loop)
+    closing.add_done_callback(lambda _: loop.stop())
 
 
 async def _models(client: AsyncOpenAI) -> list[str]:

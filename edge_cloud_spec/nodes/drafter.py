@@ -125,7 +125,7 @@ class DrafterNode(ManagedNode):
             self, lambda: self._settings.value.when_lost, self._abort, self._report_problem
         )
         self._pulse = Pulse("model", lambda: 2 * self._settings.value.patience)
-        self._runner.on_pass = lambda *_: self._pulse.beat()
+        self._runner.on_alive = self._pulse.beat
         self.pulses.append(self._pulse)
         self._loop.settings, self._loop.known = settings.loop, known
         self._unloading, self._idle = False, threading.Event()

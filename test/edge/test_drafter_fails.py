@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -15,6 +16,7 @@ from edge_cloud_spec.edge.events import DrafterFailed, Event
 from edge_cloud_spec.edge.rounds import Mode
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
+from edge_cloud_spec.presets import load_preset, preset_names
 
 WHY = "the process of the draft model was killed"
 RULES = {"greedy": GREEDY, "coupled": SamplingPolicy(0.9, seed=3)}
@@ -98,6 +100,55 @@ def test_the_answer_is_the_targets_own_whenever_the_draft_model_fails(
     assert (list(outcome.tokens), outcome.reason) == (own, reason)
     assert decode.emitted == own
     assert outcome.stats.failure == (WHY if failing.failed else "")
+
+
+@settings(max_examples=100)
+@given(
+    random=st.randoms(use_true_random=False),
+    preset=st.sampled_from([name for name in preset_names() if load_preset(name).drafts_on_robot]),
+    lasts=st.integers(0, 15),
+    layer=st.sampled_from([0, 1]),
+    cuts=st.sampled_from([0.0, 0.5]),
+    seed=st.integers(0, 50),
+)
+def test_where_the_robot_has_drawn_a_token_the_cloud_goes_on_after_it(
+    random: Random, preset: str, lasts: int, layer: int, cuts: float, seed: int
+) -> None:
+    """As after a split rejection, of which the cloud hears with the next draft alone."""
+    policy, conditions = SamplingPolicy(0.9, seed=3), Conditions(cuts=cuts, moves=0.5)
+    decode = Decode(random, preset, "rejection", policy, conditions=conditions, seed=seed)
+    failing = Failing(decode, lasts, layer)
+    outcome = decode.run()
+    if failing.failed and not decode.preset.verified:
+        assert (outcome.reason, outcome.text) == ("drafter_failed", WHY)
+        return
+    assert outcome.completed and decode.emitted == list(outcome.tokens)
+    assert outcome.stats.failure == (WHY if failing.failed else "")
+    decode.settle()
+    assert any(decode.emitted == answer.tokens for answer in decode.sessions)
+
+
+def test_a_draft_model_that_hangs_keeps_no_decode_beyond_its_patience() -> None:
+    """It is waited for as long as any pass may take; the robot hears, and is alive meanwhile."""
+    conditions = Conditions(delay=20.0, jitter=0.0)
+    decode = Decode(Random(0), "picospec", conditions=conditions, patience=5.0)
+    model: Any = decode.draft_model
+    signs, passes = [], 0
+    decode._runner.on_alive = lambda: signs.append(decode.now)
+
+    def compute(rows: int, on_layer: Any) -> None:
+        nonlocal passes
+        passes += 1
+        end = decode.now + (0.01 if passes < 8 else 100.0)
+        while decode.now < end:
+            decode.timeline.sleep(0.1)
+            on_layer(0, None)
+
+    model.compute = compute
+    outcome = decode.run()
+    assert passes >= 8 and outcome.reason == "timeout"
+    assert decode.now < 30.0
+    assert max(b - a for a, b in pairwise(signs)) < 6.0
 
 
 def test_these_decodes_fail_whoever_leads() -> None:

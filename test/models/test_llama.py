@@ -213,6 +213,24 @@ def test_a_tree_of_more_nodes_than_there_are_sequences(
     assert both.worst < F16
 
 
+def test_a_draft_deeper_than_there_are_sequences(drafter: LlamaDrafter, torch_drafter: Vlm) -> None:
+    pair = read(drafter, prompt_of(drafter)), torch_drafter.open(prompt_of(torch_drafter))
+    both, depth = Both(*pair, Random(6)), SEQUENCES + 20
+    while len(both.parents) < depth:
+        tokens, parents = [len(both.parents)], [len(both.parents) - 1]
+        both.compare(pair[0].grow(tokens, parents), pair[1].grow(tokens, parents))
+        both.parents += parents
+    read(drafter, prompt_of(drafter, 2))  # another session has the memory meanwhile
+    for parents in ([depth - 1, depth - 1, depth], [depth - 2, 3, -1]):
+        both.compare(pair[0].grow([1, 2, 3], parents), pair[1].grow([1, 2, 3], parents))
+        both.parents += parents
+    with pytest.raises(UserError, match="take a preset of smaller drafts"):
+        pair[0].grow([1] * SEQUENCES, [-1] * SEQUENCES)
+    both.commit()
+    both.grow()
+    assert both.worst < F16
+
+
 def test_sessions_that_take_turns_and_pictures_that_come_again(
     drafter: LlamaDrafter, torch_drafter: Vlm
 ) -> None:
@@ -242,10 +260,10 @@ def test_a_pass_that_is_not_wanted_any_more_changes_nothing(
 
     slow = LlamaProcess._reply
 
-    def reply(process: LlamaProcess, patience: float, on_wait: Any) -> Any:
-        if on_wait is not None:
-            on_wait()  # as if no pass were so short that nothing arrives
-        return slow(process, patience, on_wait)
+    def reply(process: LlamaProcess, patience: float, on_layer: Any) -> Any:
+        if on_layer is not None:
+            on_layer(0, None)  # as if no pass were so short that nothing arrives
+        return slow(process, patience, on_layer)
 
     monkeypatch.setattr(LlamaProcess, "_reply", reply)
     prefill, random = drafter.prefill(prompt_of(drafter, 7)), Random(0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -284,6 +286,21 @@ def test_a_server_that_does_not_continue_is_refused_with_the_reason(answers: Any
     with ApiPeer(answers) as peer, pytest.raises(UserError, match=why) as error:
         served_by(peer.url)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_nothing_is_left_of_a_drafter_that_nobody_has(there: SimpleNamespace) -> None:
+    """Its node may be cleaned up and configured again for months."""
+
+    def held() -> tuple[int, int]:
+        names = [thread.name for thread in threading.enumerate()]
+        return names.count("openai"), len(os.listdir("/proc/self/fd"))
+
+    with Continuing(answer) as peer:
+        before = held()
+        for _ in range(3):
+            assert decode(there, served_by(peer.url)).completed
+        gc.collect()
+        until(lambda: held() <= before)
 
 
 def test_a_server_that_is_away_when_the_drafter_is_loaded_is_tried_at_each_decode(
