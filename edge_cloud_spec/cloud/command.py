@@ -279,13 +279,13 @@ def _make_remote(args: argparse.Namespace, system_text: str, dialect: Dialect) -
     from ..models.byte_drafter import byte_spec
     from .openai_target import Allowance, OpenAiModels
 
-    url = args.target.removeprefix(API)
-    server = OpenAiServer(url, args.model, args.api_key_file, timeout_s=args.api_timeout)
+    server = OpenAiServer(
+        args.target.removeprefix(API), args.model, args.api_key_file, timeout_s=args.api_timeout
+    )
     try:
         server.check()
     except Unavailable as error:
         log.warning("%s", error)
-    allowance = Allowance(args.requests_per_hour, args.tokens_per_hour)
     spec = byte_spec(
         system_text,
         args.max_tokens,
@@ -293,11 +293,11 @@ def _make_remote(args: argparse.Namespace, system_text: str, dialect: Dialect) -
         dialect.user_text,
         dialect.identity,
     )
+    allowance = Allowance(args.requests_per_hour, args.tokens_per_hour)
     models = OpenAiModels(server, spec, allowance, args.structured)
-    limits = replace(_limits(args), draft_tokens=0, lookup_suffixes=0)
-    worker = Worker(models, spec, limits=limits, dialect=dialect)
     print(f"target {spec.target}", flush=True)
-    return worker
+    limits = replace(_limits(args), draft_tokens=0, lookup_suffixes=0)
+    return Worker(models, spec, limits=limits)
 
 
 def _limits(args: argparse.Namespace) -> WorkerLimits:

@@ -79,14 +79,11 @@ class ByteDrafter:
         """None: nothing is drafted that it could be asked about."""
 
     def prefill(self, prompt: Prompt) -> Any:
-        """UserError once it is needed."""
-        return _NoPass()
-
-
-class _NoPass:
-    """The pass over a prompt of a drafter that drafts nothing."""
+        """Itself, as a pass that cannot be made."""
+        return self
 
     def step(self, rows: int, on_layer: object = None) -> bool:
+        """UserError: there is no model."""
         raise UserError(
             "a robot without a draft model (model.path: bytes) cannot draft or decide alone: take "
             "preset cloud_ar, or a drafter"

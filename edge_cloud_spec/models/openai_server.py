@@ -88,7 +88,9 @@ class OpenAiServer:
             usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         except ValueError:
             usable = False
-        if not usable or parts.username is not None or parts.query or parts.fragment:
+        if not (usable and url.isprintable()) or (
+            parts.username is not None or parts.query or parts.fragment
+        ):
             # Not quoted: it may hold a key.
             raise UserError(
                 "the server's address must be http://HOST:PORT/v1 or https://HOST/v1, with nothing "

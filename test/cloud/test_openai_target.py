@@ -636,6 +636,8 @@ def test_the_key_comes_from_a_file_or_its_variable_alone(
         f"http://host/v1?key={KEY}",
         "host:8000",
         "ftp://a/b",
+        "http://a\x01b/v1",
+        "http://a:99999/v1",
     ):
         with pytest.raises(UserError, match="address must be http") as error:
             OpenAiServer(url, "a")
