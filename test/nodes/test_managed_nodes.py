@@ -165,4 +165,4 @@ def test_without_autostart_a_failed_configure_can_be_mended(
     assert manager.change(ACTIVATE) and manager.state == ACTIVE
     status, errors = end(process)
     assert status == 0 and "Traceback" not in errors
-    assert errors.count("file /no/token cannot be read") == 2
+    assert errors.count("file /no/token with the token or key cannot be read") == 2
