@@ -15,7 +15,7 @@ from ..decoding.draft import MAX_DRAFTED, MAX_NODES
 from ..dialects import load_dialect
 from ..errors import UserError
 from ..instruction import instruction_pattern
-from ..models import EMBEDDED
+from ..models import EMBEDDED, OPENAI
 from ..models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from ..models.prompt import ORDERS
 from ..nav.answer import CLAUSES_FORM, Dialect
@@ -28,7 +28,6 @@ from .serving.server import ServerSettings, check_free, serve
 
 log = logging.getLogger(__name__)
 
-API = "openai:"
 ENDED = 1  # exit status of what ran and cannot go on; another start may help
 MAX_LOOKUP_SUFFIXES = 2**24  # 0.74 GB for each credential
 
@@ -187,7 +186,7 @@ def run_serve(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     """Raise UserError for a number that cannot be."""
     per_robot = args.sessions_per_robot, args.bytes_per_robot, args.passes_per_robot
-    remote = args.target.startswith(API)
+    remote = args.target.startswith(OPENAI)
     others = {
         "--drafter": args.drafter,
         "--replicas": args.replicas is not None,
@@ -198,11 +197,11 @@ def _check(args: argparse.Namespace) -> None:
     for good, text in (
         (
             not (remote and wrong),
-            f"with --target {API}URL the model runs elsewhere: leave out {', '.join(wrong)}",
+            f"with --target {OPENAI}URL the model runs elsewhere: leave out {', '.join(wrong)}",
         ),
         (
             remote or not (args.model or args.api_key_file),
-            f"--model and --api-key-file go with --target {API}http://HOST:PORT/v1",
+            f"--model and --api-key-file go with --target {OPENAI}http://HOST:PORT/v1",
         ),
         (
             args.api_timeout > 0 and min(args.requests_per_hour, args.tokens_per_hour) >= 0,
@@ -252,7 +251,7 @@ def make_worker(args: argparse.Namespace) -> Worker:
     if dialect.several_frames:
         print(f"{dialect.name} was trained on several pictures: it is shown one", flush=True)
     text = _read(args.system_text) if args.system_text else dialect.system_text
-    if args.target.startswith(API):
+    if args.target.startswith(OPENAI):
         return _make_remote(args, text, dialect)
     from ..models.exits import Exits  # torch: seconds that a wrong option should not cost
     from ..models.load import load
@@ -280,7 +279,7 @@ def _make_remote(args: argparse.Namespace, system_text: str, dialect: Dialect) -
     from .openai_target import Allowance, OpenAiModels
 
     server = OpenAiServer(
-        args.target.removeprefix(API), args.model, args.api_key_file, timeout_s=args.api_timeout
+        args.target.removeprefix(OPENAI), args.model, args.api_key_file, timeout_s=args.api_timeout
     )
     try:
         server.check()
@@ -289,7 +288,7 @@ def _make_remote(args: argparse.Namespace, system_text: str, dialect: Dialect) -
     spec = byte_spec(
         system_text,
         args.max_tokens,
-        f"openai:{server.model} at {server.url}, exact: false",
+        f"{OPENAI}{server.model} at {server.url}, exact: false",
         dialect.user_text,
         dialect.identity,
     )

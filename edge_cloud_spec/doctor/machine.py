@@ -13,7 +13,7 @@ from pathlib import Path
 from ..edge.client import ClientSettings, open_channel
 from ..edge.probe import TIMEOUT_S, CloudState, probe
 from ..errors import UserError
-from ..models import BYTES
+from ..models import BYTES, OPENAI
 from ..share import lab
 from .finding import FAIL, OK, WARN, Finding
 
@@ -109,7 +109,7 @@ def check_model(name: str, directory: str) -> Finding:
     """Whether a model directory has its files, and its weights are whole; they are not loaded."""
     if directory == BYTES:
         return Finding(name, OK, "bytes: no draft model, for a target behind an API")
-    if directory.startswith("openai:"):
+    if directory.startswith(OPENAI):
         return Finding(name, OK, f"{directory}: a server, which is tried when it is loaded")
     path = Path(directory).expanduser()
     gguf = [path] if path.is_file() and path.suffix == ".gguf" else []

@@ -7,4 +7,5 @@ anything that knows of a link do not.
 from pathlib import Path
 
 BYTES = "bytes"  # names no draft model: a robot that only reads a verifier's words
+OPENAI = "openai:"  # before the address of a server that a model is behind
 EMBEDDED = Path(__file__).parent / "pair"  # the folder of the embedded target and drafter

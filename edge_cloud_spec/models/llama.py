@@ -212,7 +212,7 @@ class LlamaMemory:
         wanted: int,
         on_layer: OnLayer | None,
     ) -> NDArray[np.float32]:
-        """Logits of the last ``wanted`` rows; see ``Server.decode``."""
+        """Logits of the last ``wanted`` rows; see ``LlamaModel.decode``."""
         if len(self.rows) + SEQUENCES + len(sequences) > self._capacity:
             raise UserError(f"an answer has no room beyond {ROOM} tokens: decode fewer")
         try:

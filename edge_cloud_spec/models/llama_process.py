@@ -1,7 +1,7 @@
 """The process that llama.cpp runs in: what fails an assertion in C ends this one, not the robot.
 
-``llama.LlamaProcess`` starts it. A request is the name of a method of ``Server`` and its arguments;
-the reply is what that returns, or a ``Failure``.
+``llama.LlamaProcess`` starts it. A request is the name of a method of ``LlamaModel`` and its
+arguments; the reply is what that returns, or a ``Failure``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Loaded:
     hidden: int
 
 
-class Server:
+class LlamaModel:
     """A model, its vision part and a context; each method is a request."""
 
     def __init__(self) -> None:
@@ -177,14 +177,14 @@ def main(descriptor: int) -> None:
     """Answer until the other side is gone."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # where memory is short, this process goes and not the robot
-    server: Server | None = None
+    model: LlamaModel | None = None
     with Connection(descriptor) as robot, suppress(EOFError, OSError):
         while True:
             request = robot.recv()
             try:
-                server = server or Server()
-                server.said.clear()
-                reply = getattr(server, request[0])(*request[1:])
+                model = model or LlamaModel()
+                model.said.clear()
+                reply = getattr(model, request[0])(*request[1:])
             except ImportError:
                 reply = Failure("there is no llama-cpp-python", INSTALL)
             except Exception as error:  # whatever the library raises: the robot says it

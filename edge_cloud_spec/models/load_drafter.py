@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from . import BYTES
+from . import BYTES, OPENAI
 from .byte_drafter import ByteDrafter
 from .drafter import Drafter
 from .image import PictureLimits
@@ -38,7 +38,7 @@ def load_drafter(
     """
     if name == BYTES:
         return ByteDrafter()
-    if name.startswith("openai:"):
+    if name.startswith(OPENAI):
         from .openai_drafter import served_drafter
 
         if quantize != "none" or max_pixels or max_image_tokens:

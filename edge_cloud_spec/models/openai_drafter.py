@@ -19,6 +19,7 @@ from PIL import Image
 
 from ..decoding.digest import common_prefix
 from ..errors import UserError
+from . import OPENAI
 from .checkpoint import CheckpointFiles, checkpoint_directory, checkpoint_files
 from .drafter import OnLayer
 from .openai_server import OpenAiReply, OpenAiServer, Unavailable, chat_messages
@@ -229,7 +230,7 @@ class OpenAiDrafter(Processor):
     def __init__(self, files: CheckpointFiles, server: OpenAiServer) -> None:
         """UserError: the server cannot be used, or does not continue texts. One that is away now
         is tried at the next decode."""
-        super().__init__(files, f"openai:{server.model}")
+        super().__init__(files, f"{OPENAI}{server.model}")
         self._server = server
         self._session: ContinuedSession | None = None
         self._way: Mapping[str, bool] | None = None
@@ -315,5 +316,5 @@ def served_drafter(name: str, tokenizer: str, model: str, key_file: str = "") ->
             "its tokenizer and chat template: give it as model.tokenizer, or --tokenizer"
         )
     files = checkpoint_files(checkpoint_directory(tokenizer))
-    url = name.removeprefix("openai:")
+    url = name.removeprefix(OPENAI)
     return OpenAiDrafter(files, OpenAiServer(url, model, key_file, timeout_s=ANSWER_S))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import logging
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ import pytest
 from helpers.checkpoints import jpeg
 from helpers.cloud.api_peer import ANSWER, DONE, USAGE, ApiPeer, answer, chunk, event
 from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port, until
+from helpers.transformers_serve import running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -98,18 +98,8 @@ def spent(worker: Any) -> tuple[int, int]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     """``transformers serve`` with the embedded target."""
     pytest.importorskip("fastapi")  # which has no build for Python 3.10
-    helper = Path(__file__).parents[1] / "helpers/transformers_serve.py"
-    port = free_port()
-    hold = tmp_path_factory.mktemp("serve") / "hold"
-    command = [sys.executable, str(helper), TARGET, str(port), str(hold)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        lines: list[str] = []
-        assert process.stderr is not None
-        threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
-        until(lambda: process.poll() is not None or any("running on" in line for line in lines))
-        assert process.poll() is None, lines
-        yield SimpleNamespace(url=f"http://127.0.0.1:{port}/v1", lines=lines, hold=hold)
-        process.kill()
+    with running(TARGET, tmp_path_factory.mktemp("serve") / "hold") as server:
+        yield server
 
 
 def test_a_real_servers_answers_are_those_of_our_own_verifier(served: SimpleNamespace) -> None:

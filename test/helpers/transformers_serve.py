@@ -6,9 +6,14 @@ Its processor wants torchvision for videos, which need not be there: this one ha
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 # That of the embedded pair, but for the end of a last message of the assistant's.
 CONTINUES = (
@@ -19,6 +24,23 @@ CONTINUES = (
     "{% if message.role == 'assistant' and not loop.last %}<|im_end|>{% endif %}"
     "{% endif %}{% endfor %}{% if messages[-1].role != 'assistant' %}<|im_start|>{% endif %}"
 )
+
+
+@contextmanager
+def running(model: str, hold: Path, *options: str) -> Iterator[SimpleNamespace]:
+    """This file as a process, once it serves: its url, the lines of its log, and its ``hold``."""
+    from .cloud.grpc_cloud import free_port, until
+
+    port = free_port()
+    command = [sys.executable, __file__, model, str(port), str(hold), *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        lines: list[str] = []
+        assert process.stderr is not None
+        threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
+        until(lambda: process.poll() is not None or any("running on" in line for line in lines))
+        assert process.poll() is None, lines
+        yield SimpleNamespace(url=f"http://127.0.0.1:{port}/v1", lines=lines, hold=hold)
+        process.kill()
 
 
 def main() -> None:

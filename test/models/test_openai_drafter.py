@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import subprocess
-import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +17,7 @@ import pytest
 from helpers.checkpoints import checkpoint, jpeg
 from helpers.cloud.api_peer import DONE, ApiPeer, answer, chunk, event
 from helpers.cloud.grpc_cloud import Cloud, free_port, until
+from helpers.transformers_serve import running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -508,17 +507,8 @@ def test_no_more_of_a_flood_is_read_than_was_asked_for() -> None:
 @pytest.fixture(scope="module")
 def transformers_serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``transformers serve`` with the embedded drafter and a template that continues."""
-    helper = Path(__file__).parents[1] / "helpers/transformers_serve.py"
-    port, hold = free_port(), tmp_path_factory.mktemp("serve") / "hold"
-    command = [sys.executable, str(helper), DRAFTER, str(port), str(hold), "--continues"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        lines: list[str] = []
-        assert process.stderr is not None
-        threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
-        until(lambda: process.poll() is not None or any("running on" in line for line in lines))
-        assert process.poll() is None, lines
-        yield f"http://127.0.0.1:{port}/v1"
-        process.kill()
+    with running(DRAFTER, tmp_path_factory.mktemp("serve") / "hold", "--continues") as server:
+        yield server.url
 
 
 def greedy(model: Vlm, session: Any, spec: PromptSpec) -> list[int]:
