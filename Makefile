@@ -49,6 +49,7 @@ test: setup
 fuzz: setup
 	PYTHONPATH=test $(BIN)/python -m fuzz --frames 100000 $(ARGS)
 	PYTHONPATH=test $(BIN)/python -m fuzz.navigator --events 1000000 $(ARGS)
+	PYTHONPATH=test $(BIN)/python -m fuzz.decoder --sequences 100000 $(ARGS)
 	PYTHONPATH=test $(BIN)/python -m fuzz.dialects $(ARGS)
 
 lint: setup

@@ -20,6 +20,7 @@ from ..wire.messages import DraftMessage, Generate, Residual, Resume, RowRequest
 from .events import Action, PromptReady, Send
 
 MAX_EARLY = 64  # verdicts that overtook an earlier one
+MAX_TOKENS = 2**32  # of an answer whose limit nobody said
 
 Prefix = tuple[int, ...]  # verified tokens, and perhaps those that a verdict would add
 
@@ -89,9 +90,9 @@ class VerifiedPrefix:
 
     @property
     def room(self) -> int:
-        """How many tokens the answer may still get."""
-        assert self._prompt is not None
-        limit = self._prompt.max_tokens
+        """How many tokens the answer may still get; a robot that makes no prompt knows its own
+        limit alone."""
+        limit = MAX_TOKENS if self._prompt is None else self._prompt.max_tokens
         return min(self._max_tokens or limit, limit) - len(self.tokens)
 
     @property
@@ -112,7 +113,7 @@ class VerifiedPrefix:
             return "the cloud's verdict settles nothing"
         if any(token >= self.vocabulary for token in tokens):
             return f"the cloud said a token outside the vocabulary of {self.vocabulary}"
-        if self._prompt is not None and len(tokens) > self.room:
+        if len(tokens) > self.room:
             return "the cloud said more tokens than the answer has room for"
         return ""
 

@@ -143,13 +143,13 @@ class EdgeDecoder:
             case PromptReady():
                 return self._on_prompt(event, now)
             case Prefilled():
-                return [] if self._base is None else self._rounds.on_prompt_read(now)
+                return self._rounds.on_prompt_read(now)
             case LinkLost(reason):
                 self._rounds.forget_pushed()
                 self._deadline.lost(reason, now)
                 return []
             case LinkUp(moved):
-                return self._on_link_up(moved)
+                return self._on_link_up(moved, now)
             case Abort(reason):
                 return self._rounds.close("aborted", reason)
             case Cut():
@@ -164,16 +164,16 @@ class EdgeDecoder:
     def _on_time_passed(self, now: float) -> list[Action]:
         if self._deadline.is_over(now):
             return self._rounds.close("timeout", self._deadline.why)
-        return self._reopen() if self._deadline.retries(now) else []
+        return self._reopen(now) if self._deadline.retries(now) else []
 
-    def _on_link_up(self, moved: bool) -> list[Action]:
+    def _on_link_up(self, moved: bool, now: float) -> list[Action]:
         """Resume the session, or open it again where there is none or at another verifier."""
         self._rounds.forget_pushed()
         if moved:
-            return self._reopen()
+            return self._reopen(now)
         if self._deadline.retry_at is not None:
             return []  # the verifier has no room before then
-        return self._answer.resume() or self._reopen()
+        return self._answer.resume() or self._reopen(now)
 
     def _on_message(self, message: ServerMessage, now: float) -> list[Action]:
         match message:
@@ -190,7 +190,7 @@ class EdgeDecoder:
             case Fault("unknown_session") if not self._answer.session:
                 return []  # of a Resume before the Open that is under way
             case Fault("unknown_session", text):
-                return self._lose_session(text)
+                return self._lose_session(text, now)
             case Fault(code, text):  # must not pass for the end of an answer, whatever its code
                 return self._rounds.close("fault" if code in ("", *ANSWERED) else code, text)
 
@@ -240,7 +240,7 @@ class EdgeDecoder:
             text = "the cloud did not name the session; update it"
             return self._rounds.close("bad_opened", text)
         if resumed and opened.session != self._answer.session:
-            return self._lose_session("the cloud says another session each time; update it")
+            return self._lose_session("the cloud says another session each time; update it", now)
         self._answer.session = opened.session
         if self._cloud_base is None or self._rounds.request is None:
             self._deadline.answered()
@@ -258,7 +258,10 @@ class EdgeDecoder:
         return self._on_first_opened(opened, now)
 
     def _on_first_opened(self, opened: Opened, now: float) -> list[Action]:
-        """A session without a verified token is open to a robot that drafts."""
+        """A session is open to a robot that drafts; a verdict may have overtaken this."""
+        if opened.spec and self.tokens:
+            text = "the cloud said how to prompt after it had answered; update it"
+            return self._rounds.close("bad_opened", text)
         if opened.spec:  # the cloud's specification is not the known one: begin with that
             self._is_anew = self._base is not None
             return self._prepare(opened.spec)
@@ -278,7 +281,7 @@ class EdgeDecoder:
         same = opened.base == (self._cloud_base or self._base)
         text = "the next verifier cannot go on with this answer; start the decode again"
         if same and opened.verified < len(self.tokens):
-            return self._lose_session(text)
+            return self._lose_session(text, now)
         if not same or opened.verified > len(self.tokens):
             return self._rounds.close("unknown_session", text)
         self._cloud_base = opened.base
@@ -300,17 +303,18 @@ class EdgeDecoder:
         close, _ = self._rounds.close("overloaded", text)
         return [close, Finish("overloaded", text, until - now)]
 
-    def _lose_session(self, text: str) -> list[Action]:
+    def _lose_session(self, text: str, now: float) -> list[Action]:
         """The cloud has another session, or none: open it again, or end where that has no end."""
         self._lost = 1 if len(self.tokens) > (self._handed_over or 0) else self._lost + 1
         if self._lost > MAX_LOST:
             return self._rounds.close("unknown_session", text)
-        return self._reopen()
+        return self._reopen(now)
 
-    def _reopen(self) -> list[Action]:
+    def _reopen(self, now: float) -> list[Action]:
         """Open the decode again; where tokens are verified already, it goes on after them."""
         self._answer.session = ""
         self._deadline.asked_again()
+        self._deadline.owed(now)
         self._handed_over = len(self.tokens)
         known = self._opening.spec_digest if self._spec is None else self._spec
         opening = replace(self._opening, spec_digest=known, verified=self._rounds.hand_over())

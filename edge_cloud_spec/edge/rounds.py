@@ -201,6 +201,9 @@ class Rounds:
 
     def on_prompt_read(self, now: float) -> list[Action]:
         """The draft model has read the prompt: begin a round, or draft beside the server."""
+        is_due = self._preset.drafts_on_robot and self.answer.digest is not None
+        if not is_due or Trigger.PROMPT_READ not in TRANSITIONS[self.mode]:
+            return []  # of a prompt that was replaced, or read before
         self._trigger(Trigger.PROMPT_READ)
         return self._draft_beside(now) if self.server_generates else self._draft(now)
 
@@ -210,7 +213,9 @@ class Rounds:
             return self.close("drafter_failed", text)
         self._stats.failure = text
         self._planner = DraftsNothing(self._preset, self._measures)
-        return [] if self.request is not None else self._draft(now)
+        if self.request is not None or self.answer.digest is None:
+            return []  # a reply is due, or the prompt, which goes on by itself
+        return self._draft(now)
 
     def follow(self, now: float) -> list[Action]:
         """The server generates from its own prefill, as ``Open`` asked: await its verdicts."""
@@ -287,7 +292,7 @@ class Rounds:
             return self.close(verdict.finish)
         if rejection is not None:
             return self._resample(rejection, now)
-        if self._preset.drafts_on_robot and self.answer.room <= 0:
+        if self.answer.room <= 0:
             return self.close("length")
         if request is not None and isinstance(request.message, Generate):
             actions = self._let_generate(now)

@@ -59,6 +59,7 @@ from edge_cloud_spec.wire.messages import (
     Open,
     Opened,
     Resume,
+    Verdict,
     spec_digest,
 )
 
@@ -160,6 +161,48 @@ def test_a_drafter_that_failed_under_an_old_specification_reads_the_next_one() -
     robot.handle(replace(PROMPT, prefilled=False), 0.3)
     (ask,) = sent(robot.handle(Prefilled(), 0.4))
     assert isinstance(ask, Generate) and robot.mode is Mode.FOLLOWING
+
+
+def test_a_drafter_that_fails_before_there_is_a_prompt_waits_for_it() -> None:
+    robot = decoder()
+    robot.start(0.0, SPEC)
+    robot.handle(OPENED, 0.0)
+    assert robot.handle(DrafterFailed("it is gone"), 0.1) == []
+    assert any(isinstance(ask, Generate) for ask in sent(robot.handle(PROMPT, 0.2)))
+
+
+def test_a_prompt_is_read_once_and_by_robots_that_draft() -> None:
+    robot = drafting()
+    drafts(robot, (3, 4, 5, 6), 1.0)
+    assert robot.handle(Prefilled(), 1.1) == [] and robot.mode is Mode.LEADING
+    robot = decoder("cloud_ar")
+    robot.start(0.0)
+    robot.handle(OPENED, 0.0)
+    assert robot.handle(Prefilled(), 0.1) == [] and robot.mode is Mode.LISTENING
+
+
+def test_a_prompt_that_is_said_anew_after_a_verdict_ends_the_decode() -> None:
+    """Else the answer's first tokens would be of one prompt, and the others of another."""
+    robot = decoder()
+    robot.start(0.0, SPEC)
+    robot.handle(PROMPT, 0.0)
+    there = BASE.extend((3,)).short
+    robot.handle(Received(Verdict(BASE, (0,), None, tokens=(3,), leads_to=there)), 0.1)
+    assert robot.tokens == [3]
+    late = Received(Opened("s", b"another specification", BASE))
+    assert finish(robot.handle(late, 0.2)).reason == "bad_opened"
+
+
+def test_a_session_that_is_opened_again_is_not_waited_for_without_end() -> None:
+    """A verdict overtook the Opened, which then goes on from elsewhere."""
+    robot = decoder()
+    robot.start(0.0, SPEC)
+    robot.handle(PROMPT, 0.0)
+    robot.handle(LinkUp(moved=True), 0.0)
+    there = BASE.extend((3,)).short
+    robot.handle(Received(Verdict(BASE, (0,), None, tokens=(3,), leads_to=there)), 0.1)
+    robot.handle(OPENED, 0.2)
+    assert robot.deadline is not None
 
 
 def test_without_a_cloud_a_drafter_that_fails_ends_the_decode() -> None:

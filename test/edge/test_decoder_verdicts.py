@@ -12,6 +12,7 @@ from helpers.edge_decoder import (
     OPENING,
     PROMPT,
     SPEC,
+    Robot,
     decoder,
     drafting,
     finish,
@@ -94,6 +95,23 @@ def test_a_verdict_settles_as_many_tokens_as_the_answer_has_room_for_and_none_of
     actions = robot.handle(told, 1.0)
     assert finish(actions).reason == ("length" if fits else "bad_verdict")
     assert robot.tokens == ([*drafted, 9] if fits else [])
+
+
+@pytest.mark.parametrize("preset", ["cloud_ar", "cloud_sd", "cloud_lookup"])
+@pytest.mark.parametrize(("said", "fits"), [(4, True), (5, False)])
+def test_a_robot_that_does_not_draft_holds_its_own_limit(
+    preset: str, said: int, fits: bool
+) -> None:
+    robot = Robot(replace(OPENING, max_tokens=4), load_preset(preset))
+    robot.start(0.0)
+    robot.handle(OPENED, 0.0)
+    tokens = tuple(range(3, 3 + said))
+    told = Verdict(
+        BASE, tuple(range(said)), None, tokens=tokens, leads_to=BASE.extend(tokens).short
+    )
+    actions = robot.handle(Received(replace(told, generated=True)), 1.0)
+    assert finish(actions).reason == ("length" if fits else "bad_verdict")
+    assert robot.tokens == (list(tokens) if fits else [])
 
 
 def test_a_verdict_that_settles_nothing_and_ends_nothing_ends_the_decode() -> None:

@@ -1,0 +1,77 @@
+"""Random messages of a verifier break no promise of a robot's decode; a robot that breaks one is
+found out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fuzz.decoder import Broken, run
+
+from edge_cloud_spec.edge.answer import VerifiedPrefix, settled_by
+from edge_cloud_spec.edge.decoder import EdgeDecoder
+from edge_cloud_spec.edge.rounds import Mode, Rounds
+from edge_cloud_spec.wire.messages import Opened, Verdict
+
+Patch = pytest.MonkeyPatch
+
+
+def test_a_sample_of_random_messages_breaks_no_promise() -> None:
+    counts = run(2000, seed=1)
+    assert counts["emits"] > 1000 and counts["resampled"] > 5
+    reached = {name.split(" > ")[0] for name in counts if " > " in name}
+    assert reached == {mode.name for mode in Mode}
+    for reason in ("end", "length", "timeout", "bad_verdict", "bad_opened", "prompt_mismatch"):
+        assert counts[f"finish {reason}"], reason
+
+
+def _takes_what_leads_elsewhere(patch: Patch) -> None:
+    on_verdict = Rounds.on_verdict
+
+    def believing(self: Rounds, verdict: Verdict, now: float) -> Any:
+        tokens = settled_by(verdict, self._judged)[1]
+        if verdict.base == self.answer.digest and tokens is not None:
+            verdict = replace(verdict, leads_to=self.answer.after(tokens).short)
+        return on_verdict(self, verdict, now)
+
+    patch.setattr(Rounds, "on_verdict", believing)
+
+
+def _takes_verdicts_on_other_prefixes(patch: Patch) -> None:
+    _takes_what_leads_elsewhere(patch)
+    believing = Rounds.on_verdict
+
+    def anywhere(self: Rounds, verdict: Verdict, now: float) -> Any:
+        here = self.answer.digest
+        if here is not None and verdict.base.length == here.length:
+            verdict = replace(verdict, base=here)
+        return believing(self, verdict, now)
+
+    patch.setattr(Rounds, "on_verdict", anywhere)
+
+
+def _takes_any_number(patch: Patch) -> None:
+    patch.setattr(VerifiedPrefix, "room", 100)
+
+
+def _prompts_anew_after_an_answer(patch: Patch) -> None:
+    def late(self: EdgeDecoder, opened: Opened, now: float) -> Any:
+        return self._prepare(opened.spec) if opened.spec else self._compare_bases()
+
+    patch.setattr(EdgeDecoder, "_on_first_opened", late)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        _takes_what_leads_elsewhere,
+        _takes_verdicts_on_other_prefixes,
+        _takes_any_number,
+        _prompts_anew_after_an_answer,
+    ],
+)
+def test_a_robot_that_breaks_a_promise_is_found_out(wrong: Any, monkeypatch: Patch) -> None:
+    wrong(monkeypatch)
+    with pytest.raises(Broken):
+        run(6000, seed=1)
