@@ -320,8 +320,8 @@ class ClientStream:
             self._goes_on.clear()
 
     async def _write(self, call: Any) -> None:
-        # What ``call.write`` calls, which puts "Internal error from Core" over the cloud's own status
-        # where it meets the end of the stream (grpc/grpc#36066); reading raises the cloud's.
+        # What ``call.write`` calls, which puts "Internal error from Core" over the cloud's status
+        # where it meets the end of the stream (grpc/grpc#36066); reading raises the cloud's own.
         write = call._cython_call.send_serialized_message
         while (data := await self._queue.get()) is not None:
             await write(self._clock.stamp(data))
