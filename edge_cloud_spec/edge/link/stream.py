@@ -336,10 +336,8 @@ async def _within(seconds: float | None, work: Coroutine[Any, Any, object]) -> b
     """
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait({task}, timeout=seconds)
-        if task.done():
-            task.result()
-        return task.done()
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        return bool([each.result() for each in done])  # which raises
     finally:
         task.cancel()
 
