@@ -70,7 +70,7 @@ PATIENCE = 60.0  # s; only a hung test takes that long
 
 
 class Recorder:
-    """A verifier that says nothing, and keeps what came on each stream."""
+    """A verifier that says nothing, and keeps what came on each stream that said something."""
 
     def __init__(self) -> None:
         self.streams: list[list[ClientMessage]] = []
@@ -84,9 +84,10 @@ class Recorder:
 
     def _decode(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         heard: list[ClientMessage] = []
-        self.streams.append(heard)
         for data in requests:
             heard.append(decode_client(data))
+            if len(heard) == 1:  # who waits for a stream waits for its Open
+                self.streams.append(heard)
         self.ended += 1
         yield from ()
 

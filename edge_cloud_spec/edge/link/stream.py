@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -270,10 +270,8 @@ class ClientStream:
 
     async def _wait_for_close(self, seconds: float | None) -> None:
         """The decode's last answer is here and the stream is gone: nothing is lost by that."""
-        try:
-            await asyncio.wait_for(self._goes_on.wait(), seconds)
-        except asyncio.TimeoutError:  # a robot that waits for an earlier answer resumes after this
-            self._answered = False
+        if not await _within(seconds, self._goes_on.wait()):
+            self._answered = False  # a robot that waits for an earlier answer resumes after this
 
     async def _connect(self, place: Place | None) -> Any:
         """A connected call; LinkLost is reported if that takes long (``Route.connect_s``).
@@ -281,12 +279,10 @@ class ClientStream:
         ``place`` None: it asks the front. A replica is given up then.
         """
         call = self._open_call(place, self._route.avoid)
-        try:
-            await asyncio.wait_for(call.wait_for_connection(), self._route.connect_s)
-        except asyncio.TimeoutError:
+        if not await _within(self._route.connect_s, call.wait_for_connection()):
             if place is not None and not self._route.at_front:
                 call.cancel()
-                raise _SilentError from None
+                raise _SilentError
             self._report_loss(self._unreachable("nothing answers there"))
             await call.wait_for_connection()
         return call
@@ -324,9 +320,26 @@ class ClientStream:
             self._goes_on.clear()
 
     async def _write(self, call: Any) -> None:
+        # What ``call.write`` calls, which puts "Internal error from Core" over the cloud's status
+        # where it meets the end of the stream (grpc/grpc#36066); reading raises the cloud's own.
+        write = call._cython_call.send_serialized_message
         while (data := await self._queue.get()) is not None:
-            await call.write(self._clock.stamp(data))
+            await write(self._clock.stamp(data))
         await call.done_writing()
+
+
+async def _within(seconds: float | None, work: Coroutine[Any, Any, object]) -> bool:
+    """Whether it ends in time; raises what it raises.
+
+    ``asyncio.wait_for`` loses a cancellation that comes as the work ends (Python 3.10 and 3.11):
+    a client that was closed went on for ever.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        return bool([each.result() for each in done])  # which raises
+    finally:
+        task.cancel()
 
 
 def _is_moved(data: bytes) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +40,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.server import VerifierProcess
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import METHOD, SERVICE, retry_after_s
+from edge_cloud_spec.wire.codec import encode_client
 from edge_cloud_spec.wire.messages import DraftMessage, Generate, Generation, Opened, Verdict
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -52,8 +57,12 @@ def test_a_taken_port_is_a_clear_error_and_said_before_a_model_is_loaded(
     assert "the port is taken" in capsys.readouterr().err
 
 
+def thread_names() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
 def test_the_end_leaves_no_thread_and_no_port() -> None:
-    before = {thread.name for thread in threading.enumerate()}
+    before = thread_names()
     cloud = Cloud(toy_worker())
     with Talk(cloud.address) as talk:
         opened = talk.ask(opening())
@@ -64,8 +73,34 @@ def test_the_end_leaves_no_thread_and_no_port() -> None:
         host, _, port = cloud.address.rpartition(":")
         socket.create_server((host, int(port))).close()
         talk.link.close()  # twice is once
-    after = {thread.name for thread in threading.enumerate()} - before
-    assert not after & {"cloud", "model", "link"}
+    assert not (thread_names() - before) & {"cloud", "model", "link"}
+
+
+def test_clients_and_servers_that_come_and_go_in_one_process_leave_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As in a bridge that is configured again and again: closed at any moment, in any order."""
+    random, held = Random(3), list[tuple[set[str], int]]()
+    for life in range(10):
+        cloud = Cloud(toy_worker(), token=random.choice(["", "secret"]))
+        ends = [cloud.stop]
+        for token in random.sample(["", "secret", "wrong"], random.randint(1, 3)):
+            link = VerifierClient(ClientSettings(cloud.address, token=token, retry_s=0.01))
+            ends.append(link.close)
+            link.probe(lambda found: None)
+            for _ in range(random.randint(1, 4)):
+                link.open(lambda item: None).send(encode_client(opening()))
+        time.sleep(0.1 * random.random() ** 2)
+        random.shuffle(ends)
+        for end in ends:
+            end()
+        del cloud, link, ends, end
+        gc.collect()  # gRPC's own thread and sockets end with its last object
+        if life in (2, 9):
+            held.append((thread_names(), len(os.listdir("/proc/self/fd"))))
+    assert held[0][1] == held[1][1] and not held[1][0] & {"cloud", "model", "link"}
+    said = capfd.readouterr().err
+    assert not re.search("Traceback|never retrieved|destroyed|ignored", said), said
 
 
 SERVE = """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import Any
 
 import grpc
@@ -28,6 +30,8 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit, LinkLost, LinkUp
 from edge_cloud_spec.edge.link import stream as link_stream
+from edge_cloud_spec.edge.link.route import KnownPlace, Route
+from edge_cloud_spec.edge.link.stream import ClockOffset
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.codec import decode_server, encode_client, encode_server
@@ -116,6 +120,68 @@ def test_a_closed_stream_leaves_no_task_even_when_the_cloud_never_answered() -> 
     stream.close()
     until(lambda: not link._streams)
     link.close()
+
+
+def test_a_refusal_is_heard_as_it_was_said_though_what_the_robot_says_crosses_it() -> None:
+    """gRPC made "Internal error from Core" of every third, and the robot tried again at once."""
+
+    def script(robot: RobotSide) -> Iterator[bytes]:
+        robot.context.abort(grpc.StatusCode.UNAUTHENTICATED, "who is it")
+        yield b""
+
+    data, random = encode_client(opening()), Random(7)
+    with ScriptedCloud(script) as cloud:
+        for _ in range(60):
+            with Talk(cloud.address) as robot:
+                for _ in range(random.randint(1, 5)):
+                    time.sleep(0.002 * random.random())
+                    robot.say(data)
+                assert robot.hear() == Fault("unauthenticated", "who is it")
+
+
+class LateCall:
+    """A call that is connected when it is told to be, and says nothing then."""
+
+    def __init__(self) -> None:
+        self.connected = asyncio.Event()
+        self._cython_call = self
+
+    async def wait_for_connection(self) -> None:
+        await self.connected.wait()
+
+    async def send_serialized_message(self, data: bytes) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+    def __aiter__(self) -> LateCall:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await asyncio.Future[bytes]()
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_stream_ends_at_whatever_step_of_its_connection_it_is_cancelled(steps: int) -> None:
+    """A cancellation was lost as the connection came: the client went on after it was closed."""
+    settings = ClientSettings("127.0.0.1:7")
+
+    async def ends() -> bool:
+        call, loop = LateCall(), asyncio.get_running_loop()
+        route = Route(settings, KnownPlace(), 0.0)
+        stream = link_stream.ClientStream(
+            settings, route, ClockOffset(), lambda *_: call, loop.call_soon, lambda item: None
+        )
+        task = stream.start()
+        for step in range(2 * steps + 1):
+            if step == steps:
+                call.connected.set()
+            await asyncio.sleep(0)
+        task.cancel()
+        return bool((await asyncio.wait({task}, timeout=10))[0])
+
+    assert asyncio.run(ends())
 
 
 def test_a_link_up_comes_after_every_loss(toy: Any) -> None:
