@@ -350,8 +350,7 @@ class Reply:
     def take(self) -> list[Any]:
         if not self._parts:
             return []
-        delta = SimpleNamespace(content=self._parts.pop(0))
-        return [SimpleNamespace(choices=[SimpleNamespace(delta=delta, finish_reason=None)])]
+        return [{"choices": [{"delta": {"content": self._parts.pop(0)}}]}]
 
     @property
     def done(self) -> bool:
@@ -417,8 +416,7 @@ class Saying:
         self._text += said
         ends = not next_letter(self._text)
         finish = "stop" if ends else None if self._left else "length"
-        delta = SimpleNamespace(content=said)
-        return [SimpleNamespace(choices=[SimpleNamespace(delta=delta, finish_reason=finish)])]
+        return [{"choices": [{"delta": {"content": said}, "finish_reason": finish}]}]
 
     def cancel(self) -> None:
         self.cancelled = True
