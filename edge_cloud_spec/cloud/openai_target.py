@@ -22,7 +22,7 @@ from ..errors import UserError
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END, ByteDrafter
 from ..models.image import decode_image
 from ..models.kv_memory import KvMemory
-from ..models.openai_server import OpenAiServer, Unavailable, chat_messages, said_in
+from ..models.openai_server import RETRY_S, OpenAiServer, Unavailable, chat_messages, said_in
 from ..models.prompt import Prompt, PromptSpec
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, request_of
@@ -151,7 +151,7 @@ class Completion:
     def _read(self, chunk: Any) -> None:
         """Raises UserError, or what Python raises for a chunk that is none."""
         for text, ends, delta in said_in(chunk):
-            self._said += text.encode()
+            self._said += text
             if delta.get("tool_calls") or delta.get("refusal"):
                 raise self._failed("wants a tool, or declines, instead of an answer")
             if ends == "stop":
@@ -160,10 +160,10 @@ class Completion:
                 reason = self._models.server.quoted(ends)[:40]
                 raise self._failed(f"ended the answer for {reason!r}, not at its end")
         usage = chunk.get("usage")
-        known = usage.get("total_tokens") if isinstance(usage, dict) else None
+        known: Any = usage.get("total_tokens") if isinstance(usage, dict) else None
         estimate = self._asked + len(self._said) // BYTES_A_TOKEN
-        believed = isinstance(known, int) and 0 < known < MAX_TOKENS
-        self._cost[1] = known if believed else estimate
+        is_told = isinstance(known, int) and 0 < known < MAX_TOKENS
+        self._cost[1] = known if is_told else estimate
 
     def _failed(self, what: str) -> UserError:
         url = self._models.server.url
@@ -248,7 +248,7 @@ class OpenAiModels(ModelRunner):
         try:
             said = completion.more()
         except UserError as error:
-            if isinstance(error, Unavailable):
+            if isinstance(error, Unavailable) and error.retry_s > RETRY_S:  # so it said itself
                 self.allowance.close(error)
             return error
         if not said:

@@ -95,7 +95,7 @@ class Continuation:
         chunks = self.reply.take()
         try:
             for text, ends, _ in (said for chunk in chunks for said in said_in(chunk)):
-                self._text = (self._text + text)[:MAX_TEXT]
+                self._text = (self._text + text.decode())[:MAX_TEXT]
                 self.over = self.over or (ends or "" if ends in ENDS else "for another reason")
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             kind = type(error).__name__

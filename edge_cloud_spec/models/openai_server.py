@@ -195,7 +195,8 @@ class OpenAiServer:
 
     def quoted(self, said: object) -> str:
         """What the server said, as a part of a line without key and picture, which it repeats."""
-        return one_line(_PICTURE.sub("[picture]", str(said)).replace(self._key or "[key]", "[key]"))
+        text = _PICTURE.sub("[picture]", str(said) or type(said).__name__)
+        return one_line(text.replace(self._key or "[key]", "[key]"))
 
     def _sentence(self, error: Exception) -> UserError:
         """What to do about it."""
@@ -300,15 +301,15 @@ def chat_messages(request: Request, spec: PromptSpec) -> list[dict[str, Any]]:
     return messages
 
 
-def said_in(chunk: Any) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """What a chunk has of the one answer that was asked for: text, why it ends, and the delta.
+def said_in(chunk: Any) -> Iterator[tuple[bytes, Any, dict[str, Any]]]:
+    """What a chunk has of the one answer that was asked for: UTF-8, why it ends, and the delta.
 
     Raises AttributeError, LookupError, TypeError or ValueError for what is no chunk.
     """
     for choice in chunk.get("choices") or ():
         if choice.get("index") in (0, None):
             delta = choice["delta"]
-            yield delta.get("content") or "", choice.get("finish_reason"), delta
+            yield (delta.get("content") or "").encode(), choice.get("finish_reason"), delta
 
 
 def _seconds(text: str | None) -> float:

@@ -19,12 +19,11 @@ from ...wire.codec import decode_server
 from ...wire.frames import server_kind_of
 from ...wire.messages import Fault, WireError
 from ..events import LinkLost, LinkUp
-from ..probe import ADVICE
 
 PROBE_S = 1.0  # between two probes of a link that is not good
 IDLE_S = 5.0  # without an answer, after which a good one is probed
-# Faults that the robot's own end of the stream makes: no answers of the cloud. And what to do.
-NO_ANSWER = {"unauthenticated": ADVICE["token"], "not_a_verifier": "", "link_failed": ""}
+# Faults that the robot's own end of the stream makes: no answers of the cloud.
+NO_ANSWER = ("unauthenticated", "not_a_verifier", "link_failed")
 # A probe cannot know better: only a decode asks the target.
 REFUSED = "the verifier answers, but could not decide when it was asked last: {}"
 
@@ -261,7 +260,7 @@ class LinkMonitor:
                 self._state.tick(now)
             elif (fault := _fault_of(item)) is not None and fault.code in NO_ANSWER:
                 self._watch.answered(request, now)
-                self._state.lost(fault.text, now, NO_ANSWER[fault.code])
+                self._state.lost(fault.text, now)
             elif (kind := server_kind_of(item)) != "prediction":
                 if fault is not None and fault.code == "overloaded":
                     self._refusal = REFUSED.format(fault.text)
