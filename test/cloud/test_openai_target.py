@@ -202,15 +202,15 @@ def test_a_hostile_reply_is_one_sentence_without_the_key_and_others_are_served(
     def hostile_to_one(body: dict[str, Any]) -> Any:
         return reply if "door" in str(body["messages"]) else answer()
 
-    with ApiPeer(hostile_to_one) as peer:
-        with verifier(peer.url, "--api-key-file", str(secret)) as there:
-            door = Request("find the brown door", REQUEST.jpeg)
-            outcome = there.decode(door)
-            assert not outcome.completed and complaint in outcome.text
-            assert outcome.text.isprintable() and len(outcome.text) <= 504
-            assert KEY not in outcome.text
-            assert there.robot.words(there.decode()) == ANSWER
-            assert not there.worker._models.allowance._closed, "it asked for no patience"
+    key = ("--api-key-file", str(secret))
+    with ApiPeer(hostile_to_one) as peer, verifier(peer.url, *key) as there:
+        door = Request("find the brown door", REQUEST.jpeg)
+        outcome = there.decode(door)
+        assert not outcome.completed and complaint in outcome.text
+        assert outcome.text.isprintable() and len(outcome.text) <= 504
+        assert KEY not in outcome.text
+        assert there.robot.words(there.decode()) == ANSWER
+        assert not there.worker._models.allowance._closed, "it asked for no patience"
 
 
 def test_of_several_choices_the_one_that_was_asked_for_is_heard() -> None:
@@ -239,11 +239,11 @@ def test_a_server_that_sets_cookies_gets_none_and_is_asked_for_plain_text() -> N
 @pytest.mark.parametrize("count", [10**40, -5, 0, 1e308, "NaN", True, None, [1], {"a": 1}], ids=str)
 def test_a_count_of_tokens_that_cannot_be_closes_no_door(count: Any) -> None:
     told = [*answer()[:-2], event({"choices": [], "usage": {"total_tokens": count}}), DONE]
-    with ApiPeer(lambda body: told) as peer:
-        with verifier(peer.url, "--tokens-per-hour", "100000") as there:
-            for _ in range(2):
-                assert there.robot.words(there.decode()) == ANSWER
-            assert spent(there.worker)[1] < 5000
+    bound = ("--tokens-per-hour", "100000")
+    with ApiPeer(lambda body: told) as peer, verifier(peer.url, *bound) as there:
+        for _ in range(2):
+            assert there.robot.words(there.decode()) == ANSWER
+        assert spent(there.worker)[1] < 5000
 
 
 NAMES = st.sampled_from(["choices", "delta", "content", "finish_reason", "usage", "error", "x"])

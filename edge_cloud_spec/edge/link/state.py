@@ -94,9 +94,9 @@ class LinkState:
         """The cloud answered, ``after_s`` after it was asked; refusal: why it decides nothing."""
         limits = self._limits
         self._silent_since, self._broken, self._refuses = None, False, bool(refusal)
-        if after_s > limits.deadline_s or (refusal and self.quality != LinkQuality.LOST):
+        late = f"answers take {after_s:.1f} s" if after_s > limits.deadline_s else ""
+        if late or (refusal and self.quality != LinkQuality.LOST):
             self._in_a_row = 0
-            self._reason, self._advice = refusal or f"answers take {after_s:.1f} s", ""
         else:
             self._in_time.append(True)
             self._in_a_row += 1
@@ -104,6 +104,8 @@ class LinkState:
             self._judge(now)
         elif self._in_a_row >= self._needed and now - self._since >= self._hold_now:
             self._improve(now)
+        if refusal or late:
+            self._reason, self._advice = refusal or late, ""
 
     def missed(self, now: float) -> None:
         """An answer was due by now."""
