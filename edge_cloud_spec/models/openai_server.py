@@ -315,6 +315,7 @@ def said_in(chunk: Any) -> Iterator[tuple[bytes, Any, dict[str, Any]]]:
 def _seconds(text: str | None) -> float:
     """A Retry-After header's seconds; the default where it is missing, a date or absurd."""
     try:
-        return min(max(RETRY_S, float(json.loads(text or ""))), MAX_RETRY_S)  # so is NaN the first
+        seconds = float(json.loads(text or "", parse_constant=lambda _: None))  # no NaN, Infinity
+        return min(max(RETRY_S, seconds), MAX_RETRY_S)
     except (ValueError, TypeError, OverflowError):
         return RETRY_S
